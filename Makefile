@@ -1,0 +1,72 @@
+# make serve    build what is needed and run a server      PORT=6455 DIR=data
+# make build    virtualenv in .venv, compiled modules in place      MODULES="storage.block ..." for some
+# make test     all tests, with Debian's redis-server beside      TESTS="tests/unit -k block"
+# make bench    the comparison with redis-server      QUICK=1 for one minute
+# make lint     ruff, mypy, import-linter
+# make asan     the unit tests on modules compiled with AddressSanitizer
+# make clean    everything above made, but not the data
+#
+# PYTHON=/path/to/python3 chooses the Python; otherwise the first that can do the work.
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+
+PORT ?= 6455
+DIR ?= data
+TESTS ?=
+MODULES ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+ROOMS := src/millstream server storage commands
+SOURCES := $(wildcard $(foreach room,$(ROOMS),$(room)/*.pyx $(room)/*.pxd))
+
+.PHONY: serve build test bench lint asan clean redis
+
+serve: build
+	@mkdir -p $(DIR)
+	@exec $(BIN)/millstream serve --port $(PORT) --dir $(DIR)
+
+ifeq ($(MODULES),)
+build: $(VENV)/compiled
+else
+build: $(VENV)/installed-package
+	$(BIN)/python scripts/compile.py $(MODULES)
+endif
+
+test: redis build $(VENV)/installed-test
+	$(BIN)/pytest $(TESTS)
+
+bench: redis build $(VENV)/installed-bench
+	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)
+
+lint: $(VENV)/installed-package $(VENV)/installed-lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+asan: $(VENV)/installed-package $(VENV)/installed-test
+	scripts/asan.sh $(TESTS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -f $(foreach room,$(ROOMS),$(room)/*.c $(room)/*.so)
+
+redis:
+	@scripts/need.sh redis >/dev/null
+
+$(VENV)/created:
+	python=$$(scripts/need.sh build) && "$$python" -m venv --clear $(VENV)
+	@touch $@
+
+# What is installed is noted in the virtualenv: a new pyproject.toml installs again only if it asks
+# for something else.
+$(VENV)/installed-%: pyproject.toml | $(VENV)/created
+	$(BIN)/python scripts/install.py $*
+
+$(VENV)/compiled: $(SOURCES) pyproject.toml | $(VENV)/installed-package
+	$(BIN)/python scripts/compile.py
+	@touch $@

@@ -1,0 +1,72 @@
+"""redis-benchmark: how it is called and how its answer is read.
+
+It is the tool Redis' users know, it is quick enough to keep a server busy from one core, and it
+treats both servers alike because the command is given as words. `--csv` is its only output with
+fixed columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+from dataclasses import dataclass
+
+from bench.figures import BenchError
+
+CONNECTIONS = 50
+RUN_TIMEOUT_S = 600.0
+RATE_COLUMN = "rps"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What redis-benchmark shall send: `requests` commands, `pipeline` at a time on each
+    connection.
+
+    With `random_below`, every `__rand_int__` in the words becomes twelve random digits below it.
+    """
+
+    requests: int
+    pipeline: int = 1
+    random_below: int | None = None
+
+    def __post_init__(self) -> None:
+        # Otherwise redis-benchmark sends a few more than asked, and the cost of one is wrong.
+        if self.requests % self.pipeline:
+            raise ValueError(f"{self.requests} requests do not fill pipelines of {self.pipeline}")
+
+
+def command_line(port: int, load: Load, words: tuple[str, ...]) -> list[str]:
+    """The arguments of redis-benchmark for this load."""
+    line = ["redis-benchmark", "-p", str(port), "-c", str(CONNECTIONS), "-P", str(load.pipeline)]
+    line += ["-n", str(load.requests), "--csv"]
+    if load.random_below is not None:
+        line += ["-r", str(load.random_below)]
+    return [*line, *words]
+
+
+def parse_rate(output: str) -> float:
+    """Operations per second from redis-benchmark's CSV output; BenchError if there are none."""
+    lines = [line for line in output.splitlines() if line.startswith('"')]
+    table = list(csv.reader(lines))
+    if len(table) < 2 or RATE_COLUMN not in table[0]:
+        raise BenchError(f"redis-benchmark gave no result: {output.strip()[-300:]!r}")
+    from_end = table[0].index(RATE_COLUMN) - len(table[0])
+    try:
+        # Counted from the end: a quote within a command word may split the first column.
+        return float(table[-1][from_end])
+    except (IndexError, ValueError) as error:
+        raise BenchError(f"redis-benchmark's result is not readable: {lines[-1]!r}") from error
+
+
+def run(port: int, load: Load, words: tuple[str, ...]) -> float:
+    """Run one load to its end and return operations per second."""
+    line = command_line(port, load, words)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"redis-benchmark took longer than {RUN_TIMEOUT_S:.0f} s") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        raise BenchError(f"redis-benchmark failed: {said[-300:]}")
+    return parse_rate(done.stdout)

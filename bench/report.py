@@ -1,0 +1,205 @@
+"""The report: lines on the terminal while rows finish, and JSON with the machine's facts.
+
+The JSON is the source of the chart, so a chart can be drawn again without measuring again. It
+names programs but no paths: it is kept in the repository.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.figures import (
+    NO_GOAL,
+    OURS,
+    REDIS,
+    SAME_HIGH,
+    SAME_LOW,
+    Lanes,
+    Reading,
+    cost_ratio,
+    costs,
+    rate_ratio,
+    rates,
+    same,
+)
+from bench.stand import Row
+
+FORMAT = 1
+LAYOUT = "{:<32}{:>11}{:>11}  {:<19}{:<22}{:<10}{:>12}{:>14}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row that was measured, or the reason why it was not."""
+
+    row: Row
+    lanes: Lanes | None = None
+    failure: str = ""
+
+    def verdict(self, self_check: bool) -> str:
+        """`yes`, `no`, or `-` without a goal; a self-check asks for a ratio of about 1 instead."""
+        if self.lanes is None:
+            return "failed"
+        met = same(self.lanes) if self_check else self.row.goal.met(self.lanes)
+        return "-" if met is None else "yes" if met else "no"
+
+
+def header(self_check: bool) -> str:
+    """The table's first lines."""
+    ours, judged = ("redis 2", "about 1") if self_check else ("ours", "goal met")
+    line = "  " + LAYOUT.format(
+        "", "Redis", ours, f"Redis / {ours}", "goal", judged, "Redis ops/s", f"{ours} ops/s"
+    )
+    return f"{line}\n{'-' * len(line)}"
+
+
+def table_line(outcome: Outcome, self_check: bool) -> str:
+    """One row of the table."""
+    row = outcome.row
+    if outcome.lanes is None:
+        return f"{row.title:<32}failed: {outcome.failure}"
+    ratio = cost_ratio(outcome.lanes)
+    cells = [cost_text(costs(outcome.lanes[lane]).median, row.unit) for lane in (REDIS, OURS)]
+    speeds = [rates(outcome.lanes[lane]) for lane in (REDIS, OURS)]
+    return LAYOUT.format(
+        row.title,
+        *cells,
+        f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})",
+        f"{SAME_LOW:.2f} to {SAME_HIGH:.2f}" if self_check else row.goal.text(),
+        outcome.verdict(self_check),
+        *(f"{speed.median:,.0f}" if speed else "-" for speed in speeds),
+    ).rstrip()
+
+
+def cost_text(cost: float, unit: str) -> str:
+    """A cost as a reader likes it: 812 ns, 12.4 us, 19.0 B, 1.10 x."""
+    if unit == "bytes/entry":
+        return f"{cost:.1f} B"
+    if unit == "times":
+        return f"{cost:.2f} x"
+    return f"{cost:,.0f} ns" if cost < 10_000 else f"{cost / 1000:,.1f} us"
+
+
+def summary(outcomes: Sequence[Outcome], self_check: bool, seconds: float) -> str:
+    """The last lines: how many rows do what was asked, and which do not."""
+    verdicts = {outcome.row.name: outcome.verdict(self_check) for outcome in outcomes}
+    judged = [name for name, verdict in verdicts.items() if verdict != "-"]
+    short = [name for name in judged if verdicts[name] != "yes"]
+    what = "are about 1" if self_check else "meet their goal"
+    text = f"{len(judged) - len(short)} of {len(judged)} rows {what}, in {seconds:.0f} s."
+    return text + (f" Not: {', '.join(short)}." if short else "")
+
+
+def as_json(
+    outcomes: Sequence[Outcome],
+    machine: dict[str, Any],
+    method: dict[str, Any],
+    self_check: bool,
+    seconds: float,
+) -> dict[str, Any]:
+    """The whole run as JSON."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {
+        "format": FORMAT,
+        "date": now,
+        "seconds": round(seconds, 1),
+        "self_check": self_check,
+        "machine": machine,
+        "method": method,
+        "rows": [row_json(outcome, self_check) for outcome in outcomes],
+    }
+
+
+def row_json(outcome: Outcome, self_check: bool) -> dict[str, Any]:
+    """One row: what it is, what was read, what follows."""
+    row = outcome.row
+    made: dict[str, Any] = {
+        "name": row.name,
+        "section": row.section,
+        "title": row.title,
+        "unit": row.unit,
+        "goal": asdict(NO_GOAL if self_check else row.goal),
+        "meets_goal": outcome.verdict(self_check),
+    }
+    if outcome.lanes is None:
+        return {**made, "failure": outcome.failure}
+    made["ratio"] = asdict(cost_ratio(outcome.lanes))
+    rate = rate_ratio(outcome.lanes)
+    made["ops_ratio"] = asdict(rate) if rate else None
+    for lane in (REDIS, OURS):
+        made[lane] = lane_json(outcome.lanes[lane])
+    extras = [lane for lane in outcome.lanes if lane not in (REDIS, OURS)]
+    made["extras"] = {
+        lane: {**lane_json(outcome.lanes[lane]), "ratio": asdict(cost_ratio(outcome.lanes, lane))}
+        for lane in extras
+    }
+    return made
+
+
+def lane_json(readings: Sequence[Reading]) -> dict[str, Any]:
+    """One lane: medians with extremes, and every round."""
+    speed = rates(readings)
+    return {
+        "cost": asdict(costs(readings)),
+        "ops_per_s": asdict(speed) if speed else None,
+        "rounds": [asdict(reading) for reading in readings],
+    }
+
+
+def write_json(report: dict[str, Any], path: Path) -> None:
+    """Write the report, in one move, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(report, indent=1) + "\n")
+    beside.replace(path)
+
+
+def machine_facts(versions: dict[str, str]) -> dict[str, Any]:
+    """The machine and the programs; `versions` is what the servers said, by lane."""
+    cpu_info = Path("/proc/cpuinfo").read_text()
+    memory = Path("/proc/meminfo").read_text()
+    return {
+        "cpu": next(field_values(cpu_info, "model name"), platform.machine()),
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(next(field_values(memory, "MemTotal")).split()[0]) / 2**20, 1),
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "redis": versions.get(REDIS) or "unknown",
+        "millstream": versions.get(OURS) or installed_version(),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def installed_version() -> str:
+    """The version installed beside the benchmark."""
+    try:
+        return importlib.metadata.version("millstream")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def field_values(text: str, name: str) -> Iterator[str]:
+    """The values of `name : value` lines, as in /proc."""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            yield value.strip()
+
+
+def machine_line(report: dict[str, Any]) -> str:
+    """The machine and the versions in one line."""
+    machine = report["machine"]
+    ours = "" if report["self_check"] else f", millstream {machine['millstream']}"
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']} {machine['kernel']}, "
+        f"Python {machine['python']}; Redis {machine['redis']}{ours}; {report['date'][:10]}"
+    )

@@ -1,0 +1,319 @@
+"""The test stand: a pair of servers, alternating rounds, and the kinds of measurement rows are
+made of.
+
+One pair runs at a time. Rows that ask for the same pair share it (a stream of twenty million
+entries is loaded once), and whoever asks for another one stops it. All readings of a row come from
+rounds that alternate between the two sides, after one short round each that is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from bench import load as load_tool
+from bench.datasets import (
+    KEY,
+    RANDOM_MS,
+    Chunk,
+    DataSet,
+    Fields,
+    chunks,
+    entry_id,
+    milliseconds,
+    ranges_data,
+)
+from bench.figures import OURS, REDIS, BenchError, Goal, Lanes, Reading
+from bench.load import Load
+from bench.server import Server
+from bench.wire import Client, load
+
+JOURNAL_OFF = ("--appendonly", "no", "--save", "")
+WARM_UP_SHARE = 10
+QUICK_ROUNDS, FULL_ROUNDS = 3, 5
+OURS_X = "ours, X command"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How thorough this run is."""
+
+    quick: bool
+    rounds: int
+    large_entries: int = 20_000_000
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report. `measure` returns the lanes; `unit` says what their cost is."""
+
+    name: str
+    section: str
+    title: str
+    measure: Callable[[Stand], Lanes]
+    goal: Goal
+    unit: str = "ns/op"
+    full_only: bool = False
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two servers, and the words it is spoken to with."""
+
+    server: Server
+    dialect: str
+    """`T` or `X`"""
+
+    def append(self, key: str, fields: Fields) -> tuple[str, ...]:
+        """An append with an automatic id."""
+        return ("TAPPEND", key, *fields) if self.dialect == "T" else ("XADD", key, "*", *fields)
+
+    def range(self, key: str, start: str, count: int) -> tuple[str, ...]:
+        """`count` entries from `start` on."""
+        return (f"{self.dialect}RANGE", key, start, "+", "COUNT", str(count))
+
+    def call(self, *words: str) -> object:
+        """One command on a connection of its own."""
+        with Client(self.server.port) as client:
+            return client.call(*words)
+
+    def empty(self) -> None:
+        """Make the server as good as new."""
+        self.call("FLUSHALL")
+        self.server.settle()
+
+    def drive(self, request: Load, words: tuple[str, ...]) -> Reading:
+        """Send the load; the cost is the server's CPU time an operation, in nanoseconds."""
+        before_ns = self.server.cpu_ns()
+        ops_per_s = load_tool.run(self.server.port, request, words)
+        self.server.settle()
+        return Reading((self.server.cpu_ns() - before_ns) / request.requests, ops_per_s)
+
+
+Pair = Mapping[str, Side]
+"""The sides by lane: REDIS and OURS."""
+
+
+@dataclass
+class Stand:
+    """Owns the servers. Use it as a context manager: leaving it stops whatever runs."""
+
+    redis_command: Sequence[str]
+    ours_command: Sequence[str]
+    ours_dialect: str
+    server_core: int
+    plan: Plan
+    versions: dict[str, str] = field(default_factory=dict)
+    """What the servers said about themselves, by lane."""
+
+    _pair: dict[str, Side] = field(default_factory=dict)
+    _pair_name: str = ""
+    _measured: dict[str, Lanes] = field(default_factory=dict)
+
+    def __enter__(self) -> Stand:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the running pair, if any."""
+        while self._pair:
+            self._pair.popitem()[1].server.stop()
+        self._pair_name = ""
+
+    def measured(self, row: Row) -> Lanes:
+        """The row's readings; measured at the first call, so that rows may build on each other."""
+        if row.name not in self._measured:
+            try:
+                self._measured[row.name] = row.measure(self)
+            except (BenchError, OSError) as error:
+                said = "".join(
+                    f"; {lane} has ended: {side.server.log_tail()}"
+                    for lane, side in self._pair.items()
+                    if not side.server.alive()
+                )
+                # The next row must not inherit a server in an unknown state.
+                self.stop()
+                raise BenchError(f"{error}{said}") from error
+        return self._measured[row.name]
+
+    # Pairs
+
+    def pair(
+        self,
+        name: str,
+        directives: Sequence[str] = JOURNAL_OFF,
+        prepare: Callable[[Pair], None] | None = None,
+    ) -> Pair:
+        """The running pair of that name; else a new one, started with `directives`, prepared."""
+        if name == self._pair_name:
+            return self._pair
+        self.stop()
+        self._pair[REDIS] = Side(Server(self.redis_command, directives, self.server_core), "X")
+        ours = Server(self.ours_command, directives, self.server_core)
+        self._pair[OURS] = Side(ours, self.ours_dialect)
+        self._note_versions()
+        if prepare is not None:
+            prepare(self._pair)
+        self._pair_name = name
+        return self._pair
+
+    def fresh_pair(self) -> Pair:
+        """A new pair that no other row gets."""
+        self.stop()
+        return self.pair("fresh")
+
+    def loaded_pair(self, entries: int) -> Pair:
+        """A pair whose stream KEY holds that many IoT entries."""
+        return self.pair(
+            f"loaded with {entries}", prepare=lambda pair: fill(pair, ranges_data(entries))
+        )
+
+    def _note_versions(self) -> None:
+        names = {REDIS: "redis_version", OURS: "millstream_version"}
+        if not self.versions:
+            self.versions = {lane: version_of(self._pair[lane], names[lane]) for lane in names}
+
+    # Rounds
+
+    def alternate(self, lanes: Mapping[str, Callable[[], Reading]]) -> Lanes:
+        """Call the lanes in turn, once a round."""
+        readings: dict[str, list[Reading]] = {lane: [] for lane in lanes}
+        for _ in range(self.plan.rounds):
+            for lane, once in lanes.items():
+                readings[lane].append(once())
+        return readings
+
+    # Kinds of measurement
+
+    def appends(
+        self,
+        fields: Fields,
+        pipeline: int,
+        full: int,
+        quick: int,
+        keys: int | None = None,
+    ) -> Lanes:
+        """Append `full` (or `quick`) entries to one stream, or to `keys` streams at random."""
+        pair = self.pair("appends")
+        key = KEY if keys is None else f"{KEY}:__rand_int__"
+        request = Load(self.plan.size(full, quick), pipeline, keys)
+
+        def once(side: Side, request: Load) -> Reading:
+            side.empty()
+            reading = side.drive(request, side.append(key, fields))
+            if keys is None and side.call("XLEN", KEY) != request.requests:
+                raise BenchError(
+                    f"{request.requests} appends left {side.call('XLEN', KEY)} entries"
+                )
+            return reading
+
+        for side in pair.values():
+            once(side, warm_up_of(request))
+        lanes = self.alternate({lane: _bind(once, side, request) for lane, side in pair.items()})
+        for side in pair.values():
+            side.empty()
+        return lanes
+
+    def ranges(self, entries: int, position: str, count: int, full: int, quick: int) -> Lanes:
+        """Read `count` entries at the head, in the middle or at the tail of a long stream."""
+        start = entry_id(range_start(position, entries, count))
+        self._check_range(self.loaded_pair(entries), start, count)
+        return self._reads(entries, start, count, Load(self.plan.size(full, quick)))
+
+    def seeks(self, entries: int, pipeline: int, full: int, quick: int) -> Lanes:
+        """Read one entry at a random millisecond of a long stream."""
+        sample = entry_id(range_start("middle", entries, 1))
+        self._check_range(self.loaded_pair(entries), sample, 1)
+        request = Load(self.plan.size(full, quick), pipeline, milliseconds(entries))
+        return self._reads(entries, RANDOM_MS, 1, request)
+
+    def _reads(self, entries: int, start: str, count: int, request: Load) -> Lanes:
+        """Both sides, and our own X command beside our T command."""
+        pair = self.loaded_pair(entries)
+        sides = dict(pair)
+        if pair[OURS].dialect == "T":
+            sides[OURS_X] = Side(pair[OURS].server, "X")
+
+        def once(side: Side, request: Load) -> Reading:
+            return side.drive(request, side.range(KEY, start, count))
+
+        for side in sides.values():
+            once(side, warm_up_of(request))
+        return self.alternate({lane: _bind(once, side, request) for lane, side in sides.items()})
+
+    def _check_range(self, pair: Pair, start: str, count: int) -> None:
+        """Both sides must answer the same entries, or the comparison means nothing."""
+        answers = [ids_of(side.call(*side.range(KEY, start, count))) for side in pair.values()]
+        if answers[0] != answers[1] or len(answers[0]) != count:
+            raise BenchError(f"the two servers differ on {count} entries from {start}")
+
+    def memory(self, data_set: DataSet) -> Lanes:
+        """Growth of resident memory an entry, in bytes, on servers started for this."""
+        readings: dict[str, list[Reading]] = {REDIS: [], OURS: []}
+        for _ in range(1 if self.plan.quick else self.plan.rounds):
+            pair = self.fresh_pair()
+            before = {lane: side.server.rss_bytes() for lane, side in pair.items()}
+            fill(pair, chunks(data_set, data_set.entries))
+            for lane, side in pair.items():
+                growth_bytes = side.server.rss_bytes() - before[lane]
+                if growth_bytes <= 0:
+                    raise BenchError(f"{lane}: the memory did not grow")
+                readings[lane].append(Reading(growth_bytes / data_set.entries))
+        self.stop()
+        return readings
+
+
+def _bind(
+    once: Callable[[Side, Load], Reading], side: Side, request: Load
+) -> Callable[[], Reading]:
+    return lambda: once(side, request)
+
+
+def warm_up_of(request: Load) -> Load:
+    """A tenth of the load, in whole pipelines."""
+    pipelines = max(1, request.requests // request.pipeline // WARM_UP_SHARE)
+    return Load(pipelines * request.pipeline, request.pipeline, request.random_below)
+
+
+def fill(pair: Pair, source: Iterable[Chunk]) -> None:
+    """Send the same chunks to both sides and wait until both have come to rest."""
+    sides = list(pair.values())
+    with Client(sides[0].server.port) as first, Client(sides[1].server.port) as second:
+        load([first, second], source)
+    for side in sides:
+        side.server.settle()
+
+
+def range_start(position: str, entries: int, count: int) -> int:
+    """Index of the first entry to read: at the `head`, in the `middle`, `count` from the `tail`."""
+    if position == "head":
+        return 0
+    if position == "tail":
+        return entries - count
+    # Off the round number, which would be the first entry of a block in one server or the other.
+    return entries // 2 + 37
+
+
+def ids_of(reply: object) -> list[str]:
+    """The ids in a range reply, printed with a hyphen whichever dialect answered."""
+    if not isinstance(reply, list):
+        raise BenchError(f"not a range reply: {reply!r}")
+    return [str(entry[0]).replace(".", "-") for entry in reply]
+
+
+def version_of(side: Side, name: str) -> str:
+    """The version INFO gives under that name; empty if it gives none."""
+    lines = str(side.call("INFO", "server")).splitlines()
+    info = dict(line.split(":", 1) for line in lines if ":" in line)
+    return info.get(name, "")

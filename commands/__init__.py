@@ -1,0 +1,1 @@
+"""What each command means: one module a family, one synchronous function a command."""

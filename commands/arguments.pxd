@@ -1,0 +1,26 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId
+
+
+cdef class Args:
+    cdef Slice* items
+    cdef readonly Py_ssize_t count
+    cdef public Py_ssize_t pos
+    cdef readonly object command
+
+    cdef Slice* slice(self, Py_ssize_t index) except NULL
+    cdef Slice* take_slice(self) except NULL
+    cpdef bytes take(self)
+    cdef int take_id(self, EntryId* out, bint dot_allowed, uint64_t missing_seq) except -1
+    cpdef int64_t take_int(self) except? -1
+    cdef bint next_is(self, const char* upper, Py_ssize_t size) noexcept
+
+
+cdef class OwnedArgs(Args):
+    cdef list _kept
+
+
+cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil
+cdef int parse_int(const char* text, Py_ssize_t size, int64_t* out) noexcept nogil

@@ -1,0 +1,175 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The arguments of one request, as views of the receive buffer, and a cursor over them.
+
+A request's words are not copied into Python objects: most of a pipelined command's cost would be
+those objects. A handler takes what it needs in order (`take`, `take_int`, `option`) and calls
+`finish()`; append hands the views on to the block, which copies from the receive buffer. The views
+are valid only while the command runs.
+"""
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.ids cimport parse_id
+
+from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
+
+
+cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil:
+    """True when the word equals `upper` (given in capitals), in any case."""
+    cdef Py_ssize_t i
+    cdef unsigned char letter
+    if word.size != size:
+        return False
+    for i in range(size):
+        letter = <unsigned char>word.ptr[i]
+        if 97 <= letter <= 122:
+            letter -= 32
+        if letter != <unsigned char>upper[i]:
+            return False
+    return True
+
+
+cdef int parse_int(const char* text, Py_ssize_t size, int64_t* out) noexcept nogil:
+    """A signed 64-bit integer as Redis reads one: no spaces, no plus, no leading zeros."""
+    cdef bint negative = False
+    cdef uint64_t value = 0
+    cdef uint64_t digit
+    cdef Py_ssize_t i = 0
+    if size <= 0 or size > 20:
+        return -1
+    if text[0] == c'-':
+        negative = True
+        i = 1
+        if size == 1:
+            return -1
+    if text[i] == c'0' and size > 1:
+        return -1
+    while i < size:
+        digit = <uint64_t>(<unsigned char>text[i]) - 48
+        if digit > 9 or value > 922337203685477580ULL:
+            return -1
+        value = value * 10 + digit
+        i += 1
+    if negative:
+        if value > 9223372036854775808ULL:
+            return -1
+        out[0] = <int64_t>(0 - value)
+    else:
+        if value > 9223372036854775807ULL:
+            return -1
+        out[0] = <int64_t>value
+    return 0
+
+
+cdef class Args:
+    """A view of one request. Index 0 is the command's name; the cursor starts behind it."""
+
+    cdef Slice* slice(self, Py_ssize_t index) except NULL:
+        if index >= self.count:
+            raise CommandError(SYNTAX)
+        return &self.items[index]
+
+    cdef Slice* take_slice(self) except NULL:
+        if self.pos >= self.count:
+            raise CommandError(SYNTAX)
+        self.pos += 1
+        return &self.items[self.pos - 1]
+
+    cpdef bytes take(self):
+        """The next argument as bytes; a syntax error when there is none."""
+        cdef Slice* word = self.take_slice()
+        return word.ptr[:word.size]
+
+    cdef int take_id(self, EntryId* out, bint dot_allowed, uint64_t missing_seq) except -1:
+        cdef Slice* word = self.take_slice()
+        from_text = parse_id(word.ptr, word.size, dot_allowed, missing_seq, out)
+        if from_text < 0:
+            raise CommandError(INVALID_ID)
+        return 0
+
+    cpdef int64_t take_int(self) except? -1:
+        """The next argument as a signed 64-bit integer; Redis' error when it is not one."""
+        cdef Slice* word = self.take_slice()
+        cdef int64_t value
+        if parse_int(word.ptr, word.size, &value) < 0:
+            raise CommandError(NOT_INTEGER)
+        return value
+
+    cdef bint next_is(self, const char* upper, Py_ssize_t size) noexcept:
+        """True, and the cursor moves on, when the next argument is this word in any case."""
+        if self.pos < self.count and same_word(&self.items[self.pos], upper, size):
+            self.pos += 1
+            return True
+        return False
+
+    def option(self, bytes upper not None) -> bool:
+        """True, and the cursor moves on, when the next argument is this word (given in capitals)."""
+        return self.next_is(upper, len(upper))
+
+    def peek(self) -> bytes | None:
+        """The next argument without taking it, None at the end."""
+        if self.pos >= self.count:
+            return None
+        return self.items[self.pos].ptr[:self.items[self.pos].size]
+
+    def take_uint(self) -> int:
+        """The next argument as an integer of at least 0."""
+        cdef int64_t value = self.take_int()
+        if value < 0:
+            raise CommandError(NOT_INTEGER)
+        return value
+
+    def take_entry_id(self, bint dot_allowed=False, uint64_t missing_seq=0) -> tuple[int, int]:
+        """The next argument as an id, (ms, seq)."""
+        cdef EntryId found
+        self.take_id(&found, dot_allowed, missing_seq)
+        return found.ms, found.seq
+
+    @property
+    def remaining(self) -> int:
+        return self.count - self.pos
+
+    def rest(self) -> list[bytes]:
+        """All arguments not taken yet."""
+        taken = [self.items[i].ptr[:self.items[i].size] for i in range(self.pos, self.count)]
+        self.pos = self.count
+        return taken
+
+    def all(self) -> list[bytes]:
+        """Every word of the request, the command's name first; the cursor stays."""
+        return [self.items[i].ptr[:self.items[i].size] for i in range(self.count)]
+
+    def finish(self) -> None:
+        """Refuse arguments that nothing has taken."""
+        if self.pos < self.count:
+            raise CommandError(SYNTAX)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, Py_ssize_t index) -> bytes:
+        if index < 0 or index >= self.count:
+            raise IndexError(index)
+        return self.items[index].ptr[:self.items[index].size]
+
+
+cdef class OwnedArgs(Args):
+    """Arguments kept beyond their request: queued commands, replayed effects, tests."""
+
+    def __init__(self, words):
+        cdef Py_ssize_t i
+        cdef bytes word
+        self._kept = [bytes(w) for w in words]
+        self.count = len(self._kept)
+        self.pos = 1
+        self.items = <Slice*>PyMem_Malloc(max(1, self.count) * sizeof(Slice))
+        if self.items == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            word = self._kept[i]
+            self.items[i].ptr = word
+            self.items[i].size = len(word)
+
+    def __dealloc__(self):
+        PyMem_Free(self.items)

@@ -1,0 +1,45 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.context cimport Context
+from millstream.commands.replies cimport BlockedRead
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, Id
+from millstream.storage.group cimport Group
+from millstream.storage.stream cimport Stream
+from millstream.commands.delivery cimport Retry
+
+cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                     Py_ssize_t count, bint dotted)
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
+
+
+cdef class PlainRead(BlockedRead):
+    cdef bytes key
+    cdef int db_index
+    cdef EntryId after
+    cdef uint64_t limit
+    cdef bint with_info
+
+    cdef reply(self, Context ctx, Stream stream)
+
+
+cdef class GroupRead(BlockedRead):
+    cdef bytes key
+    cdef int db_index
+    cdef EntryId after
+    cdef bint from_end
+    cdef uint64_t limit
+    cdef uint64_t ttl_ms
+    cdef Retry retry
+    cdef bint with_info
+    cdef bint waiting
+    cdef bint key_was_gone
+    cdef uint64_t incarnation
+    cdef Group held
+
+    cdef Group ready_group(self, Context ctx, Stream stream)
+    cdef serve(self, Context ctx, Stream stream, Group group, bint first)
+    cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
+                 Py_ssize_t room, uint64_t lead)
+    cdef hold(self, Group group)

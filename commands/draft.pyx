@@ -1,0 +1,516 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK.
+
+Their letter is the draft's; where it is silent they do what Redis does for the nearest command,
+error texts included. What they share with the X* commands (appending, evicting, ranges, delivery)
+has one implementation: a stream made by TAPPEND is a Redis stream.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.arguments cimport Args, same_word
+from millstream.commands.context cimport Context
+from millstream.commands.delivery cimport (
+    Retry, give_due, give_new, group_has_gap, live_group, new_group, stream_to_write, used,
+)
+from millstream.commands.ranges cimport (
+    EntryRange, length_room, make_range, put_info, put_length_here, put_nil, step_up, take_end,
+    take_start,
+)
+from millstream.commands.replies cimport BlockedRead, Raw, make_raw
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, Id, id_less, make_id, parse_id
+from millstream.storage.block cimport payload_of
+from millstream.storage.group cimport Group
+from millstream.storage.keyspace cimport Database
+from millstream.storage.stream cimport Stream
+
+from millstream.commands.registry import command
+from millstream.commands.replies import NULL_ARRAY, Wait
+from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
+
+cdef uint64_t MAX = 0xffffffffffffffffULL
+
+TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
+TIMEOUT_NEGATIVE = "ERR timeout is negative"
+
+
+# ---------------------------------------------------------------- append and evict
+
+cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
+    """The stream an entry of these words goes to, made when there is none."""
+    cdef Stream stream = ctx.db.writable_at(key)
+    if stream is None:
+        payload_of(items, count)
+        stream = stream_to_write(ctx, key.ptr[:key.size])
+    return stream
+
+
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                     Py_ssize_t count, bint dotted):
+    """Append one entry, record it, mark its key ready; returns its id."""
+    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
+    ctx.keyspace.dirty += 1
+    if ctx.effects.enabled:
+        ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
+                           count)
+    ctx.db.mark_ready_at(key)
+    return make_id(entry_id.ms, entry_id.seq, dotted)
+
+
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
+                       boundary) except? 0xffffffffffffffff:
+    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many."""
+    cdef uint64_t evicted
+    if boundary is None:
+        return 0
+    if boundary == "all":
+        evicted = stream.evict_all()
+        if evicted and ctx.effects.enabled:
+            ctx.effects.record(ctx.db.index, b"EVICT", key, b"+")
+    else:
+        evicted = stream.evict_before(boundary[0], boundary[1])
+        if evicted and ctx.effects.enabled:
+            ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
+    ctx.keyspace.dirty += evicted
+    return evicted
+
+
+def evict_stream(Context ctx not None, bytes key not None, Stream stream not None,
+                 boundary) -> int:
+    """`evict_to` for handlers in Python; the stream was taken for writing."""
+    return evict_to(ctx, key, stream, boundary)
+
+
+@command(
+    "TAPPEND", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Appends an entry to a stream and answers its id; makes the stream if need be.",
+    syntax="key field value [field value ...]", complexity="O(1)",
+)
+def tappend(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId entry_id
+    if args.count & 1:
+        raise wrong_arity("tappend")
+    stream = stream_to_append(ctx, &args.items[1], &args.items[2], args.count - 2)
+    stream.next_id(ctx.now_ms, &entry_id)
+    return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[2], args.count - 2,
+                        True)
+
+
+cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
+    """The first id to keep so that every kept entry is younger than age_ms."""
+    cdef uint64_t now_ms = max(ctx.now_ms, stream.last_ms)
+    if age_ms == 0:
+        return "all"
+    if age_ms > now_ms:
+        return None
+    return now_ms - age_ms + 1, 0
+
+
+@command(
+    "TAPPEV", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Appends an entry and evicts old ones, or only evicts.",
+    syntax="key COUNT|TIME n [field value ...]", complexity="O(1) and O(n) of evicted blocks",
+)
+def tappev(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId entry_id
+    cdef Slice* unit = &args.items[2]
+    cdef int64_t keep
+    cdef bint by_count = same_word(unit, b"COUNT", 5)
+    cdef uint64_t evicted
+    if args.count & 1:
+        raise wrong_arity("tappev")
+    if not by_count and not same_word(unit, b"TIME", 4):
+        raise CommandError(SYNTAX)
+    args.pos = 3
+    keep = args.take_int()
+    if keep < 0:
+        raise CommandError(f"ERR The {'COUNT' if by_count else 'TIME'} argument must be >= 0.")
+    reply = None
+    if args.count > 4:
+        stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
+        stream.next_id(ctx.now_ms, &entry_id)
+        reply = append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4],
+                             args.count - 4, True)
+    else:
+        stream = ctx.db.writable_at(&args.items[1])
+        if stream is None:
+            return 0
+    if by_count:
+        boundary = "all" if keep == 0 else stream.boundary_for_length(keep)
+    else:
+        boundary = boundary_by_age(ctx, stream, keep)
+    evicted = 0
+    if boundary is not None:
+        evicted = evict_to(ctx, ctx.db.key_of(&args.items[1]), stream, boundary)
+    return evicted if reply is None else reply
+
+
+# ---------------------------------------------------------------- ranges
+
+@command(
+    "TRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
+    summary="Answers the entries between two ids, both included.",
+    syntax="key start end [COUNT n]",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+)
+def trange(Context ctx not None, Args args not None):
+    cdef EntryRange reply = make_range(None, True, MAX)
+    cdef Stream stream
+    cdef int64_t limit
+    args.pos = 2
+    take_start(args, &reply.start, True)
+    take_end(args, &reply.end, True)
+    while args.pos < args.count:
+        if not args.next_is(b"COUNT", 5):
+            raise CommandError(SYNTAX)
+        limit = args.take_int()
+        reply.limit = 0 if limit < 0 else limit
+    stream = ctx.db.stream_at(&args.items[1])
+    if stream is None or reply.limit == 0:
+        return []
+    reply.stream = stream
+    return reply
+
+
+# ---------------------------------------------------------------- reads
+
+cdef int64_t take_timeout_ms(Args args) except? -1:
+    """BLOCK's milliseconds."""
+    cdef int64_t timeout_ms
+    try:
+        timeout_ms = args.take_int()
+    except CommandError as error:
+        raise CommandError(
+            TIMEOUT_NOT_INTEGER if error.message == NOT_INTEGER else error.message) from None
+    if timeout_ms < 0:
+        raise CommandError(TIMEOUT_NEGATIVE)
+    return timeout_ms
+
+
+cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
+    cdef int64_t value = args.take_int()
+    if value < 0:
+        raise CommandError(NOT_INTEGER)
+    return <uint64_t>value
+
+
+@command(
+    "TREAD", arity=-4, flags="readonly blocking", keys=(1, 1, 1), group="stream",
+    summary="Reads entries behind an id, or the next of a group; waits for them on request.",
+    syntax="key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+)
+def tread(Context ctx not None, Args args not None):
+    cdef Slice* last_id = &args.items[2]
+    cdef EntryId after
+    cdef bint from_end = last_id.size == 0 or (last_id.size == 1 and last_id.ptr[0] == c'$')
+    cdef bint with_info = False
+    cdef bint block = False
+    cdef int64_t timeout_ms = 0
+    cdef uint64_t limit
+    cdef uint64_t ttl_ms = 0
+    cdef uint64_t retry_ms
+    cdef bytes group = None
+    cdef Retry retry = None
+    cdef Stream stream
+    after.ms = after.seq = 0
+    if not from_end and parse_id(last_id.ptr, last_id.size, True, 0, &after) < 0:
+        raise CommandError(INVALID_ID)
+    args.pos = 3
+    limit = take_unsigned(args)
+    while args.pos < args.count:
+        if args.next_is(b"BLOCK", 5):
+            timeout_ms = take_timeout_ms(args)
+            block = True
+        elif args.next_is(b"GROUP", 5):
+            group = args.take()
+            ttl_ms = take_unsigned(args)
+        elif args.next_is(b"RETRY", 5):
+            retry_ms = take_unsigned(args)
+            retry = Retry(retry_ms, take_unsigned(args))
+        elif args.next_is(b"WITHINFO", 8):
+            with_info = True
+        else:
+            raise CommandError(SYNTAX)
+    block = block and ctx.may_block and limit > 0
+    deadline_ms = ctx.now_ms + timeout_ms if timeout_ms else 0
+    if group is not None:
+        return read_group(ctx, args.items[1].ptr[:args.items[1].size], after, from_end, limit,
+                          group, ttl_ms, retry, with_info, block, deadline_ms)
+    stream = ctx.db.stream_at(&args.items[1])
+    if from_end and stream is not None:
+        after.ms = stream.last_ms
+        after.seq = stream.last_seq
+    return read_plain(ctx, &args.items[1], stream, after, limit, with_info, block, deadline_ms)
+
+
+cdef bint plain_gap(Stream stream, EntryId after) noexcept:
+    """Whether entries behind `after` were evicted; a reader that begins at 0 misses none."""
+    return (after.ms or after.seq) and id_less(
+        after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
+
+
+cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t limit,
+                bint with_info, bint block, deadline_ms):
+    cdef PlainRead read
+    cdef EntryRange reply
+    if block and (stream is None or not stream.has_newer(after.ms, after.seq)):
+        read = PlainRead.__new__(PlainRead)
+        read.key = key.ptr[:key.size]
+        read.db_index = ctx.db.index
+        read.keys = [(read.db_index, read.key)]
+        read.after = after
+        read.limit = limit
+        read.with_info = with_info
+        return Wait(read, deadline_ms)
+    reply = make_range(stream, True, limit)
+    reply.with_info = with_info
+    reply.start = after
+    if not step_up(&reply.start):
+        reply.limit = 0
+    reply.with_gap = stream is not None and limit > 0 and plain_gap(stream, after)
+    return reply
+
+
+cdef class PlainRead(BlockedRead):
+    """A TREAD without GROUP that waits."""
+
+    def attempt(self, Context ctx not None):
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        cdef Stream stream = db.stream(self.key)
+        if stream is None or not stream.has_newer(self.after.ms, self.after.seq):
+            return None
+        return self.reply(ctx, stream)
+
+    cdef reply(self, Context ctx, Stream stream):
+        """Many readers of one append get the same bytes, encoded once."""
+        cdef EntryRange entries
+        cdef Output out
+        cdef int resp = ctx.session.resp
+        shared_as = (self.db_index, self.key, self.after.ms, self.after.seq, self.limit,
+                     self.with_info, resp)
+        if ctx.shared is not None and shared_as in ctx.shared:
+            return make_raw(ctx.shared[shared_as])
+        entries = make_range(stream, True, self.limit)
+        entries.start = self.after
+        step_up(&entries.start)
+        entries.with_info = self.with_info
+        entries.with_gap = plain_gap(stream, self.after)
+        if ctx.shared is None:
+            return entries
+        out = Output()
+        entries.encode(out, resp)
+        if entries.rest() is not None:
+            return entries
+        ctx.shared[shared_as] = out.take_bytes()
+        return make_raw(ctx.shared[shared_as])
+
+    def timeout_reply(self, Context ctx not None):
+        if not self.with_info:
+            return NULL_ARRAY
+        return info_reply(ctx, self.db_index, self.key)
+
+
+cdef info_reply(Context ctx, int db_index, bytes key):
+    """[[first, last]] alone, of whatever is at the key now."""
+    cdef Output out = Output()
+    value = (<Database>ctx.keyspace.databases[db_index]).get(key)
+    out.put_raw(b"*1\r\n", 4)
+    put_info(out, value if isinstance(value, Stream) else None, ctx.session.resp)
+    return make_raw(out.take_bytes())
+
+
+# ---------------------------------------------------------------- group reads
+
+cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t limit, bytes name,
+                uint64_t ttl_ms, Retry retry, bint with_info, bint block, deadline_ms):
+    cdef GroupRead read
+    cdef Group group
+    cdef Stream stream
+    if ctx.write_error is not None:
+        raise CommandError(ctx.write_error)
+    stream = stream_to_write(ctx, key)
+    read = GroupRead.__new__(GroupRead)
+    read.key = key
+    read.db_index = ctx.db.index
+    read.keys = [(read.db_index, key)]
+    read.group = name
+    read.after = after
+    read.from_end = from_end
+    read.limit = limit
+    read.ttl_ms = ttl_ms
+    read.retry = retry
+    read.with_info = with_info
+    group = read.ready_group(ctx, stream)
+    if group.ttl_ms != ttl_ms:
+        group.ttl_ms = ttl_ms
+        ctx.keyspace.dirty += 1
+        ctx.effects.record(ctx.db.index, b"GROUPTTL", key, name, ttl_ms)
+    reply = read.serve(ctx, stream, group, True)
+    if reply is None and block:
+        read.waiting = True
+        read.incarnation = stream.incarnation
+        read.hold(group)
+        used(ctx, key, group)
+        return Wait(read, deadline_ms)
+    used(ctx, key, group)
+    if reply is None:
+        return info_reply(ctx, ctx.db.index, key) if with_info else []
+    return reply
+
+
+cdef class GroupRead(BlockedRead):
+    """A TREAD with GROUP. While it waits it holds its group: a group cannot end under it."""
+
+    cdef Group ready_group(self, Context ctx, Stream stream):
+        """The group, made anew where it is missing: at the id given when the reader came; once the
+        reader waits, at 0 if the key came back, so that its first entry is not lost, and at the end
+        if only the group was destroyed."""
+        cdef Group group = live_group(ctx, self.key, stream, self.group)
+        cdef EntryId offset = self.after
+        if group is not None:
+            return group
+        if self.waiting and not self.key_was_gone and stream.incarnation == self.incarnation:
+            offset.ms = stream.last_ms
+            offset.seq = stream.last_seq
+        elif self.from_end and not self.waiting:
+            offset.ms = stream.last_ms
+            offset.seq = stream.last_seq
+        return new_group(ctx, self.key, stream, self.group, offset.ms, offset.seq,
+                         0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
+
+    cdef serve(self, Context ctx, Stream stream, Group group, bint first):
+        """Redeliveries that are due and new entries, or None when there is neither."""
+        cdef Output out
+        cdef Py_ssize_t room
+        cdef uint64_t made
+        cdef uint64_t given
+        cdef uint64_t lead = 0
+        cdef bint due
+        cdef bint newer
+        if self.limit == 0:
+            return None
+        due = group.is_due(ctx.now_ms, first)
+        newer = stream.has_newer(group.offset_ms, group.offset_seq)
+        if not due and not newer:
+            return None
+        out = Output()
+        room = length_room(2 + min(self.limit, stream.length + group.pending_count))
+        out.reserve(room)
+        out.size = room
+        if self.with_info:
+            put_info(out, stream, ctx.session.resp)
+            lead = 1
+        return self.deliver(ctx, stream, group, first, out, room, lead)
+
+    cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
+                 Py_ssize_t room, uint64_t lead):
+        """The gap's nil, which comes with new entries behind it, redeliveries, new entries."""
+        cdef Output again = Output()
+        cdef int resp = ctx.session.resp
+        cdef uint64_t made = give_due(
+            ctx, self.key, stream, group, self.retry, first, self.limit, again, resp)
+        cdef uint64_t left = self.limit - made
+        if left and stream.has_newer(group.offset_ms, group.offset_seq) and group_has_gap(
+                stream, group):
+            put_nil(out, resp)
+            lead += 1
+        out.put(again.take_bytes())
+        made += give_new(ctx, self.key, stream, group, b"", self.retry is not None, self.retry,
+                         left, True, out)
+        put_length_here(out, 0, room, lead + made)
+        return make_raw(out.take_bytes())
+
+    def attempt(self, Context ctx not None):
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        cdef Stream stream
+        cdef Group group
+        if ctx.write_error is not None:
+            return None
+        ctx.db = db
+        stream = db.writable_stream(self.key)
+        if stream is None:
+            self.key_was_gone = True
+            self.hold(None)
+            return None
+        group = self.ready_group(ctx, stream)
+        self.key_was_gone = False
+        self.incarnation = stream.incarnation
+        self.hold(group)
+        reply = self.serve(ctx, stream, group, False)
+        if reply is not None:
+            used(ctx, self.key, group)
+        else:
+            ctx.keyspace.schedule_after(db.index, self.key, group, ctx.now_ms)
+        return reply
+
+    cdef hold(self, Group group):
+        """Be counted as waiting on this group, and no more on another."""
+        if self.held is not None:
+            self.held.blocked_clients -= 1
+            self.held.retry_waiters -= 1
+        self.held = group
+        if group is not None:
+            group.blocked_clients += 1
+            group.retry_waiters += 1
+
+    def timeout_reply(self, Context ctx not None):
+        if not self.with_info:
+            return NULL_ARRAY
+        return info_reply(ctx, self.db_index, self.key)
+
+    def ended(self, Context ctx not None) -> None:
+        cdef Group group = self.held
+        self.hold(None)
+        if group is not None:
+            # The time to live runs from the end of the wait.
+            group.last_used_ms = ctx.now_ms
+            ctx.keyspace.schedule(self.db_index, self.key, group)
+
+
+@command(
+    "TACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream",
+    summary="Acknowledges entries of a group: they are no longer pending.",
+    syntax="key group id [id ...]", complexity="O(log n) for each id",
+)
+def tack(Context ctx not None, Args args not None):
+    return acknowledge(ctx, args, True)
+
+
+def acknowledge(Context ctx not None, Args args not None, bint dot_allowed):
+    """TACK and XACK: how many of the ids were pending."""
+    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef bytes key
+    cdef bytes name
+    cdef Group group
+    cdef EntryId found
+    cdef Py_ssize_t i
+    cdef list gone
+    cdef int64_t removed = 0
+    if stream is None:
+        return 0
+    key = ctx.db.key_of(&args.items[1])
+    name = args.items[2].ptr[:args.items[2].size]
+    group = live_group(ctx, key, stream, name)
+    if group is None:
+        return 0
+    args.pos = 3
+    while args.pos < args.count:
+        args.take_id(&found, dot_allowed, 0)
+    gone = []
+    for i in range(3, args.count):
+        parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &found)
+        if group.acknowledge(found.ms, found.seq):
+            removed += 1
+            if ctx.effects.enabled:
+                gone.append(bytes(make_id(found.ms, found.seq, False)))
+    if removed:
+        ctx.keyspace.dirty += removed
+        if ctx.effects.enabled:
+            ctx.effects.record(ctx.db.index, b"ACK", key, name, *gone)
+    used(ctx, key, group)
+    return removed

@@ -1,0 +1,26 @@
+from collections.abc import Callable
+from typing import TypeVar
+
+from millstream.storage.keyspace import Keyspace
+
+Apply = Callable[[Keyspace, int, list[bytes]], None]
+A = TypeVar("A", bound=Apply)
+
+APPLY: dict[bytes, Apply]
+
+class EffectError(Exception):
+    offset: int
+    message: str
+    def __init__(self, offset: int, message: str) -> None: ...
+
+def effect(name: bytes) -> Callable[[A], A]: ...
+
+class Effects:
+    enabled: bool
+    count: int
+    def __init__(self, enabled: bool = True) -> None: ...
+    def record(self, db: int, *words: bytes | int) -> None: ...
+    def take_payload(self) -> bytes: ...
+    def __len__(self) -> int: ...
+
+def apply_effects(keyspace: Keyspace, payload: bytes) -> int: ...

@@ -1,0 +1,343 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Effects: what a command did, recorded while it runs and applied again at start.
+
+An effect is a RESP array of bulk strings with everything resolved: ids, times, the first id kept by
+a trim. Applying it needs no clock and cannot come out differently. One group read is one effect,
+however many entries it delivered. docs/formats.md lists them all; the same bytes will one day feed
+replicas. An effect names a database once (`SELECT n`); each frame starts at database 0.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from millstream.commands.arguments cimport Args, parse_int
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, format_id, format_u64, parse_id, parse_u64
+from millstream.storage.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
+from millstream.storage.keyspace cimport Database, Keyspace
+from millstream.storage.stream cimport Stream, Walk
+
+from millstream.commands.arguments import OwnedArgs
+
+cdef uint64_t MAX = 0xffffffffffffffffULL
+
+APPLY = {}
+
+
+class EffectError(Exception):
+    """A frame's payload that cannot be applied: `offset` bytes into it."""
+
+    def __init__(self, offset: int, message: str):
+        super().__init__(message)
+        self.offset = offset
+        self.message = message
+
+
+def effect(bytes name not None):
+    """Register a function (keyspace, db_index, words without the name) that applies an effect."""
+    def register(function):
+        APPLY[name] = function
+        return function
+    return register
+
+
+cdef class Effects:
+    """The effects of one tick. Nothing is kept while `enabled` is false (no journal)."""
+
+    def __init__(self, bint enabled=True):
+        self.enabled = enabled
+        self.out = Output()
+
+    cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1:
+        """Start an effect of `words` words; head is its name as a RESP bulk string."""
+        cdef char[20] text
+        self.count += 1
+        if db >= 0 and db != self.db:
+            self.out.put_raw(b"*2\r\n$6\r\nSELECT\r\n", 16)
+            self.out.put_bulk(text, format_u64(text, <uint64_t>db))
+            self.db = db
+        self.out.put_head(c'*', words)
+        self.out.put_raw(head, head_size)
+        return 0
+
+    cdef int put_number(self, uint64_t number) except -1:
+        cdef char[20] text
+        return self.out.put_bulk(text, format_u64(text, number))
+
+    cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
+                    Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        if not self.enabled:
+            return 0
+        self.begin(db, b"$6\r\nAPPEND\r\n", 12, 3 + count)
+        self.out.put_bulk(key, len(key))
+        self.out.put_id(ms, seq, False)
+        for i in range(count):
+            self.out.put_bulk(items[i].ptr, items[i].size)
+        return 0
+
+    cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1:
+        if not self.enabled:
+            return 0
+        self.begin(db, b"$5\r\nEVICT\r\n", 11, 3)
+        self.out.put_bulk(key, len(key))
+        return self.out.put_id(ms, seq, False)
+
+    def record(self, int db, *words) -> None:
+        """One effect; words are bytes or integers, the first is its name. db -1: of no database."""
+        if not self.enabled:
+            return
+        self.begin(db, b"", 0, len(words))
+        for word in words:
+            if isinstance(word, int):
+                word = b"%d" % word
+            self.out.put_bulk_bytes(word)
+
+    cdef bytes take(self):
+        self.db = 0
+        return self.out.take()
+
+    def take_payload(self) -> bytes:
+        """What was recorded since the last call: the payload of one journal frame."""
+        return self.take()
+
+    def __len__(self) -> int:
+        return self.out.size
+
+
+# ---------------------------------------------------------------- applying
+
+cdef const char* read_number(const char* at, const char* end, char kind,
+                             int64_t* number) except NULL:
+    """Read `kind`, a number and CRLF; returns what follows."""
+    cdef const char* stop = at + 1
+    while stop < end and stop[0] != c'\r':
+        stop += 1
+    if at >= end or at[0] != kind or stop + 1 >= end or stop[1] != c'\n' or parse_int(
+            at + 1, stop - at - 1, number) < 0 or number[0] < 0:
+        raise ValueError("not a RESP array of bulk strings")
+    return stop + 2
+
+
+cdef class EffectArgs(Args):
+    """One effect's words as views of the payload."""
+
+    cdef Slice[64] few
+    cdef list many
+
+    cdef const char* read(self, const char* at, const char* end) except NULL:
+        cdef int64_t words
+        cdef int64_t size
+        cdef int64_t i
+        cdef object room
+        at = read_number(at, end, c'*', &words)
+        if words < 1 or words > end - at:
+            raise ValueError("an effect without words")
+        if words <= 64:
+            self.items = self.few
+        else:
+            room = bytearray(words * sizeof(Slice))
+            self.many = [room]
+            self.items = <Slice*><char*>(<bytearray>room)
+        for i in range(words):
+            at = read_number(at, end, c'$', &size)
+            if size + 2 > end - at:
+                raise ValueError("a word runs past the end")
+            self.items[i].ptr = at
+            self.items[i].size = size
+            at += size + 2
+        self.count = words
+        self.pos = 1
+        return at
+
+
+def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
+    """Apply every effect of a frame; returns how many. EffectError says where it stopped."""
+    cdef EffectArgs args = EffectArgs()
+    cdef const char* start = payload
+    cdef const char* at = start
+    cdef const char* end = start + len(payload)
+    cdef const char* here = start
+    cdef Slice* name
+    cdef int64_t db = 0
+    cdef int applied = 0
+    try:
+        while at < end:
+            here = at
+            at = args.read(at, end)
+            name = &args.items[0]
+            if name.size == 6 and memcmp(name.ptr, b"APPEND", 6) == 0:
+                apply_append(keyspace, db, args)
+            elif name.size == 6 and memcmp(name.ptr, b"SELECT", 6) == 0:
+                db = args.take_int()
+                if not 0 <= db < len(keyspace.databases):
+                    raise ValueError(f"database {db} does not exist; `databases` is lower now")
+                continue
+            else:
+                APPLY[args[0]](keyspace, db, args.rest())
+            applied += 1
+    except KeyError:
+        raise EffectError(here - start, f"effect {args[0]!r} is not known to this version") from None
+    except Exception as error:
+        raise EffectError(here - start, str(error)) from error
+    return applied
+
+
+cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
+    cdef EntryId entry_id
+    cdef Database database = keyspace.databases[db]
+    cdef Stream stream
+    if args.count < 5:
+        raise ValueError("APPEND without an entry")
+    stream = database.stream_at(&args.items[1])
+    if stream is None:
+        raise ValueError("APPEND to a stream that does not exist")
+    if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
+        raise ValueError("APPEND with a malformed id")
+    if (entry_id.ms, entry_id.seq) <= (stream.last_ms, stream.last_seq):
+        raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
+    stream.append(entry_id.ms, entry_id.seq, &args.items[3], args.count - 3,
+                  keyspace.node_entries, keyspace.node_bytes)
+    return 0
+
+
+cdef tuple id_of(bytes text):
+    cdef EntryId found
+    if parse_id(text, len(text), False, 0, &found) < 0:
+        raise ValueError(f"{text!r} is not an id")
+    return found.ms, found.seq
+
+
+cdef Stream stream_of(Keyspace keyspace, int db, bytes key):
+    cdef Stream stream = (<Database>keyspace.databases[db]).stream(key)
+    if stream is None:
+        raise ValueError(f"key {key!r} has no stream")
+    return stream
+
+
+cdef Group group_of(Keyspace keyspace, int db, bytes key, bytes name):
+    cdef Group group = stream_of(keyspace, db, key).group(name)
+    if group is None:
+        raise ValueError(f"stream {key!r} has no group {name!r}")
+    return group
+
+
+@effect(b"STREAM")
+def apply_stream(Keyspace keyspace, int db, list words):
+    """STREAM key incarnation: an empty stream."""
+    (<Database>keyspace.databases[db]).make_stream(words[0], int(words[1]))
+
+
+@effect(b"EVICT")
+def apply_evict(Keyspace keyspace, int db, list words):
+    """EVICT key id: everything below id; `+`: everything."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    if words[1] == b"+":
+        stream.evict_all()
+        return
+    ms, seq = id_of(words[1])
+    stream.evict_before(ms, seq)
+
+
+@effect(b"XDEL")
+def apply_xdel(Keyspace keyspace, int db, list words):
+    """XDEL key id [id ...]."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    for text in words[1:]:
+        ms, seq = id_of(text)
+        stream.delete(ms, seq)
+
+
+@effect(b"GROUP")
+def apply_group(Keyspace keyspace, int db, list words):
+    """GROUP key name id entries-read ttl-ms: a new group."""
+    cdef Group group
+    ms, seq = id_of(words[2])
+    group = stream_of(keyspace, db, words[0]).make_group(words[1], ms, seq, keyspace.now_ms)
+    group.entries_read = int(words[3])
+    group.ttl_ms = int(words[4])
+    keyspace.schedule(db, words[0], group)
+
+
+@effect(b"GROUPTTL")
+def apply_group_ttl(Keyspace keyspace, int db, list words):
+    """GROUPTTL key name ttl-ms."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    group.ttl_ms = int(words[2])
+    keyspace.schedule(db, words[0], group)
+
+
+@effect(b"GROUPDROP")
+def apply_group_drop(Keyspace keyspace, int db, list words):
+    """GROUPDROP key name."""
+    stream_of(keyspace, db, words[0]).drop_group(words[1])
+
+
+@effect(b"CONSUMER")
+def apply_consumer(Keyspace keyspace, int db, list words):
+    """CONSUMER key group name ms: a new consumer."""
+    group_of(keyspace, db, words[0], words[1]).make_consumer(words[2], int(words[3]))
+
+
+@effect(b"DELIVER")
+def apply_deliver(Keyspace keyspace, int db, list words):
+    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
+
+    The undeleted entries from..to were given out and the group's offset moved to `to`. Mode `keep`
+    makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
+    nobody.
+    """
+    cdef bytes key = words[0]
+    cdef Stream stream = stream_of(keyspace, db, key)
+    cdef Group group = group_of(keyspace, db, key, words[1])
+    cdef Consumer consumer
+    cdef Walk walk
+    cdef uint32_t policy = NO_POLICY
+    cdef uint32_t owner = UNOWNED
+    cdef uint64_t now_ms = int(words[5])
+    ms, seq = id_of(words[3])
+    end_ms, end_seq = id_of(words[4])
+    if words[2]:
+        consumer = group.consumer(words[2])
+        if consumer is None:
+            raise ValueError(f"group {words[1]!r} has no consumer {words[2]!r}")
+        consumer.seen_ms = consumer.active_ms = now_ms
+        owner = consumer.index
+    if words[9] == b"keep":
+        if words[7] != b"-":
+            policy = group.policy(int(words[7]), int(words[8]))
+        stream.walk_start(&walk, ms, seq)
+        while stream.walk_next(&walk) and (
+                walk.cursor.entry.ms, walk.cursor.entry.seq) <= (end_ms, end_seq):
+            group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
+    group.offset_ms, group.offset_seq = end_ms, end_seq
+    group.entries_read = int(words[6])
+    keyspace.schedule(db, key, group)
+
+
+@effect(b"REDELIVER")
+def apply_redeliver(Keyspace keyspace, int db, list words):
+    """REDELIVER key group ms retry-ms expire-ms id [id ...]: pending entries given out again;
+    retry-ms `-` keeps each entry's own pair."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    cdef PendingAt at
+    cdef Pending* record
+    cdef bint change = words[3] != b"-"
+    cdef uint32_t policy = group.policy(int(words[3]), int(words[4])) if change else NO_POLICY
+    cdef uint64_t now_ms = int(words[2])
+    for text in words[5:]:
+        ms, seq = id_of(text)
+        record = group.find(ms, seq, &at)
+        if record != NULL:
+            group.redeliver(record, &at, now_ms, policy, change)
+    keyspace.schedule(db, words[0], group)
+
+
+@effect(b"ACK")
+def apply_ack(Keyspace keyspace, int db, list words):
+    """ACK key group id [id ...]: no longer pending (acknowledged, expired, or its entry gone)."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    for text in words[2:]:
+        ms, seq = id_of(text)
+        group.acknowledge(ms, seq)

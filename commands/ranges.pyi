@@ -1,0 +1,3 @@
+from millstream.commands.replies import Encodable
+
+class EntryRange(Encodable): ...

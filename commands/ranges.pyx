@@ -1,0 +1,265 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Entries between two ids as a reply: what TRANGE, TREAD, XRANGE and XREAD have in common.
+
+An EntryRange is made by a handler and encoded by the executor right behind it, from the blocks
+straight into the output. How many entries there are is known only afterwards, so room for the
+longest possible array header is left and closed up. A reply of more than SLICE_BYTES goes on in
+slices: the blocks that hold the rest are kept as they are (they never change) and encoded when the
+client has taken what it was sent.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy, memmove
+
+from millstream.commands.arguments cimport Args
+from millstream.commands.replies cimport Encodable, Sliced
+from millstream.encoding cimport Output, Slice, write_head
+from millstream.ids cimport EntryId, id_less, parse_id
+from millstream.storage.block cimport (
+    Block, IdText, View, encode_backward, encode_forward,
+)
+from millstream.storage.stream cimport Stream
+
+from millstream.errors import INVALID_ID, CommandError
+
+cdef enum:
+    SLICE_BYTES = 262144
+    # Below this many entries the count is not worth a look beforehand.
+    COUNTED_ENTRIES = 256
+
+cdef uint64_t MAX = 0xffffffffffffffffULL
+
+
+cdef bint step_up(EntryId* entry_id) noexcept:
+    """The id right above; False when there is none."""
+    if entry_id.seq < MAX:
+        entry_id.seq += 1
+    elif entry_id.ms < MAX:
+        entry_id.ms += 1
+        entry_id.seq = 0
+    else:
+        return False
+    return True
+
+
+cdef bint step_down(EntryId* entry_id) noexcept:
+    """The id right below; False when there is none."""
+    if entry_id.seq > 0:
+        entry_id.seq -= 1
+    elif entry_id.ms > 0:
+        entry_id.ms -= 1
+        entry_id.seq = MAX
+    else:
+        return False
+    return True
+
+
+cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1:
+    """A range's start: `-`, `+`, an id, `ms` for its first id, `(id` for above it."""
+    cdef Slice* word = args.take_slice()
+    if word.size == 1 and (word.ptr[0] == c'-' or word.ptr[0] == c'+'):
+        out.ms = out.seq = 0 if word.ptr[0] == c'-' else MAX
+        return 0
+    if word.size > 1 and word.ptr[0] == c'(':
+        if parse_id(word.ptr + 1, word.size - 1, dot_allowed, 0, out) < 0:
+            raise CommandError(INVALID_ID)
+        if not step_up(out):
+            raise CommandError("ERR invalid start ID for the interval")
+        return 0
+    if parse_id(word.ptr, word.size, dot_allowed, 0, out) < 0:
+        raise CommandError(INVALID_ID)
+    return 0
+
+
+cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1:
+    """A range's end: as its start, but `ms` means its last id and `(id` below it."""
+    cdef Slice* word = args.take_slice()
+    if word.size == 1 and (word.ptr[0] == c'-' or word.ptr[0] == c'+'):
+        out.ms = out.seq = 0 if word.ptr[0] == c'-' else MAX
+        return 0
+    if word.size > 1 and word.ptr[0] == c'(':
+        if parse_id(word.ptr + 1, word.size - 1, dot_allowed, MAX, out) < 0:
+            raise CommandError(INVALID_ID)
+        if not step_down(out):
+            raise CommandError("ERR invalid end ID for the interval")
+        return 0
+    if parse_id(word.ptr, word.size, dot_allowed, MAX, out) < 0:
+        raise CommandError(INVALID_ID)
+    return 0
+
+
+cdef int put_nil(Output out, int resp) except -1:
+    """A nil element."""
+    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
+
+
+cdef int put_info(Output out, Stream stream, int resp) except -1:
+    """WITHINFO's element: [first id, last id], [nil, last generated id] of an emptied stream,
+    [nil, nil] where there is no stream."""
+    cdef EntryId found
+    out.put_raw(b"*2\r\n", 4)
+    if stream is None:
+        put_nil(out, resp)
+        return put_nil(out, resp)
+    if not stream.first_entry(&found):
+        put_nil(out, resp)
+        return out.put_id(stream.last_ms, stream.last_seq, True)
+    out.put_id(found.ms, found.seq, True)
+    stream.last_entry(&found)
+    return out.put_id(found.ms, found.seq, True)
+
+
+cdef Py_ssize_t length_room(uint64_t most) noexcept:
+    """Bytes of the header of an array of this length."""
+    cdef Py_ssize_t room = 4
+    while most >= 10:
+        most //= 10
+        room += 1
+    return room
+
+
+cdef int put_length_here(Output out, Py_ssize_t at, Py_ssize_t room, uint64_t length) except -1:
+    """Write an array header into the room left for it at `at` and close up what is too much."""
+    cdef char[24] head
+    cdef Py_ssize_t size = write_head(head, c'*', length)
+    if size < room:
+        memmove(out.buf + at + size, out.buf + at + room, out.size - at - room)
+        out.size -= room - size
+    memcpy(out.buf + at, head, size)
+    return 0
+
+
+cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
+    """A range over everything, for its maker to narrow; stream may be None."""
+    cdef EntryRange made = EntryRange.__new__(EntryRange)
+    made.stream = stream
+    made.dotted = dotted
+    made.limit = limit
+    made.start.ms = made.start.seq = 0
+    made.end.ms = made.end.seq = MAX
+    made.reverse = made.with_info = made.with_gap = False
+    made.remainder = None
+    return made
+
+
+cdef class EntryRange(Encodable):
+    """Up to `limit` entries with start <= id <= end; before them, on request, WITHINFO's element
+    and the nil that stands for a gap. Encode it before anything changes the stream."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef uint64_t lead = <uint64_t>self.with_info + <uint64_t>self.with_gap
+        cdef uint64_t most = 0
+        cdef Py_ssize_t at = out.size
+        cdef Py_ssize_t room
+        cdef EntryId last
+        cdef int64_t made = 0
+        if self.stream is not None:
+            most = min(self.limit, self.stream.length)
+        if most > COUNTED_ENTRIES:
+            return self.encode_long(out, lead, resp)
+        room = length_room(lead + most)
+        out.reserve(room)
+        out.size += room
+        self.put_lead(out, resp)
+        if most:
+            made = self.encode_entries(out, most, at + SLICE_BYTES, &last)
+            if <uint64_t>made < most and out.size >= at + SLICE_BYTES:
+                # Few entries, but large ones: begin again with the count looked up.
+                out.size = at
+                return self.encode_long(out, lead, resp)
+        return put_length_here(out, at, room, lead + made)
+
+    cdef int put_lead(self, Output out, int resp) except -1:
+        if self.with_info:
+            put_info(out, self.stream, resp)
+        if self.with_gap:
+            put_nil(out, resp)
+        return 0
+
+    cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1:
+        """Count first, then encode one slice and keep the blocks of the rest."""
+        cdef EntryId last
+        cdef uint64_t made
+        cdef uint64_t count = min(self.limit, self.stream.count_between(
+            self.start.ms, self.start.seq, self.end.ms, self.end.seq))
+        out.put_head(c'*', lead + count)
+        self.put_lead(out, resp)
+        if count == 0:
+            return 0
+        made = self.encode_entries(out, count, out.size + SLICE_BYTES, &last)
+        if made < count:
+            self.remainder = self.rest_behind(&last, count - made)
+        return 0
+
+    cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
+                                EntryId* last) except -1:
+        if self.reverse:
+            return self.stream.encode_reverse(
+                out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
+                self.dotted, full_size, last)
+        return self.stream.encode_range(
+            out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
+            self.dotted, full_size, last)
+
+    cdef Sliced rest_behind(self, EntryId* last, uint64_t left):
+        cdef SlicedRange rest = SlicedRange.__new__(SlicedRange)
+        rest.start = self.start
+        rest.end = self.end
+        if self.reverse:
+            rest.end = last[0]
+            step_down(&rest.end)
+        else:
+            rest.start = last[0]
+            step_up(&rest.start)
+        if id_less(rest.start.ms, rest.start.seq, self.stream.head_ms, self.stream.head_seq):
+            rest.start.ms = self.stream.head_ms
+            rest.start.seq = self.stream.head_seq
+        rest.left = left
+        rest.dotted = self.dotted
+        rest.reverse = self.reverse
+        rest.blocks = self.stream.blocks_between(
+            rest.start.ms, rest.start.seq, rest.end.ms, rest.end.seq)
+        if not self.reverse:
+            rest.blocks.reverse()
+        return rest
+
+    cdef Sliced rest(self):
+        return self.remainder
+
+
+cdef class SlicedRange(Sliced):
+    """The rest of a long reply: blocks still to be encoded, the next one last in the list."""
+
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t left
+    cdef bint dotted
+    cdef bint reverse
+    cdef list blocks
+
+    def next_slice(self) -> bytes:
+        cdef Output out = Output()
+        cdef View view
+        cdef IdText id_text
+        cdef EntryId last
+        cdef uint64_t made
+        id_text.size = 0
+        id_text.dotted = self.dotted
+        while self.left and self.blocks and out.size < SLICE_BYTES:
+            (<Block>self.blocks[len(self.blocks) - 1]).view(&view)
+            if self.reverse:
+                made = encode_backward(out, &view, self.start.ms, self.start.seq, self.end.ms,
+                                       self.end.seq, self.left, SLICE_BYTES, &id_text, &last)
+            else:
+                made = encode_forward(out, &view, self.start.ms, self.start.seq, self.end.ms,
+                                      self.end.seq, self.left, SLICE_BYTES, &id_text, &last)
+            self.left -= made
+            if made and self.reverse:
+                self.end = last
+                step_down(&self.end)
+            elif made:
+                self.start = last
+                step_up(&self.start)
+            if out.size < SLICE_BYTES:
+                self.blocks.pop()
+        return out.take()

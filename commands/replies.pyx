@@ -1,0 +1,103 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What a handler may return, beside plain Python values.
+
+The executor encodes by type: int, bytes (bulk string), Simple (+status), Id, None (null), list or
+tuple (array), dict (map), set, float, bool, and the classes below. Handlers so never see the wire
+and RESP2 and RESP3 differ in one place only (server/resp).
+"""
+
+from libc.stdint cimport int64_t
+
+from millstream.encoding cimport Output
+
+
+cdef class Sliced:
+    """The rest of a reply too long to make at once: `next_slice()` is called each time the client
+    has taken what it was sent; b"" ends it."""
+
+    def next_slice(self) -> bytes:
+        raise NotImplementedError
+
+
+cdef class Encodable:
+    """A reply that writes itself; `resp` is 2 or 3."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        raise NotImplementedError(type(self).__name__)
+
+    cdef Sliced rest(self):
+        """What `encode` left out because the reply is long; None for nothing."""
+        return None
+
+
+cdef class Raw(Encodable):
+    """A reply that is encoded already."""
+
+    def __init__(self, bytes data):
+        self.data = data
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return out.put(self.data)
+
+
+cdef Raw make_raw(bytes data):
+    cdef Raw made = Raw.__new__(Raw)
+    made.data = data
+    return made
+
+
+class Simple(bytes):
+    """A status reply such as +OK."""
+
+
+class NullArray:
+    """RESP2's `*-1` (a blocking read that timed out); RESP3 has one null."""
+
+
+class NoReply:
+    """Nothing is sent (the handler has arranged for the answer itself)."""
+
+
+class Push(list):
+    """An out-of-band message: a RESP3 push, in RESP2 an array."""
+
+
+class Verbatim(bytes):
+    """Text for people (INFO, CLIENT LIST): RESP3 `=` with the `txt` mark, a bulk string in RESP2."""
+
+
+class Pairs(list):
+    """A map given as (name, value) pairs where the order matters or names repeat."""
+
+
+OK = Simple(b"OK")
+NULL_ARRAY = NullArray()
+NO_REPLY = NoReply()
+
+
+cdef class Wait:
+    """The command blocks: `read` (a BlockedRead) is tried again when one of its keys is ready.
+
+    deadline_ms is on the context's clock; 0 waits for ever.
+    """
+
+    def __init__(self, read, int64_t deadline_ms):
+        self.read = read
+        self.deadline_ms = deadline_ms
+
+
+cdef class BlockedRead:
+    """A read that waits. `keys` are (db, key) pairs; `group` the group's name or None.
+
+    attempt() answers a reply, or None to go on waiting and keep its place in the queue; it may
+    raise CommandError, which ends the wait. All reads of one class find or miss the same things.
+    """
+
+    def attempt(self, ctx):
+        raise NotImplementedError
+
+    def timeout_reply(self, ctx):
+        return NULL_ARRAY
+
+    def ended(self, ctx) -> None:
+        """The wait is over (served, timed out, client gone)."""

@@ -1,0 +1,295 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Today's Redis stream commands that append, read and remove entries.
+
+Semantics and error words are Redis 8.6's. They take the same road as the draft's five and share
+their parts: an XADD is a TAPPEND with more options and another way to print the id.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.arguments cimport Args
+from millstream.commands.context cimport Context
+from millstream.commands.draft cimport append_entry, evict_to, stream_to_append
+from millstream.commands.ranges cimport EntryRange, make_range, take_end, take_start
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, parse_u64
+from millstream.storage.stream cimport Stream
+
+from millstream.commands.registry import command
+from millstream.commands.replies import NULL_ARRAY
+from millstream.errors import INVALID_ID, SYNTAX, CommandError, wrong_arity
+
+cdef uint64_t MAX = 0xffffffffffffffffULL
+# Redis trims at most this many nodes' entries with `~` and no LIMIT.
+cdef uint64_t DEFAULT_LIMIT_NODES = 100
+
+TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
+LIMIT_EXACT = "ERR syntax error, LIMIT cannot be used without the special ~ option"
+LIMIT_ALONE = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
+ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
+
+
+# ---------------------------------------------------------------- trimming options
+
+cdef bint take_trim(Args args, Trim* trim) except -1:
+    """Take one trimming option if the next argument begins one."""
+    if args.next_is(b"MAXLEN", 6):
+        if trim.by_id:
+            raise CommandError(TWO_STRATEGIES)
+        trim.by_length = True
+        take_exactness(args, trim)
+        keep = args.take_int()
+        if keep < 0:
+            raise CommandError("ERR The MAXLEN argument must be >= 0.")
+        trim.keep = keep
+    elif args.next_is(b"MINID", 5):
+        if trim.by_length:
+            raise CommandError(TWO_STRATEGIES)
+        trim.by_id = True
+        take_exactness(args, trim)
+        args.take_id(&trim.first_kept, False, 0)
+    elif args.next_is(b"LIMIT", 5):
+        limit = args.take_int()
+        if limit < 0:
+            raise CommandError("ERR The LIMIT argument must be >= 0.")
+        trim.limited = True
+        trim.limit = limit
+    else:
+        return False
+    return True
+
+
+cdef int take_exactness(Args args, Trim* trim) except -1:
+    trim.approximate = args.next_is(b"~", 1)
+    if not trim.approximate:
+        args.next_is(b"=", 1)
+    return 0
+
+
+cdef int check_trim(Trim* trim) except -1:
+    if trim.limited and not (trim.by_length or trim.by_id):
+        raise CommandError(LIMIT_ALONE)
+    if trim.limited and not trim.approximate:
+        raise CommandError(LIMIT_EXACT)
+    return 0
+
+
+cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream,
+                          Trim* trim) except? 0xffffffffffffffff:
+    """Evict what the option says; returns how many entries went."""
+    cdef uint64_t limit = trim.limit
+    if not trim.by_length and not trim.by_id:
+        return 0
+    if trim.approximate:
+        if not trim.limited:
+            limit = DEFAULT_LIMIT_NODES * ctx.keyspace.node_entries
+        boundary = stream.boundary_by_nodes(
+            trim.keep if trim.by_length else None,
+            (trim.first_kept.ms, trim.first_kept.seq) if trim.by_id else None, limit)
+    elif trim.by_length:
+        boundary = "all" if trim.keep == 0 else stream.boundary_for_length(trim.keep)
+    else:
+        boundary = trim.first_kept.ms, trim.first_kept.seq
+    return evict_to(ctx, key, stream, boundary)
+
+
+# ---------------------------------------------------------------- XADD
+
+cdef int wanted_id(Context ctx, Slice* word, Stream stream, EntryId* out) except -1:
+    """The id XADD's argument asks for: `*`, `ms-*`, `ms-seq` or `ms`, above the stream's last."""
+    cdef uint64_t last_ms = 0 if stream is None else stream.last_ms
+    cdef uint64_t last_seq = 0 if stream is None else stream.last_seq
+    if word.size > 2 and word.ptr[word.size - 1] == c'*' and word.ptr[word.size - 2] == c'-':
+        if parse_u64(word.ptr, word.size - 2, &out.ms) < 0:
+            raise CommandError(INVALID_ID)
+        out.seq = 0
+        if out.ms == last_ms and stream is not None:
+            if last_seq == MAX:
+                raise CommandError(ID_TOO_LOW)
+            out.seq = last_seq + 1
+        elif out.ms == 0:
+            out.seq = 1
+    elif parse_id(word.ptr, word.size, False, 0, out) < 0:
+        raise CommandError(INVALID_ID)
+    if out.ms == 0 and out.seq == 0:
+        raise CommandError(ID_ZERO)
+    if last_ms == MAX and last_seq == MAX:
+        raise CommandError(
+            "ERR The stream has exhausted the last possible ID, unable to add more items")
+    if not id_less(last_ms, last_seq, out.ms, out.seq):
+        raise CommandError(ID_TOO_LOW)
+    return 0
+
+
+@command(
+    "XADD", arity=-5, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Appends an entry to a stream; makes the stream if need be.",
+    syntax="key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value "
+           "[field value ...]",
+    complexity="O(1), and O(n) of evicted blocks with trimming",
+)
+def xadd(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId entry_id
+    cdef Trim trim
+    cdef Slice* word
+    cdef Slice* items
+    cdef bint make = True
+    cdef Py_ssize_t count
+    trim.by_length = trim.by_id = trim.approximate = trim.limited = False
+    trim.limit = trim.keep = 0
+    args.pos = 2
+    while True:
+        word = &args.items[args.pos]
+        if word.size == 1 and word.ptr[0] == c'*':
+            break
+        if args.pos + 1 >= args.count:
+            raise wrong_arity("xadd")
+        if args.next_is(b"NOMKSTREAM", 10):
+            make = False
+        elif not take_trim(args, &trim):
+            break
+        if args.pos >= args.count:
+            raise wrong_arity("xadd")
+    word = &args.items[args.pos]
+    items = word + 1
+    count = args.count - args.pos - 1
+    check_trim(&trim)
+    if not (word.size == 1 and word.ptr[0] == c'*'):
+        # A malformed id is told before a wrong number of words, as Redis does.
+        check_id_text(word)
+    if count < 2 or count & 1:
+        raise wrong_arity("xadd")
+    stream = ctx.db.writable_at(&args.items[1])
+    if stream is None and not make:
+        return None
+    if word.size == 1 and word.ptr[0] == c'*':
+        stream = stream_to_append(ctx, &args.items[1], items, count)
+        stream.next_id(ctx.now_ms, &entry_id)
+    else:
+        wanted_id(ctx, word, stream, &entry_id)
+        stream = stream_to_append(ctx, &args.items[1], items, count)
+    reply = append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
+    if trim.by_length or trim.by_id:
+        trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
+    return reply
+
+
+cdef int check_id_text(Slice* word) except -1:
+    cdef EntryId found
+    if word.size > 2 and word.ptr[word.size - 1] == c'*' and word.ptr[word.size - 2] == c'-':
+        if parse_u64(word.ptr, word.size - 2, &found.ms) < 0:
+            raise CommandError(INVALID_ID)
+        return 0
+    if parse_id(word.ptr, word.size, False, 0, &found) < 0:
+        raise CommandError(INVALID_ID)
+    if found.ms == 0 and found.seq == 0:
+        raise CommandError(ID_ZERO)
+    return 0
+
+
+@command(
+    "XTRIM", arity=-4, flags="write", keys=(1, 1, 1), group="stream",
+    summary="Evicts old entries; answers how many.",
+    syntax="key MAXLEN|MINID [=|~] threshold [LIMIT count]",
+    complexity="O(n) of evicted blocks",
+)
+def xtrim(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef Trim trim
+    trim.by_length = trim.by_id = trim.approximate = trim.limited = False
+    trim.limit = trim.keep = 0
+    args.pos = 2
+    while args.pos < args.count:
+        if not take_trim(args, &trim):
+            raise CommandError(SYNTAX)
+    check_trim(&trim)
+    if not trim.by_length and not trim.by_id:
+        raise CommandError(SYNTAX)
+    stream = ctx.db.writable_at(&args.items[1])
+    if stream is None:
+        return 0
+    return trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
+
+
+# ---------------------------------------------------------------- reading and removing
+
+@command(
+    "XLEN", arity=2, flags="readonly fast", keys=(1, 1, 1), group="stream",
+    summary="Answers the number of entries of a stream.", syntax="key",
+)
+def xlen(Context ctx not None, Args args not None):
+    cdef Stream stream = ctx.db.stream_at(&args.items[1])
+    return 0 if stream is None else stream.length
+
+
+cdef take_range(Context ctx, Args args, bint reverse):
+    """XRANGE and XREVRANGE."""
+    cdef EntryRange reply = make_range(None, False, MAX)
+    cdef Stream stream
+    cdef int64_t limit
+    args.pos = 2
+    if reverse:
+        take_end(args, &reply.end, False)
+        take_start(args, &reply.start, False)
+    else:
+        take_start(args, &reply.start, False)
+        take_end(args, &reply.end, False)
+    while args.pos < args.count:
+        if not args.next_is(b"COUNT", 5):
+            raise CommandError(SYNTAX)
+        limit = args.take_int()
+        reply.limit = 0 if limit < 0 else limit
+    stream = ctx.db.stream_at(&args.items[1])
+    if stream is None:
+        return []
+    if reply.limit == 0:
+        return NULL_ARRAY
+    reply.reverse = reverse
+    reply.stream = stream
+    return reply
+
+
+@command(
+    "XRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
+    summary="Answers the entries between two ids.", syntax="key start end [COUNT count]",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+)
+def xrange(Context ctx not None, Args args not None):
+    return take_range(ctx, args, False)
+
+
+@command(
+    "XREVRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
+    summary="Answers the entries between two ids, newest first.",
+    syntax="key end start [COUNT count]",
+    complexity="O(log n) to find the end and O(m) for the m entries answered",
+)
+def xrevrange(Context ctx not None, Args args not None):
+    return take_range(ctx, args, True)
+
+
+@command(
+    "XDEL", arity=-3, flags="write fast", keys=(1, 1, 1), group="stream",
+    summary="Deletes entries by id; answers how many there were.", syntax="key id [id ...]",
+    complexity="O(log n) for each id, and a copy of its block",
+)
+def xdel(Context ctx not None, Args args not None):
+    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef EntryId found
+    cdef list gone = []
+    if stream is None:
+        return 0
+    args.pos = 2
+    while args.pos < args.count:
+        args.take_id(&found, False, 0)
+    args.pos = 2
+    while args.pos < args.count:
+        args.take_id(&found, False, 0)
+        if stream.delete(found.ms, found.seq):
+            gone.append(bytes(make_id(found.ms, found.seq, False)))
+    if gone:
+        ctx.keyspace.dirty += len(gone)
+        ctx.effects.record(ctx.db.index, b"XDEL", ctx.db.key_of(&args.items[1]), *gone)
+    return len(gone)

@@ -1,0 +1,125 @@
+"""A command's syntax line, taken apart into arguments as COMMAND DOCS tells them.
+
+The notation: ``[x]`` may be left out, ``<a | b>`` is one of several, a word in capitals is typed as
+it stands, another word is a value, and ``x [x ...]`` is repeated, as often as one likes. A ``|``
+with spaces around it separates alternatives of the group it stands in; ``MAXLEN|MINID``, without
+spaces, is one of these words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+_WORD = r"[^\s\[\]<>|]+"
+_TOKENS = re.compile(rf"[\[\]<>|]|\.\.\.|{_WORD}(?:\|{_WORD})*")
+_CLOSING = {"[": "]", "<": ">"}
+_KINDS = {"key": "key", "pattern": "pattern", "count": "integer", "index": "integer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: `kind` as in Redis (key, string, integer, pattern, pure-token, oneof, block);
+    `token` the fixed word before the value."""
+
+    name: str
+    kind: str
+    token: str = ""
+    optional: bool = False
+    multiple: bool = False
+    parts: tuple[Argument, ...] = ()
+
+
+class SyntaxLineError(ValueError):
+    """A syntax line whose brackets do not fit."""
+
+
+def parse_syntax(syntax: str) -> list[Argument]:
+    """The arguments of a syntax line, in order."""
+    tokens = _TOKENS.findall(syntax)
+    alternatives, at = _parse_group(tokens, 0, "")
+    if at != len(tokens):
+        raise SyntaxLineError(syntax)
+    return alternatives[0] if len(alternatives) == 1 else [_one_of(alternatives)]
+
+
+def _is_token(word: str) -> bool:
+    return not any(letter.islower() for letter in word)
+
+
+def _parse_group(tokens: list[str], at: int, closing: str) -> tuple[list[list[Argument]], int]:
+    """Alternatives up to (and past) the closing bracket; each is a sequence of arguments."""
+    alternatives: list[list[Argument]] = [[]]
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if token == closing:
+            return alternatives, at
+        if token == "|":
+            alternatives.append([])
+        elif token == "...":
+            if alternatives[-1]:
+                alternatives[-1][-1] = replace(alternatives[-1][-1], multiple=True)
+        elif token in _CLOSING:
+            inner, at = _parse_group(tokens, at, _CLOSING[token])
+            _add_group(alternatives[-1], inner, optional=token == "[")
+        elif token in "]>":
+            raise SyntaxLineError(" ".join(tokens))
+        else:
+            alternatives[-1].append(_word(token))
+    if closing:
+        raise SyntaxLineError(" ".join(tokens))
+    return [_join_tokens(sequence) for sequence in alternatives], at
+
+
+def _word(word: str) -> Argument:
+    if "|" in word:
+        return _one_of([[_word(part)] for part in word.split("|")])
+    if _is_token(word):
+        return Argument(word.lower(), "pure-token", token=word)
+    return Argument(word, _KINDS.get(word, "string"))
+
+
+def _join_tokens(sequence: list[Argument]) -> list[Argument]:
+    """A fixed word before a value becomes that value's token."""
+    joined: list[Argument] = []
+    for argument in sequence:
+        before = joined[-1] if joined else None
+        fixed = before is not None and before.kind == "pure-token" and not before.optional
+        if fixed and before and not argument.token and not argument.optional:
+            joined[-1] = replace(argument, token=before.token)
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _one_of(alternatives: list[list[Argument]]) -> Argument:
+    parts = tuple(_block(_join_tokens(sequence)) for sequence in alternatives)
+    return Argument("_".join(part.name for part in parts), "oneof", parts=parts)
+
+
+def _block(sequence: list[Argument]) -> Argument:
+    if len(sequence) == 1:
+        return sequence[0]
+    return Argument("_".join(part.name for part in sequence), "block", parts=tuple(sequence))
+
+
+def _add_group(target: list[Argument], inner: list[list[Argument]], *, optional: bool) -> None:
+    """Append a bracketed group; ``x [x ...]`` marks the x before it as repeated instead."""
+    joined = [_join_tokens(sequence) for sequence in inner]
+    if len(joined) == 1:
+        group = joined[0]
+        names = [argument.name for argument in group]
+        size = len(group)
+        before = target[-size:]
+        repeats = optional and size > 0 and group[-1].multiple
+        if repeats and [argument.name for argument in before] == names:
+            if size == 1:
+                target[-1] = replace(target[-1], multiple=True)
+            else:
+                target[-size:] = [replace(_block(before), multiple=True)]
+            return
+        added = _block(group)
+    else:
+        added = _one_of(inner)
+    target.append(replace(added, optional=optional or added.optional))

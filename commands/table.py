@@ -1,0 +1,13 @@
+"""Fills the command table: the list of families that a server answers to."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+FAMILIES = ("draft", "streams", "strings", "keys", "connection", "introspection", "admin")
+
+
+def load_table() -> None:
+    """Import every family, which registers its commands; a second call does nothing."""
+    for family in FAMILIES:
+        import_module(f"millstream.commands.{family}")

@@ -1,0 +1,170 @@
+"""Writes what the documentation takes from tables: a page a command, and the list of directives.
+
+    scripts/command_docs.py           write docs/commands/ and the table in docs/configuration.md
+    scripts/command_docs.py --check   exit code 1 when they are not as they would be
+
+A command's page comes from its row in the registry and the docstring of its handler. In
+docs/configuration.md only the part between the two marks is written; the rest is by hand.
+"""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from millstream.commands.introspection import categories
+from millstream.commands.registry import COMMANDS, Command
+from millstream.commands.table import load_table
+from millstream.server.config import DIRECTIVES, REQUIRED_BY_TOOLS, Config, Directive
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"
+WRITTEN = "<!-- Written by scripts/command_docs.py from the command table: change the handler. -->"
+GROUPS = {
+    "stream": "Streams",
+    "generic": "Keys",
+    "string": "Strings",
+    "connection": "Connections",
+    "server": "Server",
+}
+
+
+def title(row: Command) -> str:
+    return row.name.replace("|", " ").upper()
+
+
+def file_name(row: Command) -> str:
+    return f"{row.name}.md"
+
+
+def description(row: Command) -> str:
+    """The handler's docstring, unwrapped into paragraphs; nothing when it has none."""
+    text = inspect.getdoc(row.handler) or ""
+    # A compiled handler's docstring may begin with its signature.
+    text = re.sub(r"\A\w+\(ctx[^\n]*\n+", "", text).strip()
+    paragraphs = (paragraph.split("\n") for paragraph in re.split(r"\n\s*\n", text))
+    kept = [
+        "\n".join(lines) if any(line.startswith((" ", "-", "*", "|")) for line in lines)
+        else " ".join(lines)
+        for lines in paragraphs
+    ]  # fmt: skip
+    return "\n\n".join(kept)
+
+
+def facts(row: Command) -> list[str]:
+    flags = ", ".join(f"`{flag}`" for flag in sorted(row.flags)) or "none"
+    names = ", ".join(f"`@{name}`" for name in categories(row))
+    words = f"exactly {row.arity}" if row.arity > 0 else f"at least {-row.arity}"
+    return [
+        f"| since | {row.since} |",
+        f"| complexity | {row.complexity} |",
+        f"| words, the name included | {words} |",
+        f"| flags | {flags} |",
+        f"| ACL categories | {names} |",
+    ]
+
+
+def section(row: Command, level: int) -> str:
+    usage = f"{title(row)} {row.syntax}".rstrip()
+    parts = [f"{'#' * level} {title(row)}", f"```\n{usage}\n```", row.summary]
+    text = description(row)
+    if text:
+        parts.append(text)
+    parts.append("\n".join(["| | |", "|---|---|", *facts(row)]))
+    return "\n\n".join(parts)
+
+
+def page(row: Command) -> str:
+    """A command with its subcommands, HELP left out."""
+    subs = [sub for name, sub in sorted(row.subcommands.items()) if name != b"help"]
+    parts = [section(row, 1), *(section(sub, 2) for sub in subs)]
+    return WRITTEN + "\n\n" + "\n\n".join(parts) + "\n"
+
+
+def index() -> str:
+    lines = [WRITTEN, "", "# Commands", ""]
+    groups = list(GROUPS) + sorted({row.group for row in COMMANDS.values()} - GROUPS.keys())
+    for group in groups:
+        rows = sorted((row for row in COMMANDS.values() if row.group == group), key=title)
+        if rows:
+            lines += [
+                f"## {GROUPS.get(group, group.capitalize())}",
+                "",
+                "| command | |",
+                "|---|---|",
+            ]
+            lines += [f"| [{title(row)}]({file_name(row)}) | {row.summary} |" for row in rows]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def command_pages() -> dict[Path, str]:
+    """Every file of docs/commands and its text."""
+    load_table()
+    pages = {DOCS / "commands" / file_name(row): page(row) for row in COMMANDS.values()}
+    return {**pages, DOCS / "commands" / "README.md": index()}
+
+
+def _readable(config: Config, directive: Directive) -> str:
+    """A default as one would write it."""
+    if directive.name == "dir":
+        return "data"
+    shown = config.shown(directive.name)
+    if directive.kind.name == "size" and int(shown) and int(shown) % 1024**2 == 0:
+        return f"{int(shown) // 1024**2}mb"
+    return shown or '""'
+
+
+def directive_table() -> str:
+    config = Config()
+    lines: list[str] = []
+    for name in dict.fromkeys(directive.section for directive in DIRECTIVES.values()):
+        lines += [f"### {name}", "", "| directive | default | values | changed by CONFIG SET | |"]
+        lines.append("|---|---|---|---|---|")
+        for directive in DIRECTIVES.values():
+            if directive.section == name:
+                mutable = "yes" if directive.mutable else "no"
+                why = REQUIRED_BY_TOOLS.get(directive.name)
+                meaning = f"{directive.meaning} ({why})" if why else directive.meaning
+                lines.append(
+                    f"| `{directive.name}` | `{_readable(config, directive)}` | "
+                    f"{directive.kind.name} | {mutable} | {meaning} |"
+                )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def configuration_page() -> str:
+    """docs/configuration.md with the table between its marks brought up to date."""
+    text = (DOCS / "configuration.md").read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{directive_table()}\n{END}{after}"
+
+
+def wanted() -> dict[Path, str]:
+    return {**command_pages(), DOCS / "configuration.md": configuration_page()}
+
+
+def stray() -> list[Path]:
+    """Pages of commands that are no more."""
+    return sorted(set((DOCS / "commands").glob("*.md")) - command_pages().keys())
+
+
+def main() -> int:
+    files, gone = wanted(), stray()
+    old = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv[1:]:
+        for path in [*old, *gone]:
+            print(f"not current: {path.relative_to(DOCS.parent)}", file=sys.stderr)
+        return 1 if old or gone else 0
+    for path in old:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(files[path])
+    for path in gone:
+        path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

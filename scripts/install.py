@@ -1,0 +1,53 @@
+"""Puts into the virtualenv what pyproject.toml asks for; run by the virtualenv's own Python.
+
+    .venv/bin/python scripts/install.py package    millstream itself, editable, with what it runs on
+    .venv/bin/python scripts/install.py test       the requirements of an extra: test, lint, bench
+
+Cython and setuptools live in the virtualenv too, so that a changed source is compiled again
+without network and without a build environment made for the occasion. What was asked for is
+noted in the virtualenv, and the same request a second time does nothing.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*command, *arguments], cwd=ROOT, check=True)
+
+
+def install_package(build_requirements: list[str]) -> None:
+    pip(*build_requirements)
+    print("Installing millstream; the first time compiles every module", flush=True)
+    os.environ["DIST_EXTRA_CONFIG"] = str(ROOT / "scripts" / "parallel.cfg")
+    pip("--no-build-isolation", "--editable", ".")
+
+
+def install(what: str) -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, build = pyproject["project"], pyproject["build-system"]
+    wanted = [project, build] if what == "package" else project["optional-dependencies"][what]
+    note = Path(sys.prefix) / f"installed-{what}"
+    if not note.exists() or note.read_text() != repr(wanted):
+        if what == "package":
+            install_package(build["requires"])
+        else:
+            pip(*wanted)
+    note.write_text(repr(wanted))
+
+
+def main() -> None:
+    with (Path(sys.prefix) / "install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        install(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+"""The server put together: data, journal, executor and listening sockets, and their life.
+
+`Server` wires and answers for the process (it is the `Outside` of the commands); what commands mean
+stands in commands/, how they run in the executor. Data is loaded before the server listens, so no
+client ever sees half of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hmac
+import os
+import resource
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from millstream import __version__
+from millstream.commands.effects import apply_effects
+from millstream.commands.outside import Client
+from millstream.commands.table import load_table
+from millstream.errors import CommandError, StartError
+from millstream.server import log
+from millstream.server.config import UINT32_MAX, Config, changed_values
+from millstream.server.connection import Connection
+from millstream.server.executor import Executor
+from millstream.server.facts import Rates, info_text, rss_bytes
+from millstream.server.listen import bind_sockets, why_not_listening
+from millstream.server.log import LOGGER
+from millstream.server.persistence import Persistence
+from millstream.storage.block import Block
+from millstream.storage.disk import Disk, SystemDisk
+from millstream.storage.keyspace import Keyspace
+
+SPARE_FILES = 32  # descriptors beside the clients': journals, snapshots, log
+STOP_GRACE_S = 2.0
+GC_THRESHOLDS = (200_000, 50, 100)
+LOOPBACK = ("127.", "::1", "::ffff:127.")
+
+TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
+PROTECTED = (
+    b"-DENIED Redis is running in protected mode because protected mode is enabled and no "
+    b"password is set for the default user. In this mode connections are only accepted from the "
+    b"loopback interface. To connect from another computer, set a password with the directive "
+    b"requirepass, or switch the protection off with 'CONFIG SET protected-mode no' sent from "
+    b"this computer, once you are sure that nobody outside can reach the port.\r\n"
+)
+PROMISES = {
+    "always": "a reply leaves once the journal is on disk, a crash loses nothing acknowledged",
+    "everysec": "the journal goes to disk once a second, a crash of the machine loses about that",
+    "no": "the operating system decides when the journal goes to disk",
+}
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Server:
+    """One running server. `disk` and `now_ms` are the machine's unless a test brings its own."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        config_file: Path | None = None,
+        disk: Disk | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        load_table()
+        self.config = config
+        self.config_file = config_file
+        self.now_ms = now_ms
+        self.loop = asyncio.get_running_loop()
+        self.run_id = secrets.token_hex(20)
+        self.started_s = time.monotonic()
+        self.port = config.port
+        self.clients: dict[int, Client] = {}
+        self.connections_received = 0
+        self.connections_rejected = 0
+        self.startup_rss_bytes = rss_bytes()
+        self.rates = Rates()
+        self.stopping = asyncio.Event()
+        self._empty = asyncio.Event()  # set when the last client is gone from a stopping server
+        self._listeners: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_client_id = 0
+        self._above_soft_limit: dict[int, float] = {}
+        self.keyspace = Keyspace(databases=config.databases)
+        self.persistence = Persistence(
+            config,
+            disk or _data_directory(config.dir),
+            self.keyspace,
+            apply_effects,
+            now_ms,
+            self.loop,
+            block_type=Block,
+        )
+        self.executor = Executor(self)
+        self.persistence.on_durable = self.executor.durable
+        self.persistence.on_failed = lambda sentence: self.executor.journal_failed()
+        self.persistence.flush_tick = self._flush_tick
+        self.persistence.count_changes = lambda: self.keyspace.dirty
+        self._put_in_force()
+
+    def _flush_tick(self) -> None:
+        """Commit what this tick has done so far: a snapshot begins here."""
+        payload = self.executor.effects.take_payload()
+        if payload:
+            self.persistence.commit(payload)
+
+    # Life
+
+    async def start(self) -> None:
+        """Load the data, then listen. Raises StartError or DataError with one sentence."""
+        sockets = bind_sockets(self.config.bind, self.config.port)
+        self.port = sockets[0].getsockname()[1]
+        self.keyspace.now_ms = self.now_ms()
+        report = self.persistence.load(log.progress_line())
+        keys = sum(map(len, self.keyspace.databases))
+        folder = self.config.dir.resolve()
+        LOGGER.info(
+            "data     %s: %d keys, loaded in %.2f seconds",
+            folder,
+            keys,
+            report.seconds,
+            extra={"facts": {"dir": str(folder), "keys": keys, "load_seconds": report.seconds}},
+        )
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        _allow_open_files(self.config.maxclients + SPARE_FILES)
+        await self._listen(sockets)
+        self._timer = self.loop.call_later(1, self._tick_second)
+        self._greet()
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        for bound in sockets:
+            try:
+                listener = await self.loop.create_server(
+                    self._new_connection, sock=bound, backlog=self.config.tcp_backlog
+                )
+            except OSError as problem:
+                raise why_not_listening(problem, self.config.bind, self.port) from None
+            self._listeners.append(listener)
+
+    def _new_connection(self) -> asyncio.BaseProtocol:
+        # A protocol by its methods: a compiled class has no Python base.
+        return cast(asyncio.BaseProtocol, Connection(self))
+
+    def _greet(self) -> None:
+        where = ", ".join(f"{address}:{self.port}" for address in self.config.bind)
+        facts = {"version": __version__, "port": self.port, "pid": os.getpid()}
+        if self.config.appendonly:
+            mode = self.config.appendfsync
+            LOGGER.info("journal  appendfsync %s: %s", mode, PROMISES[mode])
+        else:
+            LOGGER.warning("journal  off: a crash loses what came after the last snapshot")
+        LOGGER.info(
+            "ready    millstream %s listens on %s (process %d)",
+            __version__, where, os.getpid(),
+            extra={"facts": facts},
+        )  # fmt: skip
+
+    def request_stop(self, reason: str) -> None:
+        """Stop as soon as the tick under way is done; may be called more than once."""
+        if not self.stopping.is_set():
+            LOGGER.info("stopping: %s", reason)
+            self.stopping.set()
+
+    async def stop(self) -> None:
+        """Finish the tick, force the journal to disk, send what was held, close everything."""
+        self.stopping.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        for listener in self._listeners:
+            listener.close()
+        # No await up to here and on to the end of the loop: nothing can run behind the last fsync.
+        self.executor.end_tick()
+        self.persistence.close()
+        for client in list(self.clients.values()):
+            client.close(after_reply=True)
+        await self._clients_gone()
+        LOGGER.info("stopped")
+
+    async def _clients_gone(self) -> None:
+        """Until every client has taken what was sent to it, but not longer than a moment."""
+        if self.clients:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_GRACE_S):
+                    await self._empty.wait()
+
+    def _tick_second(self) -> None:
+        self._timer = self.loop.call_later(1, self._tick_second)
+        executor = self.executor
+        self.rates.sample(
+            self.now_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
+        )
+        self._close_idle_clients()
+        self._close_slow_clients()
+        self.persistence.tick_second(self.keyspace.dirty)
+
+    def _close_idle_clients(self) -> None:
+        limit_ms = self.config.timeout * 1000
+        if limit_ms:
+            oldest_ms = self.now_ms() - limit_ms
+            for client in list(self.clients.values()):
+                if client.last_active_ms < oldest_ms and not client.blocked:
+                    LOGGER.debug("closing idle client %s", client.address)
+                    client.close(after_reply=False)
+
+    def _close_slow_clients(self) -> None:
+        """Enforce client-output-buffer-limit: above the hard limit, or too long above the soft."""
+        limit = self.config.client_output_buffer_limit["normal"]
+        if not limit.hard_bytes and not limit.soft_bytes:
+            return
+        above_since = self._above_soft_limit
+        self._above_soft_limit = {}
+        now_s = time.monotonic()
+        for client in list(self.clients.values()):
+            waiting_bytes = client.output_bytes
+            if limit.soft_bytes and waiting_bytes >= limit.soft_bytes:
+                since_s = above_since.get(client.id, now_s)
+                self._above_soft_limit[client.id] = since_s
+                too_long = now_s - since_s >= limit.soft_s
+            else:
+                too_long = False
+            if too_long or (limit.hard_bytes and waiting_bytes >= limit.hard_bytes):
+                LOGGER.warning(
+                    "closing client %s: %d bytes wait for it", client.address, waiting_bytes
+                )
+                client.close(after_reply=False)
+
+    # Clients
+
+    def next_client_id(self) -> int:
+        self._last_client_id += 1
+        return self._last_client_id
+
+    def client_opened(self, client: Connection) -> None:
+        """A connection was accepted: count it in, or refuse it with Redis' words."""
+        self.connections_received += 1
+        refusal = self._refusal(client)
+        if refusal is not None:
+            self.connections_rejected += 1
+            client.closed = True
+            client.transport.write(refusal)
+            client.transport.close()
+            return
+        client.authenticated = not self.password_required()
+        self.clients[client.id] = client
+        if self.config.tcp_keepalive:
+            _keep_alive(client.transport.get_extra_info("socket"), self.config.tcp_keepalive)
+
+    def _refusal(self, client: Client) -> bytes | None:
+        if self.stopping.is_set():
+            return b""
+        if len(self.clients) >= self.config.maxclients:
+            return TOO_MANY_CLIENTS
+        guarded = self.config.protected_mode and not self.config.requirepass
+        if guarded and not client.address.lstrip("[").startswith(LOOPBACK):
+            return PROTECTED
+        return None
+
+    def client_closed(self, client: Connection) -> None:
+        self.clients.pop(client.id, None)
+        if self.stopping.is_set() and not self.clients:
+            self._empty.set()
+
+    def kill_client(self, client: Client) -> None:
+        client.close(after_reply=False)
+
+    def password_required(self) -> bool:
+        return bool(self.config.requirepass)
+
+    def password_matches(self, password: bytes) -> bool:
+        wanted = self.config.requirepass.encode("utf-8", "surrogateescape")
+        return not wanted or hmac.compare_digest(wanted, password)
+
+    # CONFIG and INFO
+
+    def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
+        return self.config.matching(patterns)
+
+    def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        values = changed_values(self.config, pairs)
+        before = {attribute: getattr(self.config, attribute) for attribute in values}
+        try:
+            self._set(values)
+        except (OSError, CommandError) as problem:
+            self._set(before)
+            raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for attribute, value in values.items():
+            setattr(self.config, attribute, value)
+        self._put_in_force()
+
+    def _put_in_force(self) -> None:
+        """Tell all who keep a copy of a directive; the others read the config each time."""
+        config = self.config
+        self.keyspace.node_bytes = config.stream_node_max_bytes or UINT32_MAX
+        self.keyspace.node_entries = config.stream_node_max_entries or UINT32_MAX
+        self.executor.limits.bulk_bytes = config.proto_max_bulk_len
+        self.executor.limits.query_bytes = config.client_query_buffer_limit
+        self.executor.password_required = self.password_required()
+        self.executor.effects.enabled = config.appendonly
+        self.persistence.set_fsync(config.appendfsync)
+        self.persistence.set_appendonly(config.appendonly)
+        log.set_style(config.loglevel, config.log_format)
+
+    def reset_stats(self) -> None:
+        self.executor.reset_stats()
+        self.connections_received = 0
+        self.connections_rejected = 0
+        self.rates.clear()
+
+    def info(self, sections: Sequence[str]) -> str:
+        return info_text(self, sections)
+
+    def uptime_s(self) -> int:
+        return int(time.monotonic() - self.started_s)
+
+    # Saving
+
+    @property
+    def last_save_s(self) -> int:
+        return int(self.persistence.last_save_s)
+
+    def save(self) -> None:
+        self.persistence.save()
+
+    def bgsave(self, schedule: bool) -> str:
+        return self.persistence.bgsave(schedule)
+
+    def rewrite(self) -> str:
+        return self.persistence.rewrite()
+
+    def shutdown(self, save: bool | None) -> None:
+        if save is None:
+            save = not self.config.appendonly and bool(self.config.shown("save"))
+        if save:
+            self.save()
+        self.request_stop("a client sent SHUTDOWN")
+
+
+def _data_directory(path: Path) -> SystemDisk:
+    """The folder of the data, made if need be; StartError when it cannot be used."""
+    try:
+        disk = SystemDisk(path)
+    except FileExistsError:
+        raise StartError(f"cannot use the data directory {path}: it is not a folder") from None
+    except OSError as problem:
+        raise StartError(f"cannot use the data directory {path}: {problem.strerror}") from None
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise StartError(f"cannot use the data directory {path}: it may not be read and written")
+    return disk
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Raise the soft limit of open files to what the clients may need, as far as the hard goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < wanted:
+        allowed = wanted if hard == unlimited else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            LOGGER.warning(
+                "only %d files may be open, too few for maxclients %d",
+                allowed,
+                wanted - SPARE_FILES,
+            )
+
+
+def _keep_alive(connection: socket.socket, idle_s: int) -> None:
+    """TCP keepalive as Redis sets it: the first probe after `idle_s`, three more by thirds."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // 3))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

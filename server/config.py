@@ -1,0 +1,519 @@
+"""The server's directives: one table for the configuration file, the command line and CONFIG.
+
+The table is the dataclass `Config`: a field is a directive (``_`` for ``-``), its metadata says how
+it is read, shown, bounded and explained, so a directive cannot exist in one place and be missing in
+another. docs/configuration.md is written from it. Directives without any effect here are refused,
+except the few in `REQUIRED_BY_TOOLS`, which take just the value that is true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from millstream.commands.glob import matcher
+from millstream.errors import CommandError, StartError
+
+INT32_MAX = 2**31 - 1
+UINT32_MAX = 2**32 - 1
+INT64_MAX = 2**63 - 1
+MEGABYTE = 1024**2
+
+
+# How values are read and shown
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`parse(text, current)` answers the value or raises ValueError with Redis' words; `show`
+    gives the text that CONFIG GET answers; `many` allows several words in a file's line."""
+
+    parse: Callable[[str, Any], Any]
+    show: Callable[[Any], str]
+    name: str
+    many: bool = False
+
+
+def _parse_yes_no(text: str, current: object) -> bool:
+    answers = {"yes": True, "no": False}
+    if text.lower() not in answers:
+        raise ValueError("argument must be 'yes' or 'no'")
+    return answers[text.lower()]
+
+
+YES_NO = Kind(_parse_yes_no, lambda value: "yes" if value else "no", "yes or no")
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError(f"argument must be between {low} and {high} inclusive")
+    return value
+
+
+def integer(low: int, high: int) -> Kind:
+    def parse(text: str, current: object) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+            raise ValueError("argument couldn't be parsed into an integer")
+        return _within(int(text), low, high)
+
+    return Kind(parse, str, f"integer, {low} to {high}")
+
+
+UNITS = {
+    "": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3,
+}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``100``, ``64mb``, ``1k`` (1000), ``1kb`` (1024); ValueError for anything else."""
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower(), re.ASCII)
+    if found is None or found[2] not in UNITS:
+        raise ValueError("argument must be a memory value")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def size(low: int, high: int = INT64_MAX) -> Kind:
+    return Kind(lambda text, current: _within(parse_size(text), low, high), str, "size")
+
+
+def one_of(*choices: str) -> Kind:
+    def parse(text: str, current: object) -> str:
+        if text.lower() not in choices:
+            raise ValueError(
+                f"argument(s) must be one of the following: {', '.join(choices)}"
+                if len(choices) > 1
+                else f"the only value here is {choices[0]}"
+            )
+        return text.lower()
+
+    return Kind(parse, str, " or ".join(choices))
+
+
+def only(value: int) -> Kind:
+    """A number that tools ask for and that cannot be another one here."""
+
+    def parse(text: str, current: object) -> int:
+        if parse_size(text) != value:
+            raise ValueError(f"the only value here is {value}")
+        return value
+
+    return Kind(parse, str, str(value))
+
+
+TEXT = Kind(lambda text, current: text, str, "text")
+PATH = Kind(lambda text, current: Path(text), lambda value: str(Path(value).resolve()), "folder")
+ADDRESSES = Kind(
+    lambda text, current: tuple(text.split()), " ".join, "addresses or names, * for all", many=True
+)
+
+SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
+
+
+def _parse_save(text: str, current: object) -> str:
+    words = text.split()
+    numbers = [int(word) for word in words if word.isdigit()]
+    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2]:
+        raise ValueError("Invalid save parameters")
+    return " ".join(map(str, numbers))
+
+
+SAVE_POINTS = Kind(_parse_save, str, "pairs of seconds and changes", many=True)
+
+
+class OutputLimit(NamedTuple):
+    """A client is closed at `hard_bytes` of unsent output, or after `soft_s` seconds above
+    `soft_bytes`; 0 is no limit."""
+
+    hard_bytes: int
+    soft_bytes: int
+    soft_s: int
+
+
+OutputLimits = dict[str, OutputLimit]
+CLIENT_CLASSES = {"normal": "normal", "slave": "slave", "replica": "slave", "pubsub": "pubsub"}
+OUTPUT_LIMITS = (
+    ("normal", OutputLimit(0, 0, 0)),
+    ("slave", OutputLimit(256 * MEGABYTE, 64 * MEGABYTE, 60)),
+    ("pubsub", OutputLimit(32 * MEGABYTE, 8 * MEGABYTE, 60)),
+)
+
+
+def _parse_output_limits(text: str, current: OutputLimits) -> OutputLimits:
+    words = text.split()
+    if not words or len(words) % 4:
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
+    limits = dict(current)
+    for at in range(0, len(words), 4):
+        client_class = CLIENT_CLASSES.get(words[at].lower())
+        if client_class is None:
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        try:
+            hard, soft = parse_size(words[at + 1]), parse_size(words[at + 2])
+            limits[client_class] = OutputLimit(hard, soft, int(words[at + 3]))
+        except ValueError:
+            raise ValueError(
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
+            ) from None
+    return limits
+
+
+LIMITS = Kind(
+    _parse_output_limits,
+    lambda limits: " ".join(
+        f"{name} {limit.hard_bytes} {limit.soft_bytes} {limit.soft_s}"
+        for name, limit in limits.items()
+    ),
+    "class, hard limit, soft limit, seconds",
+    many=True,
+)
+
+
+# The table
+
+
+def _directive(
+    default: Any, kind: Kind, meaning: str, *, section: str, mutable: bool = True
+) -> Any:
+    metadata = {"kind": kind, "meaning": meaning, "section": section, "mutable": mutable}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"
+TOOLS = "Asked for by tools"
+
+REQUIRED_BY_TOOLS = {
+    "maxmemory": "dashboards read it beside used_memory; nothing is evicted to make room",
+    "maxmemory-policy": "clients that keep locks or queues check that nothing is evicted",
+    "aof-use-rdb-preamble": "comes with Redis' own configuration file; a base is always a snapshot",
+}
+
+
+@dataclass(slots=True)
+class Config:
+    # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
+    """All directives with their values; sizes in bytes."""
+
+    port: int = _directive(
+        6455, integer(0, 65535), "TCP port; 0 takes a free one", section=NETWORK, mutable=False
+    )
+    bind: tuple[str, ...] = _directive(
+        ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK, mutable=False
+    )
+    protected_mode: bool = _directive(
+        True,
+        YES_NO,
+        "without a password, serve only clients of this machine",
+        section=NETWORK,
+    )
+    requirepass: str = _directive(
+        "", TEXT, "password of the user `default`; empty: none is asked for", section=NETWORK
+    )
+    tcp_backlog: int = _directive(
+        511,
+        integer(1, INT32_MAX),
+        "connections that may wait to be accepted",
+        section=NETWORK,
+        mutable=False,
+    )
+    tcp_keepalive: int = _directive(
+        300, integer(0, INT32_MAX), "seconds between TCP keepalives; 0: none", section=NETWORK
+    )
+    timeout: int = _directive(
+        0, integer(0, INT32_MAX), "close clients idle for this many seconds; 0: never",
+        section=NETWORK,
+    )  # fmt: skip
+    maxclients: int = _directive(
+        10000, integer(1, INT32_MAX), "most clients at a time", section=NETWORK
+    )
+
+    dir: Path = _directive(
+        Path("data"),
+        PATH,
+        "folder of the data files; made when it does not exist",
+        section=DATA,
+        mutable=False,
+    )
+    appendonly: bool = _directive(True, YES_NO, "keep a journal of every change", section=DATA)
+    appendfsync: str = _directive(
+        "always",
+        one_of("everysec", "always", "no"),
+        "when the journal is forced to disk: `always` before a reply leaves, `everysec` once a "
+        "second, `no` when the operating system likes",
+        section=DATA,
+    )
+    save: str | None = _directive(
+        None,
+        SAVE_POINTS,
+        "a snapshot after this many seconds and at least this many changes; empty: never. "
+        f"When nothing is set: `{SAVE_POINTS_DEFAULT}` without a journal, never with one, whose "
+        "rewriting does the same work",
+        section=DATA,
+    )
+    stop_writes_on_bgsave_error: bool = _directive(
+        True,
+        YES_NO,
+        "with save points: refuse writes after a snapshot has failed, until one succeeds",
+        section=DATA,
+    )
+    journal_reserve_size: int = _directive(
+        16 * MEGABYTE,
+        size(0, 1024 * MEGABYTE),
+        "disk space kept ahead of the journal, so that a full disk refuses writes before they are "
+        "executed; 0: none",
+        section=DATA,
+    )
+    auto_aof_rewrite_percentage: int = _directive(
+        100,
+        integer(0, INT32_MAX),
+        "rewrite the journal when it has grown by this share of its size after the last rewrite; "
+        "0: never",
+        section=DATA,
+    )
+    auto_aof_rewrite_min_size: int = _directive(
+        64 * MEGABYTE, size(0), "but not while it is smaller than this", section=DATA
+    )
+
+    databases: int = _directive(
+        16, integer(1, 10000), "number of databases for SELECT", section=DATA, mutable=False
+    )
+
+    proto_max_bulk_len: int = _directive(
+        512 * MEGABYTE, size(MEGABYTE), "longest single argument of a request", section=LIMIT
+    )
+    client_query_buffer_limit: int = _directive(
+        1024 * MEGABYTE,
+        size(MEGABYTE),
+        "longest request; a client that sends more is closed",
+        section=LIMIT,
+    )
+    client_output_buffer_limit: OutputLimits = _directive(
+        dict(OUTPUT_LIMITS),
+        LIMITS,
+        "for each class of clients: close at this much unsent output, or after that many seconds "
+        "above the soft limit; 0: no limit",
+        section=LIMIT,
+    )
+
+    stream_node_max_bytes: int = _directive(
+        4096,
+        size(0, UINT32_MAX),
+        "bytes in a node, the unit of `MAXLEN ~`; 0: no limit",
+        section=STREAM,
+    )
+    stream_node_max_entries: int = _directive(
+        100,
+        integer(0, UINT32_MAX),
+        "entries in a node; 0: no limit",
+        section=STREAM,
+    )
+
+    loglevel: str = _directive(
+        "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",
+        section=LOG,
+    )  # fmt: skip
+    logfile: str = _directive(
+        "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
+    )
+    log_format: str = _directive(
+        "text", one_of("text", "json"), "a readable line, or a JSON object a line", section=LOG
+    )
+
+    maxmemory: int = _directive(0, only(0), "memory limit: none", section=TOOLS)
+    maxmemory_policy: str = _directive(
+        "noeviction", one_of("noeviction"), "what is evicted: nothing", section=TOOLS
+    )
+    aof_use_rdb_preamble: str = _directive(
+        "yes", one_of("yes"), "whether a journal's base is a snapshot", section=TOOLS
+    )
+
+    def shown(self, name: str) -> str:
+        """A directive's value as CONFIG GET gives it."""
+        directive = DIRECTIVES[name]
+        value = getattr(self, directive.attribute)
+        if name == "save" and value is None:
+            return "" if self.appendonly else SAVE_POINTS_DEFAULT
+        return directive.kind.show(value)
+
+    def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
+        """Directives whose names match one of the globs, in the table's order."""
+        tests = [matcher(pattern.lower()) for pattern in patterns]
+        return {
+            name: self.shown(name)
+            for name in DIRECTIVES
+            if any(matches(name.encode()) for matches in tests)
+        }
+
+    def parsed(self, name: str, text: str) -> Any:
+        """The value this text means for a known directive; ValueError says what is wrong."""
+        directive = DIRECTIVES[name]
+        return directive.kind.parse(text, getattr(self, directive.attribute))
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One row of the table, as documentation and parsing need it."""
+
+    name: str
+    attribute: str
+    kind: Kind
+    meaning: str
+    section: str
+    mutable: bool
+
+
+def _rows() -> Iterable[Directive]:
+    for row in dataclasses.fields(Config):
+        yield Directive(row.name.replace("_", "-"), row.name, **row.metadata)
+
+
+DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
+
+
+# CONFIG SET
+
+
+def _refused(name: str, why: str) -> CommandError:
+    return CommandError(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
+
+
+def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """What CONFIG SET of these pairs asks for, attribute to value, all checked and nothing set.
+
+    Raises CommandError in Redis' words for the first pair that cannot be set.
+    """
+    names = [name.decode("utf-8", "replace") for name, _ in pairs]
+    values: dict[str, Any] = {}
+    for name in names:
+        directive = DIRECTIVES.get(name.lower())
+        if directive is None:
+            raise CommandError(
+                f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            )
+        if not directive.mutable:
+            raise _refused(name, "can't set immutable config")
+        if directive.attribute in values:
+            raise _refused(name, "duplicate parameter")
+        values[directive.attribute] = None
+    for name, (_, text) in zip(names, pairs, strict=True):
+        try:
+            value = config.parsed(name.lower(), text.decode("utf-8", "surrogateescape"))
+        except ValueError as problem:
+            raise _refused(name, str(problem)) from None
+        values[DIRECTIVES[name.lower()].attribute] = value
+    return values
+
+
+# Files and command lines
+
+
+class Line(NamedTuple):
+    """A directive as it was written: where, its name, its words."""
+
+    where: str
+    name: str
+    words: list[str]
+
+
+_WORD = re.compile(
+    r"""\s+ | "(?P<double>(?:[^"\\]|\\.)*)"(?=\s|$) | '(?P<single>(?:[^'\\]|\\.)*)'(?=\s|$)
+        | (?P<plain>[^\s"'][^\s]*)""",
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
+
+
+def split_words(text: str) -> list[str]:
+    """A line's words: "double quotes" know escapes (\\n, \\x41), 'single quotes' only \\'."""
+    words: list[str] = []
+    at = 0
+    while at < len(text):
+        found = _WORD.match(text, at)
+        if found is None:
+            raise ValueError("unbalanced quotes")
+        at = found.end()
+        if found["plain"] is not None:
+            words.append(found["plain"])
+        elif found["double"] is not None:
+            words.append(
+                _ESCAPE.sub(
+                    lambda match: (
+                        chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2])
+                    ),
+                    found["double"],
+                )
+            )
+        elif found["single"] is not None:
+            words.append(found["single"].replace("\\'", "'"))
+    return words
+
+
+def read_file(path: Path) -> list[Line]:
+    """The directives of a redis.conf-style file; StartError names file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise StartError(f"cannot read {path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise StartError(f"cannot read {path}: it is not a text in UTF-8") from None
+    lines = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"{path}, line {number}"
+        if line.strip() and not line.strip().startswith("#"):
+            try:
+                name, *words = split_words(line.strip())
+            except ValueError as problem:
+                raise StartError(f"{where}: {problem}") from None
+            lines.append(Line(where, name.lower(), words))
+    return lines
+
+
+def read_arguments(arguments: Sequence[str]) -> list[Line]:
+    """``--directive value ...`` as redis-server takes them (``--directive=value`` too)."""
+    lines: list[Line] = []
+    for argument in arguments:
+        if argument.startswith("--") and len(argument) > 2:
+            name, equals, value = argument[2:].partition("=")
+            lines.append(Line("command line", name.lower(), [value] if equals else []))
+        elif lines:
+            lines[-1].words.append(argument)
+        else:
+            raise StartError(f"command line: {argument!r} does not belong to a directive")
+    return lines
+
+
+def apply_lines(config: Config, lines: Iterable[Line]) -> None:
+    """Set directives in order; StartError names the place, the directive and what is wrong.
+
+    A later line replaces an earlier one; repeated lines of `save` within one file add up.
+    """
+    saves: dict[str, list[str]] = {}
+    for where, name, words in lines:
+        directive = DIRECTIVES.get(name)
+        if directive is None:
+            raise StartError(f"{where}: unknown directive '{name}'")
+        if not words or (len(words) > 1 and not directive.kind.many):
+            raise StartError(f"{where}: {name}: takes {'a' if not words else 'one'} value")
+        if name == "save":
+            source = where.partition(",")[0]
+            words = saves[source] = [*saves.get(source, []), *words] if words != [""] else [""]
+        try:
+            value = config.parsed(name, " ".join(words))
+        except ValueError as problem:
+            raise StartError(f"{where}: {name}: {problem}") from None
+        setattr(config, directive.attribute, value)
+
+
+def load(file: Path | None, arguments: Sequence[str]) -> Config:
+    """Defaults, then the file, then the command line."""
+    config = Config()
+    if file is not None:
+        apply_lines(config, read_file(file))
+    apply_lines(config, read_arguments(arguments))
+    return config

@@ -1,0 +1,93 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A client's TCP connection: an asyncio protocol that hands bytes to the executor and back.
+
+It knows the socket and nothing of commands. Back-pressure goes both ways: while the client does not
+take its replies its requests are not run, and when those pile up its socket is not read.
+"""
+
+from millstream.server.executor cimport Client, Executor
+
+cdef enum:
+    UNREAD_MAX = 262144
+
+
+cdef str name_of(address):
+    if not address:
+        return ""
+    if isinstance(address, str):
+        return address
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+cdef class Connection(Client):
+    """One accepted connection."""
+
+    def __init__(self, server):
+        Client.__init__(self, server.next_client_id(), now_ms=server.now_ms())
+        self.server = server
+        self.executor = server.executor
+        self.reading = True
+
+    def connection_made(self, transport) -> None:
+        self.transport = transport
+        self.address = name_of(transport.get_extra_info("peername"))
+        self.local_address = name_of(transport.get_extra_info("sockname"))
+        self.executor.attach(self)
+        self.server.client_opened(self)
+
+    def data_received(self, bytes data) -> None:
+        if self.closed:
+            return
+        self.executor.receive(self, data)
+        if self.reading and (self.full or self.producer is not None) and (
+                self.parser.waiting_bytes() > UNREAD_MAX):
+            self.reading = False
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error) -> None:
+        self.executor.detach(self)
+        self.server.client_closed(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.executor.room(self)
+        self.read_again()
+
+    def writable(self) -> bool:
+        """Whether the transport takes more bytes without piling them up."""
+        return not self.paused
+
+    cdef read_again(self):
+        if not self.reading and not self.closed:
+            self.reading = True
+            self.transport.resume_reading()
+
+    cpdef int transmit(self, bytes data) except -1:
+        self.transport.write(data)
+        if not self.reading and not self.paused:
+            self.read_again()
+        return 0
+
+    cpdef int end(self, bint after_reply) except -1:
+        if after_reply:
+            self.close_after_reply = True
+            self.transport.close()
+        else:
+            self.closed = True
+            self.transport.abort()
+        return 0
+
+    def close(self, bint after_reply) -> None:
+        """Close the connection, at once or when everything written has been sent."""
+        self.end(after_reply)
+
+    @property
+    def output_bytes(self) -> int:
+        return self.held_bytes + self.transport.get_write_buffer_size()

@@ -1,0 +1,58 @@
+"""Requests typed by hand: one line, split into words as Redis' sdssplitargs does."""
+
+from __future__ import annotations
+
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+_SPACES = b" \n\r\t\v\f\0"
+_HEX = b"0123456789abcdefABCDEF"
+
+
+def split_inline(line: bytes) -> list[bytes] | None:
+    """The words of a line; None when quotes are not closed or a word follows one directly.
+
+    In double quotes ``\\xHH``, ``\\n`` and the like are understood, in single quotes only ``\\'``.
+    """
+    words: list[bytes] = []
+    at = 0
+    while True:
+        while at < len(line) and line[at] in _SPACES:
+            at += 1
+        if at >= len(line):
+            return words
+        word = bytearray()
+        while at < len(line) and line[at] not in _SPACES:
+            quote = line[at : at + 1]
+            if quote not in (b'"', b"'"):
+                word += quote
+                at += 1
+                continue
+            closed = _quoted(line, at + 1, quote, word)
+            if closed is None:
+                return None
+            at = closed
+        words.append(bytes(word))
+
+
+def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int | None:
+    """Read up to the closing quote into `word`; returns the place behind it."""
+    while at < len(line):
+        letter = line[at : at + 1]
+        if letter == quote:
+            behind = line[at + 1 : at + 2]
+            return None if behind and behind not in _SPACES else at + 1
+        if letter == b"\\" and at + 1 < len(line):
+            following = line[at + 1 : at + 2]
+            digits = line[at + 2 : at + 4]
+            if quote == b"'":
+                if following == b"'":
+                    at += 1
+                    letter = following
+            elif following == b"x" and len(digits) == 2 and all(d in _HEX for d in digits):
+                letter = bytes([int(digits, 16)])
+                at += 3
+            else:
+                letter = _ESCAPES.get(following, following)
+                at += 1
+        word += letter
+        at += 1
+    return None

@@ -1,0 +1,86 @@
+"""Listening sockets, bound before the data is loaded.
+
+So a port in use is told at once and not after minutes of loading; the sockets begin to listen only
+when the data is there, and until then connections are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+
+from millstream.errors import StartError
+
+EVERYWHERE = ("0.0.0.0", "::")
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def bind_sockets(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    """A bound socket for each address; port 0: a free one, the same for all.
+
+    ``*`` is every IPv4 and IPv6 address; one that begins with ``-`` may be absent on this machine.
+    Raises StartError.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for address, optional in _expanded(addresses):
+            try:
+                found = _bind(address, port)
+            except OSError as problem:
+                if optional and problem.errno in ABSENT:
+                    continue
+                raise StartError(_why_not(problem, address, port)) from None
+            sockets.append(found)
+            port = port or found.getsockname()[1]
+        if not sockets:
+            raise StartError(f"none of the addresses {' '.join(addresses)} is on this machine")
+    except StartError:
+        for opened in sockets:
+            opened.close()
+        raise
+    return sockets
+
+
+def why_not_listening(problem: OSError, addresses: Sequence[str], port: int) -> StartError:
+    """The refusal when a bound socket cannot listen: another program was faster."""
+    return StartError(_why_not(problem, " ".join(addresses), port))
+
+
+def _expanded(addresses: Sequence[str]) -> list[tuple[str, bool]]:
+    """(address, may be absent) for each; every address may be a machine's only one."""
+    expanded: list[tuple[str, bool]] = []
+    for address in addresses:
+        if address.removeprefix("-") == "*":
+            expanded += [(everywhere, True) for everywhere in EVERYWHERE]
+        else:
+            expanded.append((address.removeprefix("-"), address.startswith("-")))
+    return expanded
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(where)
+        bound.setblocking(False)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _why_not(problem: OSError, address: str, port: int) -> str:
+    where = f"port {port} on {address}"
+    if problem.errno == errno.EADDRINUSE:
+        return f"{where} is in use by another program; choose another one with --port"
+    if isinstance(problem, socket.gaierror):
+        return f"cannot listen on {where}: no such address"
+    reason = os.strerror(problem.errno) if problem.errno else str(problem)
+    return f"cannot listen on {where}: {reason}"

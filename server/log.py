@@ -1,0 +1,101 @@
+"""The server's log: a readable line for people, or a JSON object a line for collectors.
+
+Python's own logging with Redis' level names. Facts that a collector wants to search for go in
+`extra={"facts": {...}}`: JSON gives them as fields of their own, the readable form leaves them to
+the message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from millstream.errors import StartError
+
+LOGGER = logging.getLogger("millstream")
+VERBOSE = 15
+LEVELS = {
+    "debug": logging.DEBUG,
+    "verbose": VERBOSE,
+    "notice": logging.INFO,
+    "warning": logging.WARNING,
+    "nothing": logging.CRITICAL + 10,
+}
+
+
+def _level_name(level: int) -> str:
+    """Redis' word for a level of Python's logging."""
+    if level >= logging.WARNING:
+        return "warning"
+    return next(name for name, floor in reversed(LEVELS.items()) if floor <= max(level, 10))
+
+
+class TextFormat(logging.Formatter):
+    """``2025-01-31 23:59:59.123 notice  message``, local time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
+        text = f"{moment} {_level_name(record.levelno):<7} {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+class JsonFormat(logging.Formatter):
+    """An object a line: time (ISO 8601, UTC), level, message, and the record's facts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": _level_name(record.levelno),
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(level: str, logfile: str, log_format: str) -> None:
+    """Send the log to `logfile` (empty: standard output); StartError when it cannot be opened."""
+    try:
+        handler = (
+            logging.FileHandler(Path(logfile), encoding="utf-8", errors="backslashreplace")
+            if logfile
+            else logging.StreamHandler(sys.stdout)
+        )
+    except OSError as problem:
+        raise StartError(f"cannot write the log file {logfile}: {problem.strerror}") from None
+    for old in LOGGER.handlers[:]:
+        LOGGER.removeHandler(old)
+        old.close()
+    LOGGER.addHandler(handler)
+    LOGGER.propagate = False
+    set_style(level, log_format)
+
+
+def set_style(level: str, log_format: str) -> None:
+    """Change level and format of the log that is open."""
+    LOGGER.setLevel(LEVELS[level])
+    for handler in LOGGER.handlers:
+        handler.setFormatter(JsonFormat() if log_format == "json" else TextFormat())
+
+
+def progress_line() -> Callable[[int, int], None] | None:
+    """Shows (bytes done, bytes in all) of loading on a terminal; None where there is none."""
+    terminal = sys.stderr
+    if not terminal.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        end = "\r\033[K" if done >= total else ""  # the finished line goes away
+        share = 100 * done // total if total else 100
+        terminal.write(f"\rloading {share} % of {total / 1024**2:.0f} MB{end}")
+        terminal.flush()
+
+    return show

@@ -1,0 +1,145 @@
+"""The command lines: `millstream serve` for people, `millstream-server` as redis-server takes it.
+
+Whatever keeps the server from starting is one sentence on standard error and exit code 1; a
+traceback would hide it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import uvloop
+
+from millstream import __version__
+from millstream.errors import DataError, StartError
+from millstream.server import config as configuration
+from millstream.server import log
+from millstream.server.config import Config
+from millstream.server.log import LOGGER
+
+SERVER_USAGE = f"""\
+millstream-server {__version__}
+
+Usage: millstream-server [FILE] [--directive value ...]
+       millstream-server -v | --version
+       millstream-server -h | --help
+
+FILE has a directive a line, as redis.conf; what the command line says counts more. Examples:
+
+  millstream-server
+  millstream-server /etc/millstream.conf --port 7000
+  millstream-server --port 7000 --dir /var/lib/millstream --appendfsync everysec
+
+Directives:
+"""
+
+
+async def _serve(config: Config, file: Path | None) -> None:
+    from millstream.server.app import Server  # the log is open by now, for what loading says
+
+    server = Server(config, config_file=file)
+    await server.start()
+
+    def on_signal(number: signal.Signals) -> None:
+        if server.stopping.is_set():
+            os._exit(1)  # asked twice: somebody will not wait
+        server.request_stop(f"received {number.name}")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server.loop.add_signal_handler(number, on_signal, number)
+    await server.stopping.wait()
+    await server.stop()
+
+
+def run(file: Path | None, arguments: Sequence[str]) -> int:
+    """Serve until told to stop; the exit code."""
+    try:
+        config = configuration.load(file, arguments)
+        log.configure(config.loglevel, config.logfile, config.log_format)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, file))
+    except (StartError, DataError) as problem:
+        return _refuse(str(problem))
+    except OSError as problem:
+        LOGGER.debug("cannot start", exc_info=True)
+        name = f" ({problem.filename})" if problem.filename else ""
+        return _refuse(f"{problem.strerror or problem}{name}")
+    return 0
+
+
+def _refuse(sentence: str) -> int:
+    print(f"millstream: {sentence}", file=sys.stderr)
+    return 1
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-v", "--version", prog_name="millstream")
+def main() -> None:
+    """A stream server that speaks the protocol of Redis."""
+
+
+@main.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
+    epilog="Every directive of the configuration file can be given as --directive value; "
+    "docs/configuration.md lists them. CONFIG GET * shows them in a running server.",
+)
+@click.option("--port", metavar="PORT", help="TCP port [default: 6455].")
+@click.option("--dir", metavar="FOLDER", help="Where the data is kept [default: data].")
+@click.option("--bind", metavar="ADDRESS", help="Address to listen on [default: 127.0.0.1].")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration file, as redis.conf.",
+)
+@click.argument("directives", nargs=-1, type=click.UNPROCESSED, metavar="[--DIRECTIVE VALUE]...")
+def serve(
+    port: str | None,
+    dir: str | None,
+    bind: str | None,
+    file: Path | None,
+    directives: Sequence[str],
+) -> None:
+    """Run a server until it is told to stop (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
+    named = {"port": port, "dir": dir, "bind": bind}
+    given = [word for name, value in named.items() if value is not None
+             for word in (f"--{name}", value)]  # fmt: skip
+    sys.exit(run(file, [*directives, *given]))
+
+
+def server_help() -> str:
+    """What `millstream-server --help` prints: usage, and a line for each directive."""
+    config = Config()
+    lines = [
+        f"  --{directive.name} {_default(config, directive.name)}\n      {directive.meaning}"
+        for directive in configuration.DIRECTIVES.values()
+    ]
+    return SERVER_USAGE + "\n".join(lines)
+
+
+def _default(config: Config, name: str) -> str:
+    return "data" if name == "dir" else config.shown(name) or '""'
+
+
+def server_main() -> None:
+    """`millstream-server [FILE] [--directive value ...]`."""
+    arguments = sys.argv[1:]
+    if arguments in (["-h"], ["--help"]):
+        print(server_help())
+        sys.exit(0)
+    if arguments in (["-v"], ["--version"]):
+        print(f"millstream-server {__version__}")
+        sys.exit(0)
+    file = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("--") else None
+    sys.exit(run(file, arguments))
+
+
+if __name__ == "__main__":
+    server_main()

@@ -1,0 +1,115 @@
+"""Blocked clients: who waits for what, and in which order they are served.
+
+A read that finds nothing returns a Wait; its client then stands in a queue for each of its keys,
+plain readers in one, the readers of a group in one of their own (shared by TREAD and XREADGROUP).
+Something that happens to a key only marks it ready. When the running command is done, never inside
+it, `serve` tries the waiting reads again in the order in which they came: every plain reader, and
+in each group one after the other until one finds nothing. A served client leaves its queues and so
+joins the tail when it blocks again; one that finds nothing keeps its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millstream.commands.replies import BlockedRead, Wait
+from millstream.storage.keyspace import Database
+
+Attempt = Callable[["Waiter"], bool]
+
+
+class Waiter:
+    """One blocked client and the read it waits with."""
+
+    __slots__ = ("client", "deadline_ms", "over", "read")
+
+    def __init__(self, client: Any, wait: Wait) -> None:
+        self.client = client
+        self.read: BlockedRead = wait.read
+        self.deadline_ms = wait.deadline_ms
+        self.over = False
+
+
+class KeyQueue:
+    """Who waits on one key; dicts keep the order of arrival."""
+
+    __slots__ = ("groups", "plain")
+
+    def __init__(self) -> None:
+        self.plain: dict[Waiter, None] = {}
+        self.groups: dict[bytes, dict[Waiter, None]] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        name = waiter.read.group
+        (self.plain if name is None else self.groups.setdefault(name, {}))[waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        name = waiter.read.group
+        if name is None:
+            self.plain.pop(waiter, None)
+            return
+        queue = self.groups.get(name)
+        if queue is not None:
+            queue.pop(waiter, None)
+            if not queue:
+                del self.groups[name]
+
+    def __len__(self) -> int:
+        return len(self.plain) + sum(map(len, self.groups.values()))
+
+
+class Waiting:
+    """All blocked clients of a server."""
+
+    def __init__(self, databases: list[Database]) -> None:
+        self._databases = databases
+        self.count = 0
+
+    def add(self, client: Any, wait: Wait) -> Waiter:
+        """File a blocked client under each key it waits on."""
+        waiter = Waiter(client, wait)
+        for db_index, key in dict.fromkeys(waiter.read.keys):
+            waiting = self._databases[db_index].waiting
+            if key not in waiting:
+                waiting[key] = KeyQueue()
+            waiting[key].add(waiter)
+        self.count += 1
+        return waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        """Its wait is over; nothing happens when it already was."""
+        if waiter.over:
+            return
+        waiter.over = True
+        self.count -= 1
+        for db_index, key in waiter.read.keys:
+            waiting = self._databases[db_index].waiting
+            queue = waiting.get(key)
+            if queue is not None:
+                queue.remove(waiter)
+                if not queue:
+                    del waiting[key]
+
+    def serve(self, db_index: int, key: bytes, attempt: Attempt) -> None:
+        """Try the reads that wait on a ready key; `attempt` answers whether one was served."""
+        queue: KeyQueue | None = self._databases[db_index].waiting.get(key)
+        if queue is None:
+            return
+        for waiter in list(queue.plain):
+            attempt(waiter)
+        for name in list(queue.groups):
+            self._serve_group(list(queue.groups.get(name, ())), attempt)
+
+    def _serve_group(self, waiters: list[Waiter], attempt: Attempt) -> None:
+        # What one read of a kind does not find, the others of that kind do not find either.
+        empty_handed: set[type[BlockedRead]] = set()
+        for waiter in waiters:
+            if type(waiter.read) not in empty_handed and not attempt(waiter):
+                empty_handed.add(type(waiter.read))
+
+    def keys(self) -> Iterator[tuple[int, bytes]]:
+        """Every key that somebody waits on."""
+        for database in self._databases:
+            for key in database.waiting:
+                yield database.index, key

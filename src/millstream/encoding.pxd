@@ -1,0 +1,69 @@
+from libc.stdint cimport int64_t, uint64_t, uint32_t
+from libc.string cimport memcpy
+
+from millstream.ids cimport format_u64, format_id
+
+
+cdef struct Slice:
+    const char* ptr
+    Py_ssize_t size
+
+
+cdef class Output:
+    cdef char* buf
+    cdef readonly Py_ssize_t size
+    cdef Py_ssize_t capacity
+
+    cdef int grow(self, Py_ssize_t extra) except -1
+    cdef bytes take(self)
+    cdef void clear(self) noexcept
+    cpdef int put(self, bytes data) except -1
+    cpdef int put_bulk_bytes(self, bytes data) except -1
+
+    cdef inline char* reserve(self, Py_ssize_t extra) except NULL:
+        """Room for `extra` bytes at the end; the caller writes them and adds to `size`."""
+        if self.size + extra > self.capacity:
+            self.grow(extra)
+        return self.buf + self.size
+
+    cdef inline int put_raw(self, const char* data, Py_ssize_t size) except -1:
+        memcpy(self.reserve(size), data, size)
+        self.size += size
+        return 0
+
+    cdef inline int put_head(self, char kind, uint64_t number) except -1:
+        """A type byte, a number and CRLF: array headers, integers, bulk lengths."""
+        cdef char* at = self.reserve(24)
+        self.size += write_head(at, kind, number)
+        return 0
+
+    cdef inline int put_bulk(self, const char* data, Py_ssize_t size) except -1:
+        cdef char* at = self.reserve(size + 32)
+        self.size += write_bulk(at, data, size)
+        return 0
+
+    cdef inline int put_id(self, uint64_t ms, uint64_t seq, bint dotted) except -1:
+        cdef char text[48]
+        return self.put_bulk(text, format_id(text, ms, seq, dotted))
+
+
+cdef inline Py_ssize_t write_head(char* at, char kind, uint64_t number) noexcept nogil:
+    cdef Py_ssize_t size
+    at[0] = kind
+    if number < 10:
+        at[1] = <char>(48 + number)
+        at[2] = c'\r'
+        at[3] = c'\n'
+        return 4
+    size = 1 + format_u64(at + 1, number)
+    at[size] = c'\r'
+    at[size + 1] = c'\n'
+    return size + 2
+
+
+cdef inline Py_ssize_t write_bulk(char* at, const char* data, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t head = write_head(at, c'$', <uint64_t>size)
+    memcpy(at + head, data, size)
+    at[head + size] = c'\r'
+    at[head + size + 1] = c'\n'
+    return head + size + 2

@@ -1,0 +1,78 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""RESP elements as bytes: the growable buffer every reply, effect and export is written into.
+
+It lives in the face because blocks encode their entries straight into it (storage must not import
+the server) and because client and server share the elements. It knows bulk strings, heads and ids;
+what a reply means is the server's business.
+"""
+
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+cdef Py_ssize_t FIRST_CAPACITY = 512
+cdef Py_ssize_t KEPT_CAPACITY = 256 * 1024
+
+
+cdef class Output:
+    """A growable byte buffer with RESP writers; `size` is the number of bytes held."""
+
+    def __cinit__(self):
+        self.buf = NULL
+        self.size = 0
+        self.capacity = 0
+
+    def __dealloc__(self):
+        free(self.buf)
+
+    cdef int grow(self, Py_ssize_t extra) except -1:
+        cdef Py_ssize_t wanted = self.capacity * 2 if self.capacity else FIRST_CAPACITY
+        cdef char* moved
+        if wanted < self.size + extra:
+            wanted = self.size + extra
+        moved = <char*>realloc(self.buf, wanted)
+        if moved == NULL:
+            raise MemoryError(f"no memory for an output buffer of {wanted} bytes")
+        self.buf = moved
+        self.capacity = wanted
+        return 0
+
+    cdef void clear(self) noexcept:
+        """Forget the content; memory beyond KEPT_CAPACITY goes back to the system."""
+        self.size = 0
+        if self.capacity > KEPT_CAPACITY:
+            free(self.buf)
+            self.buf = NULL
+            self.capacity = 0
+
+    cdef bytes take(self):
+        cdef bytes taken = self.buf[:self.size] if self.size else b""
+        self.clear()
+        return taken
+
+    cpdef int put(self, bytes data) except -1:
+        """Append bytes as they are."""
+        return self.put_raw(data, len(data))
+
+    cpdef int put_bulk_bytes(self, bytes data) except -1:
+        """Append one RESP bulk string."""
+        return self.put_bulk(data, len(data))
+
+    def take_bytes(self) -> bytes:
+        """The content, which the buffer then forgets."""
+        return self.take()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return self.buf[:self.size] if self.size else b""
+
+
+def encode_request(args) -> bytes:
+    """A request or effect: a RESP array of bulk strings from an iterable of bytes."""
+    cdef Output out = Output()
+    cdef list items = list(args)
+    out.put_head(c'*', len(items))
+    for item in items:
+        out.put_bulk_bytes(item)
+    return out.take()

@@ -1,0 +1,124 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Entry ids: two unsigned 64-bit numbers, milliseconds since the epoch and a sequence within them.
+
+The draft prints ``ms.seq`` and Redis prints ``ms-seq``; both name the same entry. Storage keeps the
+two numbers; this module is the only place that knows the text. Numbers are formatted by hand two
+digits at a time because an id is printed for every entry of every reply.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+cimport cython
+
+
+cdef extern from *:
+    """
+    static const char ms_two_digits[201] =
+        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
+        "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"
+        "949596979899";
+    static int ms_format_u64(char *out, uint64_t value) {
+        char text[20];
+        int at = 20;
+        while (value >= 100) {
+            uint64_t rest = value / 100;
+            at -= 2;
+            memcpy(text + at, ms_two_digits + 2 * (value - rest * 100), 2);
+            value = rest;
+        }
+        if (value >= 10) {
+            at -= 2;
+            memcpy(text + at, ms_two_digits + 2 * value, 2);
+        } else {
+            text[--at] = (char)('0' + value);
+        }
+        memcpy(out, text + at, 20 - at);
+        return 20 - at;
+    }
+    """
+    int ms_format_u64(char* out, uint64_t value) noexcept nogil
+
+
+cdef int format_u64(char* out, uint64_t value) noexcept nogil:
+    return ms_format_u64(out, value)
+
+
+cdef int format_id(char* out, uint64_t ms, uint64_t seq, bint dotted) noexcept nogil:
+    """Write the text of an id, at most 41 bytes, and return its length."""
+    cdef int size = ms_format_u64(out, ms)
+    out[size] = c'.' if dotted else c'-'
+    return size + 1 + ms_format_u64(out + size + 1, seq)
+
+
+cdef int parse_u64(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:
+    """Read decimal digits only; -1 when empty, not digits, or above 2^64-1."""
+    cdef uint64_t value = 0
+    cdef uint64_t digit
+    cdef Py_ssize_t i
+    if size <= 0 or size > 64:
+        return -1
+    for i in range(size):
+        digit = <uint64_t>(<unsigned char>text[i]) - 48
+        if digit > 9:
+            return -1
+        if value > 1844674407370955161ULL or (value == 1844674407370955161ULL and digit > 5):
+            return -1
+        value = value * 10 + digit
+    out[0] = value
+    return 0
+
+
+cdef int parse_id(const char* text, Py_ssize_t size, bint dot_allowed, uint64_t missing_seq,
+                  EntryId* out) noexcept nogil:
+    """Read ``ms-seq`` (``ms.seq`` too when allowed) or ``ms``, whose seq becomes missing_seq."""
+    cdef Py_ssize_t i
+    for i in range(size):
+        if text[i] == c'-' or (dot_allowed and text[i] == c'.'):
+            if parse_u64(text, i, &out.ms) < 0:
+                return -1
+            return parse_u64(text + i + 1, size - i - 1, &out.seq)
+    out.seq = missing_seq
+    return parse_u64(text, size, &out.ms)
+
+
+@cython.freelist(64)
+cdef class Id:
+    """An entry id in a reply: prints ``ms.seq`` when dotted (the draft) and ``ms-seq`` otherwise."""
+
+    def __init__(self, uint64_t ms, uint64_t seq, bint dotted=False):
+        self.ms = ms
+        self.seq = seq
+        self.dotted = dotted
+
+    def __bytes__(self) -> bytes:
+        cdef char text[48]
+        cdef int size = format_id(text, self.ms, self.seq, self.dotted)
+        return text[:size]
+
+    def __str__(self) -> str:
+        return bytes(self).decode()
+
+    def __repr__(self) -> str:
+        return f"Id({self})"
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Id) and (<Id>other).ms == self.ms and (<Id>other).seq == self.seq
+
+    def __hash__(self) -> int:
+        return hash((self.ms, self.seq))
+
+
+cdef Id make_id(uint64_t ms, uint64_t seq, bint dotted):
+    cdef Id made = Id.__new__(Id)
+    made.ms = ms
+    made.seq = seq
+    made.dotted = dotted
+    return made
+
+
+def parse(bytes text not None, bint dot_allowed=True, uint64_t missing_seq=0) -> tuple[int, int]:
+    """The (ms, seq) of an id's text; ValueError when it is not one."""
+    cdef EntryId found
+    if parse_id(text, len(text), dot_allowed, missing_seq, &found) < 0:
+        raise ValueError("Invalid stream ID specified as stream command argument")
+    return found.ms, found.seq

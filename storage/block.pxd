@@ -1,0 +1,117 @@
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId
+
+
+cdef struct View:
+    const uint8_t* entries
+    uint32_t size
+    uint32_t count
+    uint32_t live
+    uint64_t first_ms
+    uint64_t first_seq
+    uint64_t last_ms
+    uint64_t last_seq
+    const uint32_t* checkpoints
+    const uint32_t* sets
+    uint32_t set_count
+    const uint32_t* nodes
+    uint32_t node_count
+
+
+cdef struct Entry:
+    uint64_t ms
+    uint64_t seq
+    bint deleted
+    uint32_t fields
+    uint32_t names_size
+    const uint8_t* names
+    const uint8_t* values
+
+
+cdef struct Cursor:
+    const uint8_t* at
+    uint32_t index
+    Entry entry
+
+
+cdef struct IdText:
+    uint64_t ms
+    int size
+    bint dotted
+    char text[24]
+
+
+cdef class Block:
+    cdef char* data
+    cdef readonly uint32_t count
+    cdef readonly uint32_t live
+    cdef uint32_t entries_size
+    cdef uint16_t set_count
+    cdef uint16_t node_count
+    cdef uint64_t first_ms
+    cdef uint64_t first_seq
+    cdef uint64_t last_ms
+    cdef uint64_t last_seq
+
+    cdef void view(self, View* out) noexcept
+    cdef Py_ssize_t data_size(self) noexcept
+    cdef Block without(self, uint64_t ms, uint64_t seq)
+
+
+cdef class OpenBlock:
+    cdef uint8_t* data
+    cdef uint32_t* checkpoints
+    cdef uint32_t* sets
+    cdef uint32_t* nodes
+    cdef uint32_t size
+    cdef uint32_t capacity
+    cdef readonly uint32_t count
+    cdef readonly uint32_t live
+    cdef uint16_t set_count
+    cdef uint16_t set_capacity
+    cdef uint16_t node_count
+    cdef uint16_t node_capacity
+    cdef uint16_t last_ref
+    cdef uint32_t checkpoint_capacity
+    cdef uint32_t node_start
+    cdef uint32_t node_start_size
+    cdef bint closed
+    cdef uint64_t first_ms
+    cdef uint64_t first_seq
+    cdef uint64_t last_ms
+    cdef uint64_t last_seq
+
+    cdef void view(self, View* out) noexcept
+    cdef bint place(self, uint64_t payload, uint32_t node_entries, uint32_t node_bytes) except -1
+    cdef int start_node(self) except -1
+    cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
+                    uint64_t payload) except -1
+    cdef inline int reserve(self, uint64_t extra) except -1
+    cdef inline int before_entry(self, uint32_t start, uint64_t ms, uint64_t seq) except -1
+    cdef inline uint8_t* write_head(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept
+    cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL
+    cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept
+    cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept
+    cdef void reset(self) noexcept
+    cpdef Block freeze(self)
+
+
+cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0
+cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil
+cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil
+cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil
+cdef bint cursor_next(Cursor* cursor, const View* view) noexcept nogil
+cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
+cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil
+cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
+cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth, Entry* out) noexcept nogil
+cdef int encode_entry(Output out, const View* view, const Entry* entry, IdText* id_text) except -1
+cdef int64_t encode_forward(Output out, const View* view, uint64_t ms, uint64_t seq,
+                            uint64_t end_ms, uint64_t end_seq, uint64_t limit,
+                            Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1
+cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t seq,
+                             uint64_t end_ms, uint64_t end_seq, uint64_t limit,
+                             Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1
+cdef list entry_words(const Entry* entry)

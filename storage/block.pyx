@@ -1,0 +1,1041 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The block: a packed run of entries that decodes alone, and the unit of everything above it.
+
+Entries are written one after another into an OpenBlock; when it is full an exact copy, a Block, is
+kept and never modified again (a deletion makes another copy), so a snapshot or a long reply may
+hold it while the server goes on. docs/formats.md has the byte layout. Three choices carry it: field
+names are stored once a block, already in RESP form, so a reply copies them; an id is the difference
+to the one before, mostly no byte at all; and every 32nd entry can be decoded without those before
+it, which serves seeks and backward reading without a back-length in every entry.
+
+The functions on View, Cursor and Entry are the only readers of the layout. They trust the bytes:
+what comes from a file goes through `Block.from_bytes`, which checks every length first.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+cimport cython
+
+from millstream.encoding cimport Output, Slice, write_bulk, write_head
+from millstream.ids cimport EntryId, format_u64, id_less
+
+from zlib import crc32
+
+from millstream.errors import CommandError
+
+cdef enum:
+    FORMAT_VERSION = 1
+    HEADER_SIZE = 64
+    CHECKPOINT_EVERY = 32
+    SETS_MAX = 30
+    REF_LITERAL = 31
+    DELETED = 0x80
+    FORM_NEXT_SEQ = 0
+    FORM_NEXT_MS = 1
+    FORM_LATER_MS = 2
+    FORM_ANCHOR = 3
+    # A block is sealed after this many nodes (the unit of approximate trimming) or bytes.
+    NODES_MAX = 4
+    BLOCK_ENTRIES_MAX = 4096
+    BLOCK_BYTES_MAX = 65536
+    # Readable bytes kept behind the entries, so that short copies may read past their end.
+    SLACK = 16
+    PAYLOAD_MAX = 0x7fffffff
+
+
+cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0:
+    """Bytes of these names and values together."""
+    cdef uint64_t payload = 0
+    cdef Py_ssize_t i
+    for i in range(count):
+        payload += <uint64_t>items[i].size
+    if payload + 64 * <uint64_t>count > PAYLOAD_MAX:
+        raise CommandError(
+            f"ERR an entry of {payload} bytes is larger than an entry can be ({PAYLOAD_MAX} bytes)")
+    return payload
+
+
+# ---------------------------------------------------------------- bytes
+
+cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcept nogil:
+    cdef uint64_t value = at[0]
+    cdef int shift = 7
+    if value < 128:
+        out[0] = value
+        return at + 1
+    value &= 127
+    at += 1
+    while at[0] >= 128 and shift < 63:
+        value |= (<uint64_t>(at[0] & 127)) << shift
+        shift += 7
+        at += 1
+    out[0] = value | ((<uint64_t>at[0]) << shift)
+    return at + 1
+
+
+cdef inline uint8_t* write_varint(uint8_t* at, uint64_t value) noexcept nogil:
+    while value >= 128:
+        at[0] = <uint8_t>((value & 127) | 128)
+        at += 1
+        value >>= 7
+    at[0] = <uint8_t>value
+    return at + 1
+
+
+cdef inline void copy_short(char* to, const uint8_t* source, uint64_t size) noexcept nogil:
+    """memcpy for bytes inside a block and a reserved reply: up to 16 go as two words."""
+    if size <= 16:
+        memcpy(to, source, 16)
+    else:
+        memcpy(to, source, size)
+
+
+cdef inline uint64_t bulk_size(Py_ssize_t size) noexcept nogil:
+    """Bytes of a bulk string whose content has this many."""
+    cdef uint64_t total = <uint64_t>size + 6
+    while size >= 10:
+        size //= 10
+        total += 1
+    return total
+
+
+# ---------------------------------------------------------------- reading
+
+cdef inline const uint8_t* read_entry(const View* view, const uint8_t* at,
+                                      Entry* entry) noexcept nogil:
+    """Decode the head of the entry at `at`; `entry` holds the id before it. Returns its values."""
+    cdef uint8_t head = at[0]
+    cdef uint32_t ref = head & 31
+    cdef uint32_t form = (head >> 5) & 3
+    cdef uint64_t number
+    cdef const uint8_t* definition
+    at += 1
+    entry.deleted = head >> 7
+    if form == FORM_NEXT_SEQ:
+        entry.seq += 1
+    elif form == FORM_NEXT_MS:
+        entry.ms += 1
+        entry.seq = 0
+    elif form == FORM_LATER_MS:
+        at = read_varint(at, &number)
+        entry.ms += number
+        entry.seq = 0
+    else:
+        at = read_varint(at, &number)
+        entry.ms = view.first_ms + number
+        at = read_varint(at, &entry.seq)
+    definition = at if ref == REF_LITERAL else view.entries + view.sets[ref]
+    entry.names = read_varint(definition, &number)
+    entry.fields = <uint32_t>number
+    entry.names = read_varint(entry.names, &number)
+    entry.names_size = <uint32_t>number
+    entry.values = entry.names + number if definition == at else at
+    return entry.values
+
+
+cdef inline const uint8_t* skip_values(const uint8_t* at, uint32_t fields) noexcept nogil:
+    cdef uint64_t size
+    cdef uint32_t i
+    for i in range(fields):
+        at = read_varint(at, &size)
+        at += size
+    return at
+
+
+cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil:
+    cursor.at = view.entries
+    cursor.index = 0
+    cursor.entry.ms = view.first_ms
+    cursor.entry.seq = view.first_seq - 1
+
+
+cdef inline void cursor_checkpoint(Cursor* cursor, const View* view,
+                                   uint32_t checkpoint) noexcept nogil:
+    """Stand before entry 32 x checkpoint; those but the first carry their whole id."""
+    if checkpoint == 0:
+        cursor_start(cursor, view)
+    else:
+        cursor.at = view.entries + view.checkpoints[checkpoint - 1]
+        cursor.index = checkpoint * CHECKPOINT_EVERY
+
+
+cdef bint cursor_next(Cursor* cursor, const View* view) noexcept nogil:
+    """Step to the next entry, deleted ones too; False at the end."""
+    if cursor.index >= view.count:
+        return False
+    read_entry(view, cursor.at, &cursor.entry)
+    cursor.at = skip_values(cursor.entry.values, cursor.entry.fields)
+    cursor.index += 1
+    return True
+
+
+cdef inline uint32_t checkpoint_count(uint32_t count) noexcept nogil:
+    return 0 if count == 0 else (count - 1) // CHECKPOINT_EVERY
+
+
+cdef void checkpoint_id(const View* view, uint32_t checkpoint, Entry* entry) noexcept nogil:
+    cdef uint64_t number
+    cdef const uint8_t* at = view.entries + view.checkpoints[checkpoint - 1] + 1
+    at = read_varint(at, &number)
+    entry.ms = view.first_ms + number
+    read_varint(at, &entry.seq)
+
+
+cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
+    """Stand so that the next entry is the first with an id of at least ms-seq."""
+    cdef uint32_t low = 0
+    cdef uint32_t high
+    cdef uint32_t middle
+    cdef Entry probe
+    cdef Cursor ahead
+    if not id_less(view.first_ms, view.first_seq, ms, seq):
+        cursor_start(cursor, view)
+        return
+    high = checkpoint_count(view.count)
+    while low < high:
+        middle = (low + high + 1) // 2
+        checkpoint_id(view, middle, &probe)
+        if id_less(ms, seq, probe.ms, probe.seq):
+            high = middle - 1
+        else:
+            low = middle
+    cursor_checkpoint(cursor, view, low)
+    ahead = cursor[0]
+    while cursor_next(&ahead, view) and id_less(ahead.entry.ms, ahead.entry.seq, ms, seq):
+        cursor[0] = ahead
+
+
+cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil:
+    """Stand before the entry with this index (deleted ones counted)."""
+    cursor_checkpoint(cursor, view, index // CHECKPOINT_EVERY)
+    while cursor.index < index:
+        cursor_next(cursor, view)
+
+
+cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil:
+    """True, and the entry, when an undeleted entry has exactly this id."""
+    cdef Cursor cursor
+    cursor_seek(&cursor, view, ms, seq)
+    if not cursor_next(&cursor, view):
+        return False
+    out[0] = cursor.entry
+    return out.ms == ms and out.seq == seq and not out.deleted
+
+
+cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
+    """How many undeleted entries have an id below ms-seq."""
+    cdef Cursor cursor
+    cdef uint32_t live = 0
+    cdef uint32_t end
+    cursor_seek(&cursor, view, ms, seq)
+    if view.live == view.count:
+        return cursor.index
+    end = cursor.index
+    cursor_start(&cursor, view)
+    while cursor.index < end:
+        cursor_next(&cursor, view)
+        if not cursor.entry.deleted:
+            live += 1
+    return live
+
+
+cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq,
+                                Entry* out) noexcept nogil:
+    """The last undeleted entry with an id below ms-seq."""
+    cdef Cursor cursor
+    cdef bint found = False
+    if view.live == view.count:
+        cursor_seek(&cursor, view, ms, seq)
+        if cursor.index == 0:
+            return False
+        cursor_to_index(&cursor, view, cursor.index - 1)
+    else:
+        cursor_start(&cursor, view)
+    while cursor_next(&cursor, view) and id_less(cursor.entry.ms, cursor.entry.seq, ms, seq):
+        if not cursor.entry.deleted:
+            out[0] = cursor.entry
+            found = True
+    return found
+
+
+cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth,
+                        Entry* out) noexcept nogil:
+    """The nth (from 0) undeleted entry among those with an id of at least ms-seq."""
+    cdef Cursor cursor
+    cursor_seek(&cursor, view, ms, seq)
+    if view.live == view.count:
+        if cursor.index + nth >= view.count:
+            return False
+        cursor_to_index(&cursor, view, <uint32_t>(cursor.index + nth))
+        nth = 0
+    while cursor_next(&cursor, view):
+        if cursor.entry.deleted:
+            continue
+        if nth == 0:
+            out[0] = cursor.entry
+            return True
+        nth -= 1
+    return False
+
+
+# ---------------------------------------------------------------- encoding
+
+cdef inline Py_ssize_t write_id(char* at, uint64_t ms, uint64_t seq,
+                                IdText* id_text) noexcept nogil:
+    """An id as a bulk string. Neighbours mostly share their milliseconds, so that text is kept."""
+    cdef char seq_text[20]
+    cdef int seq_size
+    cdef uint64_t size
+    cdef Py_ssize_t head
+    if id_text.size == 0 or id_text.ms != ms:
+        id_text.ms = ms
+        id_text.size = format_u64(id_text.text, ms)
+    if seq < 10:
+        seq_text[0] = <char>(48 + seq)
+        seq_size = 1
+    else:
+        seq_size = format_u64(seq_text, seq)
+    head = write_head(at, c'$', <uint64_t>(id_text.size + 1 + seq_size))
+    at += head
+    memcpy(at, id_text.text, 20)
+    at += id_text.size
+    at[0] = c'.' if id_text.dotted else c'-'
+    memcpy(at + 1, seq_text, seq_size)
+    at += 1 + seq_size
+    at[0] = c'\r'
+    at[1] = c'\n'
+    return head + id_text.size + 1 + seq_size + 2
+
+
+cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end) noexcept nogil:
+    """Names and values as bulk strings; `end` becomes the position behind the values."""
+    cdef const uint8_t* name = entry.names
+    cdef const uint8_t* value = entry.values
+    cdef uint64_t size
+    cdef uint32_t i
+    for i in range(entry.fields):
+        name = read_varint(name, &size)
+        copy_short(to, name, size)
+        name += size
+        to += size
+        value = read_varint(value, &size)
+        to += write_head(to, c'$', size)
+        copy_short(to, value, size)
+        value += size
+        to += size
+        to[0] = c'\r'
+        to[1] = c'\n'
+        to += 2
+    end[0] = value
+    return to
+
+
+cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* entry,
+                                     IdText* id_text) except NULL:
+    """Encode one entry in the dialect of id_text; returns the position behind its values."""
+    cdef const uint8_t* end
+    # What is left of the block bounds the values; a value's length and line ends take at most 14.
+    cdef Py_ssize_t bound = (view.entries + view.size - entry.values) + entry.names_size
+    cdef char* start = out.reserve(bound + 16 * <Py_ssize_t>entry.fields + 160)
+    cdef char* to = start
+    if id_text.dotted:
+        to += write_head(to, c'*', 1 + 2 * <uint64_t>entry.fields)
+        to += write_id(to, entry.ms, entry.seq, id_text)
+    else:
+        memcpy(to, <const char*>b"*2\r\n", 4)
+        to += 4
+        to += write_id(to, entry.ms, entry.seq, id_text)
+        to += write_head(to, c'*', 2 * <uint64_t>entry.fields)
+    to = write_fields(to, entry, &end)
+    out.size += to - start
+    return end
+
+
+cdef int encode_entry(Output out, const View* view, const Entry* entry, IdText* id_text) except -1:
+    """One entry as a reply element, flat in the draft's dialect, nested in Redis'."""
+    put_entry(out, view, entry, id_text)
+    return 0
+
+
+cdef int64_t encode_forward(Output out, const View* view, uint64_t ms, uint64_t seq,
+                            uint64_t end_ms, uint64_t end_seq, uint64_t limit,
+                            Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1:
+    """Encode up to `limit` entries with start <= id <= end, oldest first, until `out` has reached
+    full_size; returns how many, and the id of the last in `last`."""
+    cdef Cursor cursor
+    cdef const uint8_t* at
+    cdef uint64_t done = 0
+    cdef uint32_t index
+    cursor_seek(&cursor, view, ms, seq)
+    at = cursor.at
+    index = cursor.index
+    while done < limit and index < view.count and out.size < full_size:
+        read_entry(view, at, &cursor.entry)
+        if id_less(end_ms, end_seq, cursor.entry.ms, cursor.entry.seq):
+            break
+        index += 1
+        if cursor.entry.deleted:
+            at = skip_values(cursor.entry.values, cursor.entry.fields)
+            continue
+        at = put_entry(out, view, &cursor.entry, id_text)
+        last.ms = cursor.entry.ms
+        last.seq = cursor.entry.seq
+        done += 1
+    return <int64_t>done
+
+
+cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t seq,
+                             uint64_t end_ms, uint64_t end_seq, uint64_t limit,
+                             Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1:
+    """As encode_forward, newest first: 32 entries are decoded forward, then written backward."""
+    cdef Cursor cursor
+    cdef Entry[CHECKPOINT_EVERY] group
+    cdef uint64_t done = 0
+    cdef uint32_t past
+    cdef int held
+    cursor_seek(&cursor, view, end_ms, end_seq)
+    if cursor_next(&cursor, view) and (cursor.entry.ms != end_ms or cursor.entry.seq != end_seq):
+        past = cursor.index - 1
+    else:
+        past = cursor.index
+    while past > 0 and done < limit and out.size < full_size:
+        cursor_checkpoint(&cursor, view, (past - 1) // CHECKPOINT_EVERY)
+        held = 0
+        while cursor.index < past:
+            cursor_next(&cursor, view)
+            group[held] = cursor.entry
+            held += 1
+        past -= held
+        while held > 0 and done < limit and out.size < full_size:
+            held -= 1
+            if id_less(group[held].ms, group[held].seq, ms, seq):
+                return <int64_t>done
+            if not group[held].deleted:
+                put_entry(out, view, &group[held], id_text)
+                last.ms = group[held].ms
+                last.seq = group[held].seq
+                done += 1
+    return <int64_t>done
+
+
+cdef list entry_words(const Entry* entry):
+    """The entry's field, value, field, value ... as bytes."""
+    cdef const uint8_t* name = entry.names
+    cdef const uint8_t* value = entry.values
+    cdef uint64_t size
+    cdef uint64_t head
+    cdef uint32_t i
+    cdef list words = []
+    for i in range(entry.fields):
+        name = read_varint(name, &size)
+        head = 1
+        while name[head] != c'\n':
+            head += 1
+        words.append(PyBytes_FromStringAndSize(<char*>name + head + 1, size - head - 3))
+        name += size
+        value = read_varint(value, &size)
+        words.append(PyBytes_FromStringAndSize(<char*>value, size))
+        value += size
+    return words
+
+
+cdef list view_entries(const View* view):
+    """Every undeleted entry as (ms, seq, words); for tests and tools, not for the hot road."""
+    cdef Cursor cursor
+    cdef list entries = []
+    cursor_start(&cursor, view)
+    while cursor_next(&cursor, view):
+        if not cursor.entry.deleted:
+            entries.append((cursor.entry.ms, cursor.entry.seq, entry_words(&cursor.entry)))
+    return entries
+
+
+# ---------------------------------------------------------------- sealed
+
+cdef inline Py_ssize_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) noexcept nogil:
+    return 4 * <Py_ssize_t>(checkpoint_count(count) + sets + (nodes - 1 if nodes else 0))
+
+
+cdef class Block:
+    """A sealed block. `data` holds the checkpoint, set and node tables and then the entries."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef void view(self, View* out) noexcept:
+        cdef uint32_t checkpoints = checkpoint_count(self.count)
+        cdef uint32_t* tables = <uint32_t*>self.data
+        out.checkpoints = tables
+        out.sets = tables + checkpoints
+        out.nodes = tables + checkpoints + self.set_count
+        out.set_count = self.set_count
+        out.node_count = self.node_count
+        out.entries = <const uint8_t*>self.data + table_size(
+            self.count, self.set_count, self.node_count)
+        out.size = self.entries_size
+        out.count = self.count
+        out.live = self.live
+        out.first_ms = self.first_ms
+        out.first_seq = self.first_seq
+        out.last_ms = self.last_ms
+        out.last_seq = self.last_seq
+
+    cdef Py_ssize_t data_size(self) noexcept:
+        return table_size(self.count, self.set_count, self.node_count) + self.entries_size
+
+    cdef Block without(self, uint64_t ms, uint64_t seq):
+        """A copy in which this entry is deleted; None when no undeleted entry has the id."""
+        cdef View view
+        cdef Cursor cursor
+        cdef const uint8_t* at
+        cdef Block copy
+        cdef Py_ssize_t size = self.data_size()
+        self.view(&view)
+        cursor_seek(&cursor, &view, ms, seq)
+        at = cursor.at
+        if not cursor_next(&cursor, &view) or cursor.entry.deleted:
+            return None
+        if cursor.entry.ms != ms or cursor.entry.seq != seq:
+            return None
+        copy = Block.__new__(Block)
+        copy.data = <char*>malloc(size + SLACK)
+        if copy.data == NULL:
+            raise MemoryError(f"no memory for a block of {size} bytes")
+        memcpy(copy.data, self.data, size + SLACK)
+        copy.data[<const char*>at - self.data] |= <char>DELETED
+        copy.count = self.count
+        copy.live = self.live - 1
+        copy.entries_size = self.entries_size
+        copy.set_count = self.set_count
+        copy.node_count = self.node_count
+        copy.first_ms, copy.first_seq = self.first_ms, self.first_seq
+        copy.last_ms, copy.last_seq = self.last_ms, self.last_seq
+        return copy
+
+    @property
+    def first_id(self) -> tuple[int, int]:
+        """The id of the first entry written, deleted or not."""
+        return self.first_ms, self.first_seq
+
+    @property
+    def last_id(self) -> tuple[int, int]:
+        """The id of the last entry written, deleted or not."""
+        return self.last_ms, self.last_seq
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its disk form."""
+        return HEADER_SIZE + self.data_size()
+
+    def to_bytes(self) -> bytes:
+        """The disk form (docs/formats.md): header with CRC-32, tables, entries."""
+        cdef Py_ssize_t size = self.data_size()
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + size)
+        cdef char* at = PyBytes_AS_STRING(whole)
+        cdef uint32_t crc
+        memset(at, 0, HEADER_SIZE)
+        memcpy(at, <const char*>b"MB", 2)
+        at[2] = FORMAT_VERSION
+        (<uint32_t*>(at + 8))[0] = self.count
+        (<uint32_t*>(at + 12))[0] = self.live
+        (<uint32_t*>(at + 16))[0] = self.entries_size
+        (<uint16_t*>(at + 20))[0] = self.set_count
+        (<uint16_t*>(at + 22))[0] = self.node_count
+        (<uint64_t*>(at + 24))[0] = self.first_ms
+        (<uint64_t*>(at + 32))[0] = self.first_seq
+        (<uint64_t*>(at + 40))[0] = self.last_ms
+        (<uint64_t*>(at + 48))[0] = self.last_seq
+        memcpy(at + HEADER_SIZE, self.data, size)
+        crc = crc32(whole)
+        (<uint32_t*>(at + 4))[0] = crc
+        return whole
+
+    @staticmethod
+    def from_bytes(data) -> Block:
+        """Read a disk form that fills `data`; ValueError says what is wrong with it."""
+        cdef const uint8_t[::1] raw = data
+        cdef Py_ssize_t size
+        cdef Block block = Block.__new__(Block)
+        if raw.shape[0] < HEADER_SIZE:
+            raise ValueError(f"a block of {raw.shape[0]} bytes is shorter than its header")
+        cdef const uint8_t* at = &raw[0]
+        if at[0] != c'M' or at[1] != c'B':
+            raise ValueError("not a block: its first bytes are not 'MB'")
+        if at[2] != FORMAT_VERSION:
+            raise ValueError(f"block format {at[2]} is not known to this version")
+        block.count = (<const uint32_t*>(at + 8))[0]
+        block.live = (<const uint32_t*>(at + 12))[0]
+        block.entries_size = (<const uint32_t*>(at + 16))[0]
+        block.set_count = (<const uint16_t*>(at + 20))[0]
+        block.node_count = (<const uint16_t*>(at + 22))[0]
+        block.first_ms = (<const uint64_t*>(at + 24))[0]
+        block.first_seq = (<const uint64_t*>(at + 32))[0]
+        block.last_ms = (<const uint64_t*>(at + 40))[0]
+        block.last_seq = (<const uint64_t*>(at + 48))[0]
+        size = raw.shape[0] - HEADER_SIZE
+        if block.count == 0 or block.data_size() != size:
+            raise ValueError(f"block says {block.size_bytes} bytes and has {raw.shape[0]}")
+        block.data = <char*>malloc(size + SLACK)
+        if block.data == NULL:
+            raise MemoryError(f"no memory for a block of {size} bytes")
+        memcpy(block.data, at + HEADER_SIZE, size)
+        memset(block.data + size, 0, SLACK)
+        header = bytearray(raw[:HEADER_SIZE])
+        header[4:8] = b"\0\0\0\0"
+        crc = crc32(raw[HEADER_SIZE:], crc32(header))
+        if crc != (<const uint32_t*>(at + 4))[0]:
+            raise ValueError("block checksum does not match")
+        block.check()
+        return block
+
+    @staticmethod
+    def disk_size(data) -> int:
+        """Bytes of the block whose disk form starts `data` (at least 64 bytes)."""
+        cdef const uint8_t[::1] raw = data
+        if raw.shape[0] < HEADER_SIZE or raw[0] != c'M' or raw[1] != c'B':
+            raise ValueError("not a block: its first bytes are not 'MB'")
+        cdef const uint8_t* at = &raw[0]
+        return HEADER_SIZE + (<const uint32_t*>(at + 16))[0] + table_size(
+            (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
+            (<const uint16_t*>(at + 22))[0])
+
+    def check(self) -> None:
+        """Walk every length and offset; ValueError names the first that does not fit."""
+        cdef View view
+        self.view(&view)
+        check_view(&view)
+
+    def entries(self) -> list[tuple[int, int, list[bytes]]]:
+        """Every undeleted entry as (ms, seq, [field, value, ...])."""
+        cdef View view
+        self.view(&view)
+        return view_entries(&view)
+
+
+cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
+                                          uint64_t* out) except NULL:
+    cdef const uint8_t* stop = at
+    while stop < end and stop[0] >= 128 and stop - at < 10:
+        stop += 1
+    if stop >= end or stop - at >= 10:
+        raise ValueError("block: a number runs past the end")
+    return read_varint(at, out)
+
+
+cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
+                                     uint64_t* fields) except NULL:
+    """Check one field-name set; returns the position behind it."""
+    cdef uint64_t names_size
+    cdef uint64_t size
+    cdef uint64_t length
+    cdef uint64_t i
+    cdef const uint8_t* stop
+    cdef const uint8_t* digit
+    at = checked_varint(at, end, fields)
+    at = checked_varint(at, end, &names_size)
+    if names_size > <uint64_t>(end - at):
+        raise ValueError("block: field names run past the end")
+    if fields[0] == 0:
+        raise ValueError("block: a field-name set is empty")
+    stop = at + names_size
+    for i in range(fields[0]):
+        at = checked_varint(at, stop, &size)
+        if size < 6 or size > <uint64_t>(stop - at) or at[0] != c'$':
+            raise ValueError("block: a field name is malformed")
+        digit = at + 1
+        length = 0
+        while digit < at + size - 3 and 48 <= digit[0] <= 57 and length < size:
+            length = length * 10 + digit[0] - 48
+            digit += 1
+        if (digit[0] != c'\r' or digit[1] != c'\n' or at[size - 2] != c'\r'
+                or at[size - 1] != c'\n'):
+            raise ValueError("block: a field name is malformed")
+        if length >= size or bulk_size(<Py_ssize_t>length) != size or (
+                digit + 4 + length != at + size):
+            raise ValueError("block: a field name's length does not fit")
+        at += size
+    if at != stop:
+        raise ValueError("block: field names do not fill their set")
+    return at
+
+
+cdef int check_view(const View* view) except -1:
+    cdef const uint8_t* at = view.entries
+    cdef const uint8_t* end = view.entries + view.size
+    cdef const uint8_t* start
+    cdef uint64_t number
+    cdef uint64_t fields
+    cdef uint64_t ms = view.first_ms
+    cdef uint64_t seq = view.first_seq - 1
+    cdef uint64_t before_ms, before_seq
+    cdef uint64_t[SETS_MAX] set_fields
+    cdef uint32_t known = 0
+    cdef uint32_t live = 0
+    cdef uint32_t ref, form, index, i
+    if view.set_count > SETS_MAX or view.node_count == 0 or view.live > view.count:
+        raise ValueError("block: counts do not fit")
+    for i in range(view.node_count - 1):
+        if view.nodes[i] >= view.count or view.nodes[i] == 0 or (
+                i and view.nodes[i] <= view.nodes[i - 1]):
+            raise ValueError("block: node table is out of order")
+    for index in range(view.count):
+        if at >= end:
+            raise ValueError(f"block: entries end before entry {index}")
+        if index and index % CHECKPOINT_EVERY == 0:
+            if view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
+                raise ValueError(f"block: checkpoint of entry {index} is wrong")
+        before_ms, before_seq = ms, seq
+        start = at
+        ref = at[0] & 31
+        form = (at[0] >> 5) & 3
+        live += not at[0] >> 7
+        at += 1
+        if form == FORM_NEXT_SEQ:
+            seq += 1
+        elif form == FORM_NEXT_MS:
+            ms, seq = ms + 1, 0
+        elif form == FORM_LATER_MS:
+            at = checked_varint(at, end, &number)
+            ms, seq = ms + number, 0
+        else:
+            at = checked_varint(at, end, &number)
+            ms = view.first_ms + number
+            at = checked_varint(at, end, &seq)
+        if index and index % CHECKPOINT_EVERY == 0 and form != FORM_ANCHOR:
+            raise ValueError(f"block: entry {index} does not carry its id")
+        if index == 0:
+            if ms != view.first_ms or seq != view.first_seq:
+                raise ValueError("block: first entry is not the first id")
+        elif not id_less(before_ms, before_seq, ms, seq):
+            raise ValueError(f"block: id of entry {index} does not rise")
+        if ref == REF_LITERAL:
+            at = check_definition(at, end, &fields)
+        elif ref < known:
+            fields = set_fields[ref]
+        elif ref == known and ref < view.set_count and view.sets[ref] == at - view.entries:
+            at = check_definition(at, end, &fields)
+            set_fields[ref] = fields
+            known += 1
+        else:
+            raise ValueError(f"block: entry {index} refers to an unknown field-name set")
+        for i in range(<uint32_t>fields):
+            at = checked_varint(at, end, &number)
+            if number > <uint64_t>(end - at):
+                raise ValueError(f"block: a value of entry {index} runs past the end")
+            at += number
+    if at != end or known != view.set_count:
+        raise ValueError("block: entries do not fill the block")
+    if live != view.live or ms != view.last_ms or seq != view.last_seq:
+        raise ValueError("block: counts or last id do not fit the entries")
+    return 0
+
+
+# ---------------------------------------------------------------- open
+
+cdef class OpenBlock:
+    """The block at a stream's end, which still takes entries. Its parts are made when needed, so
+    that a stream of one entry stays small."""
+
+    def __dealloc__(self):
+        free(self.data)
+        free(self.checkpoints)
+        free(self.sets)
+        free(self.nodes)
+
+    cdef void view(self, View* out) noexcept:
+        out.entries = self.data
+        out.size = self.size
+        out.count = self.count
+        out.live = self.live
+        out.first_ms = self.first_ms
+        out.first_seq = self.first_seq
+        out.last_ms = self.last_ms
+        out.last_seq = self.last_seq
+        out.checkpoints = self.checkpoints
+        out.sets = self.sets
+        out.set_count = self.set_count
+        out.nodes = self.nodes
+        out.node_count = self.node_count
+
+    cdef void reset(self) noexcept:
+        """Empty it and keep its memory for the next entries, but not that of a huge one."""
+        if self.capacity > 2 * BLOCK_BYTES_MAX:
+            free(self.data)
+            self.data = NULL
+            self.capacity = 0
+        self.size = 0
+        self.count = 0
+        self.live = 0
+        self.set_count = 0
+        self.node_count = 0
+        self.last_ref = 0
+        self.closed = False
+
+    cdef bint place(self, uint64_t payload, uint32_t node_entries, uint32_t node_bytes) except -1:
+        """Make room for an entry of this many bytes; False: the block must be sealed first.
+
+        Redis' rule for its listpacks: a node is full at node_entries entries or when the entry
+        would bring it to node_bytes; 0 lifts a limit. Full nodes are followed by another in the
+        same block, and an entry larger than a node gets a block of its own.
+        """
+        cdef bint large = node_bytes != 0 and payload >= node_bytes
+        cdef bint full
+        if self.count == 0:
+            self.closed = large
+            self.node_count = 0  # 1 when memory ran out behind an earlier call
+            return self.start_node() == 0
+        full = node_entries != 0 and self.count - self.node_start >= node_entries
+        full = full or (node_bytes != 0
+                        and self.size - self.node_start_size + payload >= node_bytes)
+        if (self.closed or large or self.count >= BLOCK_ENTRIES_MAX
+                or self.size + payload > BLOCK_BYTES_MAX or (full and self.node_count >= NODES_MAX)):
+            return False
+        if full:
+            self.start_node()
+        return True
+
+    cdef int start_node(self) except -1:
+        if self.node_count:
+            if self.node_count - 1 >= self.node_capacity:
+                self.nodes = <uint32_t*>grown(self.nodes, self.node_capacity + NODES_MAX, 4)
+                self.node_capacity += NODES_MAX
+            self.nodes[self.node_count - 1] = self.count
+        self.node_count += 1
+        self.node_start = self.count
+        self.node_start_size = self.size
+        return 0
+
+    cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
+                    uint64_t payload) except -1:
+        """Write one entry of count // 2 fields, `payload` bytes together, behind a true `place`;
+        its id must be above the last one."""
+        cdef Py_ssize_t i
+        cdef uint8_t* at
+        cdef uint32_t start = self.size
+        self.reserve(payload + <uint64_t>count * 16 + 64)
+        at = self.data + start
+        self.before_entry(start, ms, seq)
+        at = self.write_head(at, ms, seq)
+        at = self.write_names(at, items, count)
+        for i in range(1, count, 2):
+            at = write_varint(at, <uint64_t>items[i].size)
+            memcpy(at, items[i].ptr, items[i].size)
+            at += items[i].size
+        self.size = <uint32_t>(at - self.data)
+        self.count += 1
+        self.live += 1
+        self.last_ms = ms
+        self.last_seq = seq
+        return 0
+
+    cdef inline int reserve(self, uint64_t extra) except -1:
+        cdef uint64_t wanted = self.size + extra + SLACK
+        if wanted <= self.capacity:
+            return 0
+        if wanted < <uint64_t>self.capacity * 2 and self.capacity < BLOCK_BYTES_MAX:
+            wanted = <uint64_t>self.capacity * 2
+        self.data = <uint8_t*>grown(self.data, wanted, 1)
+        self.capacity = <uint32_t>wanted
+        return 0
+
+    cdef inline int before_entry(self, uint32_t start, uint64_t ms, uint64_t seq) except -1:
+        cdef uint32_t checkpoint
+        if self.count == 0:
+            self.first_ms = ms
+            self.first_seq = seq
+            self.last_ms = ms
+            self.last_seq = seq - 1
+        elif self.count % CHECKPOINT_EVERY == 0:
+            checkpoint = self.count // CHECKPOINT_EVERY - 1
+            if checkpoint >= self.checkpoint_capacity:
+                self.checkpoints = <uint32_t*>grown(self.checkpoints, checkpoint * 2 + 4, 4)
+                self.checkpoint_capacity = checkpoint * 2 + 4
+            self.checkpoints[checkpoint] = start
+        return 0
+
+    cdef inline uint8_t* write_head(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept:
+        """The head byte without its set reference, and the id's difference to the last one."""
+        cdef bint anchored = self.count and self.count % CHECKPOINT_EVERY == 0
+        if not anchored:
+            if ms == self.last_ms and seq == self.last_seq + 1:
+                at[0] = FORM_NEXT_SEQ << 5
+                return at + 1
+            if seq == 0 and ms == self.last_ms + 1:
+                at[0] = FORM_NEXT_MS << 5
+                return at + 1
+            if seq == 0 and ms > self.last_ms:
+                at[0] = FORM_LATER_MS << 5
+                return write_varint(at + 1, ms - self.last_ms)
+        at[0] = FORM_ANCHOR << 5
+        return write_varint(write_varint(at + 1, ms - self.first_ms), seq)
+
+    cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL:
+        """Refer to the field-name set of these items in the head byte; define it when it is new."""
+        cdef uint8_t* head = self.data + self.size
+        cdef int ref = self.find_set(items, count)
+        if ref >= 0:
+            head[0] |= <uint8_t>ref
+            self.last_ref = <uint16_t>ref
+            return at
+        if self.set_count >= SETS_MAX:
+            head[0] |= REF_LITERAL
+            return write_definition(at, items, count)
+        if self.set_count >= self.set_capacity:
+            self.set_capacity = 2 if self.set_capacity == 0 else min(
+                <uint32_t>self.set_capacity * 4, <uint32_t>SETS_MAX)
+            self.sets = <uint32_t*>grown(self.sets, self.set_capacity, 4)
+        head[0] |= <uint8_t>self.set_count
+        self.sets[self.set_count] = <uint32_t>(at - self.data)
+        self.last_ref = self.set_count
+        self.set_count += 1
+        return write_definition(at, items, count)
+
+    cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept:
+        cdef int ref
+        if self.set_count == 0:
+            return -1
+        if same_names(self.data + self.sets[self.last_ref], items, count):
+            return self.last_ref
+        for ref in range(self.set_count):
+            if ref != self.last_ref and same_names(self.data + self.sets[ref], items, count):
+                return ref
+        return -1
+
+    cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept:
+        """Mark the entry deleted; False when no undeleted entry has this id."""
+        cdef View view
+        cdef Cursor cursor
+        cdef const uint8_t* at
+        self.view(&view)
+        if self.count == 0:
+            return False
+        cursor_seek(&cursor, &view, ms, seq)
+        at = cursor.at
+        if not cursor_next(&cursor, &view) or cursor.entry.deleted:
+            return False
+        if cursor.entry.ms != ms or cursor.entry.seq != seq:
+            return False
+        self.data[at - self.data] |= DELETED
+        self.live -= 1
+        return True
+
+    cpdef Block freeze(self):
+        """An exact-size sealed copy of what is written."""
+        cdef Block block = Block.__new__(Block)
+        cdef uint32_t checkpoints = checkpoint_count(self.count)
+        cdef uint32_t nodes = self.node_count - 1 if self.node_count else 0
+        cdef Py_ssize_t size = 4 * <Py_ssize_t>(checkpoints + self.set_count + nodes)
+        cdef char* at
+        if self.count == 0:
+            raise ValueError("an empty block cannot be sealed")
+        block.data = <char*>malloc(size + self.size + SLACK)
+        if block.data == NULL:
+            raise MemoryError(f"no memory for a block of {self.size} bytes")
+        at = block.data
+        memcpy(at, self.checkpoints, 4 * checkpoints)
+        at += 4 * checkpoints
+        memcpy(at, self.sets, 4 * self.set_count)
+        at += 4 * self.set_count
+        memcpy(at, self.nodes, 4 * nodes)
+        memcpy(block.data + size, self.data, self.size)
+        memset(block.data + size + self.size, 0, SLACK)
+        block.entries_size = self.size
+        block.count = self.count
+        block.live = self.live
+        block.set_count = self.set_count
+        block.node_count = self.node_count
+        block.first_ms, block.first_seq = self.first_ms, self.first_seq
+        block.last_ms, block.last_seq = self.last_ms, self.last_seq
+        return block
+
+    def __len__(self) -> int:
+        return self.live
+
+    def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
+                     uint32_t node_entries=100, uint32_t node_bytes=4096) -> bool:
+        """Append one entry given as bytes; False when the block is full (for tests and tools)."""
+        cdef Slice[64] few
+        cdef Py_ssize_t i
+        cdef uint64_t payload = 0
+        cdef bytes word
+        if len(words) > 64 or len(words) % 2 or not words:
+            raise ValueError("1 to 32 fields with a value each")
+        if self.count and not id_less(self.last_ms, self.last_seq, ms, seq):
+            raise ValueError("ids must rise")
+        for i in range(len(words)):
+            word = words[i]
+            few[i].ptr = word
+            few[i].size = len(word)
+            payload += len(word)
+        if not self.place(payload, node_entries, node_bytes):
+            return False
+        self.append(ms, seq, few, len(words), payload)
+        return True
+
+    def delete_entry(self, uint64_t ms, uint64_t seq) -> bool:
+        """Mark one entry deleted (for tests)."""
+        return self.delete(ms, seq)
+
+    def entries(self) -> list[tuple[int, int, list[bytes]]]:
+        """Every undeleted entry as (ms, seq, [field, value, ...])."""
+        cdef View view
+        self.view(&view)
+        return view_entries(&view)
+
+    def check(self) -> None:
+        """Walk every length and offset; ValueError names the first that does not fit."""
+        cdef View view
+        if self.count:
+            self.view(&view)
+            check_view(&view)
+
+
+cdef void* grown(void* memory, uint64_t items, uint64_t item_size) except NULL:
+    cdef void* moved = realloc(memory, items * item_size)
+    if moved == NULL:
+        raise MemoryError(f"no memory for {items * item_size} bytes of a block")
+    return moved
+
+
+cdef inline bint same_names(const uint8_t* definition, Slice* items,
+                            Py_ssize_t count) noexcept nogil:
+    cdef uint64_t fields
+    cdef uint64_t size
+    cdef uint64_t i
+    cdef Slice* item
+    definition = read_varint(definition, &fields)
+    if fields * 2 != <uint64_t>count:
+        return False
+    definition = read_varint(definition, &size)
+    for i in range(fields):
+        item = &items[2 * i]
+        definition = read_varint(definition, &size)
+        if bulk_size(item.size) != size:
+            return False
+        if memcmp(definition + (size - <uint64_t>item.size - 2), item.ptr, item.size) != 0:
+            return False
+        definition += size
+    return True
+
+
+cdef uint8_t* write_definition(uint8_t* at, Slice* items, Py_ssize_t count) noexcept nogil:
+    cdef uint64_t names_size = 0
+    cdef uint64_t size
+    cdef Py_ssize_t i
+    cdef uint8_t[10] scratch
+    for i in range(0, count, 2):
+        size = bulk_size(items[i].size)
+        names_size += size + (write_varint(scratch, size) - scratch)
+    at = write_varint(at, <uint64_t>count // 2)
+    at = write_varint(at, names_size)
+    for i in range(0, count, 2):
+        at = write_varint(at, bulk_size(items[i].size))
+        at += write_bulk(<char*>at, items[i].ptr, items[i].size)
+    return at
+
+
+def bulk_size_of(Py_ssize_t size) -> int:
+    """Bytes of a RESP bulk string with this many bytes of content (for tests)."""
+    return bulk_size(size)

@@ -1,0 +1,202 @@
+"""The only module that opens files.
+
+Everything that persistence does to a data directory goes through a `Disk`, so that the tests can
+put one in its place that loses unsynced writes, tears them, or fails. Names are plain file names
+inside one directory; files are append-only, which is all that journals and snapshots need and what
+makes a crash easy to reason about.
+
+Durability rules a caller must keep: bytes are safe after `File.sync()`, names (created, renamed,
+removed) after `Disk.sync_directory()`.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from millstream.errors import DataError
+
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+
+Bytes = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file. `size` is its length in bytes; every method may raise OSError."""
+
+    name: str
+    size: int
+
+    def write(self, data: Bytes) -> None:
+        """Append all of `data`; after an error an unknown part of it is in the file."""
+
+    def sync(self) -> None:
+        """Return when everything written is on the disk (fdatasync)."""
+
+    def reserve(self, end: int) -> None:
+        """Keep space free up to offset `end`; the size stays. ENOSPC if there is none."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; fewer at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes and give back reserved space."""
+
+    def close(self) -> None:
+        """Close; nothing is synced. May be called twice."""
+
+
+class Disk(Protocol):
+    """One data directory. Every method may raise OSError."""
+
+    def lock(self) -> None:
+        """Take the directory for this process; DataError when another server has it."""
+
+    def unlock(self) -> None: ...
+
+    def names(self) -> list[str]:
+        """All file names in the directory, sorted."""
+
+    def create(self, name: str) -> File:
+        """A new empty file for appending; one of that name is emptied."""
+
+    def append(self, name: str) -> File:
+        """An existing file, for appending and reading."""
+
+    def read(self, name: str) -> File:
+        """An existing file, for reading."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, replacing the file that had it."""
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_directory(self) -> None:
+        """Return when names created, renamed and removed so far are on the disk."""
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    library = ctypes.CDLL(None, use_errno=True)
+    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    if function is None:
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+_fallocate = _find_fallocate()
+_fdatasync = getattr(os, "fdatasync", os.fsync)
+_CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+
+
+class SystemFile:
+    """A file of the operating system, behind one descriptor."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self.name = name
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+
+    def write(self, data: Bytes) -> None:
+        written = os.write(self._descriptor, data)
+        self.size += written
+        while written < len(data):
+            count = os.write(self._descriptor, memoryview(data)[written:])
+            self.size += count
+            written += count
+
+    def sync(self) -> None:
+        _fdatasync(self._descriptor)
+
+    def reserve(self, end: int) -> None:
+        if _fallocate is None or end <= self.size:
+            return
+        if _fallocate(self._descriptor, _KEEP_SIZE, self.size, end - self.size) != 0:
+            number = ctypes.get_errno()
+            if number not in _CANNOT_RESERVE:  # a file system without it is no error
+                raise OSError(number, os.strerror(number), self.name)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < length:  # Linux gives at most 2 GiB in one call
+            data = os.pread(self._descriptor, length - have, offset + have)
+            if not data:
+                break
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self.size = size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class SystemDisk:
+    """A directory of the operating system; made if it is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock_descriptor = -1
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> None:
+        path = self.directory / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise DataError(
+                f"the data directory {self.directory} is used by another server (process {holder});"
+                " stop that one, or give this one another directory"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock_descriptor = descriptor
+
+    def unlock(self) -> None:
+        if self._lock_descriptor >= 0:
+            descriptor, self._lock_descriptor = self._lock_descriptor, -1
+            os.close(descriptor)
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.directory))
+
+    def create(self, name: str) -> SystemFile:
+        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+
+    def append(self, name: str) -> SystemFile:
+        return self._open(name, os.O_RDWR | os.O_APPEND)
+
+    def read(self, name: str) -> SystemFile:
+        return self._open(name, os.O_RDONLY)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self.directory / old, self.directory / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self.directory / name)
+
+    def sync_directory(self) -> None:
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, name: str, flags: int) -> SystemFile:
+        return SystemFile(name, os.open(self.directory / name, flags | os.O_CLOEXEC, 0o644))

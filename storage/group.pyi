@@ -1,0 +1,64 @@
+from typing import Any
+
+PENDING_SIZE: int
+
+class Consumer:
+    name: bytes
+    index: int
+    seen_ms: int
+    active_ms: int
+    pending: int
+
+class Group:
+    name: bytes
+    offset_ms: int
+    offset_seq: int
+    gap_floor_ms: int
+    gap_floor_seq: int
+    entries_read: int
+    ttl_ms: int
+    last_used_ms: int
+    scheduled_ms: int
+    blocked_clients: int
+    retry_waiters: int
+    pending_count: int
+    unowned_count: int
+    consumers: dict[bytes, Consumer]
+    def __init__(
+        self, name: bytes, offset_ms: int = 0, offset_seq: int = 0, now_ms: int = 0
+    ) -> None: ...
+    def policy(self, retry_ms: int, expire_ms: int) -> int: ...
+    def consumer(self, name: bytes) -> Consumer | None: ...
+    def make_consumer(self, name: bytes, now_ms: int) -> Consumer: ...
+    def consumer_at(self, index: int) -> Consumer | None: ...
+    def delete_consumer(self, name: bytes) -> int: ...
+    def take_expired(self, now_ms: int, limit: int) -> list[tuple[int, int]]: ...
+    def pending(
+        self,
+        start_ms: int = 0,
+        start_seq: int = 0,
+        end: tuple[int, int] | None = None,
+        limit: int | None = None,
+        consumer: bytes | None = None,
+    ) -> list[tuple[int, int, bytes, int, int, int, int | None, int | None]]: ...
+    def acknowledge_id(self, ms: int, seq: int) -> bool: ...
+    def deliver_id(
+        self,
+        ms: int,
+        seq: int,
+        now_ms: int,
+        consumer: bytes = b"",
+        retry: tuple[int, int] | None = None,
+    ) -> None: ...
+    def redeliver_id(
+        self, ms: int, seq: int, now_ms: int, retry: tuple[int, int] | None = None
+    ) -> bool: ...
+    def due(self, now_ms: int, limit: int, with_zero: bool = True) -> list[tuple[int, int]]: ...
+    def next_event_ms(self) -> int | None: ...
+    def is_over(self, now_ms: int) -> bool: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    def dump(self) -> dict[str, Any]: ...
+    @staticmethod
+    def load(meta: dict[str, Any], now_ms: int) -> Group: ...
+    def check(self) -> None: ...

@@ -1,0 +1,511 @@
+"""Frames of effects: written with group commit, read back with a judgement on what a crash left.
+
+`Journal` writes. Under `appendfsync always` the loop only queues a frame; a worker takes everything
+that has come together, writes it with one call, syncs once and reports the sequence number: that is
+group commit, and the loop never waits. Under `everysec` and `no` the loop itself writes (a write(2)
+of a small frame costs less than handing it over) and the worker syncs, or nobody does.
+
+`JournalReader` reads all journals of a directory as one sequence. Where it ends badly it decides
+between a torn end, which is cut, and damage, which is refused; the rules are in docs/formats.md. A
+frame therefore carries how many frames before it were not yet synced: a later frame then proves
+that an unreadable one had been safe. Without that proof out-of-order disk writes after a power loss
+could not be told from a broken file.
+
+Rejected: a Condition or a raw lock to wake the worker (within 5 % of a SimpleQueue's round trip,
+which is the disk's), and one pwritev with RWF_DSYNC (saves a change of threads, but leaves frames
+written before a switch of modes unsynced).
+"""
+
+import errno
+import re
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+from millstream.errors import DataError
+from millstream.storage.disk import Disk, File
+
+MAGIC = b"MILLJRNL"
+VERSION = 1
+HEADER_SIZE = 32
+FRAME_SIZE = 20
+REPAIR = "nothing was changed; restore this file from a copy"
+
+_HEADER = struct.Struct("<8sIIQI")
+_FRAME = struct.Struct("<IIQI")
+_CHECKED = struct.Struct("<QI")  # the part of a frame's header that its crc32 covers
+_U32_MAX = 2**32 - 1
+_SECTOR = 512
+_READ_SIZE = 1 << 20
+
+
+def encode_header(first_seq: int) -> bytes:
+    head = _HEADER.pack(MAGIC, VERSION, 0, first_seq, 0)
+    return head + crc32(head).to_bytes(4, "little")
+
+
+def encode_frame(seq: int, unsynced: int, payload: bytes) -> bytes:
+    """One frame; `unsynced` is the number of frames before it not known to be on the disk."""
+    crc = crc32(payload, crc32(_CHECKED.pack(seq, unsynced)))
+    return _FRAME.pack(len(payload), crc, seq, unsynced) + payload
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+class Worker(Protocol):
+    """Runs tasks one after the other, away from the event loop."""
+
+    def submit(self, task: Callable[[], None]) -> None: ...
+
+    def drain(self) -> None:
+        """Return when everything submitted so far has run."""
+
+
+class JournalOwner(Protocol):
+    """Whom a journal tells what happened; called on the worker's thread or on the loop's."""
+
+    def journal_synced(self, journal: "Journal", seq: int) -> None:
+        """Everything up to `seq` is on the disk."""
+
+    def journal_failed(self, journal: "Journal", error: OSError) -> None:
+        """A write or sync failed: nothing more will be written. Called once."""
+
+    def journal_space(self, journal: "Journal", error: OSError | None) -> None:
+        """Reserving space failed, or works again (None)."""
+
+
+class Journal:
+    """The journal being written: one file at a time, `rotate` goes on in another.
+
+    Until it fails, `append` accepts consecutive sequence numbers. After a failure it drops
+    everything: the owner abandons it and begins another.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        first_seq: int,
+        mode: str,
+        worker: Worker,
+        owner: JournalOwner,
+        reserve_bytes: int,
+    ) -> None:
+        """Go on in `file`, at frame `first_seq`; OSError when its header cannot be written."""
+        self.mode = mode
+        self.synced_seq = first_seq - 1
+        self.error: OSError | None = None
+        self._worker = worker
+        self._owner = owner
+        self._file = file
+        self._seq = first_seq - 1
+        self._pending: deque[bytes | tuple[File, int]] = deque()
+        self._kicked = False
+        self._task = self._write_pending
+        self._written_seq = first_seq - 1
+        self._reserve_bytes = reserve_bytes
+        self._reserved_end = 0
+        self._reserving = False
+        self._space_error = False
+        if file.size == 0:
+            file.write(encode_header(first_seq))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the current file (what is queued is not counted)."""
+        return self._file.size
+
+    @property
+    def name(self) -> str:
+        return self._file.name
+
+    def append(self, seq: int, payload: bytes) -> bool:
+        """Add a frame; true when its effects may be answered at once (modes everysec and no)."""
+        self._seq = seq
+        unsynced = seq - 1 - self.synced_seq
+        frame = encode_frame(seq, unsynced if unsynced < _U32_MAX else _U32_MAX, payload)
+        if self.mode == "always":
+            self._pending.append(frame)
+            if not self._kicked:
+                self._kicked = True
+                self._worker.submit(self._task)
+            return False
+        return self._write_now(frame, seq)
+
+    def rotate(self, file: File) -> None:
+        """Go on in the empty `file`; the old one is synced and closed."""
+        first_seq = self._seq + 1
+        if self.mode == "always":
+            self._pending.append((file, first_seq))
+            self._kick()
+            return
+        old, self._file = self._file, file
+        self._reserved_end = 0
+        self._worker.submit(lambda: self._retire(old, first_seq - 1))
+        if self.error is None:
+            try:
+                file.write(encode_header(first_seq))
+            except OSError as error:
+                self._fail(error)
+        self._want_space()
+
+    def set_mode(self, mode: str) -> None:
+        """Change `appendfsync`; waits until what is queued is written."""
+        self._worker.drain()
+        was, self.mode = self.mode, mode
+        if was != "always" and mode == "always":
+            self._sync_soon()
+
+    def tick_second(self) -> None:
+        """Once a second: sync under everysec, and try again to reserve space."""
+        if self.error is not None:
+            return
+        if self.mode == "everysec" and self.synced_seq < self._seq:
+            self._sync_soon()
+        if self._space_error:
+            self._want_space()
+
+    def request_space(self) -> None:
+        """Reserve the first step now, so that a full disk is known before the first write."""
+        self._want_space()
+
+    def close(self) -> None:
+        """Write and sync everything; false space is given back. OSError when that fails."""
+        self._worker.drain()
+        if self.error is None:
+            self._file.sync()
+            self.synced_seq = self._seq
+            self._file.truncate(self._file.size)
+        self._file.close()
+        if self.error is not None:
+            raise self.error
+
+    def abandon(self) -> None:
+        """Close the file of a failed journal, unsynced: its end is what a crash would leave."""
+        if self.error is None:
+            self.error = OSError(errno.EIO, "abandoned")
+        self._kick()  # drops what is queued
+        self._worker.submit(lambda: self._file.close())
+
+    # The loop's side.
+
+    def _write_now(self, frame: bytes, seq: int) -> bool:
+        if self.error is not None:
+            return False
+        file = self._file
+        try:
+            file.write(frame)
+        except OSError as error:
+            self._fail(error)
+            return False
+        self._written_seq = seq
+        if file.size + self._reserve_bytes // 2 > self._reserved_end:
+            self._want_space()
+        return True
+
+    def _sync_soon(self) -> None:
+        # File and number are taken here, on the thread that writes them: taken by the worker, a
+        # rotation between the two would declare the old file's end synced.
+        file, seq = self._file, self._written_seq
+        self._worker.submit(lambda: self._sync(file, seq))
+
+    def _kick(self) -> None:
+        if not self._kicked:
+            self._kicked = True
+            self._worker.submit(self._task)
+
+    def _want_space(self) -> None:
+        if not self._reserving:
+            self._reserving = True
+            self._worker.submit(self._reserve)
+
+    # The worker's side.
+
+    def _write_pending(self) -> None:
+        # Cleared before the queue is read: a frame that comes later kicks again.
+        self._kicked = False
+        if self.error is not None:
+            self._drop_pending()
+            return
+        try:
+            while self._pending:
+                self._write_batch()
+        except OSError as error:
+            self._fail(error)
+
+    def _drop_pending(self) -> None:
+        while self._pending:
+            item = self._pending.popleft()
+            if isinstance(item, tuple):
+                item[0].close()
+
+    def _write_batch(self) -> None:
+        pending = self._pending
+        frames: list[bytes] = []
+        next_file: tuple[File, int] | None = None
+        while pending:
+            item = pending.popleft()
+            if isinstance(item, tuple):
+                next_file = item
+                break
+            frames.append(item)
+        if frames:
+            self._file.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            self._written_seq += len(frames)
+        self._sync_file(self._file, self._written_seq)
+        if next_file is not None:
+            self._file.close()
+            self._file, first_seq = next_file
+            self._reserved_end = 0
+            self._file.write(encode_header(first_seq))
+        if self._file.size + self._reserve_bytes // 2 > self._reserved_end:
+            self._reserve()
+
+    def _sync_file(self, file: File, seq: int) -> None:
+        file.sync()
+        if seq > self.synced_seq:
+            self.synced_seq = seq
+            self._owner.journal_synced(self, seq)
+
+    def _sync(self, file: File, seq: int) -> None:
+        if self.error is not None:
+            return
+        try:
+            self._sync_file(file, seq)
+        except OSError as error:
+            self._fail(error)
+
+    def _retire(self, file: File, seq: int) -> None:
+        try:
+            if self.error is None:
+                self._sync_file(file, seq)
+            file.close()
+        except OSError as error:
+            self._fail(error)
+
+    def _reserve(self) -> None:
+        self._reserving = False
+        if self.error is not None:
+            return
+        file = self._file
+        end = file.size + self._reserve_bytes
+        try:
+            file.reserve(end)
+        except OSError as error:
+            self._space_error = True
+            self._owner.journal_space(self, error)
+            return
+        if file is self._file:  # the loop may have rotated meanwhile
+            self._reserved_end = end
+        if self._space_error:
+            self._space_error = False
+            self._owner.journal_space(self, None)
+
+    def _fail(self, error: OSError) -> None:
+        if self.error is None:
+            self.error = error
+            self._owner.journal_failed(self, error)
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True, slots=True)
+class TornEnd:
+    """Where a crash tore the journals: cut file `index` at `offset`, the files after it wholly."""
+
+    index: int
+    offset: int
+    torn_bytes: int
+
+
+class JournalReader:
+    """Reads journals, in order, as one sequence of frames that starts with `first_seq`.
+
+    After `frames` is exhausted `next_seq` is the number that follows the last sound frame, and
+    `torn` says whether the rest must be cut. DataError means damage.
+    """
+
+    def __init__(self, files: Sequence[File], first_seq: int) -> None:
+        self.next_seq = first_seq
+        self.torn: TornEnd | None = None
+        self._files = files
+
+    def frames(self) -> Iterator[tuple[File, int, bytes]]:
+        """(file, offset, payload) of every frame."""
+        for index, file in enumerate(self._files):
+            if file.size == 0:
+                continue
+            if not self._read_header(index):
+                return
+            offset = HEADER_SIZE
+            for at, seq, _, payload in _sound_frames(file, offset):
+                if seq != self.next_seq:
+                    raise _damage(file, at, f"frame {seq} is there where {self.next_seq} was due")
+                yield file, at, payload
+                self.next_seq = seq + 1
+                offset = at + FRAME_SIZE + len(payload)
+            if offset != file.size:
+                self._judge(index, offset, _reason(file, offset))
+                return
+
+    def _read_header(self, index: int) -> bool:
+        """False when the sequence ends before this file."""
+        file = self._files[index]
+        head = file.read_at(0, HEADER_SIZE)
+        if len(head) < HEADER_SIZE or int.from_bytes(head[28:], "little") != crc32(head[:28]):
+            self._judge(index, 0, "the header cannot be read")
+            return False
+        magic, version, _, first_seq, _ = _HEADER.unpack_from(head)
+        if magic != MAGIC or version != VERSION:
+            raise DataError(f"{file.name} has format {version}, which this version does not know")
+        if first_seq < self.next_seq or (first_seq > self.next_seq and index == 0):
+            raise _damage(file, 16, f"it starts with frame {first_seq}, {self.next_seq} was due")
+        if first_seq > self.next_seq:
+            reason = f"the frames {self.next_seq} to {first_seq - 1} before it are missing"
+            self._judge(index, 0, reason, missing=True)
+            return False
+        return True
+
+    def _judge(self, index: int, offset: int, reason: str, missing: bool = False) -> None:
+        """Decide about the bad stretch at `offset`: set `torn`, or raise DataError."""
+        file = self._files[index]
+        follows = self._require_no_proof(index, offset, reason)
+        if not missing:
+            if offset >= HEADER_SIZE and _length_is_flipped(file, offset, self.next_seq):
+                raise _damage(file, offset, "the length of the last frame is wrong")
+            ends_early = follows is None and _passes_end(file, offset)
+            end = file.size if follows is None else follows
+            if not ends_early and not _has_lost_sector(file, offset, end):
+                raise _damage(file, offset, reason)
+        torn_bytes = sum(other.size for other in self._files[index:]) - offset
+        self.torn = TornEnd(index, offset, torn_bytes)
+
+    def _require_no_proof(self, index: int, offset: int, reason: str) -> int | None:
+        """DataError when a later frame proves that the missing one was on the disk.
+
+        Returns the offset of the next sound frame in the same file.
+        """
+        due = self.next_seq
+        follows: int | None = None
+        for file in self._files[index:]:
+            here = file is self._files[index]
+            position = offset + 1 if here else 0
+            while (found := _find_sound_frame(file, position, due)) is not None:
+                if here and follows is None:
+                    follows = found
+                for at, seq, unsynced, payload in _sound_frames(file, found):
+                    if seq - 1 - unsynced >= due:
+                        raise _damage(self._files[index], offset, reason)
+                    position = at + FRAME_SIZE + len(payload)
+        return follows
+
+
+def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
+    """Cut what `JournalReader` found torn; last files first, so a crash here changes nothing."""
+    for index in range(len(names) - 1, torn.index - 1, -1):
+        size = torn.offset if index == torn.index and torn.offset >= HEADER_SIZE else 0
+        file = disk.append(names[index])
+        try:
+            if file.size > size:
+                file.truncate(size)
+                file.sync()
+        finally:
+            file.close()
+
+
+def _sound_frames(file: File, offset: int) -> Iterator[tuple[int, int, int, bytes]]:
+    """(offset, sequence number, unsynced, payload) until a frame is not sound or the file ends."""
+    buffer = b""
+    at = 0
+    while True:
+        if len(buffer) - at < FRAME_SIZE:
+            offset, at, buffer = offset + at, 0, file.read_at(offset + at, _READ_SIZE)
+            if len(buffer) < FRAME_SIZE:
+                return
+        length, crc, seq, unsynced = _FRAME.unpack_from(buffer, at)
+        size = FRAME_SIZE + length
+        if length == 0 or offset + at + size > file.size:
+            return
+        if at + size > len(buffer):
+            buffer = file.read_at(offset + at, max(size, _READ_SIZE))
+            offset, at = offset + at, 0
+        if len(buffer) < at + size or crc32(memoryview(buffer)[at + 8 : at + size]) != crc:
+            return
+        yield offset + at, seq, unsynced, buffer[at + FRAME_SIZE : at + size]
+        at += size
+
+
+def _find_sound_frame(file: File, start: int, due: int) -> int | None:
+    """The first offset from `start` on of a sound frame numbered above `due`."""
+    tops = {(due >> 32).to_bytes(4, "little"), ((due + _U32_MAX) >> 32).to_bytes(4, "little")}
+    # A look-ahead finds overlapping places, too: the upper half of a number is mostly zeros.
+    pattern = re.compile(b"(?=" + b"|".join(re.escape(top) for top in tops) + b")", re.DOTALL)
+    window = start
+    while window < file.size:
+        data = file.read_at(window, _READ_SIZE + FRAME_SIZE)
+        for match in pattern.finditer(data, 12):
+            at = match.start() - 12
+            if at >= _READ_SIZE or at + FRAME_SIZE > len(data):
+                break
+            length, _, seq, _ = _FRAME.unpack_from(data, at)
+            if not length or seq <= due or window + at + FRAME_SIZE + length > file.size:
+                continue
+            if next(_sound_frames(file, window + at), None) is not None:
+                return window + at
+        window += _READ_SIZE
+    return None
+
+
+def _passes_end(file: File, offset: int) -> bool:
+    if offset < HEADER_SIZE:
+        return file.size < HEADER_SIZE
+    head = file.read_at(offset, FRAME_SIZE)
+    if len(head) < FRAME_SIZE:
+        return True
+    return offset + FRAME_SIZE + int(_FRAME.unpack(head)[0]) > file.size
+
+
+def _length_is_flipped(file: File, offset: int, due: int) -> bool:
+    """Whether the rest of the file is frame `due` in everything but its length."""
+    head = file.read_at(offset, FRAME_SIZE)
+    if len(head) < FRAME_SIZE or file.size == offset + FRAME_SIZE:
+        return False
+    _, crc, seq, _ = _FRAME.unpack(head)
+    if seq != due:
+        return False
+    found = 0
+    for position in range(offset + 8, file.size, _READ_SIZE):
+        found = crc32(file.read_at(position, _READ_SIZE), found)
+    return found == int(crc)
+
+
+def _has_lost_sector(file: File, start: int, end: int) -> bool:
+    """Whether some aligned sector's part of [start, end) is zero, as an unwritten one is."""
+    position = start
+    while position < end:
+        stop = min(end, position - position % _READ_SIZE + _READ_SIZE)
+        data = file.read_at(position, stop - position)
+        at = 0
+        while at < len(data):
+            piece = data[at : at + _SECTOR - (position + at) % _SECTOR]
+            if not any(piece):
+                return True
+            at += len(piece)
+        position = stop
+    return False
+
+
+def _reason(file: File, offset: int) -> str:
+    if _passes_end(file, offset):
+        return "a frame passes the end of the file"
+    if not any(file.read_at(offset, 4)):
+        return "a frame has no length"
+    return "the checksum of a frame does not fit"
+
+
+def _damage(file: File, offset: int, reason: str) -> DataError:
+    return DataError(f"{file.name} is damaged at offset {offset}: {reason}; {REPAIR}")

@@ -1,0 +1,335 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""All keys of all databases, and how a point in time of them is captured while they change.
+
+A value is a Stream or the bytes of a string. Whoever is about to change a stream gets it from
+`writable_at` or `writable_stream`: while a snapshot is being taken, that is where a key not yet
+captured is captured as it was. So a snapshot needs no fork and no pause: it walks the keys in
+slices, and writers keep ahead of it.
+
+SCAN must return every key that is there throughout. Each key has a fixed slot by its checksum and a
+cursor is a slot number, so no change elsewhere can move a key from behind a cursor to before it.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+from bisect import bisect_left
+from zlib import crc32
+
+from millstream.encoding cimport Slice
+from millstream.storage.group cimport Group
+from millstream.storage.stream cimport Stream
+
+from millstream.errors import WRONG_TYPE, CommandError
+
+cdef int SLOTS = 65536
+cdef uint64_t NEVER = 0xffffffffffffffffULL
+
+
+cdef class Captured:
+    """One key as it was when the capture began."""
+
+    def __init__(self, int db, bytes key, str kind, dict meta, list blocks):
+        self.db = db
+        self.key = key
+        self.kind = kind
+        self.meta = meta
+        self.blocks = blocks
+
+
+cdef class Capture:
+    """A point in time of a keyspace, taken in steps."""
+
+    def __init__(self, Keyspace keyspace, uint64_t number):
+        self.keyspace = keyspace
+        self.number = number
+        # The table objects themselves: FLUSHALL gives a database a new one and leaves us the old.
+        self.tables = [(<Database>db).table for db in keyspace.databases]
+        self.key_lists = [list(table) for table in self.tables]
+        self.early = []
+        self.done = set()
+        self.db = -1
+        self.keys = iter(())
+
+    cdef int before_change(self, int db, bytes key, value) except -1:
+        """A key is about to change: keep it as it is, unless that was done."""
+        cdef Stream stream
+        if isinstance(value, Stream):
+            stream = value
+            if stream.capture_mark != self.number:
+                self.early.append(self.take(db, key, stream))
+        elif (db, key) not in self.done:
+            self.done.add((db, key))
+            self.early.append(Captured(db, key, "string", {"value": value}, []))
+        return 0
+
+    cdef take(self, int db, bytes key, Stream stream):
+        stream.capture_mark = self.number
+        meta, blocks = stream.dump()
+        return Captured(db, key, "stream", meta, blocks)
+
+    def step(self, Py_ssize_t max_keys) -> list[Captured]:
+        """The next keys, at most max_keys beside those that changes brought forward; [] at the
+        end."""
+        cdef list found = self.early
+        cdef Py_ssize_t wanted = len(found) + max_keys
+        self.early = []
+        while len(found) < wanted:
+            key = next(self.keys, None)
+            if key is None:
+                if not self.next_table():
+                    break
+                continue
+            value = self.tables[self.db].get(key)
+            if isinstance(value, Stream):
+                if (<Stream>value).capture_mark != self.number:
+                    found.append(self.take(self.db, key, value))
+            elif value is not None and (self.db, key) not in self.done:
+                self.done.add((self.db, key))
+                found.append(Captured(self.db, key, "string", {"value": value}, []))
+        return found
+
+    cdef bint next_table(self) except -1:
+        if self.db + 1 >= len(self.tables):
+            return False
+        self.db += 1
+        self.keys = iter(self.key_lists[self.db])
+        return True
+
+    def close(self) -> None:
+        """The capture is complete or given up."""
+        if self.keyspace.capture is self:
+            self.keyspace.capture = None
+
+
+cdef class Database:
+    """The keys of one database. `waiting` maps keys to what blocked clients wait on them with."""
+
+    def __init__(self, Keyspace keyspace, int index):
+        self.keyspace = keyspace
+        self.index = index
+        self.table = {}
+        self.slots = {}
+        self.waiting = {}
+
+    # ------------------------------------------------------------ streams, from argument views
+
+    cdef bytes key_of(self, Slice* key):
+        """The key as bytes; the object of the last one is used again."""
+        cdef bytes cached = self.cached_key
+        if cached is not None and PyBytes_GET_SIZE(cached) == key.size and memcmp(
+                PyBytes_AS_STRING(cached), key.ptr, key.size) == 0:
+            return cached
+        return PyBytes_FromStringAndSize(key.ptr, key.size)
+
+    cdef Stream stream_at(self, Slice* key):
+        """The stream at a key, None when there is none; WRONGTYPE when it is something else."""
+        cdef bytes cached = self.cached_key
+        if cached is not None and PyBytes_GET_SIZE(cached) == key.size and memcmp(
+                PyBytes_AS_STRING(cached), key.ptr, key.size) == 0:
+            return self.cached_stream
+        return self.stream(PyBytes_FromStringAndSize(key.ptr, key.size))
+
+    cdef Stream writable_at(self, Slice* key):
+        """As stream_at, for a caller that will change the stream."""
+        cdef Stream stream = self.stream_at(key)
+        if self.keyspace.capture is not None and stream is not None:
+            self.keyspace.capture.before_change(self.index, self.cached_key, stream)
+        return stream
+
+    cpdef Stream stream(self, bytes key):
+        """The stream at a key, None when there is none; WRONGTYPE when it is something else."""
+        value = self.table.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Stream):
+            raise CommandError(WRONG_TYPE)
+        self.cached_key = key
+        self.cached_stream = value
+        return value
+
+    cpdef Stream writable_stream(self, bytes key):
+        """As `stream`, for a caller that will change it."""
+        cdef Stream stream = self.stream(key)
+        if stream is not None and self.keyspace.capture is not None:
+            self.keyspace.capture.before_change(self.index, key, stream)
+        return stream
+
+    cpdef Stream make_stream(self, bytes key, uint64_t incarnation):
+        """Put an empty stream at a free key."""
+        cdef Stream stream = Stream(incarnation)
+        stream.capture_mark = self.keyspace.capture_number
+        if incarnation > self.keyspace.incarnation:
+            self.keyspace.incarnation = incarnation
+        self.put(key, stream)
+        return stream
+
+    # ------------------------------------------------------------ keys
+
+    def get(self, bytes key not None):
+        """The value at a key: a Stream, bytes, or None."""
+        return self.table.get(key)
+
+    def set(self, bytes key not None, value) -> None:
+        """Put bytes or a Stream at a key, whatever was there."""
+        self.before_change(key)
+        self.put(key, value)
+        self.mark_ready(key)
+
+    cdef int put(self, bytes key, value) except -1:
+        if key not in self.table:
+            self.slots.setdefault(crc32(key) & (SLOTS - 1), []).append(key)
+        self.table[key] = value
+        self.cached_key = None
+        return 0
+
+    def delete(self, bytes key not None) -> bool:
+        """Remove a key; False when it was not there."""
+        if key not in self.table:
+            return False
+        self.before_change(key)
+        del self.table[key]
+        self.cached_key = None
+        slot = crc32(key) & (SLOTS - 1)
+        keys = self.slots[slot]
+        keys.remove(key)
+        if not keys:
+            del self.slots[slot]
+        self.mark_ready(key)
+        return True
+
+    def clear(self) -> int:
+        """Remove every key; returns how many there were."""
+        count = len(self.table)
+        self.table = {}
+        self.slots = {}
+        self.cached_key = None
+        for key in self.waiting:
+            self.mark_ready(key)
+        return count
+
+    cpdef int before_change(self, bytes key) except -1:
+        """Call before the value at a key is replaced or removed."""
+        if self.keyspace.capture is not None:
+            value = self.table.get(key)
+            if value is not None:
+                self.keyspace.capture.before_change(self.index, key, value)
+        return 0
+
+    def keys(self):
+        """All keys; the database must not change while they are walked."""
+        return self.table.keys()
+
+    def scan(self, uint64_t cursor, uint64_t count) -> tuple[int, list[bytes]]:
+        """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end."""
+        cdef list found = []
+        cdef uint64_t slot
+        if len(self.slots) < 2048:
+            order = sorted(self.slots)
+            for slot in order[bisect_left(order, cursor):]:
+                if <uint64_t>len(found) >= count:
+                    return slot, found
+                found += self.slots[slot]
+            return 0, found
+        for slot in range(cursor, <uint64_t>SLOTS):
+            if <uint64_t>len(found) >= count:
+                return slot, found
+            keys = self.slots.get(slot)
+            if keys is not None:
+                found += keys
+        return 0, found
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    # ------------------------------------------------------------ readiness
+
+    cdef int mark_ready_at(self, Slice* key) except -1:
+        if self.waiting:
+            self.mark_ready(self.key_of(key))
+        return 0
+
+    cpdef int mark_ready(self, bytes key) except -1:
+        """Something that blocked readers of this key may wait for has happened."""
+        if key in self.waiting:
+            self.keyspace.ready.append((self.index, key))
+        return 0
+
+
+cdef class Keyspace:
+    """Sixteen databases and what belongs to all of them.
+
+    `dirty` counts changes; `ready` and `agenda` collect, for the server, keys whose waiting readers
+    are to be tried again and the moments at which groups have something to do; `now_ms` is the time
+    restored groups count from; node_entries and node_bytes are the limits of a node.
+    """
+
+    def __init__(self, int databases=16, uint32_t node_entries=100, uint32_t node_bytes=4096):
+        self.node_entries = node_entries
+        self.node_bytes = node_bytes
+        self.ready = []
+        self.agenda = []
+        self.databases = [Database(self, i) for i in range(databases)]
+
+    cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0:
+        """A number for a new stream, above all given before; from the clock, so that it rises also
+        where no journal remembers the last one."""
+        self.incarnation = max(self.incarnation + 1, now_ms << 10)
+        return self.incarnation
+
+    cpdef int schedule(self, int db_index, bytes key, Group group) except -1:
+        """Note the next moment at which a group may have something to do by itself."""
+        return self.schedule_after(db_index, key, group, 0)
+
+    cpdef int schedule_after(self, int db_index, bytes key, Group group,
+                             uint64_t past_ms) except -1:
+        """As `schedule`; retries due up to past_ms have had their turn and need no moment."""
+        cdef uint64_t moment = group.expire_min
+        cdef uint64_t end
+        if group.retry_waiters and group.wake_min < moment and group.wake_min > past_ms:
+            moment = group.wake_min
+        if group.ttl_ms and not group.blocked_clients:
+            end = group.last_used_ms + group.ttl_ms
+            if end >= group.last_used_ms and end < moment:
+                moment = end
+        if moment < group.scheduled_ms:
+            group.scheduled_ms = moment
+            self.agenda.append((moment, db_index, key, group.name))
+        return 0
+
+    def mark_ready(self, int db_index, bytes key) -> None:
+        """Something that blocked readers of this key may wait for has happened."""
+        (<Database>self.databases[db_index]).mark_ready(key)
+
+    def begin_capture(self) -> Capture:
+        """Begin to take a point in time: now."""
+        if self.capture is not None:
+            raise RuntimeError("a capture is already being taken")
+        self.capture_number += 1
+        self.capture = Capture(self, self.capture_number)
+        return self.capture
+
+    def restore(self, int db, bytes key, str kind, dict meta, list blocks) -> None:
+        """Put back a captured key; ValueError when its parts do not fit together."""
+        if not 0 <= db < len(self.databases):
+            raise ValueError(f"it belongs to database {db}; there are {len(self.databases)}")
+        if kind == "stream":
+            value = Stream.load(meta, blocks, self.now_ms)
+        elif kind == "string":
+            value = meta["value"]
+        else:
+            raise ValueError(f"values of kind {kind!r} are not known to this version")
+        (<Database>self.databases[db]).put(key, value)
+        if kind == "stream":
+            for group in (<Stream>value).groups.values():
+                self.schedule(db, key, group)
+
+    def global_meta(self) -> dict:
+        """What belongs to no key, as msgpack-able values."""
+        return {"incarnation": self.incarnation}
+
+    def restore_global(self, dict meta) -> None:
+        """Take back what global_meta gave."""
+        self.incarnation = max(self.incarnation, meta["incarnation"])

@@ -1,0 +1,143 @@
+"""The manifest: which base and which journals make up the data, in reading order.
+
+It is the one file that is replaced, and its replacement is the one moment at which a snapshot or a
+new journal begins to count. Everything else only adds files before that moment and removes files
+after it, so a crash at any step leaves a directory that loads. Text, because an operator reads it
+when something is wrong. The byte layout is in docs/formats.md.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass, replace
+
+from millstream.errors import DataError
+from millstream.storage.disk import Disk
+
+NAME = "manifest"
+_TEMPORARY = "manifest.tmp"
+_TITLE = "millstream-manifest 1"
+_BASE = re.compile(r"base-(\d+)\.msnap")
+_JOURNAL = re.compile(r"journal-(\d+)\.log")
+_OURS = re.compile(r"base-\d+\.msnap(\.tmp)?|journal-\d+\.log|manifest\.tmp")
+_RESTORE = "restore the data directory from a copy"
+
+
+def base_name(number: int) -> str:
+    return f"base-{number}.msnap"
+
+
+def journal_name(number: int) -> str:
+    return f"journal-{number}.log"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What counts: the base's file (or None), the journals in order, the next unused number."""
+
+    base: str | None = None
+    journals: tuple[str, ...] = ()
+    next_number: int = 1
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*([self.base] if self.base else []), *self.journals)
+
+    def with_journal(self, name: str) -> "Manifest":
+        return replace(self, journals=(*self.journals, name))
+
+    def to_bytes(self) -> bytes:
+        lines = [_TITLE, f"next {self.next_number}"]
+        if self.base is not None:
+            lines.append(f"base {self.base}")
+        lines += [f"journal {name}" for name in self.journals]
+        text = ("\n".join(lines) + "\n").encode("ascii")
+        return text + b"crc32 %08x\n" % zlib.crc32(text)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Manifest":
+        """Read what `to_bytes` wrote; DataError names the offset of the first thing wrong."""
+        end = data.rfind(b"crc32 ")
+        if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
+            raise _damaged(max(end, 0), "its checksum does not fit")
+        lines = data[:end].decode("ascii").splitlines()
+        if not lines or lines[0] != _TITLE:
+            raise DataError(
+                f"{NAME} has a format that this version does not know; nothing was changed"
+            )
+        return cls._from_lines(lines[1:])
+
+    @classmethod
+    def _from_lines(cls, lines: list[str]) -> "Manifest":
+        base: str | None = None
+        journals: list[str] = []
+        next_number = 0
+        offset = len(_TITLE) + 1
+        for line in lines:
+            word, _, value = line.partition(" ")
+            if word == "next" and value.isdigit():
+                next_number = int(value)
+            elif word == "base" and base is None and _BASE.fullmatch(value):
+                base = value
+            elif word == "journal" and _JOURNAL.fullmatch(value):
+                journals.append(value)
+            else:
+                raise _damaged(offset, f"the line {line!r} is not understood")
+            offset += len(line) + 1
+        return cls(base, tuple(journals), next_number)
+
+
+def load_manifest(disk: Disk) -> Manifest | None:
+    """The directory's manifest; None when there is none and nothing of ours either.
+
+    Raises DataError when it is damaged or lost, or names a file that is not there.
+    """
+    names = disk.names()
+    if NAME not in names:
+        lost = [name for name in names if _OURS.fullmatch(name) and name != _TEMPORARY]
+        if lost:
+            raise DataError(
+                f"{NAME} is missing although {lost[0]} is there; nothing was changed; {_RESTORE}"
+            )
+        return None
+    file = disk.read(NAME)
+    try:
+        manifest = Manifest.from_bytes(file.read_at(0, file.size))
+    finally:
+        file.close()
+    missing = [name for name in manifest.files if name not in names]
+    if missing:
+        raise DataError(
+            f"{missing[0]} is missing although {NAME} names it; nothing was changed; {_RESTORE}"
+        )
+    return manifest
+
+
+def store_manifest(disk: Disk, manifest: Manifest) -> None:
+    """Replace the manifest; when this returns the new one is durable.
+
+    After an OSError either the old or the new one counts: remove no file that one of them names.
+    """
+    file = disk.create(_TEMPORARY)
+    try:
+        file.write(manifest.to_bytes())
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory()  # the names it lists must be durable before it is
+    disk.rename(_TEMPORARY, NAME)
+    disk.sync_directory()
+
+
+def sweep(disk: Disk, manifest: Manifest) -> list[str]:
+    """Remove the files of our own naming that a durable `manifest` does not name; their names."""
+    kept = set(manifest.files)
+    leftovers = [name for name in disk.names() if _OURS.fullmatch(name) and name not in kept]
+    for name in leftovers:
+        disk.remove(name)
+    return leftovers
+
+
+def _damaged(offset: int, reason: str) -> DataError:
+    return DataError(
+        f"{NAME} is damaged at offset {offset}: {reason}; nothing was changed; {_RESTORE}"
+    )

@@ -1,0 +1,47 @@
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.storage.block cimport Block
+
+cdef enum:
+    HEIGHT_MAX = 16
+
+
+cdef struct Level:
+    Node* next
+    uint64_t span
+
+
+cdef struct Node:
+    PyObject* block
+    Node* previous
+    uint32_t height
+    Level[1] levels
+
+
+cdef class SkipList:
+    cdef Node* head
+    cdef Node* last[HEIGHT_MAX]
+    cdef uint64_t last_rank[HEIGHT_MAX]
+    cdef uint32_t height
+    cdef uint32_t seed
+    cdef readonly uint64_t live
+    cdef readonly uint64_t blocks
+    cdef readonly uint64_t data_bytes
+
+    cdef Node* first(self) noexcept
+    cdef Node* end(self) noexcept
+    cpdef int push(self, Block block) except -1
+    cpdef int drop_head(self) except -1
+    cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
+    cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept
+    cdef int replace(self, Node* node, Block block) except -1
+    cdef int remove(self, Node* node) except -1
+    cdef uint32_t random_height(self) noexcept
+    cdef inline void lower_last(self, uint32_t level, Block changed, uint64_t gone) noexcept
+    cdef void forget(self, Node* node) noexcept
+    cdef void find_path(self, uint64_t ms, uint64_t seq, Node** path) noexcept
+
+
+cdef inline Block block_of(Node* node):
+    return <Block>node.block

@@ -1,0 +1,297 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""A stream's sealed blocks: a doubly linked skiplist keyed by each block's first id.
+
+It is the draft's structure. Appending and dropping happen at the ends and touch only the few levels
+of one node; a seek takes O(log blocks) steps. Spans count undeleted entries, so the n-th entry and
+the number of entries below an id are found on the same walk. Nodes are plain C memory holding one
+reference to their block; a node of average height costs 54 bytes. The heights come from a generator
+of our own with a fixed seed: the same history gives the same list.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+
+from millstream.ids cimport id_less
+from millstream.storage.block cimport Block
+
+
+cdef Node* new_node(uint32_t height) except NULL:
+    cdef Node* node = <Node*>malloc(sizeof(Node) + (height - 1) * sizeof(Level))
+    if node == NULL:
+        raise MemoryError("no memory for a block's place in its stream")
+    node.block = NULL
+    node.previous = NULL
+    node.height = height
+    cdef uint32_t i
+    for i in range(height):
+        node.levels[i].next = NULL
+        node.levels[i].span = 0
+    return node
+
+
+cdef class SkipList:
+    """Blocks in id order. `live` and `blocks` are the totals; spans of last nodes are unused."""
+
+    def __cinit__(self):
+        cdef int i
+        self.head = new_node(HEIGHT_MAX)
+        self.height = 1
+        self.seed = 2463534242
+        for i in range(HEIGHT_MAX):
+            self.last[i] = self.head
+            self.last_rank[i] = 0
+
+    def __dealloc__(self):
+        cdef Node* node = self.head
+        cdef Node* after
+        while node != NULL:
+            after = node.levels[0].next
+            self.forget(node)
+            node = after
+
+    cdef void forget(self, Node* node) noexcept:
+        if node.block != NULL:
+            Py_DECREF(<object>node.block)
+        free(node)
+
+    cdef Node* first(self) noexcept:
+        return self.head.levels[0].next
+
+    cdef Node* end(self) noexcept:
+        """The last node, NULL when empty."""
+        return NULL if self.last[0] == self.head else self.last[0]
+
+    cdef uint32_t random_height(self) noexcept:
+        """1 with probability 3/4, one more each time with 1/4."""
+        cdef uint32_t height = 1
+        cdef uint32_t bits
+        self.seed ^= self.seed << 13
+        self.seed ^= self.seed >> 17
+        self.seed ^= self.seed << 5
+        bits = self.seed
+        while height < HEIGHT_MAX and (bits & 3) == 0:
+            height += 1
+            bits >>= 2
+        return height
+
+    cpdef int push(self, Block block) except -1:
+        """Put a block behind the last one; its ids are above all others."""
+        cdef uint32_t height = self.random_height()
+        cdef Node* node = new_node(height)
+        cdef uint32_t i
+        Py_INCREF(block)
+        node.block = <PyObject*>block
+        node.previous = NULL if self.last[0] == self.head else self.last[0]
+        if height > self.height:
+            self.height = height
+        for i in range(height):
+            self.last[i].levels[i].next = node
+            self.last[i].levels[i].span = self.live - self.last_rank[i]
+            self.last[i] = node
+            self.last_rank[i] = self.live
+        self.live += block.live
+        self.blocks += 1
+        self.data_bytes += block.data_size()
+        return 0
+
+    cpdef int drop_head(self) except -1:
+        """Take the first block away."""
+        cdef Node* node = self.head.levels[0].next
+        cdef Block block
+        cdef uint64_t gone
+        cdef uint32_t i
+        if node == NULL:
+            raise IndexError("no block to drop")
+        block = block_of(node)
+        gone = block.live
+        for i in range(self.height):
+            if i < node.height:
+                self.head.levels[i].next = node.levels[i].next
+                self.head.levels[i].span = node.levels[i].span
+                if self.last[i] == node:
+                    self.last[i] = self.head
+                    self.last_rank[i] = 0
+            if self.head.levels[i].next != NULL:
+                self.head.levels[i].span -= gone
+            if self.last[i] != self.head:
+                self.last_rank[i] -= gone
+        if node.levels[0].next != NULL:
+            node.levels[0].next.previous = NULL
+        self.live -= gone
+        self.blocks -= 1
+        self.data_bytes -= block.data_size()
+        self.forget(node)
+        return 0
+
+    cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept:
+        """The last node whose first id is at most ms-seq, NULL when there is none.
+
+        rank becomes the number of undeleted entries in the blocks before it.
+        """
+        cdef Node* node = self.head
+        cdef Node* after
+        cdef int i
+        rank[0] = 0
+        for i in range(<int>self.height - 1, -1, -1):
+            after = node.levels[i].next
+            while after != NULL and not id_less(
+                    ms, seq, (<Block>after.block).first_ms, (<Block>after.block).first_seq):
+                rank[0] += node.levels[i].span
+                node = after
+                after = node.levels[i].next
+        return NULL if node == self.head else node
+
+    cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
+        """The node that holds the undeleted entry of this rank (from 0), NULL when past the end.
+
+        before becomes the number of undeleted entries in the blocks before it.
+        """
+        cdef Node* node = self.head
+        cdef int i
+        if rank >= self.live:
+            return NULL
+        before[0] = 0
+        for i in range(<int>self.height - 1, -1, -1):
+            while node.levels[i].next != NULL and before[0] + node.levels[i].span <= rank:
+                before[0] += node.levels[i].span
+                node = node.levels[i].next
+        return node
+
+    cdef void find_path(self, uint64_t ms, uint64_t seq, Node** path) noexcept:
+        """Per level the last node whose first id is below ms-seq (the head included)."""
+        cdef Node* node = self.head
+        cdef Node* after
+        cdef int i
+        for i in range(<int>self.height - 1, -1, -1):
+            after = node.levels[i].next
+            while after != NULL and id_less(
+                    (<Block>after.block).first_ms, (<Block>after.block).first_seq, ms, seq):
+                node = after
+                after = node.levels[i].next
+            path[i] = node
+
+    cdef int replace(self, Node* node, Block block) except -1:
+        """Put a block with the same ids but fewer undeleted entries in a node's place."""
+        cdef Node* path[HEIGHT_MAX]
+        cdef Block old = block_of(node)
+        cdef uint64_t gone = old.live - block.live
+        cdef Node* before
+        cdef uint32_t i
+        self.find_path(old.first_ms, old.first_seq, path)
+        for i in range(self.height):
+            before = node if i < node.height else path[i]
+            if before.levels[i].next != NULL:
+                before.levels[i].span -= gone
+            self.lower_last(i, old, gone)
+        Py_INCREF(block)
+        node.block = <PyObject*>block
+        self.live -= gone
+        Py_DECREF(old)
+        return 0
+
+    cdef inline void lower_last(self, uint32_t level, Block changed, uint64_t gone) noexcept:
+        """A level's last node stands behind the changed block: fewer entries are before it."""
+        cdef Block block
+        if self.last[level] != self.head:
+            block = block_of(self.last[level])
+            if id_less(changed.first_ms, changed.first_seq, block.first_ms, block.first_seq):
+                self.last_rank[level] -= gone
+
+    cdef int remove(self, Node* node) except -1:
+        """Take a node out of the middle."""
+        cdef Node* path[HEIGHT_MAX]
+        cdef Block block = block_of(node)
+        cdef uint64_t gone = block.live
+        cdef uint32_t i
+        if node == self.head.levels[0].next:
+            return self.drop_head()
+        self.find_path(block.first_ms, block.first_seq, path)
+        for i in range(self.height):
+            self.lower_last(i, block, gone)
+            if i < node.height:
+                if self.last[i] == node:
+                    self.last[i] = path[i]
+                    self.last_rank[i] -= path[i].levels[i].span
+                path[i].levels[i].next = node.levels[i].next
+                path[i].levels[i].span += node.levels[i].span
+            if path[i].levels[i].next != NULL:
+                path[i].levels[i].span -= gone
+        if node.levels[0].next != NULL:
+            node.levels[0].next.previous = node.previous
+        self.live -= gone
+        self.blocks -= 1
+        self.data_bytes -= block.data_size()
+        self.forget(node)
+        return 0
+
+    # ------------------------------------------------------------ for tests and tools
+
+    def __len__(self) -> int:
+        return self.blocks
+
+    def __iter__(self):
+        cdef Node* node = self.first()
+        found = []
+        while node != NULL:
+            found.append(block_of(node))
+            node = node.levels[0].next
+        return iter(found)
+
+    def find(self, uint64_t ms, uint64_t seq) -> tuple[Block, int] | None:
+        """The last block whose first id is at most ms-seq and the entries before that block."""
+        cdef uint64_t rank
+        cdef Node* node = self.seek(ms, seq, &rank)
+        return None if node == NULL else (block_of(node), rank)
+
+    def find_rank(self, uint64_t rank) -> tuple[Block, int] | None:
+        """The block that holds the entry of this rank and the entries before that block."""
+        cdef uint64_t before
+        cdef Node* node = self.seek_rank(rank, &before)
+        return None if node == NULL else (block_of(node), before)
+
+    def delete(self, uint64_t ms, uint64_t seq) -> bool:
+        """Delete one entry: its block is replaced, or removed with its last entry."""
+        cdef uint64_t rank
+        cdef Node* node = self.seek(ms, seq, &rank)
+        cdef Block block
+        if node == NULL:
+            return False
+        block = block_of(node).without(ms, seq)
+        if block is None:
+            return False
+        if block.live:
+            self.replace(node, block)
+        else:
+            self.remove(node)
+        return True
+
+    def check(self) -> None:
+        """Raise AssertionError when links, order, spans or totals are wrong."""
+        cdef Node* node
+        cdef Node* before
+        cdef uint64_t rank = 0
+        cdef uint64_t count = 0
+        cdef uint32_t i
+        ranks = {}
+        node = self.first()
+        before = NULL
+        while node != NULL:
+            assert node.previous == before
+            if before != NULL:
+                assert block_of(before).last_id < block_of(node).first_id
+            ranks[<size_t>node] = rank
+            rank += block_of(node).live
+            count += 1
+            before = node
+            node = node.levels[0].next
+        assert rank == self.live and count == self.blocks
+        assert self.end() == before
+        for i in range(self.height):
+            node = self.head
+            while node.levels[i].next != NULL:
+                here = 0 if node == self.head else ranks[<size_t>node]
+                assert node.levels[i].span == ranks[<size_t>node.levels[i].next] - here
+                node = node.levels[i].next
+            assert self.last[i] == node
+            assert self.last_rank[i] == (0 if node == self.head else ranks[<size_t>node])

@@ -1,0 +1,515 @@
+"""The snapshot file: a keyspace at one moment, as chunks of blocks and an index behind them.
+
+Blocks go into the file as they are in memory and come back the same; packing them into common
+chunks is what makes small streams cheap to store and to scan. The index is a footer, so that it can
+be written in one pass, and is read without the chunks: a reader plans with it and then fetches
+single chunks. Both are written in small steps, because the writer runs beside an event loop and
+must not keep the interpreter for long. The byte layout is in docs/formats.md.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+from zlib import crc32
+
+import msgpack  # type: ignore[import-untyped]
+import zstandard
+
+from millstream.errors import DataError
+from millstream.storage.disk import Bytes
+
+MAGIC = b"MILLSNAP"
+END_MAGIC = b"MILLSEND"
+CHUNK_MAGIC = b"CHNK"
+VERSION = 1
+HEADER_SIZE = 64
+TRAILER_SIZE = 40
+CHUNK_HEADER_SIZE = 16
+CHUNK_ENTRIES_MAX = 32_768
+CHUNK_BYTES_MAX = 4 << 20
+RESTORE = "nothing was changed; restore this file from a copy"
+
+_HEADER = struct.Struct("<8sII16sQQ12x")
+_TRAILER = struct.Struct("<QQIII")
+_CHUNK = struct.Struct("<4sIII")
+_META_INLINE_MAX = 512
+_SECTION_BYTES = 256 << 10
+_COMPRESS_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
+_SYNC_BYTES = 16 << 20  # a sync now and then keeps the last one, and the journal's, short
+
+
+class BlockLike(Protocol):
+    """What the snapshot needs of a block; it is not modified once captured."""
+
+    @property
+    def first_id(self) -> tuple[int, int]: ...
+    @property
+    def last_id(self) -> tuple[int, int]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def live(self) -> int: ...
+    def to_bytes(self) -> bytes: ...
+
+
+B = TypeVar("B", covariant=True)
+
+
+class BlockType(Protocol[B]):
+    """The class of blocks: reads a disk form, and tells how long the next one is."""
+
+    def from_bytes(self, data: memoryview, /) -> B: ...
+    def disk_size(self, data: memoryview, /) -> int: ...
+
+
+class CapturedLike(Protocol):
+    """One key as it was at the moment of the snapshot."""
+
+    @property
+    def db(self) -> int: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def meta(self) -> dict[str, Any]: ...
+    @property
+    def blocks(self) -> list[Any]: ...
+
+
+class Output(Protocol):
+    """Where a snapshot is written: an open `File` will do."""
+
+    name: str
+    size: int
+
+    def write(self, data: Bytes) -> None: ...
+    def sync(self) -> None: ...
+
+
+class Input(Protocol):
+    """Where a snapshot is read from: an open `File`, or anything that reads a range."""
+
+    name: str
+    size: int
+
+    def read_at(self, offset: int, length: int) -> bytes: ...
+
+
+class Piece(NamedTuple):
+    """A run of one stream's blocks inside one chunk; offset and length count unpacked bytes."""
+
+    chunk: int
+    offset: int
+    length: int
+    blocks: int
+    entries: int
+    min_ms: int
+    min_seq: int
+    max_ms: int
+    max_seq: int
+
+
+class Place(NamedTuple):
+    """Where in the file a compressed part lies; `items` are a chunk's entries, a section's keys."""
+
+    offset: int
+    length: int
+    raw_length: int
+    crc: int
+    items: int
+
+
+class KeyRecord(NamedTuple):
+    """One key in the index; its metadata is `meta`, or lies at `meta_place` in a chunk."""
+
+    db: int
+    key: bytes
+    kind: str
+    meta: dict[str, Any] | None
+    meta_place: tuple[int, int, int] | None
+    pieces: tuple[Piece, ...]
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+class _Run:
+    """The piece being built: blocks of the current key in the current chunk."""
+
+    def __init__(self, offset: int, block: BlockLike) -> None:
+        self.offset = offset
+        self.length = 0
+        self.blocks = 0
+        self.entries = 0
+        self.first_id = block.first_id
+        self.last_id = block.last_id
+
+
+class SnapshotWriter:
+    """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
+
+    `pause` is called between small pieces of work; a writer beside an event loop gives way there.
+    """
+
+    def __init__(
+        self,
+        file: Output,
+        *,
+        uuid: bytes,
+        created_ms: int,
+        seq: int,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._file = file
+        self._pause = pause
+        self._identity = {"uuid": uuid, "created_ms": created_ms, "seq": seq}
+        self._compressor = zstandard.ZstdCompressor(level=1)
+        # One of its own: a compressor has one state, and the open chunk's is in use.
+        self._index_compressor = zstandard.ZstdCompressor(level=1)
+        self._chunks: list[Place] = []
+        self._sections: list[tuple[Place, bytes]] = []
+        self._records: list[bytes] = []
+        self._records_bytes = 0
+        self._synced_size = 0
+        self.keys = 0
+        self.entries = 0
+        head = _HEADER.pack(MAGIC, VERSION, 0, uuid, created_ms, seq)
+        file.write(head + crc32(head).to_bytes(4, "little"))
+        self._begin_chunk()
+
+    def add(self, captured: CapturedLike) -> None:
+        """Write a key: its blocks into chunks, the rest into the index."""
+        meta: bytes | None = msgpack.packb(captured.meta)
+        place: tuple[int, int, int] | None = None
+        if meta is not None and len(meta) > _META_INLINE_MAX:
+            place = self._add_meta(meta)
+            meta = None
+        pieces = self._add_blocks(captured.blocks)
+        packed = (
+            b"\x96"  # an array of six; the metadata is packed already
+            + msgpack.packb(captured.db)
+            + msgpack.packb(captured.key)
+            + msgpack.packb(captured.kind)
+            + (b"\xc0" if meta is None else meta)
+            + msgpack.packb(place)
+            + msgpack.packb(pieces)
+        )
+        self._records.append(packed)
+        self._records_bytes += len(packed)
+        self.keys += 1
+        if self._records_bytes >= _SECTION_BYTES:
+            self._end_section()
+        self._pause()
+
+    def finish(self, global_meta: dict[str, Any]) -> None:
+        """Write what is open, and the footer; the file is not yet synced."""
+        self._end_chunk()
+        self._end_section()
+        footer_offset = offset = self._file.size
+        places = []
+        for place, data in self._sections:
+            self._file.write(data)
+            places.append(place._replace(offset=offset))
+            offset += len(data)
+        summary = msgpack.packb(
+            {
+                **self._identity,
+                "keys": self.keys,
+                "entries": self.entries,
+                "chunks": self._chunks,
+                "sections": places,
+                "global": global_meta,
+            }
+        )
+        packed = self._index_compressor.compress(summary)
+        self._file.write(packed)
+        footer_length = self._file.size - footer_offset
+        tail = _TRAILER.pack(footer_offset, footer_length, len(packed), len(summary), crc32(packed))
+        self._file.write(tail + crc32(tail).to_bytes(4, "little") + END_MAGIC)
+
+    def _add_meta(self, meta: bytes) -> tuple[int, int, int]:
+        if self._raw and self._raw + len(meta) > CHUNK_BYTES_MAX:
+            self._end_chunk()
+        place = (len(self._chunks), self._raw, len(meta))
+        self._put(meta)
+        return place
+
+    def _add_blocks(self, blocks: list[BlockLike]) -> list[Piece]:
+        pieces: list[Piece] = []
+        run: _Run | None = None
+        for block in blocks:
+            if self._chunk_count >= CHUNK_ENTRIES_MAX or self._raw >= CHUNK_BYTES_MAX:
+                if run is not None:
+                    pieces.append(self._end_run(run))
+                    run = None
+                self._end_chunk()
+            if run is None:
+                run = _Run(self._raw, block)
+            self._add_block(run, block)
+            self._pause()
+        if run is not None:
+            pieces.append(self._end_run(run))
+        return pieces
+
+    def _add_block(self, run: _Run, block: BlockLike) -> None:
+        data = block.to_bytes()
+        self._put(data)
+        run.length += len(data)
+        run.blocks += 1
+        run.entries += block.live
+        run.last_id = block.last_id
+        self._chunk_count += block.count
+
+    def _end_run(self, run: _Run) -> Piece:
+        self.entries += run.entries
+        self._chunk_entries += run.entries
+        return Piece(
+            len(self._chunks),
+            run.offset,
+            run.length,
+            run.blocks,
+            run.entries,
+            *run.first_id,
+            *run.last_id,
+        )
+
+    def _begin_chunk(self) -> None:
+        self._packing = self._compressor.compressobj()
+        self._packed: list[bytes] = []
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._raw = 0
+        self._chunk_count = 0
+        self._chunk_entries = 0
+
+    def _put(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self._raw += len(data)
+        if self._waiting_bytes >= _COMPRESS_BYTES:
+            self._compress_waiting()
+
+    def _compress_waiting(self) -> None:
+        self._packed.append(self._packing.compress(b"".join(self._waiting)))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    def _end_chunk(self) -> None:
+        if not self._raw:
+            return
+        self._compress_waiting()
+        self._packed.append(self._packing.flush())
+        length = crc = 0
+        for part in self._packed:
+            length += len(part)
+            crc = crc32(part, crc)
+        self._chunks.append(Place(self._file.size, length, self._raw, crc, self._chunk_entries))
+        self._file.write(_CHUNK.pack(CHUNK_MAGIC, length, self._raw, crc))
+        for part in self._packed:
+            if part:
+                self._file.write(part)
+        if self._file.size - self._synced_size >= _SYNC_BYTES:
+            self._file.sync()
+            self._synced_size = self._file.size
+        self._begin_chunk()
+
+    def _end_section(self) -> None:
+        if not self._records:
+            return
+        raw = msgpack.Packer().pack_array_header(len(self._records)) + b"".join(self._records)
+        packed = self._index_compressor.compress(raw)
+        place = Place(0, len(packed), len(raw), crc32(packed), len(self._records))
+        self._sections.append((place, packed))
+        self._records = []
+        self._records_bytes = 0
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the end of the footer says about the whole file."""
+
+    uuid: bytes
+    created_ms: int
+    seq: int
+    keys: int
+    entries: int
+    chunks: tuple[Place, ...]
+    sections: tuple[Place, ...]
+    global_meta: dict[str, Any]
+
+
+class SnapshotReader:
+    """Reads a snapshot's index, and single chunks of it.
+
+    Opening reads header, trailer and summary only. DataError names the file and the offset of what
+    does not fit; a file that was not finished has no trailer and is refused.
+    """
+
+    def __init__(self, file: Input) -> None:
+        self._file = file
+        self.name = file.name
+        identity = self._read_header()
+        self.summary = self._read_summary()
+        if identity != (self.summary.uuid, self.summary.created_ms, self.summary.seq):
+            raise self._damage(0, "header and footer are of different snapshots")
+        self._unpacked = (-1, memoryview(b""))
+
+    def records(self, section: int) -> list[KeyRecord]:
+        """The key records of one section of the index."""
+        place = self.summary.sections[section]
+        data = self._unpack(place.offset, self._read(place.offset, place.length), place)
+        try:
+            rows = msgpack.unpackb(data)
+            return [
+                KeyRecord(db, key, kind, meta, at, tuple(Piece(*piece) for piece in pieces))
+                for db, key, kind, meta, at, pieces in rows
+            ]
+        except (ValueError, TypeError) as error:
+            raise self._damage(place.offset, f"the index cannot be read ({error})") from None
+
+    def chunk(self, number: int) -> memoryview:
+        """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
+        if self._unpacked[0] != number:
+            self._unpacked = (number, self._read_chunk(number))
+        return self._unpacked[1]
+
+    def meta(self, record: KeyRecord) -> dict[str, Any]:
+        if record.meta_place is None:
+            return record.meta or {}
+        chunk, offset, length = record.meta_place
+        data = self._slice(chunk, offset, length)
+        try:
+            meta: dict[str, Any] = msgpack.unpackb(data)
+        except ValueError as error:
+            raise self._bad_piece(chunk, offset, str(error)) from None
+        return meta
+
+    def blocks(self, record: KeyRecord, block_type: BlockType[B]) -> Iterator[B]:
+        """The blocks of a key in order."""
+        for piece in record.pieces:
+            data = self._slice(piece.chunk, piece.offset, piece.length)
+            at = 0
+            for _ in range(piece.blocks):
+                try:
+                    size = block_type.disk_size(data[at:])
+                    yield block_type.from_bytes(data[at : at + size])
+                except ValueError as error:
+                    raise self._bad_piece(piece.chunk, piece.offset + at, str(error)) from None
+                at += size
+            if at != piece.length:
+                raise self._bad_piece(piece.chunk, piece.offset + at, "a piece has another length")
+
+    def check(self) -> None:
+        """Read every part of the file once; DataError at the first that does not fit."""
+        for number in range(len(self.summary.chunks)):
+            self._read_chunk(number)
+        for section in range(len(self.summary.sections)):
+            self.records(section)
+
+    def _read_header(self) -> tuple[bytes, int, int]:
+        head = self._read(0, HEADER_SIZE)
+        magic, version, flags, uuid, created_ms, seq = _HEADER.unpack_from(head)
+        if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
+            raise self._damage(0, "the header is not that of a snapshot")
+        if version != VERSION or flags:
+            raise DataError(f"{self.name} has format {version}, which this version does not know")
+        return uuid, created_ms, seq
+
+    def _read_summary(self) -> Summary:
+        start = self._file.size - TRAILER_SIZE
+        tail = self._read(start, TRAILER_SIZE)
+        if tail[32:] != END_MAGIC or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
+            raise self._damage(start, "the end is not that of a finished snapshot")
+        offset, length, packed_length, raw_length, crc = _TRAILER.unpack_from(tail)
+        if offset + length != start or packed_length > length:
+            raise self._damage(start, "the footer is not where the trailer says")
+        place = Place(start - packed_length, packed_length, raw_length, crc, 0)
+        data = self._unpack(place.offset, self._read(place.offset, place.length), place)
+        try:
+            summary = _parse_summary(msgpack.unpackb(data))
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._damage(place.offset, f"the summary cannot be read ({error})") from None
+        self._check_tiling(summary, offset, place.offset)
+        return summary
+
+    def _check_tiling(self, summary: Summary, footer: int, end: int) -> None:
+        """No byte lies between the parts, so none can change unnoticed."""
+        position = HEADER_SIZE
+        for chunk in summary.chunks:
+            if chunk.offset != position:
+                raise self._damage(position, "chunks do not follow one another")
+            position += CHUNK_HEADER_SIZE + chunk.length
+        if position != footer:
+            raise self._damage(position, "the footer does not follow the chunks")
+        for section in summary.sections:
+            if section.offset != position:
+                raise self._damage(position, "sections do not follow one another")
+            position += section.length
+        if position != end:
+            raise self._damage(position, "the summary does not follow the index")
+
+    def _read_chunk(self, number: int) -> memoryview:
+        place = self.summary.chunks[number]
+        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
+        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
+        if _CHUNK.unpack_from(data) != expected:
+            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
+        view = memoryview(data)[CHUNK_HEADER_SIZE:]
+        return memoryview(self._unpack(place.offset, view, place))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or offset + length > self._file.size:
+            raise self._damage(self._file.size, "the file is too short")
+        try:
+            data = self._file.read_at(offset, length)
+        except OSError as error:
+            raise DataError(
+                f"{self.name} cannot be read at offset {offset} ({error.strerror}); {RESTORE}"
+            ) from error
+        if len(data) != length:
+            raise self._damage(offset + len(data), "the file is too short")
+        return data
+
+    def _unpack(self, offset: int, data: Bytes, place: Place) -> bytes:
+        if crc32(data) != place.crc:
+            raise self._damage(offset, "the checksum does not fit")
+        try:
+            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=place.raw_length)
+        except zstandard.ZstdError as error:
+            raise self._damage(offset, f"it cannot be unpacked ({error})") from None
+        if len(raw) != place.raw_length:
+            raise self._damage(offset, "it has another length than the index says")
+        return raw
+
+    def _slice(self, chunk: int, offset: int, length: int) -> memoryview:
+        if not 0 <= chunk < len(self.summary.chunks):
+            raise self._damage(self._file.size, f"the index names a chunk {chunk}")
+        data = self.chunk(chunk)[offset : offset + length]
+        if len(data) != length:
+            raise self._bad_piece(chunk, offset, "a piece passes the chunk's end")
+        return data
+
+    def _bad_piece(self, chunk: int, offset: int, reason: str) -> DataError:
+        at = self.summary.chunks[chunk].offset
+        return self._damage(at, f"in chunk {chunk} at unpacked byte {offset}: {reason}")
+
+    def _damage(self, offset: int, reason: str) -> DataError:
+        return DataError(f"{self.name} is damaged at offset {offset}: {reason}; {RESTORE}")
+
+
+def _parse_summary(fields: dict[str, Any]) -> Summary:
+    return Summary(
+        uuid=fields["uuid"],
+        created_ms=fields["created_ms"],
+        seq=fields["seq"],
+        keys=fields["keys"],
+        entries=fields["entries"],
+        chunks=tuple(Place(*row) for row in fields["chunks"]),
+        sections=tuple(Place(*row) for row in fields["sections"]),
+        global_meta=fields["global"],
+    )

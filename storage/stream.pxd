@@ -1,0 +1,70 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId
+from millstream.storage.block cimport Block, Cursor, Entry, IdText, OpenBlock, View
+from millstream.storage.group cimport Group
+from millstream.storage.skiplist cimport Node, SkipList
+
+
+cdef struct Walk:
+    Node* node
+    bint in_tail
+    bint valid
+    View view
+    Cursor cursor
+
+
+cdef class Stream:
+    cdef SkipList sealed
+    cdef OpenBlock tail
+    cdef readonly uint64_t length
+    cdef public uint64_t last_ms
+    cdef public uint64_t last_seq
+    cdef uint64_t head_ms
+    cdef uint64_t head_seq
+    cdef uint64_t head_gone
+    cdef public uint64_t max_evicted_ms
+    cdef public uint64_t max_evicted_seq
+    cdef public uint64_t max_deleted_ms
+    cdef public uint64_t max_deleted_seq
+    cdef public uint64_t entries_added
+    cdef readonly uint64_t entries_evicted
+    cdef readonly uint64_t entries_deleted
+    cdef public uint64_t incarnation
+    cdef public uint64_t capture_mark
+    cdef readonly dict groups
+
+    cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1
+    cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
+                    uint32_t node_entries, uint32_t node_bytes) except -1
+    cdef bint first_entry(self, EntryId* out) noexcept
+    cdef bint last_entry(self, EntryId* out) noexcept
+    cdef bint has_newer(self, uint64_t ms, uint64_t seq) noexcept
+    cdef uint64_t rank_of(self, uint64_t ms, uint64_t seq) noexcept
+    cdef bint nth(self, uint64_t rank, EntryId* out) noexcept
+    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq) noexcept
+    cdef int64_t encode_range(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                              uint64_t end_seq, uint64_t limit, bint dotted,
+                              Py_ssize_t full_size, EntryId* last) except -1
+    cdef int64_t encode_reverse(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq, uint64_t limit, bint dotted,
+                                Py_ssize_t full_size, EntryId* last) except -1
+    cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept
+    cdef bint walk_next(self, Walk* walk) noexcept
+    cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept
+    cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
+    cdef uint64_t evict_all(self) except? 0xffffffffffffffff
+    cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept
+    cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
+    cpdef Group group(self, bytes name)
+    cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
+    cpdef bint drop_group(self, bytes name)
+    cdef seal(self)
+    cdef inline Node* head_node(self) noexcept
+    cdef inline bint has_tail(self) noexcept
+    cdef inline uint64_t sealed_live(self) noexcept
+    cdef void enter_tail(self, Walk* walk) noexcept
+    cdef inline void walk_block(self, Walk* walk) noexcept
+    cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1

@@ -1,0 +1,722 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""One stream: sealed blocks in a skiplist, the open block at the end, counters and groups.
+
+Everything happens at the two ends, except reading and single deletions. Eviction drops whole blocks
+from the head; when the first kept entry lies inside a block, the block stays as it is and `head`,
+the first kept id, hides what is before it (sealed blocks are never modified). `head_gone` counts
+the undeleted entries hidden so in the first block. A stream emptied by eviction keeps its last id,
+its groups and its counters.
+
+The counters serve later readers too: `entries_added` and `max_deleted` are Redis', and
+`max_evicted`, the greatest id that eviction (not XDEL) removed, is how a reader is told of a gap.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+cimport cython
+
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, id_less
+from millstream.storage.block cimport (
+    Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index, cursor_next,
+    cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_find,
+    view_last_live_before, view_live_before, view_nth_live,
+)
+from millstream.storage.group cimport Group
+from millstream.storage.skiplist cimport Node, SkipList, block_of
+
+from millstream.errors import CommandError
+
+cdef uint64_t MAX = 0xffffffffffffffffULL
+EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
+
+
+cdef list nodes_of(const View* view, uint64_t hidden):
+    """Each node of a block as (first id behind it, its last id, its entries that are not hidden)."""
+    cdef Cursor cursor
+    cdef uint32_t i
+    cdef uint32_t end
+    cdef uint64_t before = hidden
+    cdef uint64_t live
+    found = []
+    for i in range(view.node_count):
+        end = view.nodes[i] if i + 1 < view.node_count else view.count
+        cursor_to_index(&cursor, view, end - 1)
+        cursor_next(&cursor, view)
+        last = (cursor.entry.ms, cursor.entry.seq)
+        if last[1] < MAX:
+            behind = (last[0], last[1] + 1)
+        else:
+            behind = (last[0] + 1, 0) if last[0] < MAX else last
+        live = view_live_before(view, behind[0], behind[1])
+        if live >= before:
+            found.append((behind, last, live - before))
+            before = live
+    return found
+
+
+@cython.no_gc
+cdef class Stream:
+    """An append-only log of entries in id order."""
+
+    def __init__(self, uint64_t incarnation=0):
+        self.incarnation = incarnation
+        self.groups = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    # ------------------------------------------------------------ append
+
+    cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1:
+        """The id an entry added now gets: the draft reuses the last ms when the clock is behind."""
+        if now_ms > self.last_ms:
+            out.ms = now_ms
+            out.seq = 0
+        elif self.last_seq < MAX:
+            out.ms = self.last_ms
+            out.seq = self.last_seq + 1
+        elif self.last_ms < MAX:
+            out.ms = self.last_ms + 1
+            out.seq = 0
+        else:
+            raise CommandError(EXHAUSTED)
+        return 0
+
+    cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
+                    uint32_t node_entries, uint32_t node_bytes) except -1:
+        """Add one entry of `count` words; its id is above the last id."""
+        cdef uint64_t payload = payload_of(items, count)
+        if self.tail is None:
+            self.tail = OpenBlock.__new__(OpenBlock)
+        if self.length == 0:
+            # Nothing is left to hide, and this id may be below what an eviction named.
+            self.head_ms = self.head_seq = 0
+        if not self.tail.place(payload, node_entries, node_bytes):
+            self.seal()
+            self.tail.place(payload, node_entries, node_bytes)
+        self.tail.append(ms, seq, items, count, payload)
+        self.last_ms = ms
+        self.last_seq = seq
+        self.length += 1
+        self.entries_added += 1
+        return 0
+
+    cdef seal(self):
+        if self.tail.live:
+            if self.sealed is None:
+                self.sealed = SkipList.__new__(SkipList)
+            self.sealed.push(self.tail.freeze())
+        self.tail.reset()
+
+    # ------------------------------------------------------------ places
+
+    cdef inline Node* head_node(self) noexcept:
+        return NULL if self.sealed is None else self.sealed.first()
+
+    cdef inline bint has_tail(self) noexcept:
+        return self.tail is not None and self.tail.count > 0
+
+    cdef inline uint64_t sealed_live(self) noexcept:
+        return 0 if self.sealed is None else self.sealed.live
+
+    cdef bint first_entry(self, EntryId* out) noexcept:
+        """The id of the oldest entry; False when there is none."""
+        cdef Walk walk
+        self.walk_start(&walk, 0, 0)
+        if not self.walk_next(&walk):
+            return False
+        out.ms = walk.cursor.entry.ms
+        out.seq = walk.cursor.entry.seq
+        return True
+
+    cdef bint last_entry(self, EntryId* out) noexcept:
+        """The id of the newest entry; False when there is none."""
+        if self.length == 0:
+            return False
+        return self.nth(self.length - 1, out)
+
+    cdef bint has_newer(self, uint64_t ms, uint64_t seq) noexcept:
+        """Whether an entry with an id above ms-seq exists."""
+        cdef Walk walk
+        if self.length == 0 or not id_less(ms, seq, self.last_ms, self.last_seq):
+            return False
+        if seq < MAX:
+            self.walk_start(&walk, ms, seq + 1)
+        else:
+            self.walk_start(&walk, ms + 1, 0)
+        return self.walk_next(&walk)
+
+    cdef uint64_t rank_of(self, uint64_t ms, uint64_t seq) noexcept:
+        """How many entries have an id below ms-seq."""
+        cdef uint64_t rank = 0
+        cdef Node* node
+        cdef View view
+        if not id_less(self.head_ms, self.head_seq, ms, seq):
+            return 0
+        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
+            rank = self.sealed_live()
+            self.tail.view(&view)
+            return rank + view_live_before(&view, ms, seq) - self.head_gone
+        if self.sealed is None:
+            return 0
+        node = self.sealed.seek(ms, seq, &rank)
+        if node == NULL:
+            return 0
+        block_of(node).view(&view)
+        rank += view_live_before(&view, ms, seq)
+        return rank - self.head_gone if rank > self.head_gone else 0
+
+    cdef bint nth(self, uint64_t rank, EntryId* out) noexcept:
+        """The id of the entry with this rank, 0 being the oldest."""
+        cdef uint64_t before = 0
+        cdef Node* node
+        cdef View view
+        cdef Entry entry
+        if rank >= self.length:
+            return False
+        rank += self.head_gone
+        if rank >= self.sealed_live():
+            before = self.sealed_live()
+            self.tail.view(&view)
+        else:
+            node = self.sealed.seek_rank(rank, &before)
+            block_of(node).view(&view)
+        if not view_nth_live(&view, 0, 0, rank - before, &entry):
+            return False
+        out.ms = entry.ms
+        out.seq = entry.seq
+        return True
+
+    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq) noexcept:
+        """How many entries have start <= id <= end."""
+        cdef uint64_t past
+        if id_less(end_ms, end_seq, ms, seq):
+            return 0
+        if end_seq == MAX and end_ms == MAX:
+            past = self.length
+        elif end_seq == MAX:
+            past = self.rank_of(end_ms + 1, 0)
+        else:
+            past = self.rank_of(end_ms, end_seq + 1)
+        return past - self.rank_of(ms, seq)
+
+    cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept:
+        """The entry with exactly this id, and a view of its block."""
+        cdef uint64_t rank
+        cdef Node* node
+        if id_less(ms, seq, self.head_ms, self.head_seq):
+            return False
+        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
+            self.tail.view(view)
+            return view_find(view, ms, seq, out)
+        if self.sealed is None:
+            return False
+        node = self.sealed.seek(ms, seq, &rank)
+        if node == NULL:
+            return False
+        block_of(node).view(view)
+        return view_find(view, ms, seq, out)
+
+    # ------------------------------------------------------------ walking
+
+    cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept:
+        """Stand before the first entry with an id of at least ms-seq.
+
+        A walk is valid while nothing changes the stream.
+        """
+        cdef uint64_t rank
+        if id_less(ms, seq, self.head_ms, self.head_seq):
+            ms = self.head_ms
+            seq = self.head_seq
+        walk.valid = True
+        walk.in_tail = False
+        walk.node = NULL
+        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
+            self.enter_tail(walk)
+        elif self.head_node() != NULL:
+            walk.node = self.sealed.seek(ms, seq, &rank)
+            if walk.node == NULL:
+                walk.node = self.sealed.first()
+            block_of(walk.node).view(&walk.view)
+        else:
+            self.enter_tail(walk)
+        if walk.valid:
+            cursor_seek(&walk.cursor, &walk.view, ms, seq)
+
+    cdef void enter_tail(self, Walk* walk) noexcept:
+        walk.in_tail = True
+        walk.node = NULL
+        walk.valid = self.has_tail()
+        if walk.valid:
+            self.tail.view(&walk.view)
+            cursor_start(&walk.cursor, &walk.view)
+
+    cdef bint walk_next(self, Walk* walk) noexcept:
+        """Step to the next undeleted entry (walk.cursor.entry); False at the end."""
+        while walk.valid:
+            while cursor_next(&walk.cursor, &walk.view):
+                if not walk.cursor.entry.deleted:
+                    return True
+            self.walk_block(walk)
+        return False
+
+    cdef inline void walk_block(self, Walk* walk) noexcept:
+        if walk.in_tail:
+            walk.valid = False
+            return
+        walk.node = walk.node.levels[0].next
+        if walk.node == NULL:
+            self.enter_tail(walk)
+        else:
+            block_of(walk.node).view(&walk.view)
+            cursor_start(&walk.cursor, &walk.view)
+
+    cdef int64_t encode_range(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                              uint64_t end_seq, uint64_t limit, bint dotted,
+                              Py_ssize_t full_size, EntryId* last) except -1:
+        """Encode up to `limit` entries with start <= id <= end as reply elements, oldest first,
+        until `out` has reached full_size; returns how many, and the id of the last in `last`."""
+        cdef Walk walk
+        cdef IdText id_text
+        cdef uint64_t done = 0
+        cdef uint64_t made
+        id_text.size = 0
+        id_text.dotted = dotted
+        if id_less(ms, seq, self.head_ms, self.head_seq):
+            ms = self.head_ms
+            seq = self.head_seq
+        self.walk_start(&walk, ms, seq)
+        while walk.valid and done < limit and out.size < full_size and not id_less(
+                end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
+            made = encode_forward(out, &walk.view, ms, seq, end_ms, end_seq, limit - done,
+                                  full_size, &id_text, last)
+            done += made
+            self.walk_block(&walk)
+        return <int64_t>done
+
+    cdef int64_t encode_reverse(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq, uint64_t limit, bint dotted,
+                                Py_ssize_t full_size, EntryId* last) except -1:
+        """As encode_range, newest first."""
+        cdef IdText id_text
+        cdef Node* node
+        cdef View view
+        cdef uint64_t rank
+        cdef uint64_t done = 0
+        id_text.size = 0
+        id_text.dotted = dotted
+        if id_less(ms, seq, self.head_ms, self.head_seq):
+            ms = self.head_ms
+            seq = self.head_seq
+        if self.has_tail() and not id_less(
+                end_ms, end_seq, self.tail.first_ms, self.tail.first_seq):
+            self.tail.view(&view)
+            done = encode_backward(
+                out, &view, ms, seq, end_ms, end_seq, limit, full_size, &id_text, last)
+        if self.sealed is None:
+            return <int64_t>done
+        node = self.sealed.seek(end_ms, end_seq, &rank)
+        while node != NULL and done < limit and out.size < full_size:
+            block_of(node).view(&view)
+            if id_less(view.last_ms, view.last_seq, ms, seq):
+                break
+            done += encode_backward(
+                out, &view, ms, seq, end_ms, end_seq, limit - done, full_size, &id_text, last)
+            node = node.previous
+        return <int64_t>done
+
+    def blocks_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                       uint64_t end_seq) -> list[Block]:
+        """Immutable blocks that hold every entry with start <= id <= end, in order. The open
+        block is copied; hidden and deleted entries are among them, `first_kept` cuts the former."""
+        cdef Walk walk
+        cdef list found = []
+        self.walk_start(&walk, ms, seq)
+        while walk.valid and not id_less(
+                end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
+            found.append(self.tail.freeze() if walk.in_tail else block_of(walk.node))
+            self.walk_block(&walk)
+        return found
+
+    # ------------------------------------------------------------ eviction and deletion
+
+    cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
+        """Evict every entry with an id below ms-seq; returns how many."""
+        cdef uint64_t evicted = 0
+        cdef Node* node
+        cdef View view
+        if not id_less(self.head_ms, self.head_seq, ms, seq):
+            return 0
+        node = self.head_node()
+        while node != NULL:
+            block_of(node).view(&view)
+            if not id_less(view.first_ms, view.first_seq, ms, seq):
+                break
+            evicted += self.evict_in(&view, ms, seq)
+            if self.head_gone < view.live:
+                break
+            self.head_gone = 0
+            self.sealed.drop_head()
+            node = self.head_node()
+        if node == NULL and self.has_tail() and id_less(
+                self.tail.first_ms, self.tail.first_seq, ms, seq):
+            self.tail.view(&view)
+            evicted += self.evict_in(&view, ms, seq)
+            if self.head_gone == view.live:
+                self.head_gone = 0
+                self.tail.reset()
+        self.head_ms = ms
+        self.head_seq = seq
+        self.length -= evicted
+        self.entries_evicted += evicted
+        return evicted
+
+    cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept:
+        """Hide the entries of the first block below ms-seq; returns how many more than before."""
+        cdef Entry entry
+        cdef uint64_t before = self.head_gone
+        self.head_gone = view_live_before(view, ms, seq)
+        if (self.head_gone > before and view_last_live_before(view, ms, seq, &entry)
+                and id_less(self.max_evicted_ms, self.max_evicted_seq, entry.ms, entry.seq)):
+            self.max_evicted_ms = entry.ms
+            self.max_evicted_seq = entry.seq
+        return self.head_gone - before
+
+    cdef uint64_t evict_all(self) except? 0xffffffffffffffff:
+        """Evict every entry, the one with the last possible id too; returns how many."""
+        cdef EntryId last
+        cdef uint64_t evicted = self.length
+        if evicted:
+            self.last_entry(&last)
+            self.max_evicted_ms = last.ms
+            self.max_evicted_seq = last.seq
+        self.sealed = None
+        if self.tail is not None:
+            self.tail.reset()
+        self.head_ms, self.head_seq = self.past_end()
+        self.head_gone = 0
+        self.length = 0
+        self.entries_evicted += evicted
+        return evicted
+
+    cdef bint delete(self, uint64_t ms, uint64_t seq) except -1:
+        """Delete one entry (XDEL); False when there is none with this id."""
+        cdef uint64_t rank
+        cdef Node* node
+        if id_less(ms, seq, self.head_ms, self.head_seq):
+            return False
+        if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
+            if not self.tail.delete(ms, seq):
+                return False
+            if self.tail.live == (self.head_gone if self.head_node() == NULL else 0):
+                self.tail.reset()
+                self.head_gone = 0 if self.head_node() == NULL else self.head_gone
+        else:
+            if self.sealed is None:
+                return False
+            node = self.sealed.seek(ms, seq, &rank)
+            if node == NULL or not self.delete_in(node, ms, seq):
+                return False
+        self.length -= 1
+        self.entries_deleted += 1
+        if id_less(self.max_deleted_ms, self.max_deleted_seq, ms, seq):
+            self.max_deleted_ms = ms
+            self.max_deleted_seq = seq
+        return True
+
+    cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1:
+        cdef Block block = block_of(node).without(ms, seq)
+        cdef uint64_t hidden = self.head_gone if node == self.sealed.first() else 0
+        if block is None:
+            return False
+        if block.live > hidden:
+            self.sealed.replace(node, block)
+            return True
+        if hidden:
+            self.head_gone = 0
+        self.sealed.remove(node)
+        return True
+
+    # ------------------------------------------------------------ where to trim
+
+    def boundary_for_length(self, uint64_t keep) -> tuple[int, int] | None:
+        """The first id to keep so that `keep` entries stay; None when no more than that exist."""
+        cdef EntryId found
+        if self.length <= keep:
+            return None
+        if keep == 0:
+            return self.past_end()
+        self.nth(self.length - keep, &found)
+        return found.ms, found.seq
+
+    def past_end(self) -> tuple[int, int]:
+        """The id right above the last one: keeping from here keeps nothing."""
+        if self.last_seq < MAX:
+            return self.last_ms, self.last_seq + 1
+        # At the very last id there is none above; the last entry then stays.
+        if self.last_ms < MAX:
+            return self.last_ms + 1, 0
+        return MAX, MAX
+
+    def boundary_by_nodes(self, keep, minid, uint64_t limit) -> tuple[int, int] | None:
+        """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
+        or while all their ids are below `minid`; at most `limit` entries, 0 for any number.
+
+        One of keep and minid is given. None when nothing is to go.
+        """
+        cdef Node* node = self.head_node()
+        cdef View view
+        cdef uint64_t removed = 0
+        cdef uint64_t live
+        cdef uint64_t hidden = self.head_gone
+        boundary = None
+        while True:
+            if node != NULL:
+                block_of(node).view(&view)
+            elif self.has_tail():
+                self.tail.view(&view)
+            else:
+                return boundary
+            for behind, last, live in nodes_of(&view, hidden):
+                if keep is not None and self.length - removed - live < <uint64_t>keep:
+                    return boundary
+                if minid is not None and last >= minid:
+                    return boundary
+                if limit and removed + live > limit:
+                    return boundary
+                if live:
+                    removed += live
+                    boundary = behind
+            if node == NULL:
+                return boundary
+            hidden = 0
+            node = node.levels[0].next
+
+    # ------------------------------------------------------------ groups
+
+    cpdef Group group(self, bytes name):
+        """The group of this name or None."""
+        return self.groups.get(name)
+
+    cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
+        """Add a group that will read what comes after ms-seq. One that starts at 0 is told of
+        evictions after its creation only."""
+        cdef Group group = Group(name, ms, seq, now_ms)
+        if ms == 0 and seq == 0:
+            group.gap_floor_ms = self.max_evicted_ms
+            group.gap_floor_seq = self.max_evicted_seq
+        self.groups[name] = group
+        return group
+
+    cpdef bint drop_group(self, bytes name):
+        """Remove a group with all it knows; False when there is none."""
+        return self.groups.pop(name, None) is not None
+
+    # ------------------------------------------------------------ Python's view
+
+    def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
+                     uint32_t node_entries=100, uint32_t node_bytes=4096) -> None:
+        """Add one entry given as bytes, field, value, ...; its id must be above the last."""
+        cdef Slice[128] items
+        cdef Py_ssize_t i
+        cdef bytes word
+        if len(words) > 128 or len(words) % 2 or not words:
+            raise ValueError("1 to 64 fields with a value each")
+        if not id_less(self.last_ms, self.last_seq, ms, seq):
+            raise ValueError("ids must rise")
+        for i in range(len(words)):
+            word = words[i]
+            items[i].ptr = word
+            items[i].size = len(word)
+        self.append(ms, seq, items, len(words), node_entries, node_bytes)
+
+    def upcoming_id(self, uint64_t now_ms) -> tuple[int, int]:
+        """The id an entry added at this time would get."""
+        cdef EntryId found
+        self.next_id(now_ms, &found)
+        return found.ms, found.seq
+
+    def evict(self, uint64_t ms, uint64_t seq) -> int:
+        """Evict every entry with an id below ms-seq; returns how many."""
+        return self.evict_before(ms, seq)
+
+    def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
+        """Delete one entry."""
+        return self.delete(ms, seq)
+
+    def range(self, uint64_t ms=0, uint64_t seq=0, end=None, limit=None) -> list:
+        """Entries as (ms, seq, [field, value, ...]), oldest first."""
+        cdef Walk walk
+        end = end or (MAX, MAX)
+        found = []
+        self.walk_start(&walk, ms, seq)
+        while (limit is None or len(found) < limit) and self.walk_next(&walk):
+            if (walk.cursor.entry.ms, walk.cursor.entry.seq) > end:
+                break
+            found.append((walk.cursor.entry.ms, walk.cursor.entry.seq,
+                          entry_words(&walk.cursor.entry)))
+        return found
+
+    def rank(self, uint64_t ms, uint64_t seq) -> int:
+        """How many entries have an id below ms-seq."""
+        return self.rank_of(ms, seq)
+
+    def id_at(self, uint64_t rank) -> tuple[int, int] | None:
+        """The id of the entry with this rank, 0 being the oldest."""
+        cdef EntryId found
+        return (found.ms, found.seq) if self.nth(rank, &found) else None
+
+    def count(self, uint64_t ms, uint64_t seq, uint64_t end_ms, uint64_t end_seq) -> int:
+        """How many entries have start <= id <= end."""
+        return self.count_between(ms, seq, end_ms, end_seq)
+
+    def encode(self, uint64_t ms, uint64_t seq, uint64_t end_ms, uint64_t end_seq,
+               uint64_t limit, bint dotted=False, bint reverse=False) -> tuple[int, bytes]:
+        """Entries as RESP elements: (how many, bytes)."""
+        cdef Output out = Output()
+        cdef EntryId last
+        if reverse:
+            made = self.encode_reverse(
+                out, ms, seq, end_ms, end_seq, limit, dotted, PY_SSIZE_T_MAX, &last)
+        else:
+            made = self.encode_range(
+                out, ms, seq, end_ms, end_seq, limit, dotted, PY_SSIZE_T_MAX, &last)
+        return made, out.take()
+
+    @property
+    def last_id(self) -> tuple[int, int]:
+        """The last id ever generated."""
+        return self.last_ms, self.last_seq
+
+    @property
+    def visible_end(self) -> tuple[int, int]:
+        """Reads stop here. Today always the last id."""
+        return self.last_ms, self.last_seq
+
+    @property
+    def max_evicted_id(self) -> tuple[int, int]:
+        return self.max_evicted_ms, self.max_evicted_seq
+
+    @property
+    def max_deleted_id(self) -> tuple[int, int]:
+        return self.max_deleted_ms, self.max_deleted_seq
+
+    @property
+    def first_kept(self) -> tuple[int, int]:
+        """Entries below this id are hidden (evicted from inside a block)."""
+        return self.head_ms, self.head_seq
+
+    @property
+    def first_id(self) -> tuple[int, int] | None:
+        """The id of the oldest entry, None when empty."""
+        cdef EntryId found
+        return (found.ms, found.seq) if self.first_entry(&found) else None
+
+    @property
+    def newest_id(self) -> tuple[int, int] | None:
+        """The id of the newest entry, None when empty."""
+        cdef EntryId found
+        return (found.ms, found.seq) if self.last_entry(&found) else None
+
+    @property
+    def block_count(self) -> int:
+        return (0 if self.sealed is None else self.sealed.blocks) + self.has_tail()
+
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate of the memory it takes: data, tables, objects, groups."""
+        total = 320
+        if self.sealed is not None:
+            total += 300 + self.sealed.data_bytes + self.sealed.blocks * 170
+        if self.tail is not None:
+            total += 160 + self.tail.capacity + 4 * (
+                self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
+        for group in self.groups.values():
+            total += group.memory_bytes
+        return total
+
+    def dump(self) -> tuple[dict, list[Block]]:
+        """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream)."""
+        cdef Node* node = self.head_node()
+        cdef list blocks = []
+        while node != NULL:
+            blocks.append(block_of(node))
+            node = node.levels[0].next
+        if self.has_tail():
+            blocks.append(self.tail.freeze())
+        return {
+            "length": self.length,
+            "last_id": [self.last_ms, self.last_seq],
+            "first_kept": [self.head_ms, self.head_seq],
+            "max_evicted": [self.max_evicted_ms, self.max_evicted_seq],
+            "max_deleted": [self.max_deleted_ms, self.max_deleted_seq],
+            "entries_added": self.entries_added,
+            "entries_evicted": self.entries_evicted,
+            "entries_deleted": self.entries_deleted,
+            "incarnation": self.incarnation,
+            "groups": [group.dump() for group in self.groups.values()],
+            "producers": {},
+        }, blocks
+
+    @staticmethod
+    def load(meta, blocks, uint64_t now_ms) -> Stream:
+        """Make a stream of what `dump` gave; ValueError when the parts do not fit together."""
+        cdef Stream stream = Stream(meta["incarnation"])
+        cdef Block block
+        cdef View view
+        last = None
+        stream.last_ms, stream.last_seq = meta["last_id"]
+        stream.head_ms, stream.head_seq = meta["first_kept"]
+        stream.max_evicted_ms, stream.max_evicted_seq = meta["max_evicted"]
+        stream.max_deleted_ms, stream.max_deleted_seq = meta["max_deleted"]
+        stream.entries_added = meta["entries_added"]
+        stream.entries_evicted = meta["entries_evicted"]
+        stream.entries_deleted = meta["entries_deleted"]
+        for block in blocks:
+            if last is not None and block.first_id <= last:
+                raise ValueError("its blocks are out of order")
+            last = block.last_id
+            if stream.sealed is None:
+                stream.sealed = SkipList.__new__(SkipList)
+                block.view(&view)
+                stream.head_gone = view_live_before(&view, stream.head_ms, stream.head_seq)
+            if block.live <= (0 if stream.sealed.blocks else stream.head_gone):
+                raise ValueError("a block of it has no entry left")
+            stream.sealed.push(block)
+        if last is not None and last > stream.last_id:
+            raise ValueError("its last id is below its last entry")
+        stream.length = stream.sealed_live() - stream.head_gone
+        if stream.length != meta["length"]:
+            raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
+        for row in meta["groups"]:
+            group = Group.load(row, now_ms)
+            stream.groups[group.name] = group
+        return stream
+
+    def check(self) -> None:
+        """Raise AssertionError or ValueError when anything does not fit together."""
+        cdef Walk walk
+        cdef uint64_t count = 0
+        before = None
+        if self.sealed is not None:
+            self.sealed.check()
+            for block in self.sealed:
+                block.check()
+        if self.tail is not None:
+            self.tail.check()
+        self.walk_start(&walk, 0, 0)
+        while self.walk_next(&walk):
+            here = (walk.cursor.entry.ms, walk.cursor.entry.seq)
+            assert before is None or before < here
+            before = here
+            count += 1
+        assert count == self.length
+        assert before is None or before <= self.last_id
+        assert self.entries_added >= self.length
+        for group in self.groups.values():
+            group.check()

@@ -1,0 +1,86 @@
+"""Fixtures of the black-box tests: live servers, emptied between tests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.client import RawClient
+from tests.support.server import Server, redis_program
+
+
+@pytest.fixture(scope="session")
+def _shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("shared") / "data")
+    yield server
+    if server.is_alive():
+        server.kill()
+
+
+def _play_ground(server: Server) -> Iterator[Server]:
+    """The server, alive and empty; a crash fails the test in which it came, and no other."""
+    if not server.is_alive():
+        shutil.rmtree(server.directory, ignore_errors=True)
+        server.start()
+    server.reset()
+    yield server
+    assert server.is_alive(), f"the server died:\n{server.log[-5000:]}"
+
+
+@pytest.fixture
+def server(_shared_server: Server) -> Iterator[Server]:
+    """The session's server, empty. Do not stop it: that is what `durable_server` is for."""
+    yield from _play_ground(_shared_server)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[RawClient]:
+    """A RESP2 connection to `server`."""
+    with server.client() as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def _shared_durable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("durable") / "data")
+    yield server
+    if server.is_alive():
+        server.kill()
+
+
+@pytest.fixture
+def durable_server(_shared_durable_server: Server) -> Iterator[Server]:
+    """A server, empty, that the test may stop, kill and restart."""
+    yield from _play_ground(_shared_durable_server)
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Makes servers that belong to one test: `new_server("name", directives, program, wrapper)`."""
+    made: list[Server] = []
+
+    def make(name: str = "data", *arguments: object, **settings: object) -> Server:
+        server = Server(tmp_path / name, *arguments, **settings)  # type: ignore[arg-type]
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        if server.is_alive():
+            server.kill()
+
+
+@pytest.fixture(scope="session")
+def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("redis") / "data", program=redis_program())
+    yield server
+    if server.is_alive():
+        server.kill()
+
+
+@pytest.fixture
+def redis_server(_shared_redis: Server) -> Iterator[Server]:
+    """A real redis-server, empty."""
+    yield from _play_ground(_shared_redis)

@@ -1,0 +1,153 @@
+"""A start that cannot work ends with exit code 1 and one sentence that names the cause."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.resp import Simple
+from tests.support.server import Server, free_port, server_program
+from tests.support.waiting import wait_until
+
+START_DEADLINE_S = 30
+
+
+def start(arguments: Sequence[str], cwd: Path, wrapper: Sequence[str] = ()) -> str:
+    """Start, which must be refused; the one sentence on stderr."""
+    done = subprocess.run(
+        [*wrapper, *server_program(), *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=START_DEADLINE_S,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def settings(directory: Path, **others: str) -> list[str]:
+    values = {"dir": str(directory), "port": str(free_port()), **others}
+    return [word for name, value in values.items() for word in ("--" + name, value)]
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield int(listener.getsockname()[1])
+
+
+def test_port_in_use(tmp_path: Path, taken_port: int) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    sentence = start(settings(directory, port=str(taken_port)), tmp_path)
+    assert str(taken_port) in sentence
+
+
+def test_unknown_directive(tmp_path: Path) -> None:
+    sentence = start([*settings(tmp_path), "--no-such-directive", "5"], tmp_path)
+    assert "no-such-directive" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("port", "abc"), ("port", "70000"), ("port", "-1"), ("appendfsync", "sometimes")],
+)
+def test_bad_value_of_a_directive(tmp_path: Path, name: str, value: str) -> None:
+    sentence = start(settings(tmp_path, **{name: value}), tmp_path)
+    assert name in sentence
+
+
+def test_unknown_directive_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "millstream.conf"
+    file.write_text(f"port {free_port()}\ndir {tmp_path}\nno-such-directive 5\n")
+    sentence = start([str(file)], tmp_path)
+    assert "no-such-directive" in sentence
+
+
+def test_missing_configuration_file(tmp_path: Path) -> None:
+    sentence = start([str(tmp_path / "missing.conf")], tmp_path)
+    assert "missing.conf" in sentence
+
+
+def test_data_directory_does_not_exist(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    sentence = start(settings(missing), tmp_path)
+    assert str(missing) in sentence
+    assert not missing.exists()
+
+
+def test_data_directory_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert str(file) in start(settings(file), tmp_path)
+
+
+def without_privileges() -> list[str]:
+    """root may read everything; without these two capabilities it is asked as anybody else is."""
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    assert setpriv, "setpriv is missing: apt-get install util-linux"
+    return [setpriv, "--bounding-set=-dac_override,-dac_read_search"]
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o500], ids=["unreadable", "not writable"])
+def test_data_directory_may_not_be_used(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "closed"
+    directory.mkdir()
+    directory.chmod(mode)
+    try:
+        sentence = start(settings(directory), tmp_path, without_privileges())
+    finally:
+        directory.chmod(0o700)
+    assert str(directory) in sentence
+
+
+def test_second_server_on_the_same_directory(
+    tmp_path: Path, new_server: Callable[..., Server]
+) -> None:
+    server = new_server().start()
+    with server.client() as client:
+        client.call("TAPPEND", "s", "f", "v")
+        sentence = start(settings(server.directory), tmp_path)
+        assert str(server.directory) in sentence
+        assert client.call("PING") == Simple("PONG")
+        client.call("TAPPEND", "s", "f", "v")
+    server.restart("SIGKILL")
+    with server.client() as client:
+        assert client.call("XLEN", "s") == 2
+
+
+def test_a_killed_server_leaves_its_directory_free(new_server: Callable[..., Server]) -> None:
+    first = new_server().start()
+    first.kill()
+    second = new_server()
+    second.start()
+    assert second.is_alive()
+    wait_until(lambda: not first.is_alive())
+
+
+def test_a_refused_start_leaves_the_data_alone(
+    tmp_path: Path, new_server: Callable[..., Server], taken_port: int
+) -> None:
+    server = new_server().start()
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "f", "v")
+    server.kill()
+    sentence = start(settings(server.directory, port=str(taken_port)), tmp_path)
+    assert re.search(rf"\b{taken_port}\b", sentence)
+    server.start()
+    with server.client() as client:
+        assert client.call("TRANGE", "s", "-", "+") == [[b"1.1", b"f", b"v"]]

@@ -1,0 +1,6 @@
+"""Black-box test machinery: a real server process, a raw RESP client, transcripts.
+
+client, server, transcript, syscalls and data_directory import nothing of millstream: their tests
+see what a stranger on the socket sees, and the same machinery plays against redis-server, which
+proves that the machinery itself is right.
+"""

@@ -1,0 +1,27 @@
+"""A data directory seen from outside: which journal file is written, and damaging it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def last_journal(directory: Path) -> Path:
+    """The journal file being written: the one with the highest number that is not empty."""
+    files = [path for path in directory.rglob("journal-*.log") if path.stat().st_size]
+    assert files, f"no journal in {sorted(p.name for p in directory.rglob('*'))}"
+    return max(files, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
+
+
+def cut_end(path: Path, size_bytes: int) -> None:
+    """Take the last bytes away, as a crash in the middle of a write does."""
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - size_bytes)
+
+
+def flip(path: Path, offset: int) -> None:
+    """Invert one byte."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0xFF]))

@@ -1,0 +1,253 @@
+"""A disk in memory that forgets what was not synced, tears it, fails, and counts every step.
+
+A file keeps what is durable apart from what was written since the last sync. A crash keeps an
+arbitrary prefix of the latter, with arbitrary aligned 512-byte sectors of it left as zeros, as real
+disks do; names created, renamed or removed since the last directory sync each survive or do not.
+All by a seed, so a failure can be replayed.
+
+`crash_at = n` makes the n-th changing operation, and all after it, raise Crashed: the machine is
+off. `fail(...)` makes operations raise OSError instead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from dataclasses import dataclass, field
+
+from millstream.errors import DataError
+from millstream.storage.disk import Bytes
+
+SECTOR = 512
+
+
+class Crashed(BaseException):
+    """The machine is off. Not an Exception: nothing may handle it."""
+
+
+@dataclass
+class Inode:
+    """A file's content: all of it, and the part that a crash cannot take."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    reserved: int = 0
+
+    def after_crash(self, chance: random.Random, tear: bool) -> bytes:
+        """What is there when the machine is on again."""
+        data, durable = bytes(self.data), self.durable
+        if data[: len(durable)] != durable:  # cut since the last sync: either state
+            return chance.choice([data, durable])
+        end = chance.choice([len(durable), len(data), chance.randint(len(durable), len(data))])
+        kept = bytearray(data[:end])
+        if tear and chance.random() < 0.5:
+            self._lose_sectors(kept, len(durable), chance)
+        return bytes(kept)
+
+    @staticmethod
+    def _lose_sectors(kept: bytearray, start: int, chance: random.Random) -> None:
+        for sector in range(start - start % SECTOR, len(kept), SECTOR):
+            if chance.random() < 0.3:
+                first, last = max(sector, start), min(sector + SECTOR, len(kept))
+                kept[first:last] = bytes(last - first)
+
+
+@dataclass
+class Failure:
+    operation: str
+    number: int
+    name: str
+    times: int | None
+
+
+class FakeFile:
+    def __init__(self, disk: FakeDisk, name: str, inode: Inode) -> None:
+        self.name = name
+        self.inode = inode
+        self.closed = False
+        self._disk = disk
+
+    @property
+    def size(self) -> int:
+        return len(self.inode.data)
+
+    def write(self, data: Bytes) -> None:
+        assert not self.closed, f"{self.name} is closed"
+        with self._disk.lock_all:
+            data = bytes(data)
+            try:
+                self._disk.step("write", self.name)
+                written = self._disk.room_for(self.inode, len(self.inode.data) + len(data))
+            except (Crashed, OSError):
+                # What a failed write leaves behind is anything from nothing to all of it.
+                if not self._disk.off:
+                    self.inode.data += data[: self._disk.chance.randint(0, len(data))]
+                raise
+            if not written:
+                self.inode.data += data[: self._disk.free_for(self.inode)]
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
+            self.inode.data += data
+
+    def sync(self) -> None:
+        assert not self.closed, f"{self.name} is closed"
+        with self._disk.lock_all:
+            self._disk.step("sync", self.name)
+            self.inode.durable = bytes(self.inode.data)
+
+    def reserve(self, end: int) -> None:
+        assert not self.closed, f"{self.name} is closed"
+        with self._disk.lock_all:
+            self._disk.step("reserve", self.name)
+            if not self._disk.room_for(self.inode, end):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
+            self.inode.reserved = max(self.inode.reserved, end)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        with self._disk.lock_all:
+            self._disk.check("read", self.name)
+            return bytes(self.inode.data[offset : offset + length])
+
+    def truncate(self, size: int) -> None:
+        with self._disk.lock_all:
+            self._disk.step("truncate", self.name)
+            del self.inode.data[size:]
+            self.inode.reserved = 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeDisk:
+    """One directory. `capacity` limits the bytes of all files, reserved space included."""
+
+    def __init__(self, seed: int = 0, capacity: int | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.capacity = capacity
+        self.files: dict[str, Inode] = {}
+        self.durable_files: dict[str, Inode] = {}
+        self.steps = 0
+        self.log: list[str] = []
+        self.crash_at: int | None = None
+        self.off = False
+        self.locked = False
+        self.failures: list[Failure] = []
+        self.lock_all = threading.RLock()
+
+    # What a test does to it.
+
+    def fail(
+        self, operation: str, number: int = errno.EIO, name: str = "", times: int | None = None
+    ) -> None:
+        """`operation` on files whose name contains `name` fails, `times` times or until `mend`."""
+        self.failures.append(Failure(operation, number, name, times))
+
+    def mend(self) -> None:
+        self.failures.clear()
+        self.capacity = None
+
+    def after_crash(self, seed: int, tear: bool = True) -> FakeDisk:
+        """The disk as the next start finds it; this one is left as it is."""
+        chance = random.Random(seed)
+        disk = FakeDisk(seed)
+        inodes: dict[int, bytes] = {}
+        for name in sorted({*self.files, *self.durable_files}):
+            choices = [self.files.get(name), self.durable_files.get(name)]
+            inode = choices[0] if choices[0] is choices[1] else chance.choice(choices)
+            if inode is None:
+                continue
+            content = inodes.setdefault(id(inode), inode.after_crash(chance, tear))
+            disk.put(name, content)
+        return disk
+
+    def put(self, name: str, content: bytes) -> None:
+        """Lay down a durable file."""
+        self.files[name] = self.durable_files[name] = Inode(bytearray(content), content)
+
+    def content(self, name: str) -> bytes:
+        return bytes(self.files[name].data)
+
+    def copy(self) -> FakeDisk:
+        disk = FakeDisk()
+        for name, inode in self.files.items():
+            disk.put(name, bytes(inode.data))
+        return disk
+
+    # Disk
+
+    def lock(self) -> None:
+        if self.locked:
+            raise DataError("the data directory is used by another server")
+        self.locked = True
+
+    def unlock(self) -> None:
+        self.locked = False
+
+    def names(self) -> list[str]:
+        with self.lock_all:
+            return sorted(self.files)
+
+    def create(self, name: str) -> FakeFile:
+        with self.lock_all:
+            self.step("create", name)
+            inode = self.files[name] = Inode()
+            return FakeFile(self, name, inode)
+
+    def append(self, name: str) -> FakeFile:
+        with self.lock_all:
+            self.check("open", name)
+            return FakeFile(self, name, self.files[name])
+
+    read = append
+
+    def rename(self, old: str, new: str) -> None:
+        with self.lock_all:
+            self.step("rename", old)
+            self.files[new] = self.files.pop(old)
+
+    def remove(self, name: str) -> None:
+        with self.lock_all:
+            self.step("remove", name)
+            del self.files[name]
+
+    def sync_directory(self) -> None:
+        with self.lock_all:
+            self.step("sync_directory", "")
+            self.durable_files = dict(self.files)
+
+    # Inside
+
+    def step(self, operation: str, name: str) -> None:
+        """Count a changing operation; crash or fail instead of it."""
+        self.check(operation, name)
+        self.steps += 1
+        self.log.append(f"{operation} {name}")
+        if self.crash_at is not None and self.steps >= self.crash_at:
+            self.off = True
+            raise Crashed(f"{operation} {name}")
+
+    def check(self, operation: str, name: str) -> None:
+        if self.off:
+            raise Crashed(f"{operation} {name}")
+        for failure in self.failures:
+            if failure.operation == operation and failure.name in name and failure.times != 0:
+                if failure.times is not None:
+                    failure.times -= 1
+                raise OSError(failure.number, os.strerror(failure.number), name)
+
+    def room_for(self, inode: Inode, end: int) -> bool:
+        return self.capacity is None or end <= self._limit(inode)
+
+    def free_for(self, inode: Inode) -> int:
+        return max(self._limit(inode) - len(inode.data), 0)
+
+    def _limit(self, inode: Inode) -> int:
+        """How long this file may become."""
+        assert self.capacity is not None
+        others = sum(
+            max(len(other.data), other.reserved)
+            for other in self.files.values()
+            if other is not inode
+        )
+        return max(self.capacity - others, inode.reserved)

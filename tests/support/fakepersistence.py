@@ -1,0 +1,323 @@
+"""What persistence is given, small and by hand: blocks, a keyspace, a loop, workers.
+
+The keyspace keeps streams of numbers. An effect adds one number to one stream, and every test adds
+1, 2, 3, ... so that "a prefix of what was written" is easy to see.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from tests.support.fakedisk import FakeDisk
+
+from millstream.server.persistence import LoadReport, Persistence
+
+BLOCK_ENTRIES = 4
+_HEAD = struct.Struct("<2sIIIQQQQ")
+
+
+@dataclass(frozen=True)
+class FakeBlock:
+    """Numbers, with ids (number, 0)."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def first_id(self) -> tuple[int, int]:
+        return (self.numbers[0], 0)
+
+    @property
+    def last_id(self) -> tuple[int, int]:
+        return (self.numbers[-1], 2**64 - 1)
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def live(self) -> int:
+        return len(self.numbers)
+
+    def to_bytes(self) -> bytes:
+        body = b"".join(number.to_bytes(8, "little") for number in self.numbers)
+        head = _HEAD.pack(b"FB", len(body), crc32(body), self.count, *self.first_id, *self.last_id)
+        return head + body
+
+    @staticmethod
+    def disk_size(data: bytes | memoryview) -> int:
+        magic, length, *_ = _HEAD.unpack_from(data)
+        if magic != b"FB":
+            raise ValueError("not a block")
+        return _HEAD.size + int(length)
+
+    @staticmethod
+    def from_bytes(data: bytes | memoryview) -> FakeBlock:
+        _, length, crc, count, *_ = _HEAD.unpack_from(data)
+        body = bytes(data[_HEAD.size :])
+        if len(body) != length or crc32(body) != crc:
+            raise ValueError("the block is broken")
+        return FakeBlock(struct.unpack(f"<{count}Q", body))
+
+
+@dataclass
+class FakeCaptured:
+    db: int
+    key: bytes
+    kind: str
+    meta: dict[str, Any]
+    blocks: list[FakeBlock]
+
+
+@dataclass
+class FakeCapture:
+    keys: list[FakeCaptured]
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.keys.reverse()
+
+    def step(self, max_keys: int) -> list[FakeCaptured]:
+        assert not self.closed
+        batch = self.keys[-max_keys:]
+        del self.keys[-max_keys:]
+        return batch[::-1]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeKeyspace:
+    streams: dict[bytes, list[int]] = field(default_factory=dict)
+    strings: dict[bytes, bytes] = field(default_factory=dict)
+    restored_global: dict[str, Any] | None = None
+    captures: list[FakeCapture] = field(default_factory=list)
+
+    def add(self, key: bytes, number: int) -> bytes:
+        """Add a number; the effect that says so."""
+        self.streams.setdefault(key, []).append(number)
+        return b"ADD %s %d\r\n" % (key, number)
+
+    def numbers(self) -> list[int]:
+        return sorted(number for stream in self.streams.values() for number in stream)
+
+    def captured(self) -> list[FakeCaptured]:
+        streams = [
+            FakeCaptured(0, key, "stream", {"last": [max(numbers), 2**64 - 1]}, blocks(numbers))
+            for key, numbers in self.streams.items()
+        ]
+        strings = [
+            FakeCaptured(1, key, "string", {"value": value}, [])
+            for key, value in self.strings.items()
+        ]
+        return streams + strings
+
+    def begin_capture(self) -> FakeCapture:
+        assert all(capture.closed for capture in self.captures), "two captures at once"
+        capture = FakeCapture(self.captured())
+        self.captures.append(capture)
+        return capture
+
+    def restore(
+        self, db: int, key: bytes, kind: str, meta: dict[str, Any], parts: list[FakeBlock]
+    ) -> None:
+        if kind == "string":
+            self.strings[key] = meta["value"]
+            return
+        self.streams[key] = [number for block in parts for number in block.numbers]
+        assert meta["last"] == [max(self.streams[key]), 2**64 - 1]
+
+    def global_meta(self) -> dict[str, Any]:
+        return {"databases": 16}
+
+    def restore_global(self, meta: dict[str, Any]) -> None:
+        self.restored_global = meta
+
+
+def blocks(numbers: list[int]) -> list[FakeBlock]:
+    return [
+        FakeBlock(tuple(numbers[at : at + BLOCK_ENTRIES]))
+        for at in range(0, len(numbers), BLOCK_ENTRIES)
+    ]
+
+
+def apply_effects(keyspace: FakeKeyspace, payload: bytes) -> int:
+    lines = payload.split(b"\r\n")[:-1]
+    for line in lines:
+        if line == b"NOP":  # what the clock does on its own
+            continue
+        word, key, number = line.split(b" ")
+        if word != b"ADD":
+            raise ValueError(f"unknown effect {word!r}")
+        keyspace.add(key, int(number))
+    return len(lines)
+
+
+class HandWorker:
+    """Runs its tasks when the test says so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tasks: deque[Callable[[], None]] = deque()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        self.tasks.append(task)
+
+    def run_one(self) -> bool:
+        if self.tasks:
+            self.tasks.popleft()()
+            return True
+        return False
+
+    def drain(self) -> None:
+        while self.run_one():
+            pass
+
+    stop = drain
+
+    def pause(self) -> None:
+        pass
+
+
+class HandLoop:
+    """An event loop whose time stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.timers: list[tuple[float, Callable[..., object], tuple[Any, ...]]] = []
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
+        self.ready.append((callback, args))
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        self.timers.append((self.now_ms + delay * 1000, callback, args))
+
+    def run_one(self) -> bool:
+        if self.ready:
+            callback, args = self.ready.popleft()
+            callback(*args)
+            return True
+        return False
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+        due = [timer for timer in self.timers if timer[0] <= self.now_ms]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now_ms]
+        for _, callback, args in due:
+            self.call_soon_threadsafe(callback, *args)
+
+
+@dataclass
+class FakeConfig:
+    appendonly: bool = True
+    appendfsync: str = "always"
+    save: str | None = None
+    auto_aof_rewrite_percentage: int = 100
+    auto_aof_rewrite_min_size: int = 64 << 20
+    stop_writes_on_bgsave_error: bool = True
+    journal_reserve_size: int = 1 << 16
+
+
+class World:
+    """A server's persistence with everything around it, one step at a time."""
+
+    def __init__(self, disk: FakeDisk, config: FakeConfig | None = None, first: int = 1) -> None:
+        self.disk = disk
+        self.config = config or FakeConfig()
+        self.loop = HandLoop()
+        self.keyspace = FakeKeyspace()
+        self.workers: list[HandWorker] = []
+        self.persistence = Persistence(
+            self.config,
+            disk,
+            self.keyspace,
+            apply_effects,
+            self.loop.clock,
+            self.loop,
+            block_type=FakeBlock,
+            new_worker=self._new_worker,
+        )
+        self.persistence.flush_tick = self.tick
+        self.persistence.on_durable = self._on_durable
+        self.persistence.on_failed = self._on_failed
+        self.next_number = first
+        self.effects = b""
+        self.waiting: list[tuple[int, int]] = []  # (sequence number, number)
+        self._tick_numbers: list[int] = []
+        self.acked: list[int] = []
+        self.failed: list[tuple[str, list[int]]] = []
+
+    def _new_worker(self, name: str) -> HandWorker:
+        worker = HandWorker(name)
+        self.workers.append(worker)
+        return worker
+
+    def load(self) -> LoadReport:
+        report = self.persistence.load()
+        numbers = self.keyspace.numbers()
+        self.next_number = max(numbers, default=0) + 1
+        return report
+
+    def write(self, key: bytes = b"s") -> int | None:
+        """One write command in this tick; its number, or None when it was refused."""
+        if self.persistence.writable_error() is not None:
+            return None
+        number = self.next_number
+        self.next_number += 1
+        self.effects += self.keyspace.add(key, number)
+        self._tick_numbers.append(number)
+        return number
+
+    def tick(self) -> None:
+        """The end of a tick: commit, answer what may be answered."""
+        if not self.effects:
+            return
+        payload, self.effects = self.effects, b""
+        seq = self.persistence.commit(payload)
+        self.waiting += [(seq, number) for number in self._tick_numbers]
+        self._tick_numbers = []
+        self._on_durable(self.persistence.durable_seq)
+
+    def write_tick(self, key: bytes = b"s") -> None:
+        self.write(key)
+        self.tick()
+
+    def _on_durable(self, seq: int) -> None:
+        self.acked += [number for at, number in self.waiting if at <= seq]
+        self.waiting = [(at, number) for at, number in self.waiting if at > seq]
+
+    def _on_failed(self, sentence: str) -> None:
+        self.failed.append((sentence, [number for _, number in self.waiting]))
+        self.waiting = []
+
+    def settle(self) -> None:
+        """Run loop and workers until nothing is left to do (timers apart)."""
+        while self.step_any():
+            pass
+
+    def step_any(self, chance: random.Random | None = None) -> bool:
+        """One step of the loop or of a worker, chosen by `chance` when given."""
+        runners = [runner for runner in (self.loop, *self.workers) if _has_work(runner)]
+        if not runners:
+            return False
+        runner = chance.choice(runners) if chance is not None else runners[0]
+        return runner.run_one()
+
+    def second(self) -> None:
+        self.loop.advance(1000)
+        self.persistence.tick_second(self.next_number)
+        self.settle()
+
+
+def _has_work(runner: HandLoop | HandWorker) -> bool:
+    return bool(runner.ready if isinstance(runner, HandLoop) else runner.tasks)

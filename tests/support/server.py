@@ -1,0 +1,203 @@
+"""A real server process on a spare port and a data directory of its own.
+
+The process is the installed `millstream-server` beside the running Python, started as a user would
+start it. `MILLSTREAM_TEST_SERVER` names another program (a wheel installed elsewhere, or
+redis-server, against which the machinery itself was tried).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .client import ConnectionClosed, RawClient
+from .resp import Error, Simple
+from .waiting import wait_until
+
+START_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 30.0
+PORT_ATTEMPTS = 5
+_PR_SET_PDEATHSIG = 1
+
+RESTART_WAYS = ("SIGTERM", "SIGKILL", "SAVE and SIGKILL", "BGREWRITEAOF and SIGKILL")
+
+
+def free_port() -> int:
+    """A port nobody listens on at this moment, chosen by the operating system."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server_program() -> list[str]:
+    """The command that starts the server under test."""
+    named = os.environ.get("MILLSTREAM_TEST_SERVER")
+    if named:
+        return named.split()
+    # sys.prefix, not the executable's real path: a virtualenv's python is a link out of it.
+    return [str(Path(sys.prefix) / "bin" / "millstream-server")]
+
+
+def redis_program() -> list[str]:
+    """The real redis-server. Its absence is a failure, not a skip."""
+    program = Path("/usr/bin/redis-server")
+    assert program.exists(), "redis-server is missing: apt-get install redis-server redis-tools"
+    return [str(program)]
+
+
+class Server:
+    """A server process; `start`, `stop`, `kill` and `restart` it, and look at its log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        directives: Mapping[str, str] | None = None,
+        program: Sequence[str] | None = None,
+        wrapper: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory
+        self.program = list(program or server_program())
+        self.wrapper = list(wrapper)
+        self.directives = {"appendfsync": "always", **_needs(self.program), **(directives or {})}
+        self.port = 0
+        self.log_path = directory.with_name(directory.name + ".log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """What the process has printed, both streams."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended; None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def command(self, port: int) -> list[str]:
+        """The command line, with redis.conf-style directives."""
+        settings = {"port": str(port), "dir": str(self.directory), **self.directives}
+        words = [word for name, value in settings.items() for word in ("--" + name, value)]
+        return [*self.wrapper, *self.program, *words]
+
+    def start(self) -> Server:
+        """Start and wait until PING answers. AssertionError with the log when it dies instead."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for attempt in range(PORT_ATTEMPTS):
+            # A restart keeps its port. A first start tries again: between our look and the
+            # server's bind somebody else may take the port.
+            port = self.port or free_port()
+            self._launch(port)
+            if self._becomes_ready(port):
+                self.port = port
+                return self
+            if self.port or "in use" not in self.log or attempt == PORT_ATTEMPTS - 1:
+                break
+        raise AssertionError(f"{self.program[0]} did not start:\n{self.log}")
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL; the exit code."""
+        return self._end(signal.SIGKILL)
+
+    def restart(self, way: str = "SIGTERM") -> None:
+        """End the process in one of RESTART_WAYS and start it again on the same directory."""
+        if way.startswith("SAVE"):
+            with self.client() as client:
+                assert client.call("SAVE") == Simple("OK")
+        if way.startswith("BGREWRITEAOF"):
+            self.rewrite_journal()
+        if way.endswith("SIGTERM"):
+            self.stop()
+        else:
+            self.kill()
+        self.start()
+
+    def rewrite_journal(self) -> None:
+        """BGREWRITEAOF, and wait until it is done."""
+        with self.client() as client:
+            reply = client.call("BGREWRITEAOF")
+            assert not isinstance(reply, Error), reply
+            wait_until(
+                lambda: client.info("persistence"),
+                lambda info: (
+                    info["aof_rewrite_in_progress"] == "0"
+                    and info.get("aof_rewrite_scheduled", "0") == "0"
+                ),
+                "the end of the journal's rewrite",
+            )
+
+    def client(self, protocol: int = 2) -> RawClient:
+        return RawClient(self.port, protocol)
+
+    def reset(self) -> None:
+        """Empty the server and wait until nobody of an earlier test is still blocked."""
+        with self.client() as client:
+            client.wait_blocked(0)
+            assert client.call("FLUSHALL") == Simple("OK")
+
+    def _launch(self, port: int) -> None:
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory.parent,
+                preexec_fn=_die_with_parent,
+            )
+
+    def _becomes_ready(self, port: int) -> bool:
+        wait_until(
+            lambda: not self.is_alive() or _answers_ping(port),
+            what=f"PING on port {port} (log: {self.log_path})",
+            deadline_s=START_DEADLINE_S,
+        )
+        return self.is_alive()
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            return self._process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise AssertionError(f"{number.name} did not end the server:\n{self.log}") from None
+
+
+def _needs(program: Sequence[str]) -> dict[str, str]:
+    """redis-server needs to be told what millstream does by itself."""
+    if Path(program[0]).name != "redis-server":
+        return {}
+    return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}
+
+
+def _answers_ping(port: int) -> bool:
+    try:
+        with RawClient(port, timeout_s=2.0) as client:
+            return client.call("PING") == Simple("PONG")
+    except (OSError, ConnectionClosed):
+        return False
+
+
+def _die_with_parent() -> None:
+    """The server ends with the test run, also when that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

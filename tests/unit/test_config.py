@@ -1,0 +1,317 @@
+"""Directives: how they are read from files and command lines, and what CONFIG GET and SET make of
+them. Refusals name the place and the directive."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import CommandError, StartError
+from millstream.server.config import (
+    DIRECTIVES,
+    REQUIRED_BY_TOOLS,
+    Config,
+    OutputLimit,
+    changed_values,
+    load,
+    parse_size,
+    read_arguments,
+    split_words,
+)
+
+
+def from_file(tmp_path: Path, text: str, *arguments: str) -> Config:
+    file = tmp_path / "millstream.conf"
+    file.write_text(text)
+    return load(file, arguments)
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(StartError) as refused:
+        from_file(tmp_path, text)
+    return str(refused.value).replace(f"{tmp_path}/", "")
+
+
+def set_refusal(*pairs: tuple[bytes, bytes]) -> str:
+    with pytest.raises(CommandError) as refused:
+        changed_values(Config(), pairs)
+    return refused.value.message
+
+
+# The table
+
+
+def test_every_directive_shows_a_value_that_it_reads_back() -> None:
+    config = Config()
+    for name, directive in DIRECTIVES.items():
+        if name == "save":  # unset, it depends on the journal
+            continue
+        shown = config.shown(name)
+        read = config.parsed(name, shown)
+        setattr(config, directive.attribute, read)
+        assert config.shown(name) == shown
+
+
+def test_defaults_are_safe_ones() -> None:
+    config = Config()
+    assert config.bind == ("127.0.0.1",)
+    assert config.protected_mode
+    assert config.appendonly
+    assert config.appendfsync == "always"
+
+
+def test_configs_do_not_share_what_can_change() -> None:
+    Config().client_output_buffer_limit["normal"] = OutputLimit(1, 1, 1)
+    assert Config().client_output_buffer_limit["normal"] == OutputLimit(0, 0, 0)
+
+
+def test_directives_for_tools_take_only_the_true_value() -> None:
+    assert REQUIRED_BY_TOOLS.keys() == {
+        name for name, directive in DIRECTIVES.items() if directive.section == "Asked for by tools"
+    }
+    for name in REQUIRED_BY_TOOLS:
+        with pytest.raises(ValueError, match="the only value here is"):
+            Config().parsed(name, "7")
+
+
+def test_every_field_is_a_directive() -> None:
+    assert [field.name for field in dataclasses.fields(Config)] == [
+        directive.attribute for directive in DIRECTIVES.values()
+    ]
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("100", 100),
+        ("7b", 7),
+        ("1k", 1000),
+        ("1kb", 1024),
+        ("1m", 1_000_000),
+        ("64mb", 64 * 1024**2),
+        ("1G", 10**9),
+        ("1GB", 1024**3),
+    ],
+)
+def test_sizes(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1x", "mb", "1.5mb", "1 mb", "٣"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="argument must be a memory value"):
+        parse_size(text)
+
+
+def test_save_points_depend_on_the_journal_until_they_are_set() -> None:
+    config = Config()
+    assert config.shown("save") == ""
+    config.appendonly = False
+    assert config.shown("save") == "3600 1 300 100 60 10000"
+    config.save = "900 1"
+    assert config.shown("save") == "900 1"
+    config.save = ""
+    assert config.shown("save") == ""
+
+
+def test_output_limits_change_one_class_and_keep_the_others() -> None:
+    limits = Config().parsed("client-output-buffer-limit", "replica 1mb 512kb 7")
+    assert limits["slave"] == OutputLimit(1024**2, 512 * 1024, 7)
+    assert limits["normal"] == OutputLimit(0, 0, 0)
+    assert limits["pubsub"] == Config().client_output_buffer_limit["pubsub"]
+
+
+# Words of a line
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("port 7000", ["port", "7000"]),
+        ("  save   900 1  ", ["save", "900", "1"]),
+        ('requirepass "two words"', ["requirepass", "two words"]),
+        (r'x "a\"b\\c\n\x41"', ["x", 'a"b\\c\nA']),
+        (r"x 'it\'s \n'", ["x", r"it's \n"]),
+        ('save ""', ["save", ""]),
+        ("requirepass a#b", ["requirepass", "a#b"]),
+    ],
+)
+def test_words(line: str, words: list[str]) -> None:
+    assert split_words(line) == words
+
+
+@pytest.mark.parametrize("line", ['x "open', "x 'open", 'x "a"b', "'a'b"])
+def test_quotes_that_do_not_fit(line: str) -> None:
+    with pytest.raises(ValueError, match="unbalanced quotes"):
+        split_words(line)
+
+
+@given(st.text())
+def test_any_line_is_split_or_refused(line: str) -> None:
+    try:
+        words = split_words(line)
+    except ValueError:
+        assert '"' in line or "'" in line
+    else:
+        assert len("".join(words)) <= len(line)
+
+
+# Files and command lines
+
+
+def test_a_file(tmp_path: Path) -> None:
+    config = from_file(
+        tmp_path,
+        """
+        # a comment
+        port 7000
+        BIND 127.0.0.1 ::1
+        dir "/some where"
+        appendfsync everysec
+        save 900 1
+        save 300 100
+        requirepass "pass \\"word\\""
+        """,
+    )
+    assert config.port == 7000
+    assert config.bind == ("127.0.0.1", "::1")
+    assert config.dir == Path("/some where")
+    assert config.appendfsync == "everysec"
+    assert config.save == "900 1 300 100"
+    assert config.requirepass == 'pass "word"'
+
+
+def test_an_empty_save_line_forgets_the_ones_before(tmp_path: Path) -> None:
+    assert from_file(tmp_path, 'save 900 1\nsave ""').save == ""
+    assert from_file(tmp_path, 'save 900 1\nsave ""\nsave 5 6').save == "5 6"
+
+
+def test_the_command_line_counts_more_than_the_file(tmp_path: Path) -> None:
+    config = from_file(tmp_path, "port 7000\nsave 900 1", "--port", "7001", "--save", "5", "6")
+    assert config.port == 7001
+    assert config.save == "5 6"
+
+
+def test_a_command_line_gives_values_in_both_ways() -> None:
+    assert [line[1:] for line in read_arguments(["--port=1", "--save", "", "--dir", "a b"])] == [
+        ("port", ["1"]),
+        ("save", [""]),
+        ("dir", ["a b"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("\nporrt 1", "millstream.conf, line 2: unknown directive 'porrt'"),
+        ("port", "millstream.conf, line 1: port: takes a value"),
+        ("port 1 2", "millstream.conf, line 1: port: takes one value"),
+        (
+            "# x\n\nport abc",
+            "millstream.conf, line 3: port: argument couldn't be parsed into an integer",
+        ),
+        (
+            "port 70000",
+            "millstream.conf, line 1: port: argument must be between 0 and 65535 inclusive",
+        ),
+        (
+            "appendfsync daily",
+            "millstream.conf, line 1: appendfsync: argument(s) must be one of the following: "
+            "everysec, always, no",
+        ),
+        ("appendonly maybe", "millstream.conf, line 1: appendonly: argument must be 'yes' or 'no'"),
+        ("save 1", "millstream.conf, line 1: save: Invalid save parameters"),
+        ('dir "x', "millstream.conf, line 1: unbalanced quotes"),
+        ("maxmemory 1gb", "millstream.conf, line 1: maxmemory: the only value here is 0"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    assert refusal(tmp_path, text) == sentence
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"cannot read .*none: No such file or directory"):
+        load(tmp_path / "none", [])
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "binary"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(StartError, match="not a text in UTF-8"):
+        load(file, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--porrt", "1"], "command line: unknown directive 'porrt'"),
+        (["--port"], "command line: port: takes a value"),
+        (["7000"], "command line: '7000' does not belong to a directive"),
+    ],
+)
+def test_a_wrong_command_line_is_named(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(StartError) as refused:
+        load(None, arguments)
+    assert str(refused.value) == sentence
+
+
+# CONFIG GET and SET
+
+
+def test_get_matches_globs_in_any_case() -> None:
+    config = Config()
+    assert config.matching([b"PORT"]) == {"port": "6455"}
+    assert config.matching([b"append*", b"port"]).keys() == {"port", "appendonly", "appendfsync"}
+    assert config.matching([b"*"]).keys() == DIRECTIVES.keys()
+    assert config.matching([b"nosuch"]) == {}
+
+
+def test_set_answers_the_new_values_and_sets_nothing() -> None:
+    config = Config()
+    assert changed_values(config, [(b"TIMEOUT", b"7"), (b"loglevel", b"debug")]) == {
+        "timeout": 7,
+        "loglevel": "debug",
+    }
+    assert config == Config()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([(b"a", b"b")], "ERR Unknown option or number of arguments for CONFIG SET - 'a'"),
+        (
+            [(b"timeout", b"3"), (b"timeout", b"4")],
+            "ERR CONFIG SET failed (possibly related to argument 'timeout') - duplicate parameter",
+        ),
+        (
+            [(b"databases", b"3")],
+            "ERR CONFIG SET failed (possibly related to argument 'databases') - "
+            "can't set immutable config",
+        ),
+        (
+            [(b"timeout", b"-1")],
+            "ERR CONFIG SET failed (possibly related to argument 'timeout') - "
+            "argument must be between 0 and 2147483647 inclusive",
+        ),
+        (
+            [(b"timeout", b"1"), (b"client-query-buffer-limit", b"x")],
+            "ERR CONFIG SET failed (possibly related to argument 'client-query-buffer-limit') - "
+            "argument must be a memory value",
+        ),
+        (
+            [(b"client-output-buffer-limit", b"foo 1 2 3")],
+            "ERR CONFIG SET failed (possibly related to argument 'client-output-buffer-limit') - "
+            "Invalid client class specified in buffer limit configuration.",
+        ),
+    ],
+)
+def test_set_refuses_in_the_words_of_redis(pairs: list[tuple[bytes, bytes]], message: str) -> None:
+    assert set_refusal(*pairs) == message

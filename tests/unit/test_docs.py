@@ -1,0 +1,66 @@
+"""What the documentation takes from tables is current, and documents nothing that is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from millstream.commands.registry import COMMANDS
+from millstream.commands.table import load_table
+from millstream.server.config import DIRECTIVES
+from millstream.server.main import server_help
+
+ROOT = Path(__file__).resolve().parents[2]
+HOW = "run scripts/command_docs.py"
+
+load_table()
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("command_docs", ROOT / "scripts/command_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_written_pages_are_current(script: ModuleType) -> None:
+    old = [
+        path.name
+        for path, text in script.wanted().items()
+        if not path.exists() or path.read_text() != text
+    ]
+    assert old == [], HOW
+    assert script.stray() == [], HOW
+
+
+def test_every_command_has_its_page() -> None:
+    for row in COMMANDS.values():
+        page = (ROOT / "docs" / "commands" / f"{row.name}.md").read_text()
+        assert f"# {row.name.upper()}" in page
+        for sub in row.subcommands.values():
+            if not sub.name.endswith("|help"):
+                assert f"## {sub.name.replace('|', ' ').upper()}" in page
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    folder = ROOT / "docs" / "commands"
+    for page in folder.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (folder / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_directive_is_documented_and_in_the_help() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(DIRECTIVES)
+    options = re.findall(r"^  --([a-z-]+) ", server_help(), re.MULTILINE)
+    assert options == list(DIRECTIVES)

@@ -1,0 +1,184 @@
+"""docs/formats.md is enough to read a block: this reader was written from that page alone.
+
+It stays naive on purpose (one pass, no tables used) and shares nothing with storage/block.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import msgpack
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
+
+from millstream.storage.block import Block, OpenBlock
+from millstream.storage.stream import Stream
+
+MASK = MAX
+HEADER = "<2sBBIIIIHHQQQQ8x"
+
+
+class Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        self.at += size
+        assert self.at <= len(self.data)
+        return self.data[self.at - size : self.at]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value & MASK
+
+    def names(self) -> list[bytes]:
+        count, size = self.varint(), self.varint()
+        end = self.at + size
+        found = []
+        for _ in range(count):
+            head, rest = self.take(self.varint()).split(b"\r\n", 1)
+            found.append(rest[: int(head.removeprefix(b"$"))])
+            assert rest == found[-1] + b"\r\n"
+        assert self.at == end
+        return found
+
+
+def next_id(reader: Reader, form: int, last: EntryId, first_ms: int) -> EntryId:
+    ms, seq = last
+    if form == 0:
+        return ms, (seq + 1) & MASK
+    if form == 1:
+        return ms + 1, 0
+    if form == 2:
+        return ms + reader.varint(), 0
+    return first_ms + reader.varint(), reader.varint()
+
+
+def decode(data: bytes) -> list[Entry]:
+    """The undeleted entries of a block's disk form, hidden ones included."""
+    (magic, version, _, crc, count, live, size, set_count, nodes, *first_and_last) = (
+        struct.unpack_from(HEADER, data)
+    )
+    first_ms, first_seq, last_ms, last_seq = first_and_last
+    assert (magic, version) == (b"MB", 1)
+    assert zlib.crc32(data[:4] + b"\0\0\0\0" + data[8:]) == crc
+    tables = 4 * ((count - 1) // 32 + set_count + nodes - 1)
+    assert len(data) == 64 + tables + size
+    reader = Reader(data[64 + tables :])
+    sets: list[list[bytes]] = []
+    entries: list[Entry] = []
+    id_ = first_ms, first_seq - 1
+    for _ in range(count):
+        head = reader.take(1)[0]
+        id_ = next_id(reader, head >> 5 & 3, id_, first_ms)
+        number = head & 31
+        if number == 31:
+            names = reader.names()
+        else:
+            if number == len(sets):
+                sets.append(reader.names())
+            names = sets[number]
+        words = [word for name in names for word in (name, reader.take(reader.varint()))]
+        if not head & 128:
+            entries.append((*id_, words))
+    assert id_ == (last_ms, last_seq)
+    assert len(entries) == live
+    assert len(sets) == set_count
+    assert reader.at == len(reader.data)
+    return entries
+
+
+def decode_pending(group: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """A group's pending entries in the shape of Group.pending."""
+    found = []
+    for ms, seq, first_ms, last_ms, count, consumer, policy, _ in struct.iter_unpack(
+        "<QQQQIIII", group["pending"]
+    ):
+        name = group["consumers"][consumer][0] if consumer else b""
+        retry_ms, expire_ms = group["policies"][policy] if policy else (None, None)
+        found.append((ms, seq, name, last_ms, count, first_ms, retry_ms, expire_ms))
+    return found
+
+
+def filled(first: EntryId, run: list[tuple[tuple[str, int], Words]], times: int) -> OpenBlock:
+    made = OpenBlock()
+    id_: EntryId | None = first
+    for step, words in run * times:
+        if id_ is None or not made.append_entry(*id_, words, 40, 0):
+            break
+        id_ = stepped(id_, step)
+    return made
+
+
+runs = st.lists(st.tuples(steps, entry_words), min_size=1, max_size=50)
+
+
+@given(ids, runs, st.integers(1, 6), st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_page_tells_how_to_read_a_block(
+    first: EntryId, run: list[tuple[tuple[str, int], Words]], times: int, data: st.DataObject
+) -> None:
+    made = filled(first, run, times)
+    for ms, seq, _ in made.entries()[:: data.draw(st.integers(1, 5))]:
+        if data.draw(st.booleans()):
+            made.delete_entry(ms, seq)
+    block = made.freeze()
+    assert decode(block.to_bytes()) == block.entries()
+
+
+def test_the_page_tells_how_to_read_a_stream_and_its_groups() -> None:
+    stream = Stream(incarnation=9)
+    for i in range(1000):
+        stream.append_entry(5, i, [b"name-%d" % (i % 33), b"v" * i])
+    stream.evict(5, 100)
+    stream.delete_id(5, 500)
+    group = stream.make_group(b"g", 5, 7, 0)
+    group.make_consumer(b"alice", 1)
+    group.deliver_id(5, 200, 10, b"alice")
+    group.deliver_id(5, 201, 11, retry=(100, 2000))
+    group.redeliver_id(5, 201, 111)
+    meta, blocks = stream.dump()
+    meta = msgpack.unpackb(msgpack.packb(meta))
+    entries = [entry for block in blocks for entry in decode(block.to_bytes())]
+    assert [e for e in entries if [*e[:2]] >= meta["first_kept"]] == stream.range()
+    assert meta["length"] == len(stream) == 899
+    assert set(meta) == {
+        "length", "last_id", "first_kept", "max_evicted", "max_deleted", "entries_added",
+        "entries_evicted", "entries_deleted", "incarnation", "groups", "producers",
+    }  # fmt: skip
+    assert set(meta["groups"][0]) == {
+        "name", "offset", "gap_floor", "entries_read", "ttl_ms", "consumers", "policies",
+        "pending",
+    }  # fmt: skip
+    assert decode_pending(meta["groups"][0]) == group.pending()
+
+
+def example_bytes(page: str) -> bytes:
+    """The hexadecimal example of the page: what stands left of the two spaces before a remark."""
+    listing = page.split("```hex\n")[1].split("```")[0]
+    return b"".join(bytes.fromhex(line.split("  ")[0]) for line in listing.splitlines())
+
+
+def test_the_pages_example_is_a_block(request: Any) -> None:
+    page = (request.config.rootpath / "docs" / "formats.md").read_text()
+    example = example_bytes(page)
+    entries = [
+        (1000, 0, [b"sensor", b"01", b"temp", b"35.6"]),
+        (1000, 1, [b"sensor", b"02", b"temp", b"7"]),
+        (1005, 0, [b"alarm", b""]),
+    ]
+    assert Block.from_bytes(example).entries() == decode(example) == entries[:1] + entries[2:]
+    made = OpenBlock()
+    for ms, seq, words in entries:
+        assert made.append_entry(ms, seq, words, 2, 0)
+    made.delete_entry(1000, 1)
+    assert made.freeze().to_bytes() == example

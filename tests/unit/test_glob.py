@@ -1,0 +1,81 @@
+"""Globs: the same answers as the algorithm of Redis, and no pattern that runs away."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.commands.glob import matcher
+
+
+def naive(pattern: bytes, text: bytes) -> bool:
+    """Redis' stringmatchlen, by backtracking."""
+    if not pattern:
+        return not text
+    if pattern[:1] == b"*":
+        return any(naive(pattern[1:], text[at:]) for at in range(len(text) + 1))
+    if not text:
+        return False
+    if pattern[:1] == b"[":
+        matched, rest = naive_class(pattern[1:], text[0])
+        return matched and naive(rest, text[1:])
+    if pattern[:1] == b"\\" and len(pattern) > 1:
+        pattern = pattern[1:]
+        return pattern[0] == text[0] and naive(pattern[1:], text[1:])
+    return (pattern[:1] == b"?" or pattern[0] == text[0]) and naive(pattern[1:], text[1:])
+
+
+def naive_class(pattern: bytes, byte: int) -> tuple[bool, bytes]:
+    negated = pattern[:1] == b"^"
+    pattern = pattern[1:] if negated else pattern
+    matched = False
+    while pattern and pattern[:1] != b"]":
+        if pattern[:1] == b"\\" and len(pattern) >= 2:
+            matched |= pattern[1] == byte
+            pattern = pattern[2:]
+        elif pattern[1:2] == b"-" and len(pattern) >= 3:
+            low, high = sorted((pattern[0], pattern[2]))
+            matched |= low <= byte <= high
+            pattern = pattern[3:]
+        else:
+            matched |= pattern[0] == byte
+            pattern = pattern[1:]
+    return matched != negated, pattern[1:]
+
+
+ALPHABET = st.sampled_from(list(b"ab*?[]^-\\"))
+
+
+@given(st.lists(ALPHABET, max_size=8).map(bytes), st.lists(ALPHABET, max_size=8).map(bytes))
+def test_matches_as_redis_does(pattern: bytes, text: bytes) -> None:
+    assert bool(matcher(pattern)(text)) == naive(pattern, text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "matches"),
+    [
+        (b"*", b"", True),
+        (b"h?llo", b"hello", True),
+        (b"h?llo", b"hllo", False),
+        (b"h[ae]llo", b"hallo", True),
+        (b"h[^e]llo", b"hello", False),
+        (b"h[b-a]llo", b"hallo", True),
+        (b"h\\*llo", b"h*llo", True),
+        (b"h\\*llo", b"hxllo", False),
+        (b"a*b*c", b"a\nxb\xffc", True),
+        (b"*.log", b"x.log.1", False),
+        (b"A", b"a", False),
+    ],
+)
+def test_examples(pattern: bytes, text: bytes, matches: bool) -> None:
+    assert bool(matcher(pattern)(text)) == matches
+
+
+def test_any_case() -> None:
+    assert matcher(b"CLient*", any_case=True)(b"client|list")
+
+
+def test_a_hostile_pattern_does_not_run_away() -> None:
+    # Backtracking would need more steps than there are atoms; the test's time-out is the judge.
+    assert not matcher(b"*a" * 60 + b"*b")(b"a" * 20_000)

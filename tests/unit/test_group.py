@@ -1,0 +1,397 @@
+"""A group's pending entries behave as a dict of records would: by id, by due time, by expiry."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
+
+from millstream.storage.group import PENDING_SIZE, Group
+
+retries = st.none() | st.tuples(
+    st.sampled_from([0, 0, 1, 10, 50, 1000]), st.sampled_from([0, 0, 1, 25, 500])
+)
+
+
+def reloaded(group: Group, now_ms: int = 0) -> Group:
+    return Group.load(msgpack.unpackb(msgpack.packb(group.dump())), now_ms)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.real = Group(b"g")
+        self.model = GroupModel()
+        self.now_ms = 1000
+        self.next_ms = 0
+
+    def deliver_one(self, id_: EntryId, consumer: bytes, retry: tuple[int, int] | None) -> None:
+        if consumer and consumer not in self.model.consumers:
+            self.real.make_consumer(consumer, self.now_ms)
+            self.model.consumers.add(consumer)
+        self.real.deliver_id(*id_, self.now_ms, consumer, retry)
+        self.model.records[id_] = PendingModel(consumer, self.now_ms, 1, self.now_ms, retry)
+
+    @rule(
+        ms=st.integers(0, 40) | st.integers(MAX - 3, MAX),
+        seq=st.sampled_from([0, 1, 5, MAX]),
+        consumer=st.sampled_from([b"", b"alice", b"bob"]),
+        retry=retries,
+    )
+    def deliver(self, ms: int, seq: int, consumer: bytes, retry: tuple[int, int] | None) -> None:
+        self.deliver_one((ms, seq), consumer, None if consumer else retry)
+
+    @rule(count=st.integers(1, 300), retry=retries, forward=st.booleans(), every=st.integers(1, 3))
+    def deliver_many(
+        self, count: int, retry: tuple[int, int] | None, forward: bool, every: int
+    ) -> None:
+        run = [(100 + self.next_ms + every * i, 0) for i in range(count)]
+        self.next_ms += every * count if every < 3 else 0  # 3: the next run falls between these
+        for id_ in run if forward else reversed(run):
+            self.deliver_one(id_, b"", retry)
+
+    def known_id(self, data: st.DataObject) -> EntryId:
+        known = sorted(self.model.records)
+        if not known:
+            return data.draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))
+        return known[data.draw(st.integers(0, len(known) - 1))]
+
+    @rule(data=st.data(), count=st.integers(1, 20))
+    def acknowledge(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            id_ = self.known_id(data)
+            assert self.real.acknowledge_id(*id_) == (id_ in self.model.records)
+            self.model.records.pop(id_, None)
+            assert not self.real.acknowledge_id(*id_)
+
+    @rule(seed=st.integers(0, 2**32), share=st.sampled_from([0.1, 0.5, 1.0]))
+    def acknowledge_in_random_order(self, seed: int, share: float) -> None:
+        known = sorted(self.model.records)
+        chosen = random.Random(seed).sample(known, int(len(known) * share))
+        for id_ in chosen:
+            assert self.real.acknowledge_id(*id_)
+            del self.model.records[id_]
+
+    @rule(data=st.data(), retry=retries)
+    def redeliver(self, data: st.DataObject, retry: tuple[int, int] | None) -> None:
+        id_ = self.known_id(data)
+        record = self.model.records.get(id_)
+        assert self.real.redeliver_id(*id_, self.now_ms, retry) == (record is not None)
+        if record is not None:
+            record.last_ms = self.now_ms
+            record.deliveries += 1
+            record.retry = retry or record.retry
+
+    @rule(limit=st.sampled_from([0, 1, 2, 50, 10_000]), with_zero=st.booleans())
+    def due(self, limit: int, with_zero: bool) -> None:
+        expected = self.model.due(self.now_ms, limit, with_zero)
+        assert self.real.due(self.now_ms, limit, with_zero) == expected
+
+    @rule(limit=st.integers(1, 40), retry=retries)
+    def redeliver_what_is_due(self, limit: int, retry: tuple[int, int] | None) -> None:
+        found = self.real.due(self.now_ms, limit)
+        assert found == self.model.due(self.now_ms, limit, True)
+        for id_ in found:
+            assert self.real.redeliver_id(*id_, self.now_ms, retry)
+            record = self.model.records[id_]
+            record.last_ms = self.now_ms
+            record.deliveries += 1
+            record.retry = retry or record.retry
+
+    @rule(limit=st.sampled_from([0, 1, 3, 130, 100_000]))
+    def expire(self, limit: int) -> None:
+        gone = self.real.take_expired(self.now_ms, limit)
+        expected = self.model.expired(self.now_ms)
+        assert len(gone) == len(set(gone)) == min(limit, len(expected))
+        assert set(gone) <= expected
+        for id_ in gone:
+            del self.model.records[id_]
+
+    @rule(ms=st.sampled_from([0, 1, 9, 10, 49, 400, 2000]))
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @precondition(lambda self: self.model.consumers)
+    @rule(data=st.data())
+    def delete_consumer(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model.consumers)))
+        gone = [id_ for id_, r in self.model.records.items() if r.consumer == name]
+        assert self.real.delete_consumer(name) == len(gone)
+        self.model.consumers.remove(name)
+        for id_ in gone:
+            del self.model.records[id_]
+
+    @rule()
+    def reload(self) -> None:
+        self.real = reloaded(self.real)
+
+    @rule(data=st.data(), limit=st.sampled_from([None, 0, 1, 7]))
+    def pending_part(self, data: st.DataObject, limit: int | None) -> None:
+        start, end = self.known_id(data), self.known_id(data)
+        for consumer in (None, b"", b"alice"):
+            expected = [
+                row
+                for row in self.model.pending()
+                if start <= row[:2] <= end and consumer in (None, row[2])  # type: ignore[operator]
+            ]
+            assert self.real.pending(*start, end, limit, consumer) == expected[:limit]
+
+    @invariant()
+    def is_the_same(self) -> None:
+        self.real.check()
+        assert self.real.pending() == self.model.pending()
+        assert self.real.pending_count == len(self.model.records)
+        owners = [r.consumer for r in self.model.records.values()]
+        assert self.real.unowned_count == owners.count(b"")
+        assert set(self.real.consumers) == self.model.consumers
+        for name, consumer in self.real.consumers.items():
+            assert consumer.pending == owners.count(name)
+            assert self.real.consumer_at(consumer.index) is consumer
+
+    @rule()
+    def next_event(self) -> None:
+        assert self.real.next_event_ms() == self.model.next_event_ms()
+
+
+GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestGroup = GroupMachine.TestCase
+
+
+# ---------------------------------------------------------------- due and expiry
+
+
+def test_the_earliest_due_comes_first_and_then_the_smaller_id() -> None:
+    group = Group(b"g")
+    for ms, delivered in [(1, 30), (2, 10), (3, 20), (4, 10)]:
+        group.deliver_id(ms, 0, delivered, retry=(5, 0))
+    assert group.due(100, 10) == [(2, 0), (4, 0), (3, 0), (1, 0)]
+    assert group.due(100, 3) == [(2, 0), (4, 0), (3, 0)]
+    assert group.due(15, 10) == [(2, 0), (4, 0)]
+    assert group.due(14, 10) == []
+    assert group.due(100, 10) == group.due(100, 10), "asking takes nothing away"
+
+
+def test_due_order_holds_across_thousands_with_equal_moments() -> None:
+    group = Group(b"g")
+    model = GroupModel()
+    chance = random.Random(5)
+    for ms in chance.sample(range(10_000), 3000):
+        delivered = chance.randrange(5)
+        retry = (chance.choice([0, 1, 2]), 0)
+        group.deliver_id(ms, 0, delivered, retry=retry)
+        model.records[ms, 0] = PendingModel(b"", delivered, 1, delivered, retry)
+    group.check()
+    for limit in (1, 100, 1500, 9000):
+        for with_zero in (False, True):
+            assert group.due(4, limit, with_zero) == model.due(4, limit, with_zero)
+
+
+def test_retry_zero_is_due_at_once_and_wakes_nobody() -> None:
+    group = Group(b"g")
+    group.deliver_id(1, 0, 50, retry=(0, 0))
+    assert group.due(50, 10) == [(1, 0)]
+    assert group.due(50, 10, with_zero=False) == []
+    assert group.next_event_ms() is None
+
+
+def test_a_redelivery_keeps_the_pair_or_replaces_it() -> None:
+    group = Group(b"g")
+    group.deliver_id(1, 0, 0, retry=(10, 100))
+    group.redeliver_id(1, 0, 10)
+    assert group.pending() == [(1, 0, b"", 10, 2, 0, 10, 100)]
+    assert group.next_event_ms() == 20
+    group.redeliver_id(1, 0, 20, (30, 40))
+    assert group.pending() == [(1, 0, b"", 20, 3, 0, 30, 40)]
+    assert group.next_event_ms() == 40, "expiry counts from the first delivery"
+    assert group.take_expired(39, 10) == []
+    assert group.take_expired(40, 10) == [(1, 0)]
+    assert group.next_event_ms() is None
+
+
+def test_spans_that_pass_the_end_of_time_never_come() -> None:
+    group = Group(b"g")
+    group.deliver_id(1, 0, 1000, retry=(MAX, MAX))
+    group.deliver_id(2, 0, 1000, retry=(MAX - 1000, 0))
+    group.check()
+    assert group.due(MAX - 1, 10) == []
+    assert group.take_expired(MAX - 1, 10) == []
+    assert group.next_event_ms() is None
+
+
+def test_an_acknowledged_record_no_longer_wakes() -> None:
+    group = Group(b"g")
+    group.deliver_id(1, 0, 0, retry=(10, 0))
+    group.deliver_id(2, 0, 5, retry=(10, 0))
+    assert group.next_event_ms() == 10
+    group.acknowledge_id(1, 0)
+    assert group.next_event_ms() == 15
+    group.acknowledge_id(2, 0)
+    assert group.next_event_ms() is None
+
+
+def test_the_time_to_live_waits_for_blocked_clients() -> None:
+    group = Group(b"g", now_ms=100)
+    assert not group.is_over(MAX)
+    group.ttl_ms = 50
+    assert group.next_event_ms() == 150
+    assert not group.is_over(149)
+    assert group.is_over(150)
+    group.blocked_clients = 1
+    assert not group.is_over(10_000)
+    assert group.next_event_ms() is None
+    group.blocked_clients = 0
+    group.ttl_ms = MAX
+    assert not group.is_over(10_000)
+
+
+# ---------------------------------------------------------------- policies and consumers
+
+
+def test_equal_pairs_share_one_policy() -> None:
+    group = Group(b"g")
+    assert group.policy(10, 0) == group.policy(10, 0) != group.policy(10, 1)
+    assert group.policy(MAX, MAX) not in (0, group.policy(10, 0))
+
+
+def test_policies_no_longer_used_make_room() -> None:
+    group = Group(b"g")
+    for i in range(65_536):
+        number = group.policy(i, 1)
+        assert number == i + 1
+    group.deliver_id(1, 0, 0, retry=(7, 1))
+    fresh = group.policy(100_000, 1)
+    assert fresh < 65_536
+    assert len([pair for pair in group.dump()["policies"] if pair is not None]) == 2
+    assert group.pending()[0][-2:] == (7, 1)
+    group.deliver_id(2, 0, 0, retry=(100_000, 1))
+    group.check()
+    assert reloaded(group).pending() == group.pending()
+
+
+def test_a_consumers_number_is_given_again_without_its_entries() -> None:
+    group = Group(b"g")
+    first = group.make_consumer(b"a", 1)
+    group.make_consumer(b"b", 1)
+    for ms in range(300):
+        group.deliver_id(ms, 0, 5, [b"a", b"b", b""][ms % 3])
+    assert group.delete_consumer(b"a") == 100
+    again = group.make_consumer(b"c", 2)
+    assert (again.index, again.pending) == (first.index, 0)
+    group = reloaded(group)
+    group.check()
+    assert group.consumers[b"b"].pending == 100
+    assert group.delete_consumer(b"b") == 100
+    assert (group.pending_count, group.unowned_count) == (100, 100)
+    again = reloaded(group).make_consumer(b"d", 3)
+    assert again.index == 2
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 129, 1000])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_delivery_gives_id_order(count: int, seed: int) -> None:
+    group = Group(b"g")
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    for ms in order:
+        group.deliver_id(ms // 7, ms % 7, 9)
+    group.check()
+    assert [row[:2] for row in group.pending()] == [(ms // 7, ms % 7) for ms in range(count)]
+    random.Random(seed + 1).shuffle(order)
+    for ms in order:
+        assert group.acknowledge_id(ms // 7, ms % 7)
+        group.check()
+    assert group.pending_count == 0
+
+
+def test_a_pending_entry_takes_few_bytes() -> None:
+    """48 bytes a record; chunks filled in order stay full."""
+    group = Group(b"g")
+    for ms in range(20_000):
+        group.deliver_id(ms, 0, 9)
+    assert PENDING_SIZE == 48
+    assert group.memory_bytes < 20_000 * 50
+
+
+# ---------------------------------------------------------------- dump and load
+
+
+def test_everything_but_the_last_use_survives_a_reload() -> None:
+    group = Group(b"\x00g", 5, MAX, 77)
+    group.gap_floor_ms, group.gap_floor_seq = 3, MAX
+    group.entries_read = 12
+    group.ttl_ms = 5000
+    group.make_consumer(b"a", 4).active_ms = 6
+    group.make_consumer(b"idle", 5)
+    group.deliver_id(1, 0, 8, b"a")
+    group.deliver_id(2, MAX, 9, retry=(10, MAX))
+    loaded = reloaded(group, now_ms=1000)
+    assert loaded.dump() == group.dump()
+    assert loaded.next_event_ms() == 19
+    assert not loaded.is_over(5999)
+    assert loaded.is_over(6000), "the TTL runs anew from the load"
+    assert [(c.name, c.seen_ms, c.active_ms) for c in loaded.consumers.values()] == [
+        (b"a", 4, 6),
+        (b"idle", 5, -1),
+    ]
+
+
+def packed(
+    ms: int, consumer: int = 0, policy: int = 0, first_ms: int = 5, last_ms: int = 5
+) -> bytes:
+    return struct.pack("<4Q4I", ms, 0, first_ms, last_ms, 1, consumer, policy, 0)
+
+
+def meta_with(**changes: Any) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        "name": b"g",
+        "offset": [0, 0],
+        "gap_floor": [0, 0],
+        "entries_read": -1,
+        "ttl_ms": 0,
+        "consumers": [None, [b"a", 1, 1]],
+        "policies": [None, [10, 20]],
+        "pending": packed(1, 1) + packed(2, 0, 1),
+    }
+    return meta | changes
+
+
+def test_a_group_is_read_from_the_documented_form() -> None:
+    loaded = Group.load(meta_with(), 0)
+    assert loaded.pending() == [(1, 0, b"a", 5, 1, 5, None, None), (2, 0, b"", 5, 1, 5, 10, 20)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pending": packed(1)[:-1]},
+        {"pending": packed(1) + b"\0"},
+        {"pending": packed(2) + packed(1)},
+        {"pending": packed(1) + packed(1)},
+        {"pending": packed(1, consumer=2)},
+        {"pending": packed(1, consumer=2**32 - 1)},
+        {"consumers": [None, None], "pending": packed(1, consumer=1)},
+        {"consumers": [None, [b"a", 1, 1], [b"a", 1, 1]]},
+        {"pending": packed(1, policy=2)},
+        {"pending": packed(1, policy=2**31)},
+        {"pending": packed(1, policy=2**31 + 1)},
+        {"policies": [None, None], "pending": packed(1, policy=1)},
+        {"policies": [], "pending": b""},
+        {"policies": [[1, 2]], "pending": b""},
+        {"policies": [None, [10]], "pending": packed(1, policy=1)},
+        {"policies": [None, [10, 20, 30]], "pending": packed(1, policy=1)},
+        {"policies": [None, [-1, 20]], "pending": packed(1, policy=1)},
+        {"policies": [None, [2**64, 20]], "pending": packed(1, policy=1)},
+        {"policies": [None, [b"x", 20]], "pending": packed(1, policy=1)},
+        {"policies": [None, [1, 2], [1, 2]], "pending": b""},
+    ],
+)
+def test_pending_entries_that_refer_to_nothing_are_not_loaded(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="group"):
+        Group.load(meta_with(**changes), 0)

@@ -1,0 +1,383 @@
+"""The journal: what is synced comes back, what is torn is cut, what is damaged is refused."""
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.fakedisk import FakeDisk
+from tests.support.fakepersistence import HandWorker
+
+from millstream.errors import DataError
+from millstream.storage.journal import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    Journal,
+    JournalReader,
+    cut_torn_end,
+    encode_frame,
+    encode_header,
+)
+
+Payloads = list[bytes]
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.synced: list[int] = []
+        self.errors: list[OSError] = []
+        self.space: list[OSError | None] = []
+
+    def journal_synced(self, journal: Journal, seq: int) -> None:
+        self.synced.append(seq)
+
+    def journal_failed(self, journal: Journal, error: OSError) -> None:
+        self.errors.append(error)
+
+    def journal_space(self, journal: Journal, error: OSError | None) -> None:
+        self.space.append(error)
+
+
+class Bench:
+    """A journal on a fake disk with a worker that runs by hand."""
+
+    def __init__(self, mode: str = "always", disk: FakeDisk | None = None) -> None:
+        self.disk = disk or FakeDisk()
+        self.worker = HandWorker("journal")
+        self.owner = Owner()
+        self.names = ["journal-1.log"]
+        self.journal = Journal(
+            self.disk.create("journal-1.log"), 1, mode, self.worker, self.owner, 4096
+        )
+        self.disk.sync_directory()
+        self.seq = 0
+
+    def append(self, payload: bytes) -> bool:
+        self.seq += 1
+        return self.journal.append(self.seq, payload)
+
+    def rotate(self) -> None:
+        self.names.append(f"journal-{len(self.names) + 1}.log")
+        file = self.disk.create(self.names[-1])
+        self.disk.sync_directory()
+        self.journal.rotate(file)
+
+
+def read(disk: FakeDisk, names: list[str], first: int = 1) -> tuple[Payloads, JournalReader]:
+    reader = JournalReader([disk.read(name) for name in names], first)
+    return [payload for _, _, payload in reader.frames()], reader
+
+
+def journal_file(payloads: Payloads, synced_each: bool = True, first: int = 1) -> bytes:
+    """A journal's bytes; every frame proves the one before it, or none proves any."""
+    frames = [
+        encode_frame(first + at, 0 if synced_each else at, payload)
+        for at, payload in enumerate(payloads)
+    ]
+    return encode_header(first) + b"".join(frames)
+
+
+def disk_with(*contents: bytes) -> tuple[FakeDisk, list[str]]:
+    disk = FakeDisk()
+    names = [f"journal-{number}.log" for number in range(1, len(contents) + 1)]
+    for name, content in zip(names, contents, strict=True):
+        disk.put(name, content)
+    return disk, names
+
+
+def effects(count: int, size: int = 30) -> Payloads:
+    return [b"ADD key %d " % number + b"x" * size + b"\r\n" for number in range(1, count + 1)]
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def test_always_reports_a_frame_only_after_the_sync() -> None:
+    bench = Bench()
+    assert bench.append(b"one\n") is False
+    assert bench.owner.synced == []
+    bench.worker.drain()
+    assert bench.owner.synced == [1]
+    assert bench.disk.files["journal-1.log"].durable.endswith(b"one\n")
+
+
+def test_always_syncs_once_for_all_that_has_come_together() -> None:
+    bench = Bench()
+    for number in range(50):
+        bench.append(b"%d\n" % number)
+    before = list(bench.disk.log)
+    bench.worker.drain()
+    new = bench.disk.log[len(before) :]
+    assert [line for line in new if "reserve" not in line] == [
+        "write journal-1.log",
+        "sync journal-1.log",
+    ]
+    assert bench.owner.synced == [50]
+
+
+def test_everysec_writes_at_once_and_syncs_on_the_second() -> None:
+    bench = Bench("everysec")
+    assert bench.append(b"one\n") is True
+    assert bench.disk.content("journal-1.log").endswith(b"one\n")
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 0
+    bench.journal.tick_second()
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 1
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_rotation_keeps_the_order_over_files(mode: str) -> None:
+    bench = Bench(mode)
+    payloads = effects(9)
+    for at, payload in enumerate(payloads):
+        bench.append(payload)
+        if at in (2, 5):
+            bench.rotate()
+    bench.worker.drain()
+    bench.journal.close()
+    found, reader = read(bench.disk, bench.names)
+    assert (found, reader.next_seq, reader.torn) == (payloads, 10, None)
+    assert bench.disk.content("journal-2.log").startswith(encode_header(4))
+
+
+def test_a_sync_queued_before_a_rotation_does_not_vouch_for_later_frames() -> None:
+    bench = Bench("everysec")
+    bench.append(b"one\n")
+    bench.journal.tick_second()
+    bench.rotate()
+    bench.append(b"two\n")
+    bench.worker.run_one()  # space for the first file
+    bench.worker.run_one()
+    assert bench.journal.synced_seq == 1
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 1
+    bench.journal.tick_second()
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 2
+
+
+def test_changing_the_mode_loses_nothing() -> None:
+    bench = Bench()
+    payloads = effects(40)
+    chance = random.Random(5)
+    for payload in payloads:
+        bench.append(payload)
+        if chance.random() < 0.3:
+            bench.journal.set_mode(chance.choice(["always", "everysec", "no"]))
+        if chance.random() < 0.3:
+            bench.worker.run_one()
+    bench.journal.close()
+    assert read(bench.disk, bench.names)[0] == payloads
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+@pytest.mark.parametrize("mode", ["always", "everysec"])
+def test_a_failure_is_reported_once_and_nothing_more_is_acknowledged(
+    operation: str, mode: str
+) -> None:
+    bench = Bench(mode)
+    bench.append(b"one\n")
+    bench.journal.tick_second()
+    bench.worker.drain()
+    bench.disk.fail(operation, errno.EIO)
+    for _ in range(3):
+        bench.append(b"more\n")
+        bench.journal.tick_second()
+        bench.worker.drain()
+    bench.disk.mend()
+    bench.append(b"later\n")
+    bench.worker.drain()
+    assert [error.errno for error in bench.owner.errors] == [errno.EIO]
+    assert bench.owner.synced == [1]
+    assert b"later" not in bench.disk.content("journal-1.log")
+
+
+def test_missing_space_is_known_before_the_write_fails() -> None:
+    disk = FakeDisk(capacity=6000)
+    bench = Bench("always", disk)
+    while not bench.owner.space:
+        bench.append(b"x" * 100 + b"\n")
+        bench.worker.drain()
+    assert bench.owner.errors == []
+    assert isinstance(bench.owner.space[0], OSError)
+    assert bench.owner.synced[-1] == bench.seq
+    disk.mend()
+    bench.journal.tick_second()
+    bench.worker.drain()
+    assert bench.owner.space[-1] is None
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+@given(st.lists(st.binary(min_size=1, max_size=2000), max_size=30), st.integers(1, 2**63))
+def test_reading_gives_what_was_written(payloads: Payloads, first: int) -> None:
+    disk, names = disk_with(journal_file(payloads, first=first))
+    found, reader = read(disk, names, first)
+    assert (found, reader.next_seq, reader.torn) == (payloads, first + len(payloads), None)
+
+
+def test_frames_longer_than_a_read_come_back() -> None:
+    payloads = [b"a" * 3_000_000, b"b\n", b"c" * 1_048_576, b"d\n"]
+    disk, names = disk_with(journal_file(payloads))
+    assert read(disk, names)[0] == payloads
+
+
+def test_every_cut_of_the_last_journal_loads_a_prefix() -> None:
+    payloads = effects(6)
+    whole = journal_file(payloads)
+    ends = [HEADER_SIZE]
+    for payload in payloads:
+        ends.append(ends[-1] + FRAME_SIZE + len(payload))
+    for size in range(len(whole)):
+        disk, names = disk_with(journal_file([]), whole[:size])
+        found, reader = read(disk, names)
+        complete = max((at for at, end in enumerate(ends) if end <= size), default=0)
+        assert found == payloads[:complete]
+        assert (reader.torn is None) == (size in (0, *ends))
+        if reader.torn is not None:
+            cut_torn_end(disk, names, reader.torn)
+            again, reader = read(disk, names)
+            assert (again, reader.torn) == (found, None)
+
+
+def flips(data: bytes, start: int, end: int) -> list[bytes]:
+    broken = []
+    for at in range(start, end):
+        for bit in (0, 3, 7):
+            copy = bytearray(data)
+            copy[at] ^= 1 << bit
+            broken.append(bytes(copy))
+    return broken
+
+
+@pytest.mark.parametrize("synced_each", [True, False])
+def test_every_flipped_byte_of_a_middle_frame_is_refused(synced_each: bool) -> None:
+    payloads = effects(5)
+    data = journal_file(payloads, synced_each)
+    start = HEADER_SIZE + sum(FRAME_SIZE + len(payload) for payload in payloads[:2])
+    for broken in flips(data, start, start + FRAME_SIZE + len(payloads[2])):
+        disk, names = disk_with(broken)
+        with pytest.raises(DataError, match=rf"journal-1\.log is damaged at offset {start}"):
+            read(disk, names)
+        assert disk.content("journal-1.log") == broken
+
+
+def test_every_flipped_byte_of_the_last_frame_is_refused() -> None:
+    """Also of its length: a torn write ends early or leaves zeros, it does not change bytes."""
+    payloads = effects(3)
+    data = journal_file(payloads)
+    start = len(data) - FRAME_SIZE - len(payloads[2])
+    # Length and sequence number both wrong cannot be told from a torn one; one wrong byte can.
+    for broken in flips(data, start, len(data)):
+        disk, names = disk_with(broken)
+        with pytest.raises(DataError, match=rf"damaged at offset {start}"):
+            read(disk, names)
+
+
+def test_every_flipped_byte_of_a_header_is_refused() -> None:
+    data = journal_file(effects(3))
+    for broken in flips(data, 0, HEADER_SIZE):
+        disk, names = disk_with(broken)
+        with pytest.raises(DataError, match=r"journal-1\.log"):
+            read(disk, names)
+
+
+def test_every_flipped_byte_of_an_earlier_journal_is_refused() -> None:
+    first, second = effects(6)[:3], effects(6)[3:]
+    data = journal_file(first)
+    for broken in flips(data, HEADER_SIZE, len(data)):
+        disk, names = disk_with(broken, journal_file(second, first=4))
+        with pytest.raises(DataError, match=r"journal-1\.log is damaged at offset"):
+            read(disk, names)
+
+
+def test_a_cut_journal_before_one_that_proves_its_end_is_refused() -> None:
+    first, second = effects(6)[:3], effects(6)[3:]
+    data = journal_file(first)
+    for size in range(len(data)):
+        disk, names = disk_with(data[:size], journal_file(second, first=4))
+        with pytest.raises(DataError, match="damaged"):
+            read(disk, names)
+
+
+def test_a_journal_whose_end_was_never_synced_is_cut_with_all_that_follows() -> None:
+    first = effects(6)[:3]
+    data = journal_file(first, synced_each=False)
+    later = encode_header(4) + encode_frame(4, 3, b"four\n") + encode_frame(5, 4, b"five\n")
+    disk, names = disk_with(data[:-5], later)
+    found, reader = read(disk, names)
+    assert found == first[:2]
+    assert reader.torn is not None
+    cut_torn_end(disk, names, reader.torn)
+    assert disk.content("journal-2.log") == b""
+    assert read(disk, names)[0] == first[:2]
+
+
+def test_a_lost_sector_among_unsynced_frames_is_cut() -> None:
+    payloads = effects(60)
+    data = bytearray(journal_file(payloads, synced_each=False))
+    data[1024:1536] = bytes(512)
+    disk, names = disk_with(bytes(data))
+    found, reader = read(disk, names)
+    assert found == payloads[: len(found)]
+    assert 0 < len(found) < 30
+    assert reader.torn is not None
+    cut_torn_end(disk, names, reader.torn)
+    assert read(disk, names)[0] == found
+
+
+def test_a_lost_sector_among_synced_frames_is_refused() -> None:
+    data = bytearray(journal_file(effects(60)))
+    data[1024:1536] = bytes(512)
+    disk, names = disk_with(bytes(data))
+    with pytest.raises(DataError, match="damaged"):
+        read(disk, names)
+
+
+def test_a_missing_journal_in_the_middle_is_refused() -> None:
+    payloads = effects(9)
+    disk, names = disk_with(
+        journal_file(payloads[:3]),
+        journal_file(payloads[3:6], first=4),
+        journal_file(payloads[6:], first=7),
+    )
+    with pytest.raises(DataError, match="the frames 4 to 6 before it are missing"):
+        read(disk, [names[0], names[2]])
+    with pytest.raises(DataError, match="it starts with frame 4, 1 was due"):
+        read(disk, names[1:])
+
+
+def run_randomly(bench: Bench, chance: random.Random, steps: int) -> Payloads:
+    payloads: Payloads = []
+    act: list[Callable[[], object]] = [
+        bench.worker.run_one,
+        bench.journal.tick_second,
+        lambda: bench.rotate() if chance.random() < 0.3 else None,
+    ]
+    for _ in range(steps):
+        if chance.random() < 0.6:
+            payloads.append(b"%d " % (bench.seq + 1) + b"y" * chance.randint(0, 400) + b"\n")
+            bench.append(payloads[-1])
+        else:
+            chance.choice(act)()
+    return payloads
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["always", "everysec", "no"]))
+def test_a_crash_leaves_a_prefix_with_all_that_was_synced(seed: int, mode: str) -> None:
+    chance = random.Random(seed)
+    bench = Bench(mode)
+    payloads = run_randomly(bench, chance, chance.randint(1, 60))
+    disk = bench.disk.after_crash(seed)
+    found, reader = read(disk, bench.names)
+    assert found == payloads[: len(found)]
+    assert len(found) >= bench.journal.synced_seq
+    if reader.torn is not None:
+        cut_torn_end(disk, bench.names, reader.torn)
+        again, reader = read(disk, bench.names)
+        assert (again, reader.torn) == (found, None)

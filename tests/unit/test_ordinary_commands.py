@@ -1,0 +1,617 @@
+"""The commands every client sends besides the streams', called as the executor calls them, with a
+process that is a few lines. Words of refusals are those of Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from millstream.commands.arguments import OwnedArgs
+from millstream.commands.connection import client_line
+from millstream.commands.context import Context, Session
+from millstream.commands.effects import Effects, apply_effects
+from millstream.commands.registry import COMMANDS
+from millstream.commands.replies import NO_REPLY, NULL_ARRAY, OK
+from millstream.commands.table import load_table
+from millstream.errors import CommandError
+from millstream.server.config import Config, changed_values
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.stream import Stream
+
+NOW_MS = 1_700_000_000_123
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+
+load_table()
+
+
+class Client(Session):
+    """A session with the buffers of a connection."""
+
+    query_buffer_bytes = 0
+    argv_bytes = 0
+    output_bytes = 0
+
+
+@dataclass
+class Process:
+    """The Outside of the commands under test: remembers what it was asked."""
+
+    clients: dict[int, Any] = field(default_factory=dict)
+    password: bytes = b""
+    config: Config = field(default_factory=Config)
+    asked: list[Any] = field(default_factory=list)
+    last_save_s: int = 1_600_000_000
+    save_fails: bool = False
+
+    def password_required(self) -> bool:
+        return bool(self.password)
+
+    def password_matches(self, password: bytes) -> bool:
+        return not self.password or password == self.password
+
+    def kill_client(self, client: Any) -> None:
+        self.asked.append(("kill", client.id))
+
+    def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
+        return self.config.matching(patterns)
+
+    def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        for name, value in changed_values(self.config, pairs).items():
+            setattr(self.config, name, value)
+
+    def reset_stats(self) -> None:
+        self.asked.append("reset_stats")
+
+    def info(self, sections: Sequence[str]) -> str:
+        return f"# {' '.join(sections)}\r\n"
+
+    def save(self) -> None:
+        self.asked.append("save")
+
+    def bgsave(self, schedule: bool) -> str:
+        return f"Background saving {'scheduled' if schedule else 'started'}"
+
+    def rewrite(self) -> str:
+        return "Background append only file rewriting started"
+
+    def shutdown(self, save: bool | None) -> None:
+        if self.save_fails and save:
+            raise CommandError("ERR disk full")
+        self.asked.append(("shutdown", save))
+
+
+class Room:
+    """One client in front of an empty keyspace."""
+
+    def __init__(self) -> None:
+        self.keyspace = Keyspace()
+        self.effects = Effects()
+        self.process = Process()
+        self.ctx = Context(self.keyspace, self.effects, self.process)  # type: ignore[arg-type]
+        self.me = self.connect()
+        self.ctx.session = self.me
+        self.ctx.now_ms = NOW_MS
+
+    def connect(self) -> Client:
+        number = len(self.process.clients) + 1
+        client = Client(number, f"127.0.0.1:{5000 + number}", "127.0.0.1:6455", NOW_MS - 90_000)
+        client.authenticated = not self.process.password
+        self.process.clients[number] = client
+        return client
+
+    def call(self, *words: bytes | str | int) -> Any:
+        request = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        row = COMMANDS[request[0].lower()]
+        args = OwnedArgs(request)
+        sub = row.subcommands.get(request[1].lower()) if len(request) > 1 else None
+        if sub is not None:
+            row, args.pos = sub, 2
+        self.ctx.db = self.keyspace.databases[self.me.db_index]
+        return row.handler(self.ctx, args)
+
+    def refusal(self, *words: bytes | str | int) -> str:
+        with pytest.raises(CommandError) as refused:
+            self.call(*words)
+        return refused.value.message
+
+    def add_stream(self, key: bytes) -> None:
+        stream = Stream()
+        stream.append_entry(1, 1, [b"f", b"v"])
+        self.keyspace.databases[self.me.db_index].set(key, stream)
+
+    def replayed(self) -> Keyspace:
+        """A keyspace made of nothing but the effects recorded so far."""
+        copy = Keyspace()
+        apply_effects(copy, self.effects.take_payload())
+        return copy
+
+
+def contents(keyspace: Keyspace) -> dict[tuple[int, bytes], Any]:
+    return {(db.index, key): db.get(key) for db in keyspace.databases for key in db.keys()}  # noqa: SIM118
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+# Greeting and password
+
+
+def test_ping_and_echo(room: Room) -> None:
+    assert room.call("PING") == b"PONG"
+    assert room.call("PING", "hi") == b"hi"
+    assert room.refusal("PING", "a", "b") == "ERR wrong number of arguments for 'ping' command"
+    assert room.call("ECHO", b"\x00\r\n") == b"\x00\r\n"
+
+
+def test_hello_tells_what_clients_gate_on(room: Room) -> None:
+    reply = room.call("HELLO", 3, "SETNAME", "me")
+    assert list(reply) == [b"server", b"version", b"proto", b"id", b"mode", b"role", b"modules"]
+    assert reply[b"server"] == b"millstream"
+    assert reply[b"version"].startswith(b"8.6.")
+    assert (reply[b"proto"], reply[b"id"]) == (3, 1)
+    assert (room.me.resp, room.me.name) == (3, b"me")
+    assert room.call("HELLO")[b"proto"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("4",), "NOPROTO unsupported protocol version"),
+        (("abc",), "ERR Protocol version is not an integer or out of range"),
+        (("3", "FOO"), "ERR Syntax error in HELLO option 'FOO'"),
+        (("3", "SETNAME"), "ERR Syntax error in HELLO option 'SETNAME'"),
+        (("3", "AUTH", "default"), "ERR Syntax error in HELLO option 'AUTH'"),
+        (
+            ("3", "SETNAME", "a b"),
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        ),
+        (
+            ("3", "AUTH", "someone", "x"),
+            "WRONGPASS invalid username-password pair or user is disabled.",
+        ),
+    ],
+)
+def test_hello_refuses_and_changes_nothing(
+    room: Room, words: tuple[str, ...], message: str
+) -> None:
+    assert room.refusal("HELLO", *words) == message
+    assert (room.me.resp, room.me.name) == (2, b"")
+
+
+def test_a_password_is_asked_for(room: Room) -> None:
+    room.process.password = b"secret"
+    room.me.authenticated = False
+    assert room.refusal("HELLO", "3").startswith("NOAUTH HELLO must be called with")
+    wrong = "WRONGPASS invalid username-password pair or user is disabled."
+    assert room.refusal("AUTH", "guess") == wrong
+    assert room.refusal("AUTH", "someone", "secret") == wrong
+    assert not room.me.authenticated
+    assert room.call("AUTH", "secret") == OK
+    assert room.me.authenticated
+    room.me.authenticated = False
+    assert room.call("HELLO", "2", "AUTH", "default", "secret")[b"proto"] == 2
+    assert room.me.authenticated
+
+
+def test_auth_without_any_password(room: Room) -> None:
+    assert room.refusal("AUTH", "x").startswith("ERR AUTH <password> called without any password")
+    assert room.call("AUTH", "default", "anything") == OK
+    assert room.refusal("AUTH", "a", "b", "c") == "ERR syntax error"
+
+
+def test_select(room: Room) -> None:
+    assert room.call("SELECT", 15) == OK
+    assert room.me.db_index == 15
+    assert room.refusal("SELECT", 16) == "ERR DB index is out of range"
+    assert room.refusal("SELECT", -1) == "ERR DB index is out of range"
+    assert room.refusal("SELECT", "x") == "ERR value is not an integer or out of range"
+
+
+def test_reset_goes_back_to_the_beginning(room: Room) -> None:
+    room.process.password = b"secret"
+    for words in (("SELECT", 3), ("HELLO", 3, "SETNAME", "me"), ("CLIENT", "NO-EVICT", "ON")):
+        room.call(*words)
+    room.call("CLIENT", "SETINFO", "lib-name", "lib")
+    assert room.call("RESET") == b"RESET"
+    me = room.me
+    assert (me.db_index, me.resp, me.name, me.no_evict) == (0, 2, b"", False)
+    assert not me.authenticated
+    assert me.lib_name == b"lib"
+
+
+def test_quit_answers_and_closes(room: Room) -> None:
+    assert room.call("QUIT") == OK
+    assert room.me.close_after_reply
+
+
+# CLIENT
+
+
+def test_client_names(room: Room) -> None:
+    assert room.call("CLIENT", "GETNAME") is None
+    assert room.call("CLIENT", "SETNAME", "me") == OK
+    assert room.call("CLIENT", "GETNAME") == b"me"
+    assert room.refusal("CLIENT", "SETNAME", "a\nb").startswith("ERR Client names cannot")
+    assert room.call("CLIENT", "SETNAME", "") == OK
+    assert room.call("CLIENT", "GETNAME") is None
+
+
+def test_client_info_has_the_fields_of_redis_in_their_order(room: Room) -> None:
+    room.me.last_command = "client|info"
+    room.call("CLIENT", "SETINFO", "LIB-VER", "1.2")
+    text = room.call("CLIENT", "INFO").decode()
+    fields = dict(pair.split("=") for pair in text.rstrip("\n").split(" "))
+    assert " ".join(fields) == (
+        "id addr laddr fd name age idle flags db sub psub ssub multi watch qbuf qbuf-free argv-mem "
+        "multi-mem rbs rbp obl oll omem tot-mem events cmd user redir resp lib-name lib-ver"
+    )
+    assert fields["addr"] == "127.0.0.1:5001"
+    assert (fields["age"], fields["flags"], fields["lib-ver"]) == ("90", "N", "1.2")
+
+
+def test_client_list_chooses(room: Room) -> None:
+    room.connect().blocked = True
+    room.connect()
+    lines = room.call("CLIENT", "LIST").decode().splitlines()
+    assert [line.split()[0] for line in lines] == ["id=1", "id=2", "id=3"]
+    assert "flags=b" in lines[1]
+    assert room.call("CLIENT", "LIST", "ID", 3, 99) == (lines[2] + "\n").encode()
+    assert room.call("CLIENT", "LIST", "TYPE", "pubsub") == b""
+    assert room.call("CLIENT", "LIST", "TYPE", "normal").count(b"\n") == 3
+    assert room.refusal("CLIENT", "LIST", "TYPE", "x") == "ERR Unknown client type 'x'"
+    assert room.refusal("CLIENT", "LIST", "ID", "x") == "ERR Invalid client ID"
+    assert room.refusal("CLIENT", "LIST", "FOO") == "ERR syntax error"
+
+
+def test_client_kill_spares_the_caller_unless_told(room: Room) -> None:
+    room.connect()
+    assert room.call("CLIENT", "KILL", "TYPE", "normal") == 1
+    assert room.process.asked == [("kill", 2)]
+    assert not room.me.close_after_reply
+    assert room.call("CLIENT", "KILL", "ID", 1, "SKIPME", "no") == 1
+    assert room.me.close_after_reply
+
+
+def test_client_kill_matches_all_options(room: Room) -> None:
+    room.connect()
+    assert room.call("CLIENT", "KILL", "ID", 2, "ADDR", "127.0.0.1:5001") == 0
+    assert room.call("CLIENT", "KILL", "ID", 2, "LADDR", "127.0.0.1:6455", "USER", "default") == 1
+    assert room.call("CLIENT", "KILL", "MAXAGE", 91) == 0
+    assert room.call("CLIENT", "KILL", "MAXAGE", 90) == 1
+    assert room.call("CLIENT", "KILL", "127.0.0.1:5002") == OK
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("1.2.3.4:5",), "ERR No such client"),
+        (("ID", "x"), "ERR client-id should be greater than 0"),
+        (("ID", "0"), "ERR client-id should be greater than 0"),
+        (("FOO", "x"), "ERR syntax error"),
+        (("TYPE", "x"), "ERR Unknown client type 'x'"),
+        (("USER", "x"), "ERR No such user 'x'"),
+        (("SKIPME", "x"), "ERR syntax error"),
+        (("ID", "1", "ADDR"), "ERR syntax error"),
+    ],
+)
+def test_client_kill_refuses(room: Room, words: tuple[str, ...], message: str) -> None:
+    assert room.refusal("CLIENT", "KILL", *words) == message
+
+
+def test_client_setinfo(room: Room) -> None:
+    assert room.refusal("CLIENT", "SETINFO", "FOO", "x") == "ERR Unrecognized option 'FOO'"
+    assert room.refusal("CLIENT", "SETINFO", "LIB-NAME", "a b") == (
+        "ERR lib-name cannot contain spaces, newlines or special characters."
+    )
+
+
+def test_subcommands_that_are_not_there(room: Room) -> None:
+    assert room.refusal("CLIENT", "MAINT_NOTIFICATIONS", "ON") == (
+        "ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP."
+    )
+    assert room.refusal("CONFIG", "foo") == "ERR unknown subcommand 'foo'. Try CONFIG HELP."
+    assert room.refusal("CLIENT") == "ERR wrong number of arguments for 'client' command"
+
+
+def test_help_lists_the_subcommands(room: Room) -> None:
+    lines = room.call("CLIENT", "HELP")
+    assert lines[0] == (b"CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")
+    assert b"SETNAME connection-name" in lines
+    assert lines[-2:] == [b"HELP", b"    Prints this help."]
+
+
+def test_a_name_cannot_break_a_line_of_client_list(room: Room) -> None:
+    for wrong in (b"a b", b"a\r\n", b"\xff", b"\x7f"):
+        assert room.refusal("CLIENT", "SETNAME", wrong).startswith("ERR Client names cannot")
+    assert "\n" not in client_line(room.me, NOW_MS)
+
+
+# Strings
+
+
+def test_set_and_get(room: Room) -> None:
+    assert room.call("GET", "k") is None
+    assert room.call("SET", "k", b"\x00v") == OK
+    assert room.call("GET", "k") == b"\x00v"
+    assert contents(room.replayed()) == {(0, b"k"): b"\x00v"}
+
+
+def test_set_conditions(room: Room) -> None:
+    assert room.call("SET", "k", "1", "XX") is None
+    assert room.call("SET", "k", "1", "nx") == OK
+    assert room.call("SET", "k", "2", "NX") is None
+    assert room.call("SET", "k", "2", "NX", "GET") == b"1"
+    assert room.call("SET", "k", "3", "XX", "GET") == b"1"
+    assert room.call("SET", "new", "x", "GET") is None
+    assert room.call("GET", "k") == b"3"
+    assert contents(room.replayed()) == {(0, b"k"): b"3", (0, b"new"): b"x"}
+
+
+@pytest.mark.parametrize("options", [("NX", "XX"), ("FOO",), ("EX",), ("GET", "x")])
+def test_set_refuses_what_it_does_not_understand(room: Room, options: tuple[str, ...]) -> None:
+    assert room.refusal("SET", "k", "v", *options) == "ERR syntax error"
+    assert room.call("GET", "k") is None
+
+
+def test_set_does_not_pretend_that_keys_expire(room: Room) -> None:
+    assert "keys do not expire" in room.refusal("SET", "k", "v", "EX", "10")
+    assert room.call("GET", "k") is None
+
+
+def test_a_stream_is_no_string(room: Room) -> None:
+    room.add_stream(b"s")
+    assert room.refusal("GET", "s") == WRONG_TYPE
+    assert room.refusal("SET", "s", "v", "GET") == WRONG_TYPE
+    assert room.call("TYPE", "s") == b"stream"
+    assert room.call("SET", "s", "v") == OK
+    assert room.call("TYPE", "s") == b"string"
+
+
+# Keys
+
+
+def test_del_counts_and_records_what_was_there(room: Room) -> None:
+    for key in ("a", "b", "c"):
+        room.call("SET", key, "1")
+    changes = room.keyspace.dirty
+    assert room.call("DEL", "a", "nosuch", "a") == 1
+    assert room.call("UNLINK", "b") == 1
+    assert room.keyspace.dirty == changes + 2
+    assert contents(room.replayed()) == {(0, b"c"): b"1"}
+
+
+def test_nothing_is_recorded_when_nothing_changes(room: Room) -> None:
+    for words in (("DEL", "a"), ("GET", "a"), ("SET", "a", "1", "XX"), ("EXISTS", "a")):
+        room.call(*words)
+    assert room.effects.take_payload() == b""
+    assert room.keyspace.dirty == 0
+
+
+def test_exists_and_type(room: Room) -> None:
+    room.call("SET", "a", "1")
+    assert room.call("EXISTS", "a", "a", "b") == 2
+    assert room.call("TYPE", "a") == b"string"
+    assert room.call("TYPE", "b") == b"none"
+
+
+def test_databases_are_apart(room: Room) -> None:
+    room.call("SET", "a", "0")
+    room.call("SELECT", 5)
+    assert room.call("GET", "a") is None
+    room.call("SET", "a", "5")
+    assert room.call("DBSIZE") == 1
+    assert contents(room.replayed()) == {(0, b"a"): b"0", (5, b"a"): b"5"}
+
+
+def test_keys_and_scan_find_the_same(room: Room) -> None:
+    names = {f"key:{number}".encode() for number in range(100)}
+    for name in names:
+        room.call("SET", name, "1")
+    room.add_stream(b"stream:1")
+    assert set(room.call("KEYS", "key:*")) == names
+    assert room.call("KEYS", "*:1?0") == []
+    found, cursor = [], b"0"
+    while True:
+        cursor, keys = room.call("SCAN", cursor, "MATCH", "key:*", "COUNT", 7)
+        found += keys
+        if cursor == b"0":
+            break
+    assert set(found) == names
+    assert room.call("SCAN", 0, "TYPE", "stream", "COUNT", 1000) == [b"0", [b"stream:1"]]
+    assert room.call("SCAN", 0, "TYPE", "list", "COUNT", 1000) == [b"0", []]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("x",), "ERR invalid cursor"),
+        (("-1",), "ERR invalid cursor"),
+        ((str(2**64),), "ERR invalid cursor"),
+        (("0", "COUNT", "0"), "ERR syntax error"),
+        (("0", "COUNT", "x"), "ERR value is not an integer or out of range"),
+        (("0", "MATCH"), "ERR syntax error"),
+        (("0", "FOO", "x"), "ERR syntax error"),
+    ],
+)
+def test_scan_refuses(room: Room, words: tuple[str, ...], message: str) -> None:
+    assert room.refusal("SCAN", *words) == message
+
+
+def test_flushdb_empties_one_database_and_flushall_all(room: Room) -> None:
+    room.call("SET", "a", "1")
+    room.call("SELECT", 1)
+    room.call("SET", "b", "1")
+    assert room.call("FLUSHDB", "ASYNC") == OK
+    assert contents(room.keyspace) == {(0, b"a"): b"1"}
+    assert room.call("FLUSHALL", "sync") == OK
+    assert contents(room.keyspace) == {}
+    assert contents(room.replayed()) == {}
+
+
+@pytest.mark.parametrize("words", [("FOO",), ("ASYNC", "SYNC")])
+def test_a_wrong_flush_empties_nothing(room: Room, words: tuple[str, ...]) -> None:
+    room.call("SET", "a", "1")
+    assert room.refusal("FLUSHALL", *words) == "ERR syntax error"
+    assert room.call("DBSIZE") == 1
+
+
+# The server
+
+
+def test_time_comes_from_the_context(room: Room) -> None:
+    assert room.call("TIME") == [b"1700000000", b"123000"]
+
+
+def test_config(room: Room) -> None:
+    assert room.call("CONFIG", "GET", "append*") == {
+        b"appendonly": b"yes",
+        b"appendfsync": b"always",
+    }
+    assert room.call("CONFIG", "SET", "timeout", "5", "maxclients", "7") == OK
+    assert room.call("CONFIG", "GET", "timeout", "maxclients") == {
+        b"timeout": b"5",
+        b"maxclients": b"7",
+    }
+    assert room.refusal("CONFIG", "SET", "a", "b", "c") == "ERR syntax error"
+    assert room.call("CONFIG", "RESETSTAT") == OK
+    assert room.process.asked == ["reset_stats"]
+
+
+def test_config_set_is_all_or_nothing(room: Room) -> None:
+    assert "argument must be" in room.refusal("CONFIG", "SET", "timeout", "5", "maxclients", "-7")
+    assert room.call("CONFIG", "GET", "timeout") == {b"timeout": b"0"}
+
+
+def test_saving(room: Room) -> None:
+    assert room.call("SAVE") == OK
+    assert room.call("BGSAVE") == b"Background saving started"
+    assert room.call("BGSAVE", "SCHEDULE") == b"Background saving scheduled"
+    assert room.refusal("BGSAVE", "FOO") == "ERR syntax error"
+    assert room.call("BGREWRITEAOF") == b"Background append only file rewriting started"
+    assert room.call("LASTSAVE") == 1_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("words", "save"), [((), None), (("NOSAVE", "NOW"), False), (("SAVE", "FORCE"), True)]
+)
+def test_shutdown(room: Room, words: tuple[str, ...], save: bool | None) -> None:
+    assert room.call("SHUTDOWN", *words) is NO_REPLY
+    assert room.process.asked == [("shutdown", save)]
+
+
+def test_shutdown_stays_when_saving_fails_unless_forced(room: Room) -> None:
+    room.process.save_fails = True
+    assert room.refusal("SHUTDOWN", "SAVE") == "ERR Errors trying to SHUTDOWN. Check logs."
+    assert room.process.asked == []
+    assert room.call("SHUTDOWN", "SAVE", "FORCE") is NO_REPLY
+    assert room.process.asked == [("shutdown", False)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("FOO",), "ERR syntax error"),
+        (("SAVE", "NOSAVE"), "ERR syntax error"),
+        (("ABORT", "NOW"), "ERR syntax error"),
+        (("ABORT",), "ERR No shutdown in progress."),
+    ],
+)
+def test_shutdown_refuses(room: Room, words: tuple[str, ...], message: str) -> None:
+    assert room.refusal("SHUTDOWN", *words) == message
+
+
+def test_memory_usage(room: Room) -> None:
+    assert room.call("MEMORY", "USAGE", "k") is None
+    room.call("SET", "k", "v" * 1000)
+    room.add_stream(b"s")
+    assert room.call("MEMORY", "USAGE", "k", "SAMPLES", 0) > 1000
+    assert room.call("MEMORY", "USAGE", "s") > 0
+    assert room.refusal("MEMORY", "USAGE", "k", "SAMPLES") == "ERR syntax error"
+    assert room.refusal("MEMORY", "USAGE", "k", "SAMPLES", "-1") == "ERR syntax error"
+    assert room.refusal("MEMORY", "USAGE", "k", "FOO", "1") == "ERR syntax error"
+
+
+# COMMAND
+
+
+def test_command_count_and_list(room: Room) -> None:
+    names = room.call("COMMAND", "LIST")
+    assert room.call("COMMAND", "COUNT") == len(names) == len(room.call("COMMAND"))
+    assert b"tappend" in names
+    listed = room.call("COMMAND", "LIST", "FILTERBY", "PATTERN", "CLIENT|no-*")
+    assert set(listed) == {b"client|no-evict", b"client|no-touch"}
+    assert b"get" in room.call("COMMAND", "LIST", "FILTERBY", "ACLCAT", "string")
+    assert room.call("COMMAND", "LIST", "FILTERBY", "MODULE", "x") == []
+    assert room.refusal("COMMAND", "LIST", "FOO") == "ERR syntax error"
+
+
+def test_command_info_has_the_shape_of_redis(room: Room) -> None:
+    absent, get = room.call("COMMAND", "INFO", "nosuch", "GET")
+    assert absent is NULL_ARRAY
+    assert get[:2] == [b"get", 2]
+    assert get[2] == {b"readonly", b"fast"}
+    assert get[3:6] == [1, 1, 1]
+    assert get[6] == {b"@read", b"@string", b"@fast"}
+    assert get[7:] == [
+        [],
+        [
+            {
+                b"flags": [b"RO", b"access"],
+                b"begin_search": {b"type": b"index", b"spec": {b"index": 1}},
+                b"find_keys": {
+                    b"type": b"range",
+                    b"spec": {b"lastkey": 0, b"keystep": 1, b"limit": 0},
+                },
+            }
+        ],
+        [],
+    ]
+
+
+def test_command_info_nests_subcommands(room: Room) -> None:
+    (config,) = room.call("COMMAND", "INFO", "config")
+    assert config[1] == -2
+    assert {sub[0] for sub in config[9]} == {
+        b"config|get", b"config|set", b"config|resetstat", b"config|help",
+    }  # fmt: skip
+    (sub,) = room.call("COMMAND", "INFO", "config|get")
+    assert sub[:2] == [b"config|get", -3]
+
+
+def test_command_docs_describe_arguments(room: Room) -> None:
+    docs = room.call("COMMAND", "DOCS", "nosuch", "set", "client|setname")
+    assert list(docs) == [b"set", b"client|setname"]
+    arguments = docs[b"set"][b"arguments"]
+    assert [argument[b"name"] for argument in arguments[:3]] == [b"key", b"value", b"nx_xx"]
+    assert arguments[2][b"type"] == b"oneof"
+    assert arguments[2][b"flags"] == [b"optional"]
+    assert room.call("COMMAND", "DOCS").keys() == {row.name.encode() for row in COMMANDS.values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (("DEL", "a", "b"), [b"a", b"b"]),
+        (("SET", "a", "b"), [b"a"]),
+        (("MEMORY", "USAGE", "k"), [b"k"]),
+    ],
+)
+def test_command_getkeys(room: Room, words: tuple[str, ...], keys: list[bytes]) -> None:
+    assert room.call("COMMAND", "GETKEYS", *words) == keys
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nosuch", "a"), "ERR Invalid command specified"),
+        (("PING", "a"), "ERR The command has no key arguments"),
+        (("GET", "a", "b"), "ERR Invalid number of arguments specified for command"),
+    ],
+)
+def test_command_getkeys_refuses(room: Room, words: tuple[str, ...], message: str) -> None:
+    assert room.refusal("COMMAND", "GETKEYS", *words) == message

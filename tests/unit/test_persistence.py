@@ -1,0 +1,716 @@
+"""Persistence as a whole: what was acknowledged survives a crash at any step.
+
+The workers and the event loop are run by hand, so a seed decides every interleaving; the disk is a
+fake one that can be switched off before any of its operations. One test at the end uses real
+threads, a real event loop and a real directory.
+"""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.fakepersistence import FakeBlock, FakeConfig, FakeKeyspace, World, apply_effects
+
+from millstream.errors import CommandError, DataError
+from millstream.server.persistence import Persistence
+from millstream.storage.disk import SystemDisk
+from millstream.storage.journal import encode_frame, encode_header
+
+MODES = ["always", "everysec", "no"]
+FULL = b"MISCONF Errors writing to the AOF file: No space left on device"
+
+
+def new_world(disk: FakeDisk | None = None, **config: object) -> World:
+    world = World(disk or FakeDisk(), FakeConfig(**config))  # type: ignore[arg-type]
+    world.load()
+    world.settle()
+    return world
+
+
+def reload(disk: FakeDisk, **config: object) -> World:
+    disk.locked = False
+    return new_world(disk, **config)
+
+
+def write_many(world: World, count: int, key: bytes = b"s") -> None:
+    for _ in range(count):
+        world.write_tick(key)
+
+
+def assert_prefix(world: World, acked: list[int]) -> None:
+    numbers = world.keyspace.numbers()
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) >= max(acked, default=0)
+
+
+# ----------------------------------------------------------------------------- loading and commit
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_written_is_there_after_a_restart(mode: str) -> None:
+    world = new_world(appendfsync=mode)
+    write_many(world, 10)
+    world.persistence.close()
+    again = new_world(world.disk, appendfsync=mode)
+    assert again.keyspace.numbers() == list(range(1, 11))
+    assert again.persistence.last_seq == again.persistence.durable_seq == 10
+
+
+def test_always_acknowledges_after_the_sync_and_in_groups() -> None:
+    world = new_world()
+    write_many(world, 5)
+    assert world.acked == []
+    assert world.persistence.durable_seq == 0
+    syncs = world.disk.log.count("sync journal-1.log")
+    world.settle()
+    assert world.acked == [1, 2, 3, 4, 5]
+    assert world.disk.log.count("sync journal-1.log") == syncs + 1
+
+
+@pytest.mark.parametrize("mode", ["everysec", "no"])
+def test_everysec_and_no_acknowledge_in_commit(mode: str) -> None:
+    world = new_world(appendfsync=mode)
+    world.write_tick()
+    assert world.acked == [1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_killed_process_loses_nothing_acknowledged(mode: str) -> None:
+    for seed in range(30):
+        chance = random.Random(seed)
+        world = new_world(appendfsync=mode)
+        play(world, chance, 60)
+        again = reload(world.disk.copy(), appendfsync=mode)
+        assert_prefix(again, world.acked)
+
+
+def test_loading_reports_what_it_found() -> None:
+    world = new_world()
+    write_many(world, 20)
+    world.settle()
+    world.persistence.save()
+    write_many(world, 3)
+    world.settle()
+    seen: list[tuple[int, int]] = []
+    world.disk.locked = False
+    again = World(world.disk)
+    report = again.persistence.load(lambda done, total: seen.append((done, total)))
+    assert (report.keys, report.entries, report.frames, report.effects) == (1, 20, 3, 3)
+    assert (report.base, report.journals) == ("base-2.msnap", ("journal-2.log",))
+    assert report.torn_bytes == 0
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert again.keyspace.restored_global == {"databases": 16}
+
+
+def test_a_torn_end_is_cut_and_reported() -> None:
+    world = new_world()
+    write_many(world, 5)
+    world.settle()
+    disk = world.disk.copy()
+    disk.put("journal-1.log", disk.content("journal-1.log")[:-3])
+    again = World(disk)
+    report = again.load()
+    assert again.keyspace.numbers() == [1, 2, 3, 4]
+    assert report.torn_bytes > 0
+    assert any("journal-1.log ended in an unfinished write" in note for note in report.notes)
+    write_many(again, 2)
+    again.persistence.close()
+    assert reload(disk).keyspace.numbers() == [1, 2, 3, 4, 5, 6]
+
+
+def test_damage_refuses_the_start_and_changes_nothing() -> None:
+    world = new_world()
+    for _ in range(5):
+        world.write_tick()
+        world.settle()
+    disk = world.disk.copy()
+    data = bytearray(disk.content("journal-1.log"))
+    data[70] ^= 1
+    disk.put("journal-1.log", bytes(data))
+    with pytest.raises(DataError, match=r"journal-1\.log is damaged at offset \d+.*nothing was"):
+        new_world(disk)
+    assert disk.content("journal-1.log") == bytes(data)
+
+
+def test_an_effect_that_cannot_be_applied_names_its_frame() -> None:
+    disk = new_world().disk.copy()
+    disk.put("journal-1.log", encode_header(1) + encode_frame(1, 0, b"BAD x 1\r\n"))
+    with pytest.raises(
+        DataError, match=r"journal-1\.log has a frame at offset 32 .*unknown effect"
+    ):
+        new_world(disk)
+
+
+def test_a_second_server_is_refused() -> None:
+    world = new_world()
+    with pytest.raises(DataError, match="used by another server"):
+        World(world.disk).load()
+
+
+def test_an_unreadable_disk_is_one_sentence() -> None:
+    disk = new_world().disk.copy()
+    disk.fail("read", errno.EIO)
+    with pytest.raises(DataError, match="Input/output error"):
+        new_world(disk)
+
+
+# --------------------------------------------------------------------- snapshots and the manifest
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("act", ["save", "bgsave", "rewrite"])
+def test_a_snapshot_replaces_what_came_before(mode: str, act: str) -> None:
+    world = new_world(appendfsync=mode)
+    write_many(world, 10)
+    getattr(world.persistence, act)()
+    world.settle()
+    assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
+    write_many(world, 3)
+    world.settle()
+    assert world.acked == list(range(1, 14))
+    again = reload(world.disk.copy(), appendfsync=mode)
+    assert again.keyspace.numbers() == list(range(1, 14))
+
+
+def test_writes_during_a_snapshot_are_in_the_journal_and_not_in_the_base() -> None:
+    world = new_world()
+    write_many(world, 300, b"before")
+    world.settle()
+    for key in range(300):
+        world.write_tick(b"k%d" % key)
+    world.persistence.bgsave()
+    while world.step_any(random.Random(1)):
+        if len(world.keyspace.captures) and not world.keyspace.captures[0].closed:
+            world.write_tick(b"during")
+    assert world.acked == list(range(1, world.next_number))
+    again = reload(world.disk.copy())
+    assert again.keyspace.streams == world.keyspace.streams
+
+
+def test_a_capture_starts_at_a_tick_even_in_the_middle_of_one() -> None:
+    world = new_world()
+    world.write()
+    world.persistence.save()  # a command of the same tick
+    world.write()
+    world.tick()
+    world.settle()
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2]
+
+
+def test_a_slow_worker_bounds_the_queue() -> None:
+    world = new_world()
+    for key in range(10_000):
+        world.keyspace.add(b"%d" % key, key + 1)
+    world.persistence.bgsave()
+    while world.workers[1].run_one() or world.loop.run_one():
+        if world.keyspace.captures:
+            break
+    while world.loop.run_one():  # the worker stands still from here
+        pass
+    assert len(world.workers[1].tasks) <= 40
+    assert world.keyspace.captures[0].keys
+    while world.persistence.info()["rdb_bgsave_in_progress"]:
+        world.loop.advance(2)
+        world.settle()
+    assert len(reload(world.disk.copy()).keyspace.numbers()) == 10_000
+
+
+def test_only_one_snapshot_runs_and_another_waits() -> None:
+    world = new_world()
+    world.persistence.bgsave()
+    with pytest.raises(CommandError, match="ERR Background save already in progress"):
+        world.persistence.bgsave()
+    with pytest.raises(CommandError, match="ERR Background save already in progress"):
+        world.persistence.save()
+    assert world.persistence.rewrite() == "Background append only file rewriting scheduled"
+    assert world.persistence.info()["aof_rewrite_scheduled"] == 1
+    world.settle()
+    assert world.disk.names() == ["base-3.msnap", "journal-3.log", "manifest"]
+    assert world.persistence.info()["aof_rewrites"] == 1
+
+
+def test_a_failed_snapshot_leaves_everything_as_it_was() -> None:
+    world = new_world()
+    write_many(world, 5)
+    world.settle()
+    world.disk.fail("write", errno.ENOSPC, "base-")
+    with pytest.raises(CommandError, match="No space left on device"):
+        world.persistence.save()
+    world.persistence.bgsave()
+    world.settle()
+    info = world.persistence.info()
+    assert (info["rdb_last_bgsave_status"], info["aof_last_write_status"]) == ("err", "ok")
+    assert world.persistence.writable_error() is None
+    write_many(world, 5)
+    world.settle()
+    assert world.acked == list(range(1, 11))
+    assert not [name for name in world.disk.names() if name.startswith("base-")]
+    assert reload(world.disk.copy()).keyspace.numbers() == list(range(1, 11))
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "sync_directory"])
+def test_one_failure_anywhere_in_a_rewrite_costs_nothing(operation: str) -> None:
+    for times_before in range(12):
+        world = new_world()
+        write_many(world, 5)
+        world.settle()
+        fail_later(world.disk, operation, times_before)
+        world.persistence.rewrite()
+        write_many(world, 5)
+        world.settle()
+        world.disk.failures_armed = False  # type: ignore[attr-defined]
+        for _ in range(3):
+            world.second()
+        again = reload(world.disk.copy())
+        assert_prefix(again, world.acked)
+        world.write_tick()
+        world.settle()
+        assert world.next_number - 1 in world.acked
+        assert reload(world.disk.copy()).keyspace.numbers()[-1] == world.next_number - 1
+
+
+def fail_later(disk: FakeDisk, operation: str, times_before: int) -> None:
+    """The operation works `times_before` times more, then fails once."""
+    count = 0
+    check = disk.check
+
+    def counting(what: str, name: str) -> None:
+        nonlocal count
+        check(what, name)
+        if what == operation and disk.failures_armed:  # type: ignore[attr-defined]
+            count += 1
+            if count == times_before + 1:
+                raise OSError(errno.EIO, "Input/output error", name)
+
+    disk.failures_armed = True  # type: ignore[attr-defined]
+    disk.check = counting  # type: ignore[method-assign]
+
+
+def test_leftovers_of_an_unfinished_snapshot_are_removed_at_start() -> None:
+    world = new_world()
+    write_many(world, 5)
+    world.settle()
+    disk = world.disk.copy()
+    for name in ("base-9.msnap", "base-2.msnap.tmp", "journal-7.log", "notes.txt"):
+        disk.put(name, b"x")
+    again = World(disk)
+    report = again.load()
+    assert report.removed == ["base-2.msnap.tmp", "base-9.msnap", "journal-7.log"]
+    assert again.keyspace.numbers() == [1, 2, 3, 4, 5]
+    assert "notes.txt" in disk.names()
+
+
+# ------------------------------------------------------------------------------ appendonly on, off
+
+
+def test_without_appendonly_only_the_snapshot_is_kept() -> None:
+    world = new_world(appendonly=False)
+    write_many(world, 5)
+    assert world.acked == [1, 2, 3, 4, 5]
+    assert world.disk.names() == ["manifest"]
+    world.persistence.save()
+    write_many(world, 2)
+    assert world.disk.names() == ["base-1.msnap", "manifest"]
+    again = reload(world.disk.copy(), appendonly=False)
+    assert again.keyspace.numbers() == [1, 2, 3, 4, 5]
+    assert again.persistence.last_seq == 5
+
+
+def test_a_base_alone_gets_a_journal() -> None:
+    world = new_world(appendonly=False)
+    write_many(world, 5)
+    world.persistence.save()
+    world.persistence.close()
+    again = reload(world.disk)
+    write_many(again, 2)
+    again.settle()
+    assert reload(again.disk.copy()).keyspace.numbers() == list(range(1, 8))
+
+
+def test_started_without_appendonly_the_journal_is_loaded_all_the_same() -> None:
+    world = new_world()
+    write_many(world, 5)
+    world.persistence.close()
+    again = World(world.disk, FakeConfig(appendonly=False))
+    report = again.load()
+    assert again.keyspace.numbers() == [1, 2, 3, 4, 5]
+    assert any("appendonly is off" in note for note in report.notes)
+    write_many(again, 1)
+    again.persistence.save()
+    assert reload(again.disk.copy(), appendonly=False).keyspace.numbers() == list(range(1, 7))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_switching_appendonly_at_run_time(mode: str) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        world = new_world(appendfsync=mode, appendonly=False)
+        for _ in range(8):
+            wanted = chance.random() < 0.5
+            world.config.appendonly = wanted
+            world.persistence.set_appendonly(wanted)
+            play(world, chance, 10)
+        world.config.appendonly = True
+        world.persistence.set_appendonly(True)
+        for _ in range(3):
+            world.settle()
+            world.second()
+        write_many(world, 3)
+        world.settle()
+        assert world.acked == list(range(1, world.next_number))
+        again = reload(world.disk.copy(), appendfsync=mode)
+        assert again.keyspace.numbers() == world.keyspace.numbers()
+
+
+# -------------------------------------------------------------------------------- failing journals
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_failed_journal_acknowledges_nothing_and_recovers(mode: str, operation: str) -> None:
+    if (mode, operation) == ("no", "sync"):
+        pytest.skip("nothing is synced")
+    world = new_world(appendfsync=mode)
+    write_many(world, 3)
+    world.second()
+    world.disk.fail(operation, errno.ENOSPC, "journal-")
+    world.write_tick()
+    world.second()
+    assert world.persistence.writable_error() == FULL
+    assert [waiting for _, waiting in world.failed] == [[4] if 4 not in world.acked else []]
+    assert operation == "sync" or 4 not in world.acked
+    assert world.write() is None
+    assert world.persistence.durable_seq == world.persistence.last_seq  # reads are answered
+    assert world.persistence.info()["aof_last_write_status"] == "err"
+    world.persistence.commit(world.keyspace.add(b"timer", 5))  # an effect of the clock
+    world.next_number = 6
+    assert world.persistence.durable_seq == world.persistence.last_seq
+    world.disk.mend()
+    for _ in range(200):
+        if world.persistence.writable_error() is None:
+            break
+        world.second()
+    assert world.persistence.writable_error() is None
+    write_many(world, 3)
+    world.settle()
+    assert world.acked[-3:] == [6, 7, 8]
+    assert reload(world.disk.copy(), appendfsync=mode).keyspace.numbers() == list(range(1, 9))
+
+
+def test_a_disk_that_stays_full_is_tried_less_and_less_often() -> None:
+    world = new_world()
+    world.write_tick()
+    world.settle()
+    world.disk.fail("write", errno.ENOSPC, "")
+    world.write_tick()
+    world.settle()
+    tried = []
+    for _ in range(200):
+        before = world.disk.log.count("reserve journal-%d.log")
+        steps = world.disk.steps
+        world.second()
+        tried.append(world.disk.steps > steps)
+        assert before == 0
+    assert 5 <= sum(tried) <= 15
+    assert world.persistence.writable_error() == FULL
+    assert_prefix(reload(world.disk.copy()), world.acked)
+
+
+def test_a_full_disk_refuses_writes_before_they_execute() -> None:
+    world = new_world(FakeDisk(capacity=150_000))
+    written = 0
+    while world.write(b"k" * 100) is not None:
+        world.tick()
+        world.settle()
+        written += 1
+        assert written < 5000
+    assert world.persistence.writable_error() == FULL
+    assert world.failed == []
+    assert len(world.acked) == written
+    world.disk.mend()
+    world.second()
+    assert world.persistence.writable_error() is None
+    world.write_tick()
+    world.settle()
+    assert len(world.acked) == written + 1
+
+
+def test_a_journal_that_fails_during_a_rewrite_recovers() -> None:
+    for seed in range(40):
+        chance = random.Random(seed)
+        world = new_world(appendfsync=chance.choice(MODES))
+        write_many(world, 5)
+        world.settle()
+        world.persistence.rewrite()
+        for _ in range(chance.randint(0, 12)):
+            world.step_any(chance)
+        world.disk.fail(chance.choice(["write", "sync"]), errno.EIO, "journal-", times=1)
+        play(world, chance, 20)
+        world.disk.mend()
+        for _ in range(10):
+            world.second()
+        assert world.persistence.writable_error() is None
+        world.write_tick()
+        world.settle()
+        again = reload(world.disk.copy(), appendfsync=world.config.appendfsync)
+        assert again.keyspace.numbers() == world.keyspace.numbers()
+
+
+def test_failing_snapshots_refuse_writes_only_with_save_points() -> None:
+    world = new_world(appendonly=False, save="60 1")
+    world.disk.fail("write", errno.ENOSPC, "base-")
+    world.write_tick()
+    for _ in range(61):
+        world.second()
+    error = world.persistence.writable_error()
+    assert error is not None
+    assert error.startswith(b"MISCONF Redis is configured to save RDB snapshots")
+    world.config.stop_writes_on_bgsave_error = False
+    world.second()
+    assert world.persistence.writable_error() is None
+
+
+# ------------------------------------------------------------------------------------ once a second
+
+
+def test_the_journal_is_rewritten_when_it_has_grown() -> None:
+    world = new_world(auto_aof_rewrite_min_size=2000)
+    while world.disk.names() == ["journal-1.log", "manifest"]:
+        assert world.next_number < 500
+        world.write_tick()
+        world.second()
+    assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
+    info = world.persistence.info()
+    assert info["aof_rewrites"] == 1
+    assert info["aof_base_size"] == len(world.disk.content("base-2.msnap"))
+    assert info["aof_current_size"] == sum(
+        len(world.disk.content(name)) for name in ("base-2.msnap", "journal-2.log")
+    )
+
+
+def test_save_points() -> None:
+    world = new_world(appendonly=False, save="3600 1 10 100")
+    write_many(world, 50)
+    for _ in range(20):
+        world.second()
+    assert world.persistence.info()["rdb_saves"] == 0
+    write_many(world, 60)
+    world.second()
+    assert world.persistence.info()["rdb_saves"] == 1
+    assert world.persistence.last_save_s == world.loop.now_ms // 1000
+
+
+def test_save_points_are_off_by_default_with_appendonly() -> None:
+    world = new_world()
+    write_many(world, 50)
+    world.loop.advance(4_000_000)
+    world.second()
+    assert world.persistence.info()["rdb_saves"] == 0
+
+
+# ------------------------------------------------------------------------------------------ crashes
+
+
+def play(world: World, chance: random.Random, steps: int) -> None:
+    """Random commands, ticks, and steps of the loop and the workers."""
+    acts: list[Callable[[], object]] = [
+        world.persistence.bgsave,
+        world.persistence.rewrite,
+        world.persistence.save,
+        lambda: world.persistence.tick_second(world.next_number),
+    ]
+    for _ in range(steps):
+        what = chance.random()
+        if what < 0.35:
+            world.write(b"k%d" % chance.randint(0, 3))
+        elif what < 0.6:
+            world.tick()
+        elif what < 0.95:
+            world.step_any(chance)
+        else:
+            with suppress(CommandError):
+                chance.choice(acts)()
+    world.tick()
+
+
+def scenario(world: World, chance: random.Random) -> None:
+    """Loads, writes, saves in every way, and closes: each kind of disk operation several times."""
+    world.load()
+    play(world, chance, 12)
+    with suppress(CommandError):  # one may be running
+        world.persistence.bgsave()
+    play(world, chance, 12)
+    world.settle()
+    world.persistence.rewrite()
+    play(world, chance, 30)
+    world.settle()
+    write_many(world, 2)
+    world.persistence.save()
+    play(world, chance, 12)
+    world.persistence.close()
+
+
+def synced(world: World) -> list[int]:
+    """What may not be lost: with everysec and no, only what a sync has covered."""
+    return world.acked if world.config.appendfsync == "always" else []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_at_every_disk_operation_loses_nothing_acknowledged(mode: str, seed: int) -> None:
+    operations = 0
+    while True:
+        operations += 1
+        world = World(FakeDisk(seed), FakeConfig(appendfsync=mode))
+        world.disk.crash_at = operations
+        try:
+            scenario(world, random.Random(seed))
+        except Crashed:
+            pass
+        else:
+            break
+        for tear in range(3):
+            disk = world.disk.after_crash(operations * 10 + tear)
+            again = new_world(disk, appendfsync=mode)
+            assert_prefix(again, synced(world))
+            survives_another_restart(again, mode)
+    assert operations > 60
+
+
+def survives_another_restart(world: World, mode: str) -> None:
+    """What was repaired is repaired for good, and the directory is written to as before."""
+    write_many(world, 2)
+    world.persistence.rewrite()
+    write_many(world, 2)
+    world.settle()
+    again = reload(world.disk.copy(), appendfsync=mode)
+    assert again.keyspace.numbers() == world.keyspace.numbers()
+    assert again.keyspace.numbers() == list(range(1, world.next_number))
+
+
+def test_a_chain_of_kills_and_power_losses_loses_nothing() -> None:
+    """What one start has shown, the next one finds, whatever ended the server in between."""
+    for seed in range(150):
+        chance = random.Random(seed)
+        disk = FakeDisk(seed)
+        kept: list[int] = []
+        for _ in range(5):
+            mode = chance.choice(MODES)
+            world = reload(disk, appendfsync=mode)
+            assert_prefix(world, kept)
+            shown = world.keyspace.numbers()
+            play(world, chance, chance.randint(0, 40))
+            if chance.random() < 0.5:  # killed: what was written is still in the page cache
+                disk, kept = world.disk, world.acked or shown
+            else:
+                disk = world.disk.after_crash(chance.getrandbits(32))
+                kept = synced(world) or shown
+
+
+def test_a_kill_at_any_moment_of_a_failing_rewrite_loses_nothing() -> None:
+    for seed in range(40):
+        chance = random.Random(seed)
+        world = new_world()
+        write_many(world, 3)
+        world.settle()
+        world.persistence.rewrite()
+        if chance.random() < 0.7:
+            write_many(world, 2)
+        world.disk.fail(chance.choice(["write", "sync"]), errno.EIO, "journal-", times=1)
+        for _ in range(60):
+            if not world.step_any(chance):
+                world.loop.advance(1000)
+            if chance.random() < 0.3:
+                world.write_tick()
+            if chance.random() < 0.3:
+                world.persistence.commit(b"NOP\r\n")  # refused writes do not stop the clock
+            assert_prefix(reload(world.disk.copy()), world.acked)
+        assert world.persistence.writable_error() is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_while_loading_after_a_crash_loses_nothing(mode: str) -> None:
+    for seed in range(25):
+        chance = random.Random(seed)
+        world = new_world(FakeDisk(seed), appendfsync=mode)
+        play(world, chance, 60)
+        broken = world.disk.after_crash(seed)
+        for operation in range(1, 20):
+            disk = broken.copy()
+            disk.crash_at = operation
+            try:
+                new_world(disk, appendfsync=mode)
+            except Crashed:
+                disk = disk.after_crash(seed)
+                assert_prefix(new_world(disk, appendfsync=mode), synced(world))
+            else:
+                break
+        else:
+            pytest.fail("loading never came to an end")
+
+
+# -------------------------------------------------------------------------------------- real things
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_threads_an_event_loop_and_a_directory(mode: str, tmp_path: Path) -> None:
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        keyspace = FakeKeyspace()
+        persistence = real_persistence(tmp_path, mode, loop, keyspace)
+        persistence.load()
+        durable = asyncio.Event()
+        persistence.on_durable = lambda seq: durable.set()
+        persistence.rewrite()
+        for number in range(1, 301):
+            seq = persistence.commit(keyspace.add(b"k%d" % (number % 90), number))
+            while persistence.durable_seq < seq and number % 3 == 0:
+                durable.clear()
+                await durable.wait()
+            if number % 100 == 0:
+                await until_idle(persistence)
+                persistence.bgsave()
+        await until_idle(persistence)
+        saves = persistence.info()["rdb_saves"]
+        persistence.close()
+        assert isinstance(saves, int)
+        return saves
+
+    assert asyncio.run(run()) == 3
+    keyspace = FakeKeyspace()
+
+    async def load() -> None:
+        persistence = real_persistence(tmp_path, mode, asyncio.get_running_loop(), keyspace)
+        persistence.load()
+        other = real_persistence(tmp_path, mode, asyncio.get_running_loop(), FakeKeyspace())
+        with pytest.raises(DataError, match="is used by another server"):
+            other.load()
+        persistence.close()
+
+    asyncio.run(load())
+    assert keyspace.numbers() == list(range(1, 301))
+
+
+async def until_idle(persistence: Persistence) -> None:
+    running = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress")
+    while any(persistence.info()[field] for field in running):
+        await asyncio.sleep(0)
+
+
+def real_persistence(
+    directory: Path, mode: str, loop: asyncio.AbstractEventLoop, keyspace: FakeKeyspace
+) -> Persistence:
+    return Persistence(
+        FakeConfig(appendfsync=mode),
+        SystemDisk(directory),
+        keyspace,
+        apply_effects,
+        lambda: 1_700_000_000_000,
+        loop,
+        block_type=FakeBlock,
+    )

@@ -1,0 +1,138 @@
+"""The skiplist of sealed blocks finds by id and by rank what a plain list finds."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millstream.storage.block import Block, OpenBlock
+from millstream.storage.skiplist import SkipList
+
+
+def block_of(first: int, count: int) -> Block:
+    made = OpenBlock()
+    for i in range(count):
+        assert made.append_entry(first + 2 * i, 0, [b"f", b"%d" % i], 0, 0)
+    return made.freeze()
+
+
+class SkipListMachine(RuleBasedStateMachine):
+    """Ids are the even numbers of milliseconds; odd ones lie between entries and blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real = SkipList()
+        self.model: list[tuple[int, list[int]]] = []  # first id of the block, its live ids
+        self.next_ms = 10
+
+    @rule(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=30))
+    def push(self, sizes: list[int]) -> None:
+        for size in sizes:
+            self.real.push(block_of(self.next_ms, size))
+            self.model.append((self.next_ms, [self.next_ms + 2 * i for i in range(size)]))
+            self.next_ms += 2 * size + 2
+
+    @rule(times=st.integers(1, 20))
+    def drop_head(self, times: int) -> None:
+        for _ in range(min(times, len(self.model))):
+            self.real.drop_head()
+            self.model.pop(0)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.model) - 1))
+        ms = data.draw(st.sampled_from(self.model[place][1]))
+        self.delete_one(place, ms)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), from_end=st.booleans())
+    def delete_whole_blocks(self, data: st.DataObject, from_end: bool) -> None:
+        for _ in range(data.draw(st.integers(1, 12))):
+            if not self.model:
+                break
+            place = len(self.model) - 1
+            if not from_end:
+                place = data.draw(st.integers(0, place))
+            for ms in list(self.model[place][1]):
+                self.delete_one(place, ms)
+
+    def delete_one(self, place: int, ms: int) -> None:
+        before = list(self.real)[place]
+        entries = before.entries()
+        assert self.real.delete(ms, 0)
+        assert before.entries() == entries, "a block in someone's hands has changed"
+        assert not self.real.delete(ms, 0)
+        self.model[place][1].remove(ms)
+        if not self.model[place][1]:
+            del self.model[place]
+
+    @rule(ms=st.integers(0, 600).map(lambda n: 2 * n + 1))
+    def delete_what_is_not_there(self, ms: int) -> None:
+        assert not self.real.delete(ms, 0)
+
+    @invariant()
+    def is_the_same(self) -> None:
+        self.real.check()
+        assert len(self.real) == self.real.blocks == len(self.model)
+        assert self.real.live == sum(len(live) for _, live in self.model)
+        assert [[e[0] for e in b.entries()] for b in self.real] == [m[1] for m in self.model]
+        assert self.real.data_bytes == sum(b.size_bytes - 64 for b in self.real)
+
+    @invariant()
+    def finds_the_same(self) -> None:
+        assert self.real.find(9, 0) is None
+        rank = 0
+        for first, live in self.model:
+            for ms in (first, live[-1], live[-1] + 1):
+                found = self.real.find(ms, 5)
+                assert found is not None
+                assert (found[0].first_id, found[1]) == ((first, 0), rank)
+            for at in (rank, rank + len(live) - 1):
+                found = self.real.find_rank(at)
+                assert found is not None
+                assert (found[0].first_id, found[1]) == ((first, 0), rank)
+            rank += len(live)
+        assert self.real.find_rank(rank) is None
+
+
+SkipListMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestSkipList = SkipListMachine.TestCase
+
+
+def test_an_empty_list_finds_nothing() -> None:
+    empty = SkipList()
+    assert empty.find(5, 5) is None
+    assert empty.find_rank(0) is None
+    assert not empty.delete(5, 5)
+    empty.check()
+
+
+def test_removing_last_blocks_one_by_one_keeps_the_ranks() -> None:
+    made = SkipList()
+    for i in range(200):
+        made.push(block_of(100 * i + 100, 3))
+    for i in range(199, 99, -1):
+        for k in range(3):
+            assert made.delete(100 * i + 100 + 2 * k, 0)
+        made.check()
+    for i in range(100, 200):
+        made.push(block_of(100 * i + 100, 3))
+    made.check()
+    found = made.find_rank(599)
+    assert found is not None
+    assert found[0].first_id == (20000, 0)
+
+
+def test_thousands_of_blocks_come_and_go_at_the_ends() -> None:
+    made = SkipList()
+    for i in range(5000):
+        made.push(block_of(10 * i, 1))
+        if i >= 1000:
+            made.drop_head()
+    made.check()
+    assert made.live == 1000
+    found = made.find_rank(500)
+    assert found is not None
+    assert found[0].first_id == (45000, 0)

@@ -1,0 +1,130 @@
+"""The house rules that no other tool holds.
+
+Ruff, mypy and import-linter read Python only. Here are the rules about folders, about the files of
+Cython and about what must not be left lying in the repository. Each test collects every offence
+before it fails, so one run tells all there is to mend.
+"""
+
+import re
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
+
+FACE = ROOT / "src" / "millstream"
+TOP_LEVEL = {".ci", "bench", "commands", "docs", "scripts", "server", "src", "storage", "tests"}
+
+# A file may import from its own storey and from the ones below: the greater number is higher up.
+STOREYS = {"server": 3, "commands": 2, "storage": 1}
+FACE_STOREY = 0
+
+IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\.|millstream\b[.\w]*)(.*)", re.MULTILINE)
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/")
+MARKER = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")  # the brackets keep it from finding itself
+
+
+@cache
+def tracked() -> list[Path]:
+    """Every file that is in git or would be added to it, links left out."""
+    listing = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    paths = (ROOT / name for name in listing.stdout.split("\0") if name)
+    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def sources(*suffixes: str) -> list[Path]:
+    """The files of the face and of the rooms that end in one of `suffixes`."""
+    rooms = (FACE, *(ROOT / room for room in STOREYS))
+    return [path for path in tracked() if path.suffix in suffixes and path.parent in rooms]
+
+
+def matching_lines(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{named(path)}:{number}: {line.strip()}"
+        for path in tracked()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def rooms_in(names: list[str]) -> set[str]:
+    """`storage` for `millstream.storage` or `src/millstream/storage`; the face itself left out."""
+    return {re.split(r"[./]", name)[-1] for name in names} - {"millstream"}
+
+
+def imported_rooms(module: str, rest: str) -> set[str]:
+    """The rooms one import names: `from millstream.storage.block cimport X` names storage."""
+    if module == "millstream":
+        return set(re.findall(r"\w+", rest)) & set(STOREYS)
+    return {module.split(".")[1]} & set(STOREYS)
+
+
+def test_packages_are_the_folders_and_the_links() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
+    assert folders == set(STOREYS)
+    assert {link.name for link in FACE.iterdir() if link.is_symlink()} == folders
+    assert rooms_in(SETUPTOOLS["packages"]) == folders
+    assert rooms_in(list(SETUPTOOLS["package-dir"])) == folders
+    ruff = PYPROJECT["tool"]["ruff"]
+    assert rooms_in(ruff["extend-exclude"]) == folders
+    assert set(ruff["lint"]["flake8-tidy-imports"]["banned-api"]) == folders
+
+
+def test_links_are_relative() -> None:
+    targets = {link.name: str(link.readlink()) for link in FACE.iterdir() if link.is_symlink()}
+    assert targets == {name: f"../../{name}" for name in targets}
+
+
+def test_imports_run_one_way() -> None:
+    wrong = []
+    for path in sources(".py", ".pyi", ".pyx", ".pxd"):
+        if path == FACE / "__main__.py":  # the door: it starts the server
+            continue
+        storey = STOREYS.get(path.parent.name, FACE_STOREY)
+        for module, rest in IMPORT.findall(path.read_text()):
+            if module == ".":
+                wrong.append(f"{named(path)}: imports are absolute")
+                continue
+            above = [room for room in imported_rooms(module, rest) if STOREYS[room] > storey]
+            wrong += [f"{named(path)}: imports {room}, which is above it" for room in above]
+    assert wrong == []
+
+
+def test_compiled_modules_have_declarations_and_types() -> None:
+    wanted = {path.with_suffix(suffix) for path in sources(".pyx") for suffix in (".pxd", ".pyi")}
+    assert sorted(named(path) for path in wanted if not path.exists()) == []
+
+
+def test_compiled_modules_are_listed() -> None:
+    listed = {module["name"]: module["sources"] for module in SETUPTOOLS["ext-modules"]}
+    there = {}
+    for path in sources(".pyx"):
+        room = "millstream" if path.parent == FACE else f"millstream.{path.parent.name}"
+        there[f"{room}.{path.stem}"] = [named(path)]
+    assert listed == there
+
+
+def test_no_path_of_a_developer_machine() -> None:
+    assert matching_lines(MACHINE_PATH) == []
+
+
+def test_no_markers_of_unfinished_work() -> None:
+    assert matching_lines(MARKER) == []
+
+
+def test_every_directory_at_the_top_is_known() -> None:
+    relative = (path.relative_to(ROOT) for path in tracked())
+    assert {path.parts[0] for path in relative if len(path.parts) > 1} - TOP_LEVEL == set()

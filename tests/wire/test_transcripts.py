@@ -1,0 +1,35 @@
+"""Plays every section of transcripts/ against a live server. The format: support/transcript.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.server import RESTART_WAYS, Server
+from tests.support.transcript import Player, Section, read_folder
+
+SECTIONS = read_folder(Path(__file__).parent / "transcripts")
+
+
+def _plays(restarting: bool) -> list[object]:
+    plays: list[object] = []
+    for section in SECTIONS:
+        if ("@restart" in section.tags) != restarting:
+            continue
+        if restarting:
+            plays += [pytest.param(section, w, id=f"{section.label}[{w}]") for w in RESTART_WAYS]
+        else:
+            plays += [
+                pytest.param(section, p, id=f"{section.label}[RESP{p}]") for p in section.protocols
+            ]
+    return plays
+
+
+@pytest.mark.parametrize(("section", "protocol"), _plays(restarting=False))
+def test_conversation(section: Section, protocol: int, server: Server) -> None:
+    Player(section, server, protocol).play()
+
+
+@pytest.mark.parametrize(("section", "way"), _plays(restarting=True))
+def test_survives_restart(section: Section, way: str, durable_server: Server) -> None:
+    Player(section, durable_server, way=way).play()
