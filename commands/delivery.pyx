@@ -38,6 +38,7 @@ cdef Stream stream_to_write(Context ctx, bytes key):
         stream = ctx.db.make_stream(key, ctx.keyspace.next_incarnation(ctx.now_ms))
         ctx.keyspace.dirty += 1
         ctx.effects.record(ctx.db.index, b"STREAM", key, stream.incarnation)
+        ctx.db.mark_ready(key)  # readers that wait on a group make it anew
         stream = ctx.db.stream(key)
     return stream
 
@@ -111,8 +112,11 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
 
 cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
                      int64_t entries_read, uint64_t ttl_ms):
-    """Make a group that reads what comes after ms-seq."""
+    """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
     cdef Group group = stream.make_group(name, ms, seq, ctx.now_ms)
+    waiting = ctx.db.waiting.get(key)
+    if waiting is not None:
+        waiting.join(name, stream, group)
     group.entries_read = entries_read
     group.ttl_ms = ttl_ms
     ctx.keyspace.dirty += 1
@@ -175,10 +179,14 @@ def estimate_entries_read(Stream stream not None, uint64_t ms, uint64_t seq) -> 
 
 
 def group_lag(Stream stream not None, Group group not None) -> int | None:
-    """Entries a group has not read yet, None when that cannot be known (Redis' rules)."""
+    """Entries a group has not read yet, None when that cannot be known (Redis 8's rules)."""
     cdef int64_t read
-    if stream.entries_added == 0:
+    cdef EntryId oldest
+    if not stream.first_entry(&oldest):
         return 0
+    if id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq) and id_less(
+            stream.max_deleted_ms, stream.max_deleted_seq, oldest.ms, oldest.seq):
+        return stream.length
     if group.entries_read >= 0 and not has_tombstones(stream, group.offset_ms, group.offset_seq):
         return stream.entries_added - group.entries_read
     read = distance_from_first(stream, group.offset_ms, group.offset_seq)
@@ -193,6 +201,29 @@ cdef bint group_has_gap(Stream stream, Group group) noexcept:
     return id_less(group.offset_ms, group.offset_seq, stream.max_evicted_ms,
                    stream.max_evicted_seq) and id_less(
         group.gap_floor_ms, group.gap_floor_seq, stream.max_evicted_ms, stream.max_evicted_seq)
+
+
+cdef bint is_broken(Stream stream, Group group) noexcept:
+    """Whether the count of entries read cannot just go on: entries behind the group's offset were
+    deleted, or evicted unread."""
+    cdef EntryId oldest
+    return has_tombstones(stream, group.offset_ms, group.offset_seq) or (
+        stream.first_entry(&oldest)
+        and id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq))
+
+
+cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
+                    bint broken) except -1:
+    """`given` entries from `first` up to the group's offset were read. What Redis counts entry by
+    entry: on from a known count, else from what the first entry's place tells, else the last's."""
+    cdef int64_t read = group.entries_read
+    if read < 0 or broken:
+        read = distance_from_first(stream, first.ms, first.seq) - 1
+    if read >= 0:
+        group.entries_read = read + given
+    else:
+        group.entries_read = distance_from_first(stream, group.offset_ms, group.offset_seq)
+    return 0
 
 
 cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
@@ -217,7 +248,7 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
         policy = group.policy(retry.retry_ms, retry.expire_ms)
     if consumer:
         owner = group.consumer(consumer).index
-    broken = has_tombstones(stream, group.offset_ms, group.offset_seq)
+    broken = is_broken(stream, group)
     start.ms = first.ms = group.offset_ms
     start.seq = first.seq = group.offset_seq
     id_text.size = 0
@@ -236,10 +267,7 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
         if keep:
             group.deliver(group.offset_ms, group.offset_seq, ctx.now_ms, owner, policy)
         given += 1
-    if group.entries_read >= 0 and not broken:
-        group.entries_read += given
-    else:
-        group.entries_read = distance_from_first(stream, group.offset_ms, group.offset_seq)
+    count_read(stream, group, first, given, broken)
     ctx.keyspace.dirty += given
     if ctx.effects.enabled:
         record_delivery(ctx, key, group, consumer, first, keep, retry)

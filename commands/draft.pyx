@@ -30,6 +30,8 @@ from millstream.commands.replies import NULL_ARRAY, Wait
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
 
 cdef uint64_t MAX = 0xffffffffffffffffULL
+# When a retry that fell due while writes are refused is tried again.
+cdef uint64_t REFUSED_AGAIN_MS = 1000
 
 TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE = "ERR timeout is negative"
@@ -380,6 +382,9 @@ cdef class GroupRead(BlockedRead):
         elif self.from_end and not self.waiting:
             offset.ms = stream.last_ms
             offset.seq = stream.last_seq
+        if self.waiting and ctx.shared is not None:
+            # For the XREADGROUPs behind us in the queue, whose group is gone all the same.
+            ctx.shared[b"remade", self.db_index, self.key, self.group] = b""
         return new_group(ctx, self.key, stream, self.group, offset.ms, offset.seq,
                          0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
 
@@ -430,6 +435,9 @@ cdef class GroupRead(BlockedRead):
         cdef Stream stream
         cdef Group group
         if ctx.write_error is not None:
+            # Nothing may be given out, for nothing can be recorded: look again later.
+            ctx.keyspace.agenda.append(
+                (ctx.now_ms + REFUSED_AGAIN_MS, self.db_index, self.key, self.group))
             return None
         ctx.db = db
         stream = db.writable_stream(self.key)
@@ -447,6 +455,11 @@ cdef class GroupRead(BlockedRead):
         else:
             ctx.keyspace.schedule_after(db.index, self.key, group, ctx.now_ms)
         return reply
+
+    def join(self, Stream stream not None, Group group not None) -> None:
+        self.hold(group)
+        self.key_was_gone = False
+        self.incarnation = stream.incarnation
 
     cdef hold(self, Group group):
         """Be counted as waiting on this group, and no more on another."""

@@ -268,6 +268,27 @@ def apply_group_ttl(Keyspace keyspace, int db, list words):
     keyspace.schedule(db, words[0], group)
 
 
+cdef int move_group(Stream stream, Group group, uint64_t ms, uint64_t seq,
+                    int64_t entries_read) except -1:
+    """Let a group go on behind ms-seq. As when it is made: evictions before now are no gap for a
+    reader that begins at 0."""
+    group.offset_ms = ms
+    group.offset_seq = seq
+    group.entries_read = entries_read
+    if ms == 0 and seq == 0:
+        group.gap_floor_ms = stream.max_evicted_ms
+        group.gap_floor_seq = stream.max_evicted_seq
+    return 0
+
+
+@effect(b"GROUPSETID")
+def apply_group_setid(Keyspace keyspace, int db, list words):
+    """GROUPSETID key name id entries-read."""
+    ms, seq = id_of(words[2])
+    move_group(stream_of(keyspace, db, words[0]), group_of(keyspace, db, words[0], words[1]),
+               ms, seq, int(words[3]))
+
+
 @effect(b"GROUPDROP")
 def apply_group_drop(Keyspace keyspace, int db, list words):
     """GROUPDROP key name."""
@@ -278,6 +299,15 @@ def apply_group_drop(Keyspace keyspace, int db, list words):
 def apply_consumer(Keyspace keyspace, int db, list words):
     """CONSUMER key group name ms: a new consumer."""
     group_of(keyspace, db, words[0], words[1]).make_consumer(words[2], int(words[3]))
+
+
+@effect(b"CONSUMERDROP")
+def apply_consumer_drop(Keyspace keyspace, int db, list words):
+    """CONSUMERDROP key group name: a consumer goes, and what it has pending."""
+    group = group_of(keyspace, db, words[0], words[1])
+    if group.consumer(words[2]) is None:
+        raise ValueError(f"group {words[1]!r} has no consumer {words[2]!r}")
+    group.delete_consumer(words[2])
 
 
 @effect(b"DELIVER")
@@ -302,7 +332,9 @@ def apply_deliver(Keyspace keyspace, int db, list words):
         consumer = group.consumer(words[2])
         if consumer is None:
             raise ValueError(f"group {words[1]!r} has no consumer {words[2]!r}")
-        consumer.seen_ms = consumer.active_ms = now_ms
+        consumer.seen_ms = now_ms
+        if words[9] == b"keep":
+            consumer.active_ms = now_ms
         owner = consumer.index
     if words[9] == b"keep":
         if words[7] != b"-":

@@ -96,6 +96,9 @@ cdef class BlockedRead:
     def attempt(self, ctx):
         raise NotImplementedError
 
+    def join(self, stream, group) -> None:
+        """The group was made (anew) while the read waits."""
+
     def timeout_reply(self, ctx):
         return NULL_ARRAY
 

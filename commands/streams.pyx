@@ -35,7 +35,7 @@ ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
 cdef bint take_trim(Args args, Trim* trim) except -1:
     """Take one trimming option if the next argument begins one."""
     if args.next_is(b"MAXLEN", 6):
-        if trim.by_id:
+        if trim.by_id or trim.by_length:
             raise CommandError(TWO_STRATEGIES)
         trim.by_length = True
         take_exactness(args, trim)
@@ -44,7 +44,7 @@ cdef bint take_trim(Args args, Trim* trim) except -1:
             raise CommandError("ERR The MAXLEN argument must be >= 0.")
         trim.keep = keep
     elif args.next_is(b"MINID", 5):
-        if trim.by_length:
+        if trim.by_id or trim.by_length:
             raise CommandError(TWO_STRATEGIES)
         trim.by_id = True
         take_exactness(args, trim)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from importlib import import_module
 
-FAMILIES = ("draft", "streams", "strings", "keys", "connection", "introspection", "admin")
+FAMILIES = (
+    "draft",
+    "streams",
+    "groups",
+    "inspect",
+    "strings",
+    "keys",
+    "connection",
+    "introspection",
+    "admin",
+)
 
 
 def load_table() -> None:

@@ -122,6 +122,7 @@ class Server:
         self.port = sockets[0].getsockname()[1]
         self.keyspace.now_ms = self.now_ms()
         report = self.persistence.load(log.progress_line())
+        self.executor.end_tick()  # the moments of the loaded groups come without any client
         keys = sum(map(len, self.keyspace.databases))
         folder = self.config.dir.resolve()
         LOGGER.info(

@@ -28,6 +28,9 @@ cdef class Row:
     cdef object handler
     cdef readonly str name
     cdef bytes upper
+    cdef uint64_t front
+    cdef uint64_t back
+    cdef Py_ssize_t size
     cdef Py_ssize_t arity
     cdef bint writes
     cdef bint open_to_all
@@ -71,6 +74,7 @@ cdef class Executor:
     cdef public uint64_t bytes_out
 
     cdef int receive(self, Client client, bytes data) except -1
+    cdef int look_around(self) except -1
     cdef int run_batch(self, Client client) except -1
     cdef int run_requests(self, Client client) except -1
     cdef int execute(self, Client client, Args args) except -1

@@ -22,6 +22,7 @@ from millstream.server import config as configuration
 from millstream.server import log
 from millstream.server.config import Config
 from millstream.server.log import LOGGER
+from millstream.server.memory import tune_allocator
 
 SERVER_USAGE = f"""\
 millstream-server {__version__}
@@ -62,6 +63,7 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
     try:
         config = configuration.load(file, arguments)
         log.configure(config.loglevel, config.logfile, config.log_format)
+        tune_allocator()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, file))
     except (StartError, DataError) as problem:

@@ -43,8 +43,9 @@ cdef class Parser:
     cdef Py_ssize_t waiting_bytes(self) noexcept
     cdef int fail(self, bytes message) except -2
     cdef inline const char* line_end(self, Py_ssize_t limit) noexcept
+    cdef inline int read_words(self, bint trusted) except -2
     cdef int read_count(self, bint trusted) except -2
-    cdef inline int read_bulk_size(self, bint trusted) except -2
+    cdef int read_bulk_size(self, bint trusted) except -2
     cdef int read_inline(self) except -2
     cdef int more_words(self) except -1
 

@@ -137,8 +137,6 @@ cdef class Parser:
         """Parse one request: COMPLETE (in args), INLINE (in inline_words), NEED_MORE or BROKEN
         (`error` says why). An untrusted client, one that must log in first, gets less room."""
         cdef int state
-        cdef int64_t size
-        cdef Slice* item
         if self.words_wanted < 0:
             self.command_start = self.at
             while True:
@@ -146,6 +144,12 @@ cdef class Parser:
                     return NEED_MORE
                 if self.at[0] != c'*':
                     return self.read_inline()
+                # Most requests have fewer than ten words: `*d\r\n` needs no search.
+                if self.data_end - self.at >= 4 and self.at[2] == c'\r' and (
+                        self.at[3] == c'\n' and 49 <= self.at[1] <= 57):
+                    self.words_wanted = self.at[1] - 48
+                    self.at += 4
+                    break
                 state = self.read_count(trusted)
                 if state != COMPLETE:
                     return state
@@ -155,25 +159,55 @@ cdef class Parser:
                 self.words_wanted = -1
                 self.command_start = self.at
             self.words_got = 0
-        while self.words_got < self.words_wanted:
-            if self.bulk_size < 0:
-                state = self.read_bulk_size(trusted)
-                if state != COMPLETE:
-                    return state
-            if self.data_end - self.at < self.bulk_size + 2:
-                if self.data_end - self.command_start > self.limits.query_bytes:
+        return self.read_words(trusted)
+
+    cdef inline int read_words(self, bint trusted) except -2:
+        """The bulk strings of a request. Where it stands is kept in locals: this is the hottest
+        loop of the server."""
+        cdef const char* at = self.at
+        cdef const char* end = self.data_end
+        cdef Py_ssize_t got = self.words_got
+        cdef Py_ssize_t wanted = self.words_wanted
+        cdef int64_t size = self.bulk_size
+        cdef int state
+        while got < wanted:
+            if size < 0:
+                # Most words are short: `$d` and `$dd` need no search for the line's end.
+                if end - at >= 5 and at[0] == c'$' and 48 <= at[1] <= 57:
+                    if at[2] == c'\r' and at[3] == c'\n':
+                        size = at[1] - 48
+                        at += 4
+                    elif 48 <= at[2] <= 57 and at[3] == c'\r' and at[4] == c'\n' and (
+                            at[1] != c'0'):
+                        size = (at[1] - 48) * 10 + (at[2] - 48)
+                        at += 5
+                if size < 0:
+                    self.at = at
+                    self.words_got = got
+                    self.bulk_size = -1  # an earlier call may have stopped inside a word
+                    state = self.read_bulk_size(trusted)
+                    at = self.at
+                    if state != COMPLETE:
+                        return state
+                    size = self.bulk_size
+            if end - at < size + 2:
+                self.at = at
+                self.words_got = got
+                self.bulk_size = size
+                if end - self.command_start > self.limits.query_bytes:
                     return self.fail(b"")
                 return NEED_MORE
-            if self.words_got >= self.args.capacity:
+            if got >= self.args.capacity:
                 self.more_words()
-            item = &self.args.items[self.words_got]
-            item.ptr = self.at
-            item.size = self.bulk_size
-            self.at += self.bulk_size + 2
-            self.bulk_size = -1
-            self.words_got += 1
-        self.args.count = self.words_got
+            self.args.items[got].ptr = at
+            self.args.items[got].size = size
+            at += size + 2
+            size = -1
+            got += 1
+        self.at = at
+        self.args.count = got
         self.args.pos = 1
+        self.bulk_size = -1
         self.words_wanted = -1
         self.words_got = 0
         return COMPLETE
@@ -218,20 +252,10 @@ cdef class Parser:
         self.at = stop + 2
         return COMPLETE
 
-    cdef inline int read_bulk_size(self, bint trusted) except -2:
+    cdef int read_bulk_size(self, bint trusted) except -2:
         cdef const char* at = self.at
         cdef const char* stop
         cdef int64_t size
-        # Most words are short: `$d\r\n` and `$dd\r\n` need no search for the line's end.
-        if self.data_end - at >= 5 and at[0] == c'$' and 48 <= at[1] <= 57:
-            if at[2] == c'\r' and at[3] == c'\n':
-                self.bulk_size = at[1] - 48
-                self.at = at + 4
-                return COMPLETE
-            if 48 <= at[2] <= 57 and at[3] == c'\r' and at[4] == c'\n' and at[1] != c'0':
-                self.bulk_size = (at[1] - 48) * 10 + (at[2] - 48)
-                self.at = at + 5
-                return COMPLETE
         if at < self.data_end and at[0] != c'$':
             return self.fail(b"Protocol error: expected '$', got '%c'" % <unsigned char>at[0])
         stop = self.line_end(LINE_MAX)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.commands.replies import BlockedRead, Wait
+from millstream.storage.group import Group
 from millstream.storage.keyspace import Database
+from millstream.storage.stream import Stream
 
 Attempt = Callable[["Waiter"], bool]
 
@@ -54,6 +56,11 @@ class KeyQueue:
             queue.pop(waiter, None)
             if not queue:
                 del self.groups[name]
+
+    def join(self, name: bytes, stream: Stream, group: Group) -> None:
+        """A group was made: whoever waits on its name is counted there, served or not."""
+        for waiter in self.groups.get(name, ()):
+            waiter.read.join(stream, group)
 
     def __len__(self) -> int:
         return len(self.plain) + sum(map(len, self.groups.values()))

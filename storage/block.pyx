@@ -41,7 +41,7 @@ cdef enum:
     BLOCK_ENTRIES_MAX = 4096
     BLOCK_BYTES_MAX = 65536
     # Readable bytes kept behind the entries, so that short copies may read past their end.
-    SLACK = 16
+    SLACK = 32
     PAYLOAD_MAX = 0x7fffffff
 
 
@@ -85,9 +85,12 @@ cdef inline uint8_t* write_varint(uint8_t* at, uint64_t value) noexcept nogil:
 
 
 cdef inline void copy_short(char* to, const uint8_t* source, uint64_t size) noexcept nogil:
-    """memcpy for bytes inside a block and a reserved reply: up to 16 go as two words."""
+    """memcpy for bytes inside a block and a reserved reply: short ones are copied by whole vectors,
+    which reads and writes up to SLACK bytes more than asked for."""
     if size <= 16:
         memcpy(to, source, 16)
+    elif size <= 32:
+        memcpy(to, source, 32)
     else:
         memcpy(to, source, size)
 
@@ -289,9 +292,12 @@ cdef inline Py_ssize_t write_id(char* at, uint64_t ms, uint64_t seq,
     cdef int seq_size
     cdef uint64_t size
     cdef Py_ssize_t head
-    if id_text.size == 0 or id_text.ms != ms:
+    if id_text.ms != ms or id_text.size == 0:
+        if id_text.size and ms == id_text.ms + 1 and id_text.text[id_text.size - 1] != c'9':
+            id_text.text[id_text.size - 1] += 1
+        else:
+            id_text.size = format_u64(id_text.text, ms)
         id_text.ms = ms
-        id_text.size = format_u64(id_text.text, ms)
     if seq < 10:
         seq_text[0] = <char>(48 + seq)
         seq_size = 1

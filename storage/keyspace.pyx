@@ -54,7 +54,8 @@ cdef class Capture:
         self.keys = iter(())
 
     cdef int before_change(self, int db, bytes key, value) except -1:
-        """A key is about to change: keep it as it is, unless that was done."""
+        """A key is about to change: keep it as it is (None: it is not there), unless that was done.
+        What is put there from now on does not belong to this point in time."""
         cdef Stream stream
         if isinstance(value, Stream):
             stream = value
@@ -62,11 +63,13 @@ cdef class Capture:
                 self.early.append(self.take(db, key, stream))
         elif (db, key) not in self.done:
             self.done.add((db, key))
-            self.early.append(Captured(db, key, "string", {"value": value}, []))
+            if value is not None:
+                self.early.append(Captured(db, key, "string", {"value": value}, []))
         return 0
 
     cdef take(self, int db, bytes key, Stream stream):
         stream.capture_mark = self.number
+        self.done.add((db, key))
         meta, blocks = stream.dump()
         return Captured(db, key, "stream", meta, blocks)
 
@@ -161,6 +164,7 @@ cdef class Database:
         """Put an empty stream at a free key."""
         cdef Stream stream = Stream(incarnation)
         stream.capture_mark = self.keyspace.capture_number
+        self.before_change(key)
         if incarnation > self.keyspace.incarnation:
             self.keyspace.incarnation = incarnation
         self.put(key, stream)
@@ -213,9 +217,7 @@ cdef class Database:
     cpdef int before_change(self, bytes key) except -1:
         """Call before the value at a key is replaced or removed."""
         if self.keyspace.capture is not None:
-            value = self.table.get(key)
-            if value is not None:
-                self.keyspace.capture.before_change(self.index, key, value)
+            self.keyspace.capture.before_change(self.index, key, self.table.get(key))
         return 0
 
     def keys(self):

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
-from millstream.ids cimport format_u64, format_id
+from millstream.ids cimport format_u64
 
 
 cdef struct Slice:
@@ -13,6 +13,10 @@ cdef class Output:
     cdef char* buf
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t capacity
+    # The text of the last id's milliseconds: neighbours mostly share them.
+    cdef uint64_t id_ms
+    cdef int id_size
+    cdef char[24] id_text
 
     cdef int grow(self, Py_ssize_t extra) except -1
     cdef bytes take(self)
@@ -43,8 +47,40 @@ cdef class Output:
         return 0
 
     cdef inline int put_id(self, uint64_t ms, uint64_t seq, bint dotted) except -1:
-        cdef char text[48]
-        return self.put_bulk(text, format_id(text, ms, seq, dotted))
+        """An id as a bulk string."""
+        cdef char* start = self.reserve(64)
+        cdef char* at
+        cdef int size
+        if self.id_ms != ms or self.id_size == 0:
+            self.id_ms = ms
+            self.id_size = format_u64(self.id_text, ms)
+        # `$dd` CRLF and the text; ids are written in place and their length is told before.
+        at = start + 5
+        memcpy(at, self.id_text, 20)
+        size = self.id_size
+        at[size] = c'.' if dotted else c'-'
+        size += 1
+        if seq < 10:
+            at[size] = <char>(48 + seq)
+            size += 1
+        else:
+            size += format_u64(at + size, seq)
+        at[size] = c'\r'
+        at[size + 1] = c'\n'
+        start[0] = c'$'
+        if size >= 10:
+            start[1] = <char>(48 + size // 10)
+            start[2] = <char>(48 + size % 10)
+            start[3] = c'\r'
+            start[4] = c'\n'
+            self.size += size + 7
+            return 0
+        start[1] = <char>(48 + size)
+        start[2] = c'\r'
+        start[3] = c'\n'
+        memmove(start + 4, at, size + 2)
+        self.size += size + 6
+        return 0
 
 
 cdef inline Py_ssize_t write_head(char* at, char kind, uint64_t number) noexcept nogil:

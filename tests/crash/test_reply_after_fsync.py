@@ -7,8 +7,8 @@ single writers, pipelining writers, polling readers and blocked readers work at 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support import syscalls
@@ -56,15 +56,10 @@ def traced_load(server: Server, output: Path) -> syscalls.Verdict:
     server.start()
     parts = [append_one_by_one, append_in_pipelines, poll, follow]
     clients = [server.client() for _ in parts]
-    threads = [
-        threading.Thread(target=part, args=(client,))
-        for part, client in zip(parts, clients, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    with ThreadPoolExecutor(len(parts)) as threads:
+        running = [threads.submit(part, c) for part, c in zip(parts, clients, strict=True)]
+        for part in running:
+            part.result()
     server.kill()
     syscalls.wait_complete(output)
     return syscalls.judge(output, Path(os.path.realpath(server.directory)))

@@ -25,8 +25,8 @@ final ` ...` leaves the rest open; `-"ERR quoted "` inside arrays and for spaces
 ($-1, in RESP3 _), `nil[]` (*-1, in RESP3 _), `[a, b]`, `{k: v}` (a map; in RESP2 a flat array),
 `pairs{k: v}` (a map; in RESP2 an array of pairs), `~[a]` (a set; in RESP2 an array), `push[a]` (in
 RESP2 an array), `#t`, and the open ones: `<tid>` `<xid>` `<int>` `<int 3..9>` `<int 3..>` `<text>`
-`<any>`, each with a name to keep it: `<int:n>`. `...` in an array stands for any number of
-elements, in a map for further pairs.
+`<any>` (but no error), each with a name to keep it: `<int:n>`. `...` in an array stands for any
+number of elements, in a map for further pairs.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Matcher:
     def _open_fits(self, pattern: Open, reply: Reply) -> bool:
         keep: Kept
         if pattern.kind == "any":
-            return True
+            return not isinstance(reply, Error)
         if pattern.kind == "int":
             if type(reply) is not int:
                 return False

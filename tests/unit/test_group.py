@@ -139,7 +139,7 @@ class GroupMachine(RuleBasedStateMachine):
             expected = [
                 row
                 for row in self.model.pending()
-                if start <= row[:2] <= end and consumer in (None, row[2])  # type: ignore[operator]
+                if start <= row[:2] <= end and consumer in (None, row[2])
             ]
             assert self.real.pending(*start, end, limit, consumer) == expected[:limit]
 

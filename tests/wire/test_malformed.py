@@ -51,7 +51,7 @@ HARMLESS = {
     "an inline command with single quotes": b"ECHO 'a\\'b\\n'\r\n",
     "an inline command with an empty argument": b'ECHO ""\r\n',
     "a command name of no bytes": b"*1\r\n$0\r\n\r\n" + PING,
-    "a command name of binary": b"*1\r\n$3\r\n\x00\xff\r\r\n" + PING,
+    "a command name of binary": b"*1\r\n$3\r\n\x01\xff\r\r\n" + PING,
     "a very long unknown command": b"*1\r\n$1000\r\n" + b"y" * 1000 + b"\r\n" + PING,
     "many long arguments of an unknown command": b"*40\r\n"
     + b"$3\r\nfoo\r\n"

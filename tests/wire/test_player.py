@@ -65,6 +65,8 @@ CASES: list[tuple[str, Reply, int, bool]] = [
     ("<int 3..5>", 4, 2, True),
     ("<int 3..5>", 6, 2, False),
     ("<int 3..>", 2, 2, False),
+    ("<any>", [b"a", Null.BULK], 2, True),
+    ("<any>", Error("ERR a"), 2, False),
     ("-ERR a b", Error("ERR a b"), 2, True),
     ("-ERR a b", Error("ERR a b c"), 2, False),
     ("-ERR a ...", Error("ERR a b"), 2, True),

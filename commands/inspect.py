@@ -1,0 +1,147 @@
+"""XINFO: what a stream, its groups and their consumers look like from outside.
+
+Plain Python, because it is asked seldom. Looking changes nothing that a client could notice: a
+group's time to live is not refreshed. What has ended by itself is gone here too, whether or not its
+timer has run yet. Radix-tree figures are the number of blocks, our nearest equivalent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.containers import container
+from millstream.commands.delivery import find_live_group, group_lag
+from millstream.commands.registry import command
+from millstream.errors import NO_SUCH_KEY, CommandError
+from millstream.ids import Id
+
+if TYPE_CHECKING:
+    from millstream.commands.arguments import Args
+    from millstream.commands.context import Context
+    from millstream.storage.group import Consumer, Group
+    from millstream.storage.stream import Stream
+
+Fields = dict[bytes, object]
+
+# Redis' defaults of an idempotent producer's window, of which nothing is kept yet.
+IDMP_DURATION_S = 100
+IDMP_MAXSIZE = 100
+
+container("XINFO", group="stream", summary="A container for stream introspection commands.")
+
+
+@command(
+    "XINFO|STREAM",
+    arity=-3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="stream",
+    summary="Returns information about a stream.",
+    syntax="key",
+)
+def xinfo_stream(ctx: Context, args: Args) -> Fields:
+    """A map: length, ids, counters, and the first and the last entry."""
+    key = args.take()
+    stream = _stream(ctx, key)
+    if args.remaining:
+        word = args[1].decode("utf-8", "surrogateescape")
+        raise CommandError(
+            f"ERR unknown subcommand or wrong number of arguments for '{word}'. Try XINFO HELP."
+        )
+    return {
+        b"length": len(stream),
+        b"radix-tree-keys": stream.block_count,
+        b"radix-tree-nodes": stream.block_count,
+        b"last-generated-id": Id(*stream.last_id),
+        b"max-deleted-entry-id": Id(*stream.max_deleted_id),
+        b"entries-added": stream.entries_added,
+        b"recorded-first-entry-id": Id(*(stream.first_id or (0, 0))),
+        b"idmp-duration": IDMP_DURATION_S,
+        b"idmp-maxsize": IDMP_MAXSIZE,
+        b"pids-tracked": 0,
+        b"iids-tracked": 0,
+        b"iids-added": 0,
+        b"iids-duplicates": 0,
+        b"groups": len(_live_groups(ctx, key, stream)),
+        b"first-entry": _entry(stream, stream.first_id),
+        b"last-entry": _entry(stream, stream.newest_id),
+    }
+
+
+@command(
+    "XINFO|GROUPS",
+    arity=3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="stream",
+    summary="Returns the consumer groups of a stream.",
+    syntax="key",
+    complexity="O(n), n the number of groups",
+)
+def xinfo_groups(ctx: Context, args: Args) -> list[Fields]:
+    """A map for each group, in the order of their names."""
+    key = args.take()
+    stream = _stream(ctx, key)
+    return [_group_fields(stream, group) for group in _live_groups(ctx, key, stream)]
+
+
+@command(
+    "XINFO|CONSUMERS",
+    arity=4,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="stream",
+    summary="Returns the consumers of a consumer group.",
+    syntax="key group",
+    complexity="O(n), n the number of consumers",
+)
+def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
+    """A map for each consumer, in the order of their names; idle is since it last asked, inactive
+    since it last got something (-1: never), in milliseconds."""
+    key, name = args.take(), args.take()
+    group = find_live_group(ctx, key, _stream(ctx, key), name)
+    if group is None:
+        shown = [word.decode("utf-8", "surrogateescape") for word in (name, key)]
+        raise CommandError("NOGROUP No such consumer group '{}' for key name '{}'".format(*shown))
+    return [_consumer_fields(ctx, consumer) for _, consumer in sorted(group.consumers.items())]
+
+
+def _stream(ctx: Context, key: bytes) -> Stream:
+    # For writing, because a group that has ended is removed when it is looked for.
+    stream = ctx.db.writable_stream(key)
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    return stream
+
+
+def _live_groups(ctx: Context, key: bytes, stream: Stream) -> list[Group]:
+    found = (find_live_group(ctx, key, stream, name) for name in sorted(stream.groups))
+    return [group for group in found if group is not None]
+
+
+def _entry(stream: Stream, place: tuple[int, int] | None) -> list[object] | None:
+    if place is None:
+        return None
+    ms, seq, words = stream.range(*place, limit=1)[0]
+    return [Id(ms, seq), words]
+
+
+def _group_fields(stream: Stream, group: Group) -> Fields:
+    return {
+        b"name": group.name,
+        b"consumers": len(group.consumers),
+        b"pending": group.pending_count,
+        b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
+        b"entries-read": group.entries_read if group.entries_read >= 0 else None,
+        b"lag": group_lag(stream, group),
+    }
+
+
+def _consumer_fields(ctx: Context, consumer: Consumer) -> Fields:
+    active_ms = consumer.active_ms
+    return {
+        b"name": consumer.name,
+        b"pending": consumer.pending,
+        b"idle": max(0, ctx.now_ms - consumer.seen_ms),
+        b"inactive": -1 if active_ms < 0 else max(0, ctx.now_ms - active_ms),
+    }

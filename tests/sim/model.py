@@ -1,0 +1,661 @@
+"""What the server promises, written down naively: commands on plain data.
+
+The model is told what was sent and when the server turned to it, runs each command by itself and
+says what every client must be answered. Where the server may choose - how late a timer runs, and
+which of two due keys comes first - it is told whose waits were ended, and demands that this was
+right.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream
+
+U64_MAX = 2**64 - 1
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
+
+Request = tuple[bytes, ...]
+Key = tuple[int, bytes]
+
+
+class Status(str):
+    """+OK"""
+
+
+class Refused(Exception):
+    """The command answers this error."""
+
+
+NULL_ARRAY = object()
+ANY = object()  # a reply whose text nobody predicts
+
+Answer = object
+
+
+def encoded(answer: Answer, resp: int) -> bytes:
+    """A reply's bytes."""
+    if answer is None:
+        return b"_\r\n" if resp == 3 else b"$-1\r\n"
+    if answer is NULL_ARRAY:
+        return b"_\r\n" if resp == 3 else b"*-1\r\n"
+    if isinstance(answer, Status):
+        return b"+%s\r\n" % answer.encode()
+    if isinstance(answer, Refused):
+        return b"-%s\r\n" % str(answer).encode()
+    if isinstance(answer, int):
+        return b":%d\r\n" % answer
+    if isinstance(answer, bytes):
+        return b"$%d\r\n%s\r\n" % (len(answer), answer)
+    assert isinstance(answer, list)
+    return b"*%d\r\n" % len(answer) + b"".join(encoded(one, resp) for one in answer)
+
+
+def dotted(entry_id: EntryId) -> bytes:
+    return b"%d.%d" % entry_id
+
+
+def parse_id(text: bytes) -> EntryId:
+    ms, _, seq = text.replace(b"-", b".").partition(b".")
+    return int(ms), int(seq or 0)
+
+
+@dataclass(slots=True)
+class Due:
+    """A reply that a client is to get. `seq` is what must be durable before."""
+
+    request: Request
+    answer: Answer
+    now_ms: int
+    seq: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class ClientModel:
+    number: int
+    resp: int
+    db: int = 0
+    requests: deque[Request] = field(default_factory=deque)
+    due: deque[Due] = field(default_factory=deque)
+    waiter: Waiter | None = None
+    gone: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A client's blocked read; group None: a plain one."""
+
+    client: ClientModel
+    request: Request
+    key: Key
+    limit: int
+    with_info: bool
+    deadline_ms: int
+    after: EntryId
+    from_end: bool = False
+    group: bytes | None = None
+    ttl_ms: int = 0
+    retry: Retry | None = None
+    key_was_gone: bool = False
+    number: int = 0
+
+
+@dataclass(slots=True)
+class Queue:
+    """Who waits on a key, in the order of arrival."""
+
+    plain: list[Waiter] = field(default_factory=list)
+    groups: dict[bytes, list[Waiter]] = field(default_factory=dict)
+
+    def of(self, name: bytes | None) -> list[Waiter]:
+        return self.plain if name is None else self.groups.setdefault(name, [])
+
+    def all(self) -> list[Waiter]:
+        return [*self.plain, *(waiter for group in self.groups.values() for waiter in group)]
+
+
+@dataclass(slots=True)
+class Read:
+    """A TREAD's arguments."""
+
+    key: bytes
+    last_id: bytes
+    limit: int
+    block_ms: int | None = None
+    group: bytes | None = None
+    ttl_ms: int = 0
+    retry: Retry | None = None
+    with_info: bool = False
+
+    @staticmethod
+    def parsed(words: Request) -> Read:
+        read = Read(words[1], words[2], int(words[3]))
+        at = 4
+        while at < len(words):
+            option = words[at].upper()
+            if option == b"BLOCK":
+                read.block_ms = int(words[at + 1])
+                at += 2
+            elif option == b"GROUP":
+                read.group, read.ttl_ms = words[at + 1], int(words[at + 2])
+                at += 3
+            elif option == b"RETRY":
+                read.retry = int(words[at + 1]), int(words[at + 2])
+                at += 3
+            else:
+                assert option == b"WITHINFO"
+                read.with_info = True
+                at += 1
+        return read
+
+
+class Model:
+    def __init__(self, data: Data, now_ms: int, told: Callable[[], str | None]) -> None:
+        """Go on from what a server has loaded at `now_ms`. `told` answers each time the server
+        turned to a client or to a timer whether it refused writes then."""
+        self._told = told
+        self.data = data
+        self.now_ms = now_ms
+        self.write_error: str | None = None
+        self.untagged: list[Due] = []
+        self.waiters = 0
+        self._arrivals = 0
+        self._queues: dict[Key, Queue] = {}
+        self._ready: list[Key] = []
+        self._resumable: list[ClientModel] = []
+        self._incarnation = 1 << 60  # the server's numbers are not predicted
+        for database in data.databases:
+            for value in database.values():
+                if isinstance(value, Stream):
+                    for group in value.groups.values():
+                        group.last_used_ms = now_ms
+
+    # ------------------------------------------------------------ what the server turned to
+
+    def feed(
+        self, client: ClientModel, requests: list[Request], now_ms: int
+    ) -> None:
+        """These requests have arrived as a whole; they run unless the client waits."""
+        client.requests += requests
+        if client.waiter is None:
+            self._run(client, now_ms)
+
+    def end_tick(self, now_ms: int, seq: int) -> None:
+        """Clients whose wait is over go on; replies so far need `seq` to be durable."""
+        while self._resumable:
+            resuming, self._resumable = self._resumable, []
+            for client in resuming:
+                if client.waiter is None and not client.gone:
+                    self._run(client, now_ms)
+        for due in self.untagged:
+            due.seq = seq
+        self.untagged = []
+
+    def timer(
+        self,
+        now_ms: int,
+        served: list[int],
+        has_group: Callable[[Key, bytes], bool],
+    ) -> None:
+        """The server did what was due, and served these clients in this order."""
+        self.now_ms, self.write_error = now_ms, self._told()
+        late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= now_ms]
+        for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
+            self._end_wait(waiter, self._timeout_answer(waiter))
+        for key, name, group in self._groups():
+            if self._is_over(key, name, group) and not has_group(key, name):
+                self._drop_group(key, name)
+        waiters = {waiter.client.number: waiter for waiter in self._all_waiters()}
+        for number in served:
+            if number in waiters:
+                self._mark_ready(waiters[number].key)
+        self._serve_ready()
+
+    def leave(self, client: ClientModel, now_ms: int) -> None:
+        """The client's connection is gone."""
+        self.now_ms = now_ms
+        client.gone = True
+        if client.waiter is not None:
+            self._remove(client.waiter)
+        client.due.clear()
+        client.requests.clear()
+
+    def upkeep(self, now_ms: int) -> None:
+        """Bring everything that happens by itself up to date, as a server whose timers ran."""
+        self.now_ms = now_ms
+        for key, name, group in self._groups():
+            if self._is_over(key, name, group):
+                self._drop_group(key, name)
+            else:
+                self._expire(group)
+        self._ready = []
+
+    def overdue(self, now_ms: int, patient: bool) -> str | None:
+        """What a server whose timers ran must not have left undone; patient: it refused writes
+        a moment ago."""
+        self.now_ms = now_ms
+        for waiter in self._all_waiters():
+            if 0 < waiter.deadline_ms <= now_ms:
+                return f"the wait of client {waiter.client.number} is over: {waiter}"
+            stream = self.data.databases[waiter.key[0]].get(waiter.key[1])
+            if not isinstance(stream, Stream):
+                continue
+            if waiter.group is None:
+                if stream.newer(waiter.after):
+                    return f"client {waiter.client.number} waits for what is there: {waiter}"
+                continue
+            group = stream.groups.get(waiter.group)
+            if group is None:
+                return f"client {waiter.client.number} waits on a group that is gone: {waiter}"
+            self._expire(group)
+            if patient:
+                continue
+            due = self._due(group, False)
+            if due or stream.newer(group.offset):
+                return f"client {waiter.client.number} waits for what is due ({due}): {waiter}"
+        return None
+
+    # ------------------------------------------------------------ running
+
+    def _run(self, client: ClientModel, now_ms: int) -> None:
+        self.now_ms, self.write_error = now_ms, self._told()
+        while client.requests and client.waiter is None:
+            request = client.requests.popleft()
+            try:
+                answer = getattr(self, "_do_" + request[0].decode().lower())(client, request)
+            except Refused as refusal:
+                answer = refusal
+            if isinstance(answer, Waiter):
+                self._wait(answer)
+            else:
+                self._answer(client, request, answer)
+            self._serve_ready()
+
+    def _answer(self, client: ClientModel, request: Request, answer: Answer) -> None:
+        due = Due(request, answer, self.now_ms)
+        client.due.append(due)
+        self.untagged.append(due)
+
+    def _check_writable(self) -> None:
+        if self.write_error is not None:
+            raise Refused(self.write_error)
+
+    # ------------------------------------------------------------ waiting
+
+    def _all_waiters(self) -> list[Waiter]:
+        return [waiter for queue in self._queues.values() for waiter in queue.all()]
+
+    def _wait(self, waiter: Waiter) -> None:
+        waiter.client.waiter = waiter
+        self._arrivals += 1
+        waiter.number = self._arrivals
+        self._queues.setdefault(waiter.key, Queue()).of(waiter.group).append(waiter)
+        self.waiters += 1
+
+    def _remove(self, waiter: Waiter) -> None:
+        """The wait is over; the time to live of its group starts anew."""
+        queue = self._queues[waiter.key]
+        queue.of(waiter.group).remove(waiter)
+        if waiter.group is not None and not queue.groups[waiter.group]:
+            del queue.groups[waiter.group]
+        if not queue.all():
+            del self._queues[waiter.key]
+        self.waiters -= 1
+        waiter.client.waiter = None
+        stream = self.data.databases[waiter.key[0]].get(waiter.key[1])
+        if waiter.group is not None and isinstance(stream, Stream):
+            group = stream.groups.get(waiter.group)
+            if group is not None:
+                group.last_used_ms = self.now_ms
+
+    def _end_wait(self, waiter: Waiter, answer: Answer) -> None:
+        self._remove(waiter)
+        self._answer(waiter.client, waiter.request, answer)
+        self._resumable.append(waiter.client)
+
+    def _timeout_answer(self, waiter: Waiter) -> Answer:
+        if not waiter.with_info:
+            return NULL_ARRAY
+        stream = self.data.databases[waiter.key[0]].get(waiter.key[1])
+        return [self._info(stream if isinstance(stream, Stream) else None)]
+
+    def _mark_ready(self, key: Key) -> None:
+        if key in self._queues and key not in self._ready:
+            self._ready.append(key)
+
+    def _serve_ready(self) -> None:
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for key in ready:
+                queue = self._queues.get(key)
+                for waiter in [] if queue is None else queue.all():
+                    self._try_again(waiter)
+
+    def _try_again(self, waiter: Waiter) -> None:
+        value = self.data.databases[waiter.key[0]].get(waiter.key[1])
+        if waiter.group is not None and self.write_error is not None:
+            return
+        if value is None:
+            waiter.key_was_gone = True
+            return
+        if isinstance(value, bytes):
+            self._end_wait(waiter, Refused(WRONG_TYPE))
+            return
+        if waiter.group is None:
+            if value.newer(waiter.after):
+                answer = self._plain_answer(value, waiter.after, waiter.limit, waiter.with_info)
+                self._end_wait(waiter, answer)
+            return
+        group = self._live(waiter.key, waiter.group)
+        if group is None:
+            offset = waiter.after if waiter.key_was_gone else value.last_id
+            group = value.make_group(waiter.group, offset, waiter.ttl_ms, self.now_ms)
+        waiter.key_was_gone = False
+        found = self._give(value, group, waiter.limit, waiter.retry, waiter.with_info, False)
+        if found is not None:
+            self._end_wait(waiter, found)
+
+    # ------------------------------------------------------------ groups by themselves
+
+    def _groups(self) -> list[tuple[Key, bytes, Group]]:
+        return [
+            ((number, key), name, group)
+            for number, database in enumerate(self.data.databases)
+            for key, value in database.items()
+            if isinstance(value, Stream)
+            for name, group in value.groups.items()
+        ]
+
+    def _is_over(self, key: Key, name: bytes, group: Group) -> bool:
+        queue = self._queues.get(key)
+        if group.ttl_ms == 0 or (queue is not None and name in queue.groups):
+            return False
+        return self.now_ms >= group.last_used_ms + group.ttl_ms
+
+    def _drop_group(self, key: Key, name: bytes) -> None:
+        stream = self.data.databases[key[0]][key[1]]
+        assert isinstance(stream, Stream)
+        del stream.groups[name]
+        self._mark_ready(key)
+
+    def _expire(self, group: Group) -> None:
+        for entry_id in [i for i, r in group.pending.items() if r.has_expired(self.now_ms)]:
+            del group.pending[entry_id]
+
+    def _live(self, key: Key, name: bytes) -> Group | None:
+        stream = self.data.databases[key[0]][key[1]]
+        assert isinstance(stream, Stream)
+        group = stream.groups.get(name)
+        if group is None:
+            return None
+        if self._is_over(key, name, group):
+            self._drop_group(key, name)
+            return None
+        self._expire(group)
+        return group
+
+    # ------------------------------------------------------------ giving out
+
+    def _due(self, group: Group, with_zero: bool) -> list[EntryId]:
+        """What is to be given out again: earliest due first, then by id."""
+        due = [
+            (record.due_ms(with_zero), entry_id)
+            for entry_id, record in group.pending.items()
+            if record.is_due(self.now_ms, with_zero)
+        ]
+        return [entry_id for _, entry_id in sorted(due)]  # type: ignore[type-var]
+
+    def _give(
+        self, stream: Stream, group: Group, limit: int, retry: Retry | None, with_info: bool,
+        with_zero: bool,
+    ) -> list[Answer] | None:  # fmt: skip
+        """A group read's reply, None when there is nothing."""
+        due = self._due(group, with_zero)[:limit]
+        new = stream.newer(group.offset)
+        if limit == 0 or not (due or new):
+            return None
+        reply: list[Answer] = [self._info(stream)] if with_info else []
+        new = new[: limit - len(due)]
+        if new and group.offset < stream.max_evicted and group.gap_floor < stream.max_evicted:
+            reply.append(None)
+        reply += [self._give_again(stream, group, entry_id, retry) for entry_id in due]
+        for entry_id in new:
+            reply.append([dotted(entry_id), *stream.entries[entry_id]])
+            group.offset = entry_id
+            if retry is not None:
+                group.pending[entry_id] = Pending(self.now_ms, self.now_ms, 1, retry)
+        self._expire(group)
+        group.last_used_ms = self.now_ms
+        return reply
+
+    def _give_again(
+        self, stream: Stream, group: Group, entry_id: EntryId, retry: Retry | None
+    ) -> Answer:
+        if entry_id not in stream.entries:
+            del group.pending[entry_id]
+            return None
+        record = group.pending[entry_id]
+        record.last_ms = self.now_ms
+        record.deliveries += 1
+        record.retry = retry or record.retry
+        return [dotted(entry_id), *stream.entries[entry_id]]
+
+    def _info(self, stream: Stream | None) -> Answer:
+        if stream is None:
+            return [None, None]
+        if not stream.entries:
+            return [None, dotted(stream.last_id)]
+        return [dotted(min(stream.entries)), dotted(max(stream.entries))]
+
+    def _plain_answer(
+        self, stream: Stream | None, after: EntryId, limit: int, with_info: bool
+    ) -> list[Answer]:
+        reply: list[Answer] = [self._info(stream)] if with_info else []
+        if stream is None or limit == 0:
+            return reply
+        if ZERO < after < stream.max_evicted:
+            reply.append(None)
+        reply += [[dotted(i), *stream.entries[i]] for i in stream.newer(after)[:limit]]
+        return reply
+
+    # ------------------------------------------------------------ streams
+
+    def _stream(self, client: ClientModel, key: bytes) -> Stream | None:
+        value = self.data.databases[client.db].get(key)
+        if isinstance(value, bytes):
+            raise Refused(WRONG_TYPE)
+        return value
+
+    def _make(self, client: ClientModel, key: bytes) -> Stream:
+        stream = self._stream(client, key)
+        if stream is None:
+            self._incarnation += 1
+            stream = Stream(self._incarnation)
+            self.data.databases[client.db][key] = stream
+            self._mark_ready((client.db, key))  # who waits on a group of it has the group again
+        return stream
+
+    def _append(
+        self, client: ClientModel, key: bytes, words: Request, entry_id: EntryId | None = None
+    ) -> EntryId:
+        stream = self._make(client, key)
+        if entry_id is None:
+            ms, seq = stream.last_id
+            entry_id = (self.now_ms, 0) if self.now_ms > ms else (ms, seq + 1)
+        stream.append(entry_id, words)
+        self._mark_ready((client.db, key))
+        return entry_id
+
+    def _keep_last(self, stream: Stream, count: int) -> int:
+        ids = list(stream.entries)
+        return stream.evict(ids[: max(0, len(ids) - count)])
+
+    def _do_tappend(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        return dotted(self._append(client, words[1], words[2:]))
+
+    def _do_tappev(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        _, key, unit, number, *fields = words
+        reply: Answer = 0
+        if fields:
+            reply = dotted(self._append(client, key, tuple(fields)))
+        stream = self._stream(client, key)
+        if stream is None:
+            return 0
+        if unit.upper() == b"COUNT":
+            evicted = self._keep_last(stream, int(number))
+        else:
+            now_ms = max(self.now_ms, stream.last_id[0])
+            evicted = stream.evict([i for i in stream.entries if now_ms - i[0] >= int(number)])
+        return reply if fields else evicted
+
+    def _do_xadd(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        key, at, keep = words[1], 2, None
+        if words[at] == b"MAXLEN":
+            keep, at = int(words[at + 1]), at + 2
+        text, fields = words[at], words[at + 1 :]
+        stream = self._stream(client, key)
+        entry_id = None
+        if text != b"*":
+            entry_id = parse_id(text)
+            if entry_id == ZERO:
+                raise Refused(ID_ZERO)
+            if stream is not None and entry_id <= stream.last_id:
+                raise Refused(ID_TOO_LOW)
+        made = self._append(client, key, fields, entry_id)
+        if keep is not None:
+            self._keep_last(self._make(client, key), keep)
+        return b"%d-%d" % made
+
+    def _do_xdel(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        stream = self._stream(client, words[1])
+        return 0 if stream is None else sum(stream.delete(parse_id(i)) for i in words[2:])
+
+    def _do_xlen(self, client: ClientModel, words: Request) -> Answer:
+        stream = self._stream(client, words[1])
+        return 0 if stream is None else len(stream.entries)
+
+    def _do_trange(self, client: ClientModel, words: Request) -> Answer:
+        stream = self._stream(client, words[1])
+        if stream is None:
+            return []
+        start = ZERO if words[2] == b"-" else parse_id(words[2])
+        ids = [entry_id for entry_id in stream.entries if entry_id >= start]
+        if len(words) > 4:
+            ids = ids[: int(words[5])]
+        return [[dotted(i), *stream.entries[i]] for i in ids]
+
+    # ------------------------------------------------------------ reads
+
+    def _do_tread(self, client: ClientModel, words: Request) -> Answer:
+        read = Read.parsed(words)
+        blocks = read.block_ms is not None and read.limit > 0
+        if read.group is not None:
+            return self._read_group(client, words, read, blocks)
+        stream = self._stream(client, read.key)
+        after = self._start(read, stream)
+        if blocks and (stream is None or not stream.newer(after)):
+            return self._waiter(client, words, read, after)
+        return self._plain_answer(stream, after, read.limit, read.with_info)
+
+    @staticmethod
+    def _start(read: Read, stream: Stream | None) -> EntryId:
+        if read.last_id not in (b"", b"$"):
+            return parse_id(read.last_id)
+        return ZERO if stream is None else stream.last_id
+
+    def _waiter(self, client: ClientModel, words: Request, read: Read, after: EntryId) -> Waiter:
+        deadline_ms = self.now_ms + read.block_ms if read.block_ms else 0
+        return Waiter(
+            client, words, (client.db, read.key), read.limit, read.with_info, deadline_ms, after,
+            read.last_id in (b"", b"$"), read.group, read.ttl_ms, read.retry,
+        )  # fmt: skip
+
+    def _read_group(
+        self, client: ClientModel, words: Request, read: Read, blocks: bool
+    ) -> Answer:
+        self._check_writable()
+        assert read.group is not None
+        stream = self._make(client, read.key)
+        group = self._live((client.db, read.key), read.group)
+        if group is None:
+            offset = self._start(read, stream)
+            group = stream.make_group(read.group, offset, read.ttl_ms, self.now_ms)
+        group.ttl_ms = read.ttl_ms
+        reply = self._give(stream, group, read.limit, read.retry, read.with_info, True)
+        group.last_used_ms = self.now_ms
+        if reply is not None:
+            return reply
+        if blocks:
+            after = ZERO if read.last_id in (b"", b"$") else parse_id(read.last_id)
+            return self._waiter(client, words, read, after)
+        return [self._info(stream)] if read.with_info else []
+
+    def _do_tack(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        stream = self._stream(client, words[1])
+        group = None if stream is None else self._live((client.db, words[1]), words[2])
+        if group is None:
+            return 0
+        group.last_used_ms = self.now_ms
+        return sum(group.pending.pop(parse_id(i), None) is not None for i in words[3:])
+
+    # ------------------------------------------------------------ keys
+
+    def _do_set(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        self.data.databases[client.db][words[1]] = words[2]
+        self._mark_ready((client.db, words[1]))
+        return Status("OK")
+
+    def _do_get(self, client: ClientModel, words: Request) -> Answer:
+        value = self.data.databases[client.db].get(words[1])
+        if isinstance(value, Stream):
+            raise Refused(WRONG_TYPE)
+        return value
+
+    def _do_del(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        gone = [key for key in words[1:] if self.data.databases[client.db].pop(key, None)
+                is not None]  # fmt: skip
+        for key in gone:
+            self._mark_ready((client.db, key))
+        return len(gone)
+
+    def _flush(self, numbers: list[int]) -> Answer:
+        self._check_writable()
+        for number in numbers:
+            for key in self.data.databases[number]:
+                self._mark_ready((number, key))
+            self.data.databases[number].clear()
+        return Status("OK")
+
+    def _do_flushdb(self, client: ClientModel, words: Request) -> Answer:
+        return self._flush([client.db])
+
+    def _do_flushall(self, client: ClientModel, words: Request) -> Answer:
+        return self._flush(list(range(len(self.data.databases))))
+
+    # ------------------------------------------------------------ the process
+
+    def _do_ping(self, client: ClientModel, words: Request) -> Answer:
+        return Status("PONG")
+
+    def _do_select(self, client: ClientModel, words: Request) -> Answer:
+        client.db = int(words[1])
+        return Status("OK")
+
+    def _do_config(self, client: ClientModel, words: Request) -> Answer:
+        return Status("OK")
+
+    def _do_save(self, client: ClientModel, words: Request) -> Answer:
+        return ANY
+
+    _do_bgsave = _do_bgrewriteaof = _do_save

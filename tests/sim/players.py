@@ -1,0 +1,225 @@
+"""What the clients of a simulated world send: each has a role and learns from its replies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.sim.model import Request
+from tests.support.resp import Reply
+
+FIELDS = [b"t", b"name", b"", b"\x00\r\n", b"temperature"]
+GROUPS = [b"g", b"h"]
+
+
+@dataclass(slots=True)
+class Profile:
+    """What a seed's world is like."""
+
+    fsync: str = "always"
+    clients: int = 6
+    keys: int = 2
+    databases: int = 1
+    node_entries: int = 4
+    node_bytes: int = 200
+    ttls_ms: tuple[int, ...] = (0,)
+    retries_ms: tuple[int, ...] = (0, 1, 20)
+    expires_ms: tuple[int, ...] = (0, 30, 200)
+    blocks_ms: tuple[int, ...] = (0, 5, 60)
+    pipeline: int = 3
+    disk_fails: bool = False
+    clock_jumps: bool = False
+    crashes: bool = True
+    rewrite_bytes: int = 64 << 20
+    appends: int = 4
+    roles: tuple[str, ...] = field(default=())
+
+    @staticmethod
+    def drawn(chance: random.Random) -> Profile:
+        profile = Profile(
+            fsync=chance.choice(["always"] * 6 + ["everysec"] * 2 + ["no"]),
+            clients=chance.choice([2, 3, 5, 8, 12]),
+            keys=chance.choice([1, 1, 2, 3, 150]),
+            databases=chance.choice([1, 1, 2]),
+            node_entries=chance.choice([1, 2, 3, 10, 100]),
+            node_bytes=chance.choice([30, 100, 4096]),
+            ttls_ms=chance.choice([(0,), (0, 50), (40,), (10, 300, 0)]),
+            retries_ms=chance.choice([(0,), (1, 20), (0, 5, 50), (30,), (100,)]),
+            expires_ms=chance.choice([(0,), (0, 30), (25, 200), (0, 500)]),
+            blocks_ms=chance.choice([(0,), (5,), (0, 3, 60), (0, 500)]),
+            pipeline=chance.choice([1, 1, 3, 8]),
+            crashes=chance.random() < 0.8,
+            rewrite_bytes=chance.choice([64 << 20, 4000, 20_000]),
+            appends=chance.choice([1, 4, 10]),
+        )
+        if chance.random() < 0.15:
+            profile.clock_jumps = True
+            profile.ttls_ms = profile.expires_ms = (0,)
+        profile.disk_fails = chance.random() < 0.15
+        return profile
+
+
+class Player:
+    """One client's mind. `keys` are shared, `chance` is the world's."""
+
+    def __init__(self, chance: random.Random, profile: Profile, now_ms: Callable[[], int]) -> None:
+        self.chance = chance
+        self.profile = profile
+        self.now_ms = now_ms
+        self.role = chance.choice(
+            ["producer", "plain", "group", "group", "queue", "queue", "acker", "mixed", "mixed",
+             "deleter", "evicter", "strings"]
+        )  # fmt: skip
+        self.key = self._any_key()
+        self.group = chance.choice(GROUPS)
+        self.retry = chance.random() < 0.8
+        self.cursor = chance.choice([b"", b"0", b"$", b"0.0"])
+        self.ids: list[tuple[bytes, bytes, bytes]] = []  # key, group, id: to acknowledge
+        self.last_ids: dict[bytes, bytes] = {}
+        self.number = 0
+
+    def _any_key(self) -> bytes:
+        return b"s%d" % self.chance.randrange(self.profile.keys)
+
+    def next_request(self) -> Request:
+        if self.chance.random() < 0.02:
+            return self._odd()
+        return getattr(self, "_as_" + self.role)()  # type: ignore[no-any-return]
+
+    def learn(self, request: Request, reply: Reply) -> None:
+        """Take a reply in."""
+        name = request[0]
+        if name in (b"TAPPEND", b"XADD") and isinstance(reply, bytes):
+            self.last_ids[request[1]] = reply
+        elif name == b"TREAD" and isinstance(reply, list):
+            start = 1 if b"WITHINFO" in request else 0
+            ids = [entry[0] for entry in reply[start:] if isinstance(entry, list)]
+            if b"GROUP" in request:
+                group = request[request.index(b"GROUP") + 1]
+                self.ids += [(request[1], group, i) for i in ids if isinstance(i, bytes)]
+            elif ids and isinstance(ids[-1], bytes):
+                self.cursor = ids[-1]
+
+    # Roles
+
+    def _as_producer(self) -> Request:
+        return self._append()
+
+    def _as_plain(self) -> Request:
+        words = [b"TREAD", self.key, self.cursor, self._count()]
+        if self.chance.random() < 0.7:
+            words += [b"BLOCK", self._ms(self.profile.blocks_ms)]
+        if self.chance.random() < 0.3:
+            words.append(b"WITHINFO")
+        return tuple(words)
+
+    def _as_group(self) -> Request:
+        """Reads and acknowledges most of what it got."""
+        if self.ids and self.chance.random() < 0.5:
+            return self._ack()
+        return self._group_read()
+
+    def _as_queue(self) -> Request:
+        """Waits like a worker: one at a time, acknowledged, now and then forgotten."""
+        if self.ids:
+            if self.chance.random() < 0.75:
+                return self._ack()
+            self.ids.pop()
+        return self._group_read(count=b"1", block=True)
+
+    def _as_acker(self) -> Request:
+        self.ids += [(self.key, self.group, i) for i in self.last_ids.values()]
+        if self.ids and self.chance.random() < 0.6:
+            return self._ack()
+        return self._group_read()
+
+    def _as_deleter(self) -> Request:
+        key = self._any_key()
+        roll = self.chance.random()
+        if roll < 0.1:
+            return b"DEL", key, self._any_key()
+        if roll < 0.12:
+            return (self.chance.choice([b"FLUSHDB", b"FLUSHALL"]),)
+        if roll < 0.15:
+            return b"SET", key, b"no stream"
+        if roll < 0.5 and key in self.last_ids:
+            return b"XDEL", key, self.last_ids[key].replace(b".", b"-")
+        return self._append(key)
+
+    def _as_evicter(self) -> Request:
+        roll = self.chance.random()
+        key = self._any_key()
+        fields = self._fields() if roll < 0.5 else ()
+        if self.chance.random() < 0.5:
+            return b"TAPPEV", key, b"COUNT", b"%d" % self.chance.choice([0, 1, 3, 10]), *fields
+        return b"TAPPEV", key, b"TIME", b"%d" % self.chance.choice([0, 1, 10, 200]), *fields
+
+    def _as_strings(self) -> Request:
+        key = b"k%d" % self.chance.randrange(self.profile.keys)
+        if self.chance.random() < 0.5:
+            return b"SET", key, b"%d" % self.chance.randrange(10**6)
+        return (b"GET", key) if self.chance.random() < 0.7 else (b"DEL", key)
+
+    def _as_mixed(self) -> Request:
+        role = self.chance.choice(
+            ["producer", "plain", "group", "acker", "deleter", "evicter", "strings"]
+        )
+        return getattr(self, "_as_" + role)()  # type: ignore[no-any-return]
+
+    # Requests
+
+    def _append(self, key: bytes | None = None) -> Request:
+        key = self._any_key() if key is None else key
+        roll = self.chance.random()
+        if roll < 0.75:
+            return b"TAPPEND", key, *self._fields()
+        if roll < 0.85:
+            return b"XADD", key, b"*", *self._fields()
+        if roll < 0.95:
+            return b"XADD", key, b"MAXLEN", b"%d" % self.chance.choice([0, 2, 9]), b"*", *(
+                self._fields()
+            )
+        ms = self.now_ms() + self.chance.randint(-20, 20)
+        return b"XADD", key, b"%d-%d" % (ms, self.chance.randrange(3)), *self._fields()
+
+    def _fields(self) -> Request:
+        self.number += 1
+        words = [b"n", b"%d" % self.number]
+        for _ in range(self.chance.choice([0, 0, 1, 3])):
+            words += [self.chance.choice(FIELDS), b"v" * self.chance.choice([0, 1, 20, 300])]
+        return tuple(words)
+
+    def _count(self) -> bytes:
+        return self.chance.choice([b"1", b"1", b"2", b"10", b"1000", b"0"])
+
+    def _ms(self, choices: tuple[int, ...]) -> bytes:
+        return b"%d" % self.chance.choice(choices)
+
+    def _group_read(self, count: bytes | None = None, block: bool = False) -> Request:
+        key = self.key if self.chance.random() < 0.9 else self._any_key()
+        start = self.chance.choice([b"", b"0", self.cursor])
+        words = [b"TREAD", key, start, count or self._count()]
+        if block or self.chance.random() < 0.6:
+            words += [b"BLOCK", self._ms(self.profile.blocks_ms)]
+        words += [b"GROUP", self.group, self._ms(self.profile.ttls_ms)]
+        if self.retry:
+            words += [b"RETRY", self._ms(self.profile.retries_ms)]
+            words.append(self._ms(self.profile.expires_ms))
+        if self.chance.random() < 0.2:
+            words.append(b"WITHINFO")
+        return tuple(words)
+
+    def _ack(self) -> Request:
+        key, group, _ = self.ids[0]
+        of_it = [i for k, g, i in self.ids if (k, g) == (key, group)][: self.chance.randint(1, 5)]
+        self.ids = [one for one in self.ids if one != (key, group, one[2]) or one[2] not in of_it]
+        return b"TACK", key, group, *of_it
+
+    def _odd(self) -> Request:
+        roll = self.chance.random()
+        if roll < 0.5:
+            return (self.chance.choice([b"BGSAVE", b"BGSAVE", b"BGREWRITEAOF", b"SAVE"]),)
+        if roll < 0.8:
+            return b"TRANGE", self._any_key(), b"-", b"+"
+        return self.chance.choice([(b"PING",), (b"XLEN", self._any_key())])

@@ -1,0 +1,448 @@
+"""One seed's play: what happens next, over several lives of a server on one disk.
+
+After each event the clients' replies are compared with the model's. At quiet moments nothing may be
+left undone, and the state must be the model's. After a crash the state must be that of exactly the
+frames that survived, which must be at least those that anybody has seen something of.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+
+from tests.sim.data import Data, EntryId, difference, seen_in, shown, without
+from tests.sim.model import ANY, Key, Model, Request, encoded, parse_id
+from tests.sim.players import Player, Profile
+from tests.sim.replay import BrokenPromise, Replay, demand
+from tests.sim.world import Faults, SimClient, World
+from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.resp import Reply, read_reply
+
+FIRST_MS = 1_700_000_000_000
+STEPS = 400
+SETTLE_MAX = 20_000
+TRACE_LINES = 60
+REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is tried again after this
+RECOVERY_S_MAX = 200
+
+
+class SimulationFailure(AssertionError):
+    """A seed that shows a broken promise; prints the command that plays it again."""
+
+
+class Simulation:
+    def __init__(self, seed: int, steps: int = STEPS, profile: Profile | None = None) -> None:
+        self.seed = seed
+        self.steps = steps
+        self.chance = random.Random(seed)
+        self.profile = profile or Profile.drawn(self.chance)
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self.counts: dict[str, int] = {}
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._client_number = 0
+        self._crash_soon = False
+        self._faults = Faults()
+        self._seen_appends: set[tuple[int, bytes, EntryId]] = set()
+        self._seen_acks: list[tuple[Key, bytes, EntryId, int]] = []
+        self._seen_seq = 0
+        self._refused_ms = 0
+        self._wall_ms = FIRST_MS
+        self._disk = FakeDisk(seed)
+        self._before = Data()
+        self.world: World
+        self.model: Model
+
+    # ------------------------------------------------------------ the play
+
+    def run(self) -> str:
+        """Play; returns the trace's hash. SimulationFailure when a promise is broken."""
+        logger = logging.getLogger("millstream")
+        logger.addHandler(self._faults)
+        was, logger.propagate = logger.propagate, False
+        try:
+            self._begin_life()
+            for _ in range(self.steps):
+                self._step()
+            self._restart()
+        except Exception as problem:
+            raise SimulationFailure(self._story(problem)) from problem
+        finally:
+            logger.removeHandler(self._faults)
+            logger.propagate = was
+        return self._digest.hexdigest()
+
+    def _story(self, problem: Exception) -> str:
+        lines = "\n  ".join(self.trace)
+        return (
+            f"{type(problem).__name__}: {problem}\nprofile: {self.profile}\nlast events:\n"
+            f"  {lines}\nplay it again: python -m tests.sim {self.seed} --steps {self.steps}"
+        )
+
+    def _note(self, kind: str, text: str = "") -> None:
+        line = f"{self.world.loop.time_ms:>6} {kind} {text}"
+        self.trace.append(line)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._digest.update(line.encode() + b"\n")
+
+    def _step(self) -> None:
+        event = self._choose()
+        try:
+            event()
+        except Crashed:
+            self._crash("in the middle of a step")
+            return
+        self._look()
+
+    def _choose(self) -> Callable[[], None]:
+        world, chance = self.world, self.chance
+        choices: list[tuple[float, Callable[[], None]]] = [
+            (8, self._pass_time),
+            (1.5, self._settle),
+            (0.3, self._restart),
+            (1, self._change_clients),
+        ]
+        if any(self._can_send(client) for client in world.clients.values()):
+            choices.append((30, self._send))
+        if world.loop.has_work():
+            choices.append((30, self._run_loop))
+        if any(worker.tasks for worker in world.workers):
+            choices.append((25, self._run_worker))
+        if self.profile.crashes:
+            choices += [(0.5, self._crash_now), (0.5, self._kill), (0.5, self._arm_crash)]
+        if self.profile.disk_fails:
+            choices.append((1, self._break_or_mend_disk))
+        if self.profile.clock_jumps:
+            choices.append((1, self._jump))
+        events = [event for _, event in choices]
+        return chance.choices(events, [weight for weight, _ in choices])[0]
+
+    # ------------------------------------------------------------ events
+
+    def _can_send(self, client: SimClient) -> bool:
+        return not client.ended and (
+            bool(client.unsent) or len(client.model.due) < self.profile.pipeline
+        )
+
+    def _send(self) -> None:
+        able = [c for c in self.world.clients.values() if self._can_send(c)]
+        client = self.chance.choice(able)
+        if not client.unsent:
+            for _ in range(self.chance.randint(1, self.profile.pipeline)):
+                client.ask(client.player.next_request())
+        size = len(client.unsent)
+        if self.chance.random() < 0.1:
+            size = self.chance.randint(1, size)
+        data, whole = client.take(size)
+        requests = ", ".join(map(_words, whole))
+        self._note("send", f"client {client.id}: {len(data)} bytes, {requests or 'no whole one'}")
+        self._feed(client, data, whole)
+
+    def _feed(self, client: SimClient, data: bytes, whole: list[Request]) -> None:
+        self.world.told.clear()
+        self.world.executor.feed(client, data)
+        self.model.feed(client.model, whole, self.world.now_ms())
+
+    def _run_loop(self) -> None:
+        timer = self.world.loop.take()
+        if timer is None:
+            return
+        name = getattr(timer.callback, "__name__", "?")
+        self._note("loop", name)
+        self.world.told.clear()
+        self.world.served.clear()
+        timer.callback(*timer.args)
+        now_ms = self.world.now_ms()
+        if name == "end_tick":
+            self.model.end_tick(now_ms, self.world.persistence.last_seq)
+        elif name == "on_timer":
+            self.model.timer(now_ms, self.world.served, self._has_group)
+
+    def _has_group(self, key: Key, name: bytes) -> bool:
+        stream = self.world.keyspace.databases[key[0]].stream(key[1])
+        return stream is not None and stream.group(name) is not None
+
+    def _run_worker(self) -> None:
+        busy = [worker for worker in self.world.workers if worker.tasks]
+        worker = self.chance.choice(busy)
+        self._note("worker", worker.name)
+        worker.run_one()
+
+    def _pass_time(self) -> None:
+        roll = self.chance.random()
+        loop = self.world.loop
+        next_ms = loop.next_timer_ms()
+        if roll < 0.5:
+            passed_ms = self.chance.choice([1, 1, 2, 5, 10, 30])
+        elif roll < 0.9 and next_ms is not None:
+            passed_ms = max(0, next_ms - loop.time_ms)
+        else:
+            passed_ms = self.chance.randint(50, 1500)
+        loop.time_ms += passed_ms
+        self._note("time", f"{passed_ms} ms")
+
+    def _jump(self) -> None:
+        self.world.wall_ms += self.chance.choice([-1000, -10, -1, 10, 5000])
+        self._note("clock jumps", str(self.world.now_ms()))
+
+    def _change_clients(self) -> None:
+        clients = self.world.clients
+        if clients and (len(clients) >= self.profile.clients or self.chance.random() < 0.4):
+            client = self.chance.choice(list(clients.values()))
+            self._note("leave", f"client {client.id}")
+            self._lose(client)
+        else:
+            self._add_client()
+
+    def _lose(self, client: SimClient) -> None:
+        self.world.executor.detach(client)
+        self.model.leave(client.model, self.world.now_ms())
+        del self.world.clients[client.id]
+
+    def _add_client(self) -> None:
+        self._client_number += 1
+        player = Player(self.chance, self.profile, self.world.now_ms)
+        resp = self.chance.choice([2, 2, 3])
+        client = SimClient(self.world, player, self._client_number, resp)
+        self.world.executor.attach(client)
+        self.world.clients[client.id] = client
+        if self.chance.random() < 0.3 and self.profile.databases > 1:
+            client.ask((b"SELECT", b"%d" % self.chance.randrange(self.profile.databases)))
+        self._note("join", f"client {client.id}, a {player.role}")
+
+    def _break_or_mend_disk(self) -> None:
+        if self._disk.failures:
+            self._disk.mend()
+            self._note("disk", "works")
+            return
+        operation = self.chance.choice(["write", "sync", "create", "rename", "reserve"])
+        number = self.chance.choice([errno.EIO, errno.ENOSPC])
+        name = self.chance.choice(["", "journal", "base"])
+        times = self.chance.choice([None, 1, 2])
+        self._disk.fail(operation, number, name, times)
+        self._note("disk", f"{operation} of {name!r} fails with {number}, {times} times")
+
+    # ------------------------------------------------------------ quiet moments
+
+    def _settle(self) -> None:
+        """Run all that can run now: afterwards nothing may be left undone."""
+        self._note("settle")
+        for _ in range(SETTLE_MAX):
+            if self.world.loop.has_work():
+                self._run_loop()
+            elif any(worker.tasks for worker in self.world.workers):
+                self._run_worker()
+            else:
+                break
+            self._look()
+        else:
+            raise BrokenPromise("the server does not come to rest")
+        self._check_quiet()
+
+    def _check_quiet(self) -> None:
+        for client in self.world.clients.values():
+            if client.model.due and not client.ended:
+                raise BrokenPromise(f"client {client.id} is not answered: {client.model.due}")
+        demand(
+            self.world.executor.blocked_count == self.model.waiters,
+            f"{self.world.executor.blocked_count} wait and not {self.model.waiters}",
+        )
+        if self.profile.clock_jumps:
+            return
+        now_ms = self.world.now_ms()
+        undone = self.model.overdue(now_ms, now_ms - self._refused_ms <= REFUSED_AGAIN_MS)
+        demand(undone is None, str(undone))
+        if self.chance.random() < 0.3:
+            self.model.upkeep(now_ms)
+            self._same(shown(self.model.data), "the model's")
+
+    def _same(self, expected: object, whose: str, *leave_out: str) -> None:
+        found = difference(
+            without(seen_in(self.world.keyspace), "incarnation", "entries read", *leave_out),
+            without(expected, "incarnation", "entries read", *leave_out),
+        )
+        demand(found is None, f"the state is not {whose}: {found}")
+
+    # ------------------------------------------------------------ looking
+
+    def _look(self) -> None:
+        """After an event: what was received is what the model says, and nothing went wrong."""
+        world = self.world
+        demand(not world.broken, "; ".join(world.broken))
+        demand(not self._faults.found, "\n".join(self._faults.found))
+        if world.refuses_writes():
+            self._refused_ms = world.now_ms()
+        for client in list(world.clients.values()):
+            self._read(client)
+            if client.ended:
+                demand(world.journal_failed, f"client {client.id} is closed without a reason")
+                self._note("closed", f"client {client.id}")
+                self._lose(client)
+
+    def _read(self, client: SimClient) -> None:
+        received, client.received = client.received, []
+        for data, safe_seq in received:
+            self._digest.update(data)
+            client.unread += data
+            while client.unread:
+                self._match(client, safe_seq)
+
+    def _match(self, client: SimClient, safe_seq: int) -> None:
+        demand(client.model.due, f"client {client.id} did not ask for {client.unread!r}")
+        due = client.model.due[0]
+        buffer = io.BytesIO(client.unread)
+        reply = read_reply(lambda: buffer.readline()[:-2], buffer.read)
+        raw, client.unread = client.unread[: buffer.tell()], client.unread[buffer.tell() :]
+        if due.answer is not ANY:
+            wanted = encoded(due.answer, client.model.resp)
+            demand(
+                raw == wanted,
+                f"client {client.id} asked {due.request} and got\n{raw!r}, not\n{wanted!r}",
+            )
+        client.model.due.popleft()
+        demand(due.seq is not None, f"client {client.id} got {raw!r} before the end of the tick")
+        assert due.seq is not None
+        demand(
+            due.seq <= safe_seq,
+            f"client {client.id} got {raw!r}, which needs frame {due.seq}; safe are {safe_seq}",
+        )
+        if self._counts_as_seen():
+            self._seen_seq = max(self._seen_seq, due.seq)
+            self._remember(client.model.db, due.request, reply, due.now_ms)
+        client.player.learn(due.request, reply)
+
+    def _counts_as_seen(self) -> bool:
+        return self.profile.fsync == "always" and not self.world.journal_failed
+
+    def _remember(self, db: int, request: Request, reply: Reply, now_ms: int) -> None:
+        """What this reply showed must outlive every crash."""
+        name = request[0]
+        if name in (b"TAPPEND", b"XADD") and isinstance(reply, bytes):
+            self._seen_appends.add((db, request[1], parse_id(reply)))
+        elif name in (b"TREAD", b"TRANGE") and isinstance(reply, list):
+            start = 1 if b"WITHINFO" in request else 0
+            for entry in reply[start:]:
+                if isinstance(entry, list) and isinstance(entry[0], bytes):
+                    self._seen_appends.add((db, request[1], parse_id(entry[0])))
+        elif name == b"TACK" and reply == len(request) - 3:
+            key = db, request[1]
+            self._seen_acks += [(key, request[2], parse_id(i), now_ms) for i in request[3:]]
+
+    # ------------------------------------------------------------ lives
+
+    def _begin_life(self) -> None:
+        self._wall_ms += self.chance.choice([0, 1, 10, 1000])
+        self._disk.locked = False
+        self.world = World(self._disk, self.profile, self.chance, self._wall_ms, self._before)
+        self.world.start()
+        self.model = Model(self._before.copy(), self.world.now_ms(), self.world.next_told)
+        for _ in range(self.profile.clients):
+            self._add_client()
+
+    def _restart(self) -> None:
+        """A clean stop loses nothing."""
+        self._disk.mend()
+        self._disk.crash_at = None
+        self._note("restart")
+        self._settle()
+        for _ in range(RECOVERY_S_MAX):
+            if not self.world.refuses_writes():
+                break
+            self.world.loop.time_ms += 1000
+            self._settle()
+        else:
+            raise BrokenPromise("the disk works again and writes are still refused")
+        self.world.told.clear()
+        self.world.stop()
+        self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq)
+        self._look()
+        before = seen_in(self.world.keyspace)
+        last_seq = self.world.persistence.last_seq
+        self._next_life(self._disk, last_seq)
+        found = difference(before, self._loaded)
+        demand(found is None, f"a clean restart changed {found}")
+
+    def _crash_now(self) -> None:
+        self._crash("between two steps")
+
+    def _crash(self, when: str) -> None:
+        """The power fails."""
+        self._note("crash", when)
+        least = self.world.durable.look()
+        disk = self._disk.after_crash(self.chance.randrange(2**32))
+        self._next_life(disk, least)
+
+    def _kill(self) -> None:
+        """The process dies, the machine lives: all that was written is there."""
+        self._note("kill")
+        disk = self._disk.copy()
+        disk.chance = self._disk.chance
+        self._next_life(disk, self.world.durable.look())
+
+    def _arm_crash(self) -> None:
+        """The power will fail in the middle of one of the next operations on the disk."""
+        self._note("arm")
+        self._disk.crash_at = self._disk.steps + self.chance.randint(1, 12)
+
+    def _next_life(self, disk: FakeDisk, least: int) -> None:
+        old = self.world
+        self._wall_ms = old.now_ms()
+        self._disk = disk
+        probe = World(disk, self.profile, self.chance, self._wall_ms, self._before)
+        disk.locked = False
+        probe.start()
+        survived = probe.persistence.last_seq
+        self._note("survived", f"{survived} of {old.persistence.last_seq}, seen {self._seen_seq}")
+        demand(survived >= least, f"frame {least} was on the disk, {survived} is the last one")
+        demand(survived >= self._seen_seq, f"frame {self._seen_seq} was seen, {survived} is left")
+        self._rebuild(old.frames, survived)
+        self._loaded = seen_in(probe.keyspace)
+        found = difference(self._loaded, shown(self._before))
+        demand(found is None, f"after loading, the state is not that of the frames: {found}")
+        self._check_seen()
+        disk.locked = False
+        self._begin_life_of(probe)
+
+    def _begin_life_of(self, world: World) -> None:
+        world.replay = Replay(self._before.copy())
+        self.world = world
+        self.model = Model(self._before.copy(), world.now_ms(), world.next_told)
+        for _ in range(self.profile.clients):
+            self._add_client()
+
+    def _rebuild(self, frames: dict[int, bytes], survived: int) -> None:
+        """The data of exactly the frames that survived."""
+        replay = Replay(self._before)
+        for seq in sorted(frames):
+            if seq <= survived:
+                replay.apply(frames[seq])
+
+    def _check_seen(self) -> None:
+        data = self._before
+        lost = self._seen_appends - data.ever
+        demand(not lost, f"seen by a client and lost: {sorted(lost)}")
+        for (db, key), name, entry_id, now_ms in self._seen_acks:
+            stream = data.databases[db].get(key)
+            group = getattr(stream, "groups", {}).get(name)
+            record = None if group is None else group.pending.get(entry_id)
+            demand(
+                record is None or record.first_ms >= now_ms,
+                f"{entry_id} of {name!r} was acknowledged and is pending: {record}",
+            )
+        self._seen_appends.clear()
+        self._seen_acks.clear()
+
+
+def _words(request: Request) -> str:
+    """A request for the trace; what is long is cut."""
+    words = [word.decode("latin-1") for word in request]
+    return " ".join(repr(w[:9] + ".." if len(w) > 40 else w)[1:-1] or '""' for w in words)
+
+
+def play(seed: int, steps: int = STEPS) -> str:
+    """Play one seed; its trace's hash."""
+    return Simulation(seed, steps).run()

@@ -1,0 +1,338 @@
+"""The fake outside of a simulated server: loop, clock, workers, clients, and the server's wiring.
+
+The wiring is that of server/app.py without what needs a process: the same hooks between executor
+and persistence, the same tick of a second.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.sim.data import Data
+from tests.sim.model import ClientModel, Request
+from tests.sim.players import Player, Profile
+from tests.sim.replay import BrokenPromise, Replay
+from tests.support.fakedisk import Crashed, FakeDisk, Inode
+from tests.support.fakepersistence import FakeConfig, HandWorker
+from tests.support.resp import encode_command
+
+from millstream.commands.effects import apply_effects
+from millstream.commands.table import load_table
+from millstream.errors import CommandError
+from millstream.server.executor import Client, Executor
+from millstream.server.persistence import Persistence
+from millstream.server.waiting import Waiter
+from millstream.storage.block import Block
+from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.manifest import NAME as MANIFEST
+from millstream.storage.manifest import load_manifest
+from millstream.storage.snapshot import SnapshotReader
+
+load_table()
+
+
+class Timer:
+    """What call_later gives."""
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.callback = callback
+        self.args = args
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class SimLoop:
+    """An event loop of which the simulation runs one callback at a time.
+
+    Its own time only rises; the wall clock may jump. A timer may come a millisecond early, as
+    loops with a cached or a coarse clock let happen.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.time_ms = 0
+        self.ready: deque[Timer] = deque()
+        self.timers: list[tuple[int, int, Timer]] = []
+        self._chance = chance
+        self._number = 0
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> Timer:
+        timer = Timer(callback, args)
+        self.ready.append(timer)
+        return timer
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
+        timer = Timer(callback, args)
+        early_ms = self._chance.choice([0, 0, 0, 1])
+        moment_ms = self.time_ms + max(0, round(delay_s * 1000) - early_ms)
+        self._number += 1
+        heapq.heappush(self.timers, (moment_ms, self._number, timer))
+        return timer
+
+    def next_timer_ms(self) -> int | None:
+        while self.timers and self.timers[0][2].cancelled:
+            heapq.heappop(self.timers)
+        return self.timers[0][0] if self.timers else None
+
+    def take(self) -> Timer | None:
+        """The callback to run next, None when there is nothing to do now."""
+        while (moment_ms := self.next_timer_ms()) is not None and moment_ms <= self.time_ms:
+            self.ready.append(heapq.heappop(self.timers)[2])
+        while self.ready:
+            timer = self.ready.popleft()
+            if not timer.cancelled:
+                return timer
+        return None
+
+    def has_work(self) -> bool:
+        moment_ms = self.next_timer_ms()
+        return bool(self.ready) or (moment_ms is not None and moment_ms <= self.time_ms)
+
+
+class WatchedPersistence(Persistence):
+    """Notes each frame before it goes to the journal, and has the effects judged."""
+
+    world: World
+
+    def writable_error(self) -> bytes | None:
+        error = super().writable_error()
+        self.world.told.append(None if error is None else error.decode())
+        return error
+
+    def commit(self, payload: bytes) -> int:
+        self.world.frame(self.last_seq + 1, payload)
+        return super().commit(payload)
+
+
+class DurableFrames:
+    """The highest frame that is on a disk for certain, whatever a crash does to the rest."""
+
+    def __init__(self, disk: FakeDisk) -> None:
+        self._disk = disk
+        self._read: dict[str, tuple[Inode, int]] = {}
+        self._manifest = b""
+        self._journals: tuple[str, ...] = ()
+        self.seq = 0
+
+    def look(self) -> int:
+        """Frames synced in a journal that counts, and those that a published base replaced."""
+        manifest = self._disk.durable_files.get(MANIFEST)
+        if manifest is not None and manifest.durable != self._manifest:
+            self._manifest = manifest.durable
+            self._read_manifest()
+        for name in self._journals:
+            inode = self._disk.durable_files.get(name)
+            if inode is not None:
+                known = self._read.get(name)
+                start = known[1] if known is not None and known[0] is inode else HEADER_SIZE
+                self._read[name] = inode, self._scan(inode.durable, start)
+        return self.seq
+
+    def _scan(self, durable: bytes, at: int) -> int:
+        while at + FRAME_SIZE <= len(durable):
+            end = at + FRAME_SIZE + int.from_bytes(durable[at : at + 4], "little")
+            if end > len(durable):
+                break
+            self.seq = max(self.seq, int.from_bytes(durable[at + 8 : at + 16], "little"))
+            at = end
+        return at
+
+    def _read_manifest(self) -> None:
+        safe = FakeDisk()
+        for name, inode in self._disk.durable_files.items():
+            safe.put(name, inode.durable)
+        manifest = load_manifest(safe)
+        assert manifest is not None
+        self._journals = manifest.journals
+        if manifest.base is not None:
+            self.seq = max(self.seq, SnapshotReader(safe.read(manifest.base)).summary.seq)
+
+
+class SimClient(Client):
+    """A client without a socket: what it is sent piles up with what was durable by then."""
+
+    def __init__(self, world: World, player: Player, number: int, resp: int) -> None:
+        super().__init__(number, now_ms=world.now_ms())
+        self.resp = resp
+        self.authenticated = True
+        self.world = world
+        self.player = player
+        self.model = ClientModel(number, resp)
+        self.received: list[tuple[bytes, int]] = []
+        self.unread = b""
+        self.unsent = b""
+        self.boundaries: deque[tuple[int, Request]] = deque()
+        self.written = 0  # bytes of all requests made
+        self.sent = 0
+        self.ended = False
+
+    def transmit(self, data: bytes) -> int:
+        if self.ended:
+            raise BrokenPromise(f"client {self.id} is sent something after its end")
+        self.received.append((data, self.world.safe_seq()))
+        return 0
+
+    def end(self, after_reply: bool) -> int:
+        self.ended = True
+        self.closed = True
+        return 0
+
+    def writable(self) -> bool:
+        return True
+
+    def ask(self, request: Request) -> None:
+        data = encode_command(request)
+        self.unsent += data
+        self.written += len(data)
+        self.boundaries.append((self.written, request))
+
+    def take(self, size: int) -> tuple[bytes, list[Request]]:
+        """The next bytes to be sent and the requests that become whole by them."""
+        data, self.unsent = self.unsent[:size], self.unsent[size:]
+        self.sent += len(data)
+        whole = []
+        while self.boundaries and self.boundaries[0][0] <= self.sent:
+            whole.append(self.boundaries.popleft()[1])
+        return data, whole
+
+
+class Faults(logging.Handler):
+    """Remembers what the server logs as an exception: a handler that failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(logging.Formatter().format(record))
+
+
+class World:
+    """One life of a server, from load to crash, on a disk that lives on."""
+
+    def __init__(
+        self, disk: FakeDisk, profile: Profile, chance: random.Random, wall_ms: int, before: Data
+    ) -> None:
+        """`before` is the data at `first_seq`, the last frame of the life before."""
+        self.disk = disk
+        self.profile = profile
+        self.loop = SimLoop(chance)
+        self.wall_ms = wall_ms
+        self.clients: dict[int, SimClient] = {}
+        self.frames: dict[int, bytes] = {}
+        self.replay = Replay(before.copy())
+        self.broken: list[str] = []
+        self.workers: list[HandWorker] = []
+        self.durable = DurableFrames(disk)
+        self.told: deque[str | None] = deque()  # whether writes are refused, as often as asked
+        self.journal_failed = False
+        self.keyspace = Keyspace(
+            node_entries=profile.node_entries, node_bytes=profile.node_bytes
+        )
+        self.config = FakeConfig(
+            appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
+        )
+        self.persistence = WatchedPersistence(
+            self.config, disk, self.keyspace, apply_effects, self.now_ms, self.loop,
+            block_type=Block, new_worker=self._new_worker,
+        )  # fmt: skip
+        self.persistence.world = self
+        self.executor = Executor(self)
+        self.served: list[int] = []  # clients whose wait was ended, in this order
+        self._end_wait = self.executor.waiting.remove
+        self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
+        self.persistence.on_durable = self.executor.durable
+        self.persistence.on_failed = self._on_failed
+        self.persistence.flush_tick = self._flush_tick
+        self.persistence.count_changes = lambda: self.keyspace.dirty
+
+    def _note_served(self, waiter: Waiter) -> None:
+        self.served.append(waiter.client.id)
+        self._end_wait(waiter)
+
+    def start(self) -> None:
+        self.keyspace.now_ms = self.now_ms()
+        self.persistence.load()
+        self.executor.end_tick()
+        self.loop.call_later(1, self._tick_second)
+
+    def stop(self) -> None:
+        """A clean end, as Server.stop: finish the tick, sync."""
+        self.executor.end_tick()
+        self.persistence.close()
+
+    def now_ms(self) -> int:
+        return self.wall_ms + self.loop.time_ms
+
+    def frame(self, seq: int, payload: bytes) -> None:
+        self.frames[seq] = payload
+        try:
+            self.replay.apply(payload)
+        except AssertionError as problem:  # raised here it could end in a reply of a handler
+            self.broken.append(f"frame {seq}: {problem}")
+
+    def safe_seq(self) -> int:
+        """What may be answered now: with `always` only what no crash can take any more."""
+        if self.config.appendfsync != "always" or self.journal_failed:
+            return self.persistence.last_seq
+        return self.durable.look()
+
+    def refuses_writes(self) -> bool:
+        return Persistence.writable_error(self.persistence) is not None
+
+    def next_told(self) -> str | None:
+        """What the server was told when it turned to the next client."""
+        return self.told.popleft()
+
+    def _new_worker(self, name: str) -> HandWorker:
+        worker = HandWorker(name)
+        self.workers.append(worker)
+        return worker
+
+    def _flush_tick(self) -> None:
+        payload = self.executor.effects.take_payload()
+        if payload:
+            self.persistence.commit(payload)
+
+    def _on_failed(self, sentence: str) -> None:
+        self.journal_failed = True
+        self.executor.journal_failed()
+
+    def _tick_second(self) -> None:
+        self.loop.call_later(1, self._tick_second)
+        self.persistence.tick_second(self.keyspace.dirty)
+
+    # What commands may ask of the process.
+
+    @property
+    def last_save_s(self) -> int:
+        return int(self.persistence.last_save_s)
+
+    def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        for name, value in pairs:
+            if name != b"appendfsync":
+                raise CommandError("ERR not simulated")
+            self.config.appendfsync = value.decode()
+            self.persistence.set_fsync(value.decode())
+
+    def save(self) -> None:
+        self.persistence.save()
+
+    def bgsave(self, schedule: bool) -> str:
+        return self.persistence.bgsave(schedule)
+
+    def rewrite(self) -> str:
+        return self.persistence.rewrite()
+
+
+__all__ = ["Crashed", "Faults", "SimClient", "World"]

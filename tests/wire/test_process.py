@@ -1,0 +1,198 @@
+"""The process around the commands: its log, its limits on clients, how it stops, and that what
+CONFIG SET says is in force at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.client import ConnectionClosed, RawClient
+from tests.support.resp import Error, Simple
+from tests.support.server import Server, free_port, server_program
+from tests.support.waiting import wait_until
+
+NewServer = Callable[..., Server]
+
+
+def end_of(client: RawClient) -> bytes:
+    """What still comes before the server closes the connection."""
+    return client.read_to_end()
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+@pytest.mark.parametrize("program", ["millstream", "millstream-server"])
+def test_version_and_help(program: str, option: str) -> None:
+    path = str(Path(server_program()[0]).with_name(program))
+    done = subprocess.run([path, option], capture_output=True, text=True, check=True)
+    assert program.removesuffix("-server") in done.stdout
+    assert done.stderr == ""
+
+
+def test_serve_takes_options_file_and_directives(tmp_path: Path) -> None:
+    """The options count more than the file; every directive is taken."""
+    file, port = tmp_path / "server.conf", free_port()
+    file.write_text(f"port 1\ndir {tmp_path}/other\nmaxclients 77\n")
+    serve = [str(Path(server_program()[0]).with_name("millstream")), "serve"]
+    given = ["--config", str(file), "--port", str(port), "--timeout", "7", "--dir", f"{tmp_path}/d"]
+    process = subprocess.Popen([*serve, *given], stdout=subprocess.DEVNULL)
+    try:
+
+        def connected() -> RawClient | None:
+            assert process.poll() is None
+            try:
+                return RawClient(port)
+            except OSError:
+                return None
+
+        client = wait_until(connected, what="a connection")
+        assert client is not None
+        with client:
+            assert client.call("CONFIG", "GET", "maxclients") == [b"maxclients", b"77"]
+            assert client.call("CONFIG", "GET", "timeout") == [b"timeout", b"7"]
+            assert client.call("CONFIG", "GET", "dir") == [b"dir", f"{tmp_path}/d".encode()]
+    finally:
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_the_log_says_what_one_wants_to_know(new_server: NewServer) -> None:
+    server = new_server().start()
+    assert server.stop() == 0
+    for words in (f"127.0.0.1:{server.port}", str(server.directory), "appendfsync always",
+                  "received SIGTERM", "stopped"):  # fmt: skip
+        assert words in server.log
+
+
+def test_the_log_as_json(new_server: NewServer) -> None:
+    server = new_server("data", {"log-format": "json"}).start()
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in server.log.splitlines()]
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+    (ready,) = [line for line in lines if line["message"].startswith("ready")]
+    assert ready["port"] == server.port
+
+
+@pytest.mark.parametrize("ending", ["SIGTERM", "SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN SAVE"])
+def test_what_was_acknowledged_is_there_after_a_clean_stop(
+    new_server: NewServer, ending: str
+) -> None:
+    server = new_server("data", {"appendfsync": "no"}).start()
+    with server.client() as client:
+        assert client.call("SET", "k", "v") == Simple("OK")
+        if ending == "SIGTERM":
+            assert server.stop() == 0
+        else:
+            client.send(*ending.split())
+            assert end_of(client) == b""
+            wait_until(lambda: not server.is_alive(), what="the end of the server")
+            assert server.stop() == 0
+    server.start()
+    with server.client() as client:
+        assert client.call("GET", "k") == b"v"
+
+
+def test_without_a_journal_a_clean_stop_saves(new_server: NewServer) -> None:
+    server = new_server("data", {"appendonly": "no"}).start()
+    with server.client() as client:
+        assert client.call("SET", "k", "v") == Simple("OK")
+        client.send("SHUTDOWN")
+        assert end_of(client) == b""
+    wait_until(lambda: not server.is_alive(), what="the end of the server")
+    server.start()
+    with server.client() as client:
+        assert client.call("GET", "k") == b"v"
+        assert client.call("CONFIG", "GET", "save") == [b"save", b"3600 1 300 100 60 10000"]
+
+
+def test_a_journal_switched_on_keeps_what_follows(new_server: NewServer) -> None:
+    server = new_server("data", {"appendonly": "no", "save": ""}).start()
+    with server.client() as client:
+        client.call("SET", "before", "1")
+        assert client.call("CONFIG", "SET", "appendonly", "yes") == Simple("OK")
+        wait_until(
+            lambda: client.info("persistence"),
+            lambda info: info["aof_rewrite_in_progress"] == "0" and info["aof_rewrites"] == "1",
+            "the journal",
+        )
+        client.call("SET", "after", "2")
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.call("GET", "before") == b"1"
+        assert client.call("GET", "after") == b"2"
+
+
+def test_more_clients_than_maxclients_are_told_so(new_server: NewServer) -> None:
+    server = new_server("data", {"maxclients": "2"}).start()
+    with server.client() as first, server.client() as second:
+        assert first.call("PING") == second.call("PING") == Simple("PONG")
+        with server.client() as third:
+            assert end_of(third) == b"-ERR max number of clients reached\r\n"
+        assert first.call("CONFIG", "SET", "maxclients", "3") == Simple("OK")
+        with server.client() as third:
+            assert third.call("PING") == Simple("PONG")
+        assert first.info("stats")["rejected_connections"] == "1"
+
+
+def test_idle_clients_are_closed(new_server: NewServer) -> None:
+    server = new_server("data", {"timeout": "1"}).start()
+    with server.client() as client:
+        assert client.call("PING") == Simple("PONG")
+        assert end_of(client) == b""
+
+
+def test_a_password_is_in_force_at_once(new_server: NewServer) -> None:
+    server = new_server("data").start()
+    with server.client() as old, server.client() as admin:
+        assert old.call("PING") == Simple("PONG")
+        assert admin.call("CONFIG", "SET", "requirepass", "secret") == Simple("OK")
+        assert old.call("PING") == Simple("PONG")  # was let in before, as in Redis
+        with server.client() as new:
+            assert new.call("PING") == Error("NOAUTH Authentication required.")
+            assert new.call("AUTH", "secret") == Simple("OK")
+            assert new.call("PING") == Simple("PONG")
+            assert new.call("RESET") == Simple("RESET")
+            assert new.call("PING") == Error("NOAUTH Authentication required.")
+
+
+def test_killed_clients_are_gone(server: Server) -> None:
+    with server.client() as victim, server.client() as killer:
+        number = victim.call("CLIENT", "ID")
+        assert killer.call("CLIENT", "KILL", "ID", str(number)) == 1
+        with pytest.raises((ConnectionClosed, ConnectionError)):
+            victim.call("PING")
+        wait_until(lambda: killer.call("CLIENT", "LIST", "ID", str(number)), lambda line: not line)
+
+
+def test_quit_closes_behind_the_answer(server: Server) -> None:
+    with server.client() as client:
+        client.send_raw(b"PING\r\nQUIT\r\nPING\r\n")
+        assert end_of(client) == b"+PONG\r\n+OK\r\n"
+
+
+def test_protected_mode_turns_strangers_away(new_server: NewServer) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: only asks for our own address
+        own = probe.getsockname()[0]
+    server = new_server("data", {"bind": f"127.0.0.1 {own}"}).start()
+    with socket.create_connection((own, server.port), timeout=10) as stranger:
+        assert stranger.makefile("rb").read().startswith(b"-DENIED ")
+    with server.client() as client:
+        assert client.call("CONFIG", "SET", "protected-mode", "no") == Simple("OK")
+    with socket.create_connection((own, server.port), timeout=10) as stranger:
+        stranger.sendall(b"PING\r\n")
+        assert stranger.recv(100) == b"+PONG\r\n"
+
+
+def test_the_counters_start_anew_with_resetstat(server: Server) -> None:
+    with server.client() as client:
+        assert isinstance(client.call("NOSUCH"), Error)
+        assert int(client.info("stats")["total_error_replies"]) > 0
+        assert client.call("CONFIG", "RESETSTAT") == Simple("OK")
+        info = client.info("stats")
+        assert info["total_error_replies"] == "0"
+        assert int(info["total_commands_processed"]) <= 2
