@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
+from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.replies cimport BlockedRead
 from millstream.encoding cimport Output, Slice
@@ -9,6 +10,7 @@ from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
 from millstream.commands.delivery cimport Retry
 
+cdef int64_t take_timeout_ms(Args args) except? -1
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)

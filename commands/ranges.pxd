@@ -29,6 +29,7 @@ cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
 cdef bint step_up(EntryId* entry_id) noexcept
+cdef bint step_down(EntryId* entry_id) noexcept
 cdef int put_info(Output out, Stream stream, int resp) except -1
 cdef int put_nil(Output out, int resp) except -1
 cdef int put_length_here(Output out, Py_ssize_t at, Py_ssize_t room, uint64_t length) except -1

@@ -10,13 +10,18 @@ from libc.stdint cimport int64_t, uint64_t
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.draft cimport append_entry, evict_to, stream_to_append
-from millstream.commands.ranges cimport EntryRange, make_range, take_end, take_start
-from millstream.encoding cimport Slice
+from millstream.commands.draft cimport take_timeout_ms
+from millstream.commands.ranges cimport (
+    EntryRange, make_range, step_down, step_up, take_end, take_start,
+)
+from millstream.commands.replies cimport BlockedRead, Encodable, Sliced
+from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, parse_u64
+from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.registry import command
-from millstream.commands.replies import NULL_ARRAY
+from millstream.commands.replies import NULL_ARRAY, Wait
 from millstream.errors import INVALID_ID, SYNTAX, CommandError, wrong_arity
 
 cdef uint64_t MAX = 0xffffffffffffffffULL
@@ -27,6 +32,10 @@ TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time ar
 LIMIT_EXACT = "ERR syntax error, LIMIT cannot be used without the special ~ option"
 LIMIT_ALONE = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+UNBALANCED = ("ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must "
+              "be specified.")
+ID_OF_GROUPS = ("ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+                "<consumer> option.")
 ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
 
 
@@ -293,3 +302,135 @@ def xdel(Context ctx not None, Args args not None):
         ctx.keyspace.dirty += len(gone)
         ctx.effects.record(ctx.db.index, b"XDEL", ctx.db.key_of(&args.items[1]), *gone)
     return len(gone)
+
+
+# ---------------------------------------------------------------- XREAD
+
+def xread_keys(list words) -> list[int]:
+    """Indexes of the keys in XREAD's words; none when STREAMS is missing."""
+    for place in range(1, len(words)):
+        if words[place].upper() == b"STREAMS":
+            return list(range(place + 1, place + 1 + (len(words) - place - 1) // 2))
+    return []
+
+
+@command(
+    "XREAD", arity=-4, flags="readonly blocking movablekeys", group="stream",
+    find_keys=xread_keys, summary="Reads entries behind an id of each stream; may wait for them.",
+    syntax="[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+    complexity="O(log n) to find each start and O(m) for the m entries answered",
+)
+def xread(Context ctx not None, Args args not None):
+    cdef StreamsRead read = StreamsRead.__new__(StreamsRead)
+    cdef int64_t limit = 0
+    cdef int64_t timeout_ms = -1
+    read.db_index = ctx.db.index
+    while True:
+        if args.next_is(b"COUNT", 5):
+            limit = args.take_int()
+        elif args.next_is(b"BLOCK", 5):
+            timeout_ms = take_timeout_ms(args)
+        elif args.next_is(b"STREAMS", 7):
+            break
+        elif args.next_is(b"GROUP", 5) or args.next_is(b"CLAIM", 5):
+            word = args[args.pos - 1].decode().upper()
+            raise CommandError(
+                f"ERR The {word} option is only supported by XREADGROUP. "
+                "You called XREAD instead.")
+        else:
+            raise CommandError(SYNTAX)
+    if args.remaining == 0 or args.remaining & 1:
+        raise CommandError(UNBALANCED)
+    read.limit = MAX if limit <= 0 else <uint64_t>limit
+    read.take_streams(ctx, args)
+    reply = read.reply(ctx)
+    if reply is None and timeout_ms >= 0 and ctx.may_block:
+        return Wait(read, ctx.now_ms + timeout_ms if timeout_ms else 0)
+    return NULL_ARRAY if reply is None else reply
+
+
+cdef class StreamsRead(BlockedRead):
+    """An XREAD: its keys and, for each, the id behind which it reads."""
+
+    cdef int db_index
+    cdef uint64_t limit
+    cdef list after
+
+    cdef int take_streams(self, Context ctx, Args args) except -1:
+        """The keys and ids; `$` and `+` are resolved now."""
+        cdef Py_ssize_t count = args.remaining // 2
+        cdef Py_ssize_t first = args.pos
+        cdef Py_ssize_t i
+        self.keys = []
+        self.after = []
+        args.pos += count
+        for i in range(count):
+            stream = ctx.db.stream_at(&args.items[first + i])
+            self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
+            self.after.append(self.take_after(args, stream))
+        return 0
+
+    cdef tuple take_after(self, Args args, Stream stream):
+        cdef Slice* word = &args.items[args.pos]
+        cdef EntryId found
+        if word.size == 1 and word.ptr[0] == c'>':
+            raise CommandError(ID_OF_GROUPS)
+        if word.size == 1 and (word.ptr[0] == c'$' or word.ptr[0] == c'+'):
+            args.pos += 1
+            if stream is None:
+                return 0, 0
+            if word.ptr[0] == c'+' and stream.last_entry(&found) and step_down(&found):
+                return found.ms, found.seq
+            return stream.last_ms, stream.last_seq
+        args.take_id(&found, False, 0)
+        return found.ms, found.seq
+
+    cdef reply(self, Context ctx):
+        """What is there of each stream, None when there is nothing of any."""
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        cdef EntryRange entries
+        ranges = []
+        for (_, key), (ms, seq) in zip(self.keys, self.after):
+            stream = db.stream(key)
+            if stream is not None and (<Stream>stream).has_newer(ms, seq):
+                entries = make_range(stream, False, self.limit)
+                entries.start.ms = ms
+                entries.start.seq = seq
+                step_up(&entries.start)
+                ranges.append((key, entries))
+        if not ranges:
+            return None
+        return StreamReplies(ranges)
+
+    def attempt(self, Context ctx not None):
+        return self.reply(ctx)
+
+
+cdef class StreamReplies(Encodable):
+    """XREAD's reply: each stream's key and entries, a map in RESP3. Only the last stream's entries
+    may go out in slices."""
+
+    cdef list ranges
+
+    def __init__(self, list ranges):
+        self.ranges = ranges
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef EntryRange entries
+        cdef Sliced rest = None
+        out.put_head(c'%' if resp == 3 else c'*', len(self.ranges))
+        for key, entries in self.ranges:
+            while rest is not None:
+                piece = rest.next_slice()
+                out.put(piece)
+                if not piece:
+                    rest = None
+            if resp != 3:
+                out.put_raw(b"*2\r\n", 4)
+            out.put_bulk_bytes(key)
+            entries.encode(out, resp)
+            rest = entries.rest()
+        return 0
+
+    cdef Sliced rest(self):
+        return (<EntryRange>self.ranges[len(self.ranges) - 1][1]).rest()

@@ -26,6 +26,7 @@ from millstream.commands.outside import Client
 from millstream.commands.table import load_table
 from millstream.errors import CommandError, StartError
 from millstream.server import log
+from millstream.server.clock import wall_clock_ms
 from millstream.server.config import UINT32_MAX, Config, changed_values
 from millstream.server.connection import Connection
 from millstream.server.executor import Executor
@@ -55,10 +56,6 @@ PROMISES = {
     "everysec": "the journal goes to disk once a second, a crash of the machine loses about that",
     "no": "the operating system decides when the journal goes to disk",
 }
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Server:

@@ -5,7 +5,6 @@ cdef class Connection(Client):
     cdef object server
     cdef Executor executor
     cdef readonly object transport
-    cdef bint paused
     cdef bint reading
 
     cdef read_again(self)

@@ -60,10 +60,6 @@ cdef class Connection(Client):
         self.executor.room(self)
         self.read_again()
 
-    def writable(self) -> bool:
-        """Whether the transport takes more bytes without piling them up."""
-        return not self.paused
-
     cdef read_again(self):
         if not self.reading and not self.closed:
             self.reading = True

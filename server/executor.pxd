@@ -15,6 +15,7 @@ cdef class Client(Session):
     cdef readonly object waiter
     cdef readonly object producer
     cdef public bint full
+    cdef public bint paused
     cdef readonly bint dirty
     cdef public bint closed
 
@@ -73,6 +74,7 @@ cdef class Executor:
     cdef public uint64_t bytes_in
     cdef public uint64_t bytes_out
 
+    cdef uint64_t read_clock(self) except? 0
     cdef int receive(self, Client client, bytes data) except -1
     cdef int look_around(self) except -1
     cdef int run_batch(self, Client client) except -1

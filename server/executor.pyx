@@ -26,6 +26,7 @@ from millstream.commands.effects cimport Effects
 from millstream.commands.replies cimport Encodable, Wait
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport Id
+from millstream.server.clock cimport monotonic_ns, wall_ms
 from millstream.server.resp cimport (
     BROKEN, COMPLETE, INLINE, NEED_MORE, Limits, Parser, put_error, put_reply,
 )
@@ -34,17 +35,11 @@ from millstream.storage.keyspace cimport Database, Keyspace
 from millstream.commands.registry import COMMANDS
 from millstream.commands.delivery import group_moment
 from millstream.errors import CommandError, wrong_arity
+from millstream.server.clock import wall_clock_ms
 from millstream.server.ticker import Ticker
 from millstream.server.waiting import Waiting
 
 LOGGER = logging.getLogger("millstream")
-
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out)
-    int CLOCK_MONOTONIC
 
 cdef enum:
     # A client whose replies of one tick reach this stops being read until they are on their way.
@@ -58,12 +53,6 @@ cdef uint64_t NEVER = 0xffffffffffffffffULL
 
 NOAUTH = "NOAUTH Authentication required."
 UNKNOWN_ARGS_BYTES = 128
-
-
-cdef inline uint64_t monotonic_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <uint64_t>now.tv_sec * 1000000000ULL + <uint64_t>now.tv_nsec
 
 
 cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
@@ -103,7 +92,9 @@ class CallStat:
 
 
 cdef class Client(Session):
-    """A client as the executor needs it. `transmit` and `end` belong to the transport."""
+    """A client as the executor needs it. `transmit` and `end` belong to the transport, which sets
+    `paused` while the client does not take what it was sent. A client is `full` when it has so much
+    to take, or to be released by the journal, that its requests wait."""
 
     cpdef int transmit(self, bytes data) except -1:
         """Send these bytes behind all before."""
@@ -163,7 +154,8 @@ cdef class Executor:
         self.keyspace = server.keyspace
         self.persistence = server.persistence
         self.loop = server.loop
-        self.clock = server.now_ms
+        # None: the machine's clock, read without a call through Python.
+        self.clock = None if server.now_ms is wall_clock_ms else server.now_ms
         self.effects = Effects()
         self.context = Context(self.keyspace, self.effects, server)
         self.limits = Limits()
@@ -199,6 +191,9 @@ cdef class Executor:
         client.parser = Parser(self.limits)
         client.chunks = []
 
+    cdef uint64_t read_clock(self) except? 0:
+        return wall_ms() if self.clock is None else self.clock()
+
     # ------------------------------------------------------------ requests
 
     cdef int receive(self, Client client, bytes data) except -1:
@@ -226,13 +221,17 @@ cdef class Executor:
         """`receive` for tests and other transports."""
         self.receive(client, data)
 
+    cdef int look_around(self) except -1:
+        """Read the clock, and whether anything may be changed now."""
+        self.context.now_ms = self.read_clock()
+        problem = self.persistence.writable_error()
+        self.context.write_error = None if problem is None else problem.decode()
+        return 0
+
     cdef int run_batch(self, Client client) except -1:
         """Run the client's requests until none is complete or it has to stop."""
-        cdef Context context = self.context
-        context.now_ms = self.clock()
-        client.last_active_ms = context.now_ms
-        problem = self.persistence.writable_error()
-        context.write_error = None if problem is None else problem.decode()
+        self.look_around()
+        client.last_active_ms = self.context.now_ms
         self.row = None
         self.timed = None
         while True:
@@ -452,7 +451,7 @@ cdef class Executor:
             client.blocked = False
             self.context.session = client
             self.context.db = <Database>self.keyspace.databases[client.db_index]
-            self.context.now_ms = self.clock()
+            self.context.now_ms = self.read_clock()
             waiter.read.ended(self.context)
             self.schedule_tick()
         client.producer = None
@@ -514,6 +513,7 @@ cdef class Executor:
             client.chunks.clear()
             if hold:
                 client.held_bytes += len(data)
+                client.full = client.full or client.held_bytes > OUTPUT_MAX
                 self.held.append((last, client, data))
             else:
                 self.release(client, data)
@@ -526,6 +526,7 @@ cdef class Executor:
         if data:
             self.bytes_out += len(data)
             client.transmit(data)
+            client.full = client.full or client.paused
         if client.close_after_reply:
             client.end(True)
         elif client.producer is not None:
@@ -556,13 +557,13 @@ cdef class Executor:
             return
         if client.producer is not None:
             self.pump(client)
-        elif client.full and not client.held_bytes and client.writable():
+        elif client.full and not client.held_bytes and not client.paused:
             client.full = False
             self.resume(client)
 
     def pump(self, Client client not None) -> None:
         """Send the next slice of a long reply; one a turn, so that others get theirs."""
-        if client.closed or client.producer is None or not client.writable():
+        if client.closed or client.producer is None or client.paused:
             return
         data = client.producer.next_slice()
         if data:
@@ -591,7 +592,7 @@ cdef class Executor:
         if self.timer is not None:
             self.timer.cancel()
         self.timer_ms = next_ms
-        now_ms = self.clock()
+        now_ms = self.read_clock()
         self.timer = self.loop.call_later(max(0, next_ms - now_ms) / 1000, self.on_timer)
         return 0
 
@@ -599,9 +600,8 @@ cdef class Executor:
         """Do what is due."""
         self.timer = None
         self.timer_ms = NEVER
-        now_ms = self.clock()
-        self.context.now_ms = now_ms
-        for action in self.ticker.due(now_ms, DUE_MAX):
+        self.look_around()
+        for action in self.ticker.due(self.context.now_ms, DUE_MAX):
             action()
         if self.keyspace.ready:
             self.serve_ready()

@@ -176,9 +176,7 @@ class Model:
 
     # ------------------------------------------------------------ what the server turned to
 
-    def feed(
-        self, client: ClientModel, requests: list[Request], now_ms: int
-    ) -> None:
+    def feed(self, client: ClientModel, requests: list[Request], now_ms: int) -> None:
         """These requests have arrived as a whole; they run unless the client waits."""
         client.requests += requests
         if client.waiter is None:
@@ -206,13 +204,13 @@ class Model:
         late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= now_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
             self._end_wait(waiter, self._timeout_answer(waiter))
-        for key, name, group in self._groups():
-            if self._is_over(key, name, group) and not has_group(key, name):
-                self._drop_group(key, name)
         waiters = {waiter.client.number: waiter for waiter in self._all_waiters()}
         for number in served:
             if number in waiters:
                 self._mark_ready(waiters[number].key)
+        for key, name, group in self._groups():
+            if self._is_over(key, name, group) and not has_group(key, name):
+                self._drop_group(key, name)
         self._serve_ready()
 
     def leave(self, client: ClientModel, now_ms: int) -> None:
@@ -578,9 +576,7 @@ class Model:
             read.last_id in (b"", b"$"), read.group, read.ttl_ms, read.retry,
         )  # fmt: skip
 
-    def _read_group(
-        self, client: ClientModel, words: Request, read: Read, blocks: bool
-    ) -> Answer:
+    def _read_group(self, client: ClientModel, words: Request, read: Read, blocks: bool) -> Answer:
         self._check_writable()
         assert read.group is not None
         stream = self._make(client, read.key)

@@ -177,8 +177,13 @@ class Player:
         if roll < 0.85:
             return b"XADD", key, b"*", *self._fields()
         if roll < 0.95:
-            return b"XADD", key, b"MAXLEN", b"%d" % self.chance.choice([0, 2, 9]), b"*", *(
-                self._fields()
+            return (
+                b"XADD",
+                key,
+                b"MAXLEN",
+                b"%d" % self.chance.choice([0, 2, 9]),
+                b"*",
+                *(self._fields()),
             )
         ms = self.now_ms() + self.chance.randint(-20, 20)
         return b"XADD", key, b"%d-%d" % (ms, self.chance.randrange(3)), *self._fields()

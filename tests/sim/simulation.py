@@ -18,7 +18,7 @@ from collections.abc import Callable
 from tests.sim.data import Data, EntryId, difference, seen_in, shown, without
 from tests.sim.model import ANY, Key, Model, Request, encoded, parse_id
 from tests.sim.players import Player, Profile
-from tests.sim.replay import BrokenPromise, Replay, demand
+from tests.sim.replay import BrokenPromise, Replay, demand, effects_of
 from tests.sim.world import Faults, SimClient, World
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.resp import Reply, read_reply
@@ -43,6 +43,7 @@ class Simulation:
         self.profile = profile or Profile.drawn(self.chance)
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.counts: dict[str, int] = {}
+        self.effects: set[bytes] = set()  # names of those that were recorded
         self._digest = hashlib.blake2b(digest_size=8)
         self._client_number = 0
         self._crash_soon = False
@@ -146,6 +147,7 @@ class Simulation:
         self.world.told.clear()
         self.world.executor.feed(client, data)
         self.model.feed(client.model, whole, self.world.now_ms())
+        self._end_ticks()
 
     def _run_loop(self) -> None:
         timer = self.world.loop.take()
@@ -156,11 +158,15 @@ class Simulation:
         self.world.told.clear()
         self.world.served.clear()
         timer.callback(*timer.args)
-        now_ms = self.world.now_ms()
-        if name == "end_tick":
-            self.model.end_tick(now_ms, self.world.persistence.last_seq)
-        elif name == "on_timer":
-            self.model.timer(now_ms, self.world.served, self._has_group)
+        if name == "on_timer":
+            self.model.timer(self.world.now_ms(), self.world.served, self._has_group)
+        self._end_ticks()
+
+    def _end_ticks(self) -> None:
+        """Tell the model of the ticks that ended in this event."""
+        while self.world.ticks:
+            self.world.ticks -= 1
+            self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq)
 
     def _has_group(self, key: Key, name: bytes) -> bool:
         stream = self.world.keyspace.databases[key[0]].stream(key[1])
@@ -339,6 +345,7 @@ class Simulation:
         self._disk.locked = False
         self.world = World(self._disk, self.profile, self.chance, self._wall_ms, self._before)
         self.world.start()
+        self.world.ticks = 0
         self.model = Model(self._before.copy(), self.world.now_ms(), self.world.next_told)
         for _ in range(self.profile.clients):
             self._add_client()
@@ -358,7 +365,7 @@ class Simulation:
             raise BrokenPromise("the disk works again and writes are still refused")
         self.world.told.clear()
         self.world.stop()
-        self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq)
+        self._end_ticks()
         self._look()
         before = seen_in(self.world.keyspace)
         last_seq = self.world.persistence.last_seq
@@ -409,6 +416,7 @@ class Simulation:
 
     def _begin_life_of(self, world: World) -> None:
         world.replay = Replay(self._before.copy())
+        world.ticks = 0
         self.world = world
         self.model = Model(self._before.copy(), world.now_ms(), world.next_told)
         for _ in range(self.profile.clients):
@@ -417,6 +425,7 @@ class Simulation:
     def _rebuild(self, frames: dict[int, bytes], survived: int) -> None:
         """The data of exactly the frames that survived."""
         replay = Replay(self._before)
+        self.effects |= {words[0] for payload in frames.values() for words in effects_of(payload)}
         for seq in sorted(frames):
             if seq <= survived:
                 replay.apply(frames[seq])

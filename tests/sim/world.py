@@ -113,6 +113,14 @@ class WatchedPersistence(Persistence):
         return super().commit(payload)
 
 
+class WatchedExecutor(Executor):
+    """Counts the ticks, which may end within the turn that a client's bytes made."""
+
+    def end_tick(self) -> None:
+        super().end_tick()
+        self.server.ticks += 1
+
+
 class DurableFrames:
     """The highest frame that is on a disk for certain, whatever a crash does to the rest."""
 
@@ -236,9 +244,7 @@ class World:
         self.durable = DurableFrames(disk)
         self.told: deque[str | None] = deque()  # whether writes are refused, as often as asked
         self.journal_failed = False
-        self.keyspace = Keyspace(
-            node_entries=profile.node_entries, node_bytes=profile.node_bytes
-        )
+        self.keyspace = Keyspace(node_entries=profile.node_entries, node_bytes=profile.node_bytes)
         self.config = FakeConfig(
             appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
         )
@@ -247,7 +253,8 @@ class World:
             block_type=Block, new_worker=self._new_worker,
         )  # fmt: skip
         self.persistence.world = self
-        self.executor = Executor(self)
+        self.ticks = 0
+        self.executor = WatchedExecutor(self)
         self.served: list[int] = []  # clients whose wait was ended, in this order
         self._end_wait = self.executor.waiting.remove
         self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]

@@ -1,0 +1,30 @@
+# cython: language_level=3
+"""The machine's clocks. The executor reads the wall clock once a batch and hands it to commands;
+a server under test brings a clock of its own instead."""
+
+from libc.stdint cimport uint64_t
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* out)
+    int CLOCK_MONOTONIC
+    int CLOCK_REALTIME
+
+
+cdef uint64_t wall_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <uint64_t>now.tv_sec * 1000 + <uint64_t>now.tv_nsec // 1000000
+
+
+cdef uint64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t>now.tv_sec * 1000000000 + <uint64_t>now.tv_nsec
+
+
+cpdef uint64_t wall_clock_ms() noexcept:
+    """Milliseconds since the epoch."""
+    return wall_ms()

@@ -1,0 +1,223 @@
+"""What the simulation has found, each in the fewest steps that show it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import random
+
+from tests.sim.data import Data
+from tests.sim.players import Player, Profile
+from tests.sim.world import SimClient, World
+from tests.support.fakedisk import FakeDisk
+from tests.support.resp import Reply, encode_command, read_reply
+
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.stream import Stream
+
+START_MS = 1_700_000_000_000
+
+
+class Bench:
+    """A simulated server whose every step the test makes."""
+
+    def __init__(self, disk: FakeDisk | None = None, now_ms: int = START_MS) -> None:
+        self.disk = disk or FakeDisk()
+        self.disk.locked = False
+        self.world = World(self.disk, Profile(), random.Random(0), now_ms, Data())
+        self.world.start()
+        self.settle()
+
+    def client(self) -> SimClient:
+        world = self.world
+        player = Player(random.Random(0), world.profile, world.now_ms)
+        client = SimClient(world, player, len(world.clients) + 1, 2)
+        world.executor.attach(client)
+        world.clients[client.id] = client
+        return client
+
+    def say(self, client: SimClient, text: str) -> None:
+        """Send a request (`""` is the empty word) and let everything run that can."""
+        words = [b"" if word == '""' else word.encode() for word in text.split()]
+        self.world.executor.feed(client, encode_command(words))
+        self.settle()
+
+    def settle(self) -> None:
+        while True:
+            if (timer := self.world.loop.take()) is not None:
+                timer.callback(*timer.args)
+            elif not any(worker.run_one() for worker in self.world.workers):
+                return
+
+    def wait(self, ms: int) -> None:
+        for _ in range(ms):
+            self.world.loop.time_ms += 1
+            self.settle()
+
+    def heard(self, client: SimClient) -> list[Reply]:
+        """The replies since the last call."""
+        data = b"".join(chunk for chunk, _ in client.received)
+        client.received = []
+        buffer = io.BytesIO(data)
+        replies = []
+        while buffer.tell() < len(data):
+            replies.append(read_reply(lambda: buffer.readline()[:-2], buffer.read))
+        return replies
+
+    def groups(self, key: bytes) -> list[bytes]:
+        stream = self.world.keyspace.databases[0].stream(key)
+        return [] if stream is None else list(stream.groups)
+
+
+def test_a_request_may_come_in_three_pieces_cut_anywhere() -> None:
+    bench = Bench()
+    data = encode_command([b"ECHO", b"hello"])
+    for first in range(1, len(data) - 1):
+        for second in range(first + 1, len(data)):
+            client = bench.client()
+            for piece in (data[:first], data[first:second], data[second:]):
+                bench.world.executor.feed(client, piece)
+            bench.settle()
+            assert bench.heard(client) == [b"hello"], (first, second)
+
+
+def test_a_retry_wakes_a_blocked_reader_of_an_otherwise_idle_server() -> None:
+    bench = Bench()
+    reader = bench.client()
+    bench.say(reader, "TREAD s 0 1 GROUP g 0 RETRY 50 0")
+    bench.say(reader, "TAPPEND s a 1")
+    bench.say(reader, "TREAD s 0 1 GROUP g 0 RETRY 50 0")
+    bench.heard(reader)
+    bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 0 RETRY 50 0")
+    bench.wait(49)
+    assert bench.heard(reader) == []
+    bench.wait(2)
+    [[entry]] = bench.heard(reader)  # type: ignore[misc]
+    assert entry[1:] == [b"a", b"1"]  # type: ignore[index]
+
+
+def test_what_a_blocking_group_read_changed_is_recorded_at_once() -> None:
+    bench = Bench()
+    bench.say(bench.client(), "TREAD s 0 1 BLOCK 0 GROUP g 0")
+    again = Bench(bench.disk.copy())
+    assert again.groups(b"s") == [b"g"]
+
+
+def test_a_loaded_group_ends_by_its_ttl_without_any_client() -> None:
+    bench = Bench()
+    bench.say(bench.client(), "TREAD s 0 1 GROUP g 30")
+    again = Bench(bench.disk.copy())
+    assert again.groups(b"s") == [b"g"]
+    again.wait(31)
+    assert again.groups(b"s") == []
+
+
+def test_a_group_made_anew_lives_while_any_of_its_readers_waits() -> None:
+    bench, _, readers = _three_readers_of_a_group_made_anew("0", "30")
+    bench.world.executor.detach(readers[1])
+    bench.wait(60)
+    assert bench.groups(b"s") == [b"g"]
+    assert bench.heard(readers[2]) == []
+    bench.wait(41)
+    assert len(bench.heard(readers[2])) == 1, "the retry wakes it, though it was passed over"
+
+
+def test_a_reader_passed_over_goes_on_at_the_end_when_its_group_is_destroyed() -> None:
+    bench, writer, readers = _three_readers_of_a_group_made_anew('""', "0")
+    bench.world.executor.detach(readers[1])
+    stream = bench.world.keyspace.databases[0].stream(b"s")
+    assert stream is not None
+    stream.drop_group(b"g")
+    bench.world.keyspace.mark_ready(0, b"s")
+    bench.say(writer, "PING")
+    assert bench.heard(readers[2]) == [], "it does not begin at 0 again"
+
+
+def _three_readers_of_a_group_made_anew(
+    last_id: str, ttl_ms: str
+) -> tuple[Bench, SimClient, list[SimClient]]:
+    """The first was served, the second tried in vain and therefore the third not at all."""
+    bench = Bench()
+    writer, readers = bench.client(), [bench.client() for _ in range(3)]
+    for reader in readers:
+        bench.say(reader, f"TREAD s {last_id} 1 BLOCK 0 GROUP g {ttl_ms} RETRY 100 0")
+    bench.say(writer, "DEL s")
+    bench.say(writer, "TAPPEND s a 1")
+    assert len(bench.heard(readers[0])) == 1
+    return bench, writer, readers
+
+
+def test_the_group_is_there_again_as_soon_as_its_key_is() -> None:
+    bench = Bench()
+    reader, other = bench.client(), bench.client()
+    bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 0")
+    bench.say(other, "DEL s")
+    bench.say(other, "TREAD s 0 1 GROUP h 0")
+    assert sorted(bench.groups(b"s")) == [b"g", b"h"]
+
+
+def test_a_retry_that_fell_due_while_writes_were_refused_comes_later() -> None:
+    bench = Bench()
+    reader, writer = bench.client(), bench.client()
+    bench.say(writer, "TREAD s 0 1 GROUP g 0")
+    bench.say(writer, "TAPPEND s a 1")
+    bench.say(writer, "TREAD s 0 1 GROUP g 0 RETRY 50 0")
+    bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 0")
+    bench.disk.fail("write", errno.EIO)
+    bench.say(writer, "SET k v")
+    bench.wait(100)
+    assert bench.heard(reader) == []
+    bench.disk.mend()
+    bench.wait(4000)
+    assert len(bench.heard(reader)) == 1
+
+
+def test_a_timer_learns_that_writes_are_refused() -> None:
+    bench = Bench()
+    reader, writer = bench.client(), bench.client()
+    bench.say(writer, "TREAD s 0 1 GROUP g 0")
+    bench.say(writer, "TAPPEND s a 1")
+    bench.say(writer, "TREAD s 0 1 GROUP g 0 RETRY 50 0")
+    bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 0")
+    bench.disk.fail("write", errno.EIO)
+    bench.say(writer, "SET k v")  # no client sends anything after it failed
+    assert bench.world.refuses_writes()
+    bench.wait(60)
+    assert bench.heard(reader) == []
+
+
+def test_a_point_in_time_has_nothing_that_came_later() -> None:
+    keyspace = Keyspace()
+    database = keyspace.databases[0]
+    database.set(b"was a stream", Stream(1))
+    capture = keyspace.begin_capture()
+    for key in (b"was a stream", b"is new"):
+        database.delete(key)
+        database.set(key, b"later")
+        database.delete(key)
+        database.set(key, b"later still")
+    captured = capture.step(100)
+    assert [(one.key, one.kind) for one in captured] == [(b"was a stream", "stream")]
+    assert capture.step(100) == []
+
+
+def test_a_key_whose_kind_changes_during_a_rewrite_loads() -> None:
+    bench = Bench()
+    client = bench.client()
+    for number in range(100):
+        bench.say(client, f"SET k{number} v")
+    bench.say(client, "TAPPEND s a 1")
+    bench.world.persistence.rewrite()
+    prepare = bench.world.workers[1].tasks.popleft()
+    prepare()
+    timer = bench.world.loop.take()
+    assert timer is not None
+    timer.callback(*timer.args)  # the capture begins; the first slice does not reach the stream
+    for request in ("TAPPEND s b 2", "DEL s", "SET s x", "DEL s", "TAPPEND s c 3"):
+        bench.world.executor.feed(client, encode_command(request.split()))
+    bench.settle()
+    assert "base-2.msnap" in bench.disk.names()
+    again = Bench(bench.disk.copy())
+    stream = again.world.keyspace.databases[0].stream(b"s")
+    assert stream is not None
+    assert [words for _, _, words in stream.range()] == [[b"c", b"3"]]

@@ -1,0 +1,68 @@
+"""Hundreds of seeds of the simulation, and that it is one: equal seeds play equal plays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sim.replay import BrokenPromise
+from tests.sim.simulation import Simulation, SimulationFailure, play
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCHES = 20
+BATCH_SEEDS = 30
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_promises_hold_whatever_happens_next(batch: int) -> None:
+    for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
+        play(seed)
+
+
+def test_a_seed_always_plays_the_same() -> None:
+    for seed in range(10):
+        assert play(seed) == play(seed)
+    assert play(1) != play(2)
+
+
+def test_a_seed_plays_the_same_in_another_process() -> None:
+    for hash_seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.sim", "3"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"seed 3: {play(3)}" in run.stdout
+
+
+def test_a_failure_tells_how_to_play_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(simulation: Simulation) -> None:
+        raise BrokenPromise("nothing is checked")
+
+    monkeypatch.setattr(Simulation, "_check_quiet", broken)
+    with pytest.raises(SimulationFailure, match=r"python -m tests\.sim 7 --steps 400"):
+        play(7)
+
+
+def test_the_plays_come_to_everything_that_can_happen() -> None:
+    events: set[str] = set()
+    effects: set[bytes] = set()
+    for seed in range(60):
+        simulation = Simulation(seed)
+        simulation.run()
+        events |= set(simulation.counts)
+        effects |= simulation.effects
+    assert events >= {
+        "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
+        "join", "leave", "clock jumps", "disk", "closed",
+    }  # fmt: skip
+    assert effects >= {
+        b"STREAM", b"APPEND", b"EVICT", b"XDEL", b"GROUP", b"GROUPTTL", b"GROUPDROP", b"DELIVER",
+        b"REDELIVER", b"ACK", b"SET", b"DEL", b"FLUSHDB", b"FLUSHALL", b"SELECT",
+    }  # fmt: skip
