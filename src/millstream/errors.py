@@ -6,7 +6,7 @@ Texts follow Redis 8.6 where Redis has words for the case.
 
 
 class CommandError(Exception):
-    """A refused command; the message carries Redis' error code first (``ERR``, ``WRONGTYPE`` ...)."""
+    """A refused command; the message begins with Redis' error code (``ERR``, ``WRONGTYPE`` ...)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
