@@ -14,7 +14,6 @@ cdef int64_t take_timeout_ms(Args args) except? -1
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
-cdef int64_t take_timeout_ms(Args args) except? -1
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
 
 

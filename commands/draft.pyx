@@ -33,6 +33,8 @@ cdef uint64_t MAX = 0xffffffffffffffffULL
 # When a retry that fell due while writes are refused is tried again.
 cdef uint64_t REFUSED_AGAIN_MS = 1000
 
+# So that a deadline, now and the time-out together, is a signed 64-bit number.
+cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
 TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE = "ERR timeout is negative"
 
@@ -190,6 +192,8 @@ cdef int64_t take_timeout_ms(Args args) except? -1:
             TIMEOUT_NOT_INTEGER if error.message == NOT_INTEGER else error.message) from None
     if timeout_ms < 0:
         raise CommandError(TIMEOUT_NEGATIVE)
+    if timeout_ms > TIMEOUT_MAX_MS:
+        raise CommandError("ERR timeout is out of range")
     return timeout_ms
 
 

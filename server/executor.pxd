@@ -60,6 +60,7 @@ cdef class Executor:
     cdef uint32_t mask
     cdef public bint password_required
     cdef Row row
+    cdef Py_ssize_t reply_start
     cdef Row timed
     cdef uint64_t timed_since
     cdef list dirty_clients

@@ -242,8 +242,10 @@ cdef class Executor:
                 self.refuse(error.message)
             except MemoryError as error:
                 LOGGER.error("a command ran out of memory: %s", error)
+                self.out.size = self.reply_start
                 self.refuse("OOM " + (str(error) or "out of memory"))
             except Exception:
+                self.out.size = self.reply_start
                 # A fault of ours: this one command fails, the server goes on and says where.
                 LOGGER.exception("command %s failed", self.row.name if self.row else "?")
                 self.refuse("ERR internal error, see the server's log")
@@ -292,6 +294,7 @@ cdef class Executor:
         cdef Context context = self.context
         cdef Row row = self.find(args)
         self.row = row
+        self.reply_start = self.out.size
         if row is None:
             raise CommandError(unknown_command(args))
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):

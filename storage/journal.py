@@ -477,6 +477,9 @@ def _length_is_flipped(file: File, offset: int, due: int) -> bool:
     _, crc, seq, _ = _FRAME.unpack(head)
     if seq != due:
         return False
+    in_sector = _SECTOR - offset % _SECTOR
+    if in_sector <= 4 and not any(head[:in_sector]):
+        return False  # a sector that holds only (a part of) the length was not written
     found = 0
     for position in range(offset + 8, file.size, _READ_SIZE):
         found = crc32(file.read_at(position, _READ_SIZE), found)

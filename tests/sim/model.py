@@ -17,6 +17,10 @@ from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream
 U64_MAX = 2**64 - 1
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+KEY_NEEDED = (
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
+    "the MKSTREAM option to create an empty stream automatically."
+)
 ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
 
 Request = tuple[bytes, ...]
@@ -25,6 +29,10 @@ Key = tuple[int, bytes]
 
 class Status(str):
     """+OK"""
+
+
+class Pairs(list["Answer"]):
+    """[key, value] pairs: a map in RESP3."""
 
 
 class Refused(Exception):
@@ -52,11 +60,18 @@ def encoded(answer: Answer, resp: int) -> bytes:
     if isinstance(answer, bytes):
         return b"$%d\r\n%s\r\n" % (len(answer), answer)
     assert isinstance(answer, list)
+    if isinstance(answer, Pairs) and resp == 3:
+        words = [word for pair in answer for word in pair]  # type: ignore[attr-defined]
+        return b"%%%d\r\n" % len(answer) + b"".join(encoded(one, resp) for one in words)
     return b"*%d\r\n" % len(answer) + b"".join(encoded(one, resp) for one in answer)
 
 
 def dotted(entry_id: EntryId) -> bytes:
     return b"%d.%d" % entry_id
+
+
+def _dashed(entry_id: EntryId) -> bytes:
+    return b"%d-%d" % entry_id
 
 
 def parse_id(text: bytes) -> EntryId:
@@ -87,11 +102,11 @@ class ClientModel:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A client's blocked read; group None: a plain one."""
+    """A client's blocked read; group None: a plain one; with a consumer: an XREADGROUP."""
 
     client: ClientModel
     request: Request
-    key: Key
+    keys: list[Key]
     limit: int
     with_info: bool
     deadline_ms: int
@@ -102,6 +117,14 @@ class Waiter:
     retry: Retry | None = None
     key_was_gone: bool = False
     number: int = 0
+    consumer: bytes | None = None
+    keep: bool = True
+
+    @property
+    def key(self) -> Key:
+        """Of a TREAD, which has one."""
+        [key] = self.keys
+        return key
 
 
 @dataclass(slots=True)
@@ -166,6 +189,7 @@ class Model:
         self._arrivals = 0
         self._queues: dict[Key, Queue] = {}
         self._ready: list[Key] = []
+        self._remade: set[tuple[Key, bytes]] = set()
         self._resumable: list[ClientModel] = []
         self._incarnation = 1 << 60  # the server's numbers are not predicted
         for database in data.databases:
@@ -207,7 +231,8 @@ class Model:
         waiters = {waiter.client.number: waiter for waiter in self._all_waiters()}
         for number in served:
             if number in waiters:
-                self._mark_ready(waiters[number].key)
+                for key in waiters[number].keys:
+                    self._mark_ready(key)
         for key, name, group in self._groups():
             if self._is_over(key, name, group) and not has_group(key, name):
                 self._drop_group(key, name)
@@ -239,23 +264,23 @@ class Model:
         for waiter in self._all_waiters():
             if 0 < waiter.deadline_ms <= now_ms:
                 return f"the wait of client {waiter.client.number} is over: {waiter}"
-            stream = self.data.databases[waiter.key[0]].get(waiter.key[1])
-            if not isinstance(stream, Stream):
-                continue
-            if waiter.group is None:
-                if stream.newer(waiter.after):
-                    return f"client {waiter.client.number} waits for what is there: {waiter}"
-                continue
-            group = stream.groups.get(waiter.group)
-            if group is None:
-                return f"client {waiter.client.number} waits on a group that is gone: {waiter}"
-            self._expire(group)
-            if patient:
-                continue
-            due = self._due(group, False)
-            if due or stream.newer(group.offset):
-                return f"client {waiter.client.number} waits for what is due ({due}): {waiter}"
+            for number, key in waiter.keys:
+                stream = self.data.databases[number].get(key)
+                late = self._late(waiter, stream) if isinstance(stream, Stream) else None
+                if late is not None and not (patient and waiter.group is not None):
+                    return f"client {waiter.client.number} waits and {late}: {waiter}"
         return None
+
+    def _late(self, waiter: Waiter, stream: Stream) -> str | None:
+        if waiter.group is None:
+            return "its entry is there" if stream.newer(waiter.after) else None
+        group = stream.groups.get(waiter.group)
+        if group is None:
+            return "its group is gone"
+        self._expire(group)
+        due = [] if waiter.consumer is not None else self._due(group, False)
+        new = stream.newer(group.offset)
+        return f"{due} are due and {new} new" if due or new else None
 
     # ------------------------------------------------------------ running
 
@@ -285,30 +310,33 @@ class Model:
     # ------------------------------------------------------------ waiting
 
     def _all_waiters(self) -> list[Waiter]:
-        return [waiter for queue in self._queues.values() for waiter in queue.all()]
+        waiters = [waiter for queue in self._queues.values() for waiter in queue.all()]
+        return list(dict.fromkeys(waiters))
 
     def _wait(self, waiter: Waiter) -> None:
         waiter.client.waiter = waiter
         self._arrivals += 1
         waiter.number = self._arrivals
-        self._queues.setdefault(waiter.key, Queue()).of(waiter.group).append(waiter)
+        for key in dict.fromkeys(waiter.keys):
+            self._queues.setdefault(key, Queue()).of(waiter.group).append(waiter)
         self.waiters += 1
 
     def _remove(self, waiter: Waiter) -> None:
         """The wait is over; the time to live of its group starts anew."""
-        queue = self._queues[waiter.key]
-        queue.of(waiter.group).remove(waiter)
-        if waiter.group is not None and not queue.groups[waiter.group]:
-            del queue.groups[waiter.group]
-        if not queue.all():
-            del self._queues[waiter.key]
         self.waiters -= 1
         waiter.client.waiter = None
-        stream = self.data.databases[waiter.key[0]].get(waiter.key[1])
-        if waiter.group is not None and isinstance(stream, Stream):
-            group = stream.groups.get(waiter.group)
-            if group is not None:
-                group.last_used_ms = self.now_ms
+        for key in dict.fromkeys(waiter.keys):
+            queue = self._queues[key]
+            queue.of(waiter.group).remove(waiter)
+            if waiter.group is not None and not queue.groups[waiter.group]:
+                del queue.groups[waiter.group]
+            if not queue.all():
+                del self._queues[key]
+            stream = self.data.databases[key[0]].get(key[1])
+            if waiter.group is not None and isinstance(stream, Stream):
+                group = stream.groups.get(waiter.group)
+                if group is not None:
+                    group.last_used_ms = self.now_ms
 
     def _end_wait(self, waiter: Waiter, answer: Answer) -> None:
         self._remove(waiter)
@@ -328,10 +356,31 @@ class Model:
     def _serve_ready(self) -> None:
         while self._ready:
             ready, self._ready = self._ready, []
+            self._remade.clear()
             for key in ready:
                 queue = self._queues.get(key)
                 for waiter in [] if queue is None else queue.all():
-                    self._try_again(waiter)
+                    if waiter.consumer is None:
+                        self._try_again(waiter)
+                    else:
+                        self._try_consumer_again(waiter)
+
+    def _try_consumer_again(self, waiter: Waiter) -> None:
+        """An XREADGROUP ends with an error when a group of it is gone, made anew or not."""
+        assert waiter.group is not None
+        if self.write_error is not None:
+            return
+        try:
+            for key in waiter.keys:
+                if (key, waiter.group) in self._remade:
+                    raise self._no_group(waiter.client, key[1], waiter.group)
+                self._open(waiter.client, key[1], waiter.group)
+            answer = self._consume(waiter, [b">"] * len(waiter.keys))
+        except Refused as refusal:
+            self._end_wait(waiter, refusal)
+            return
+        if answer is not None:
+            self._end_wait(waiter, answer)
 
     def _try_again(self, waiter: Waiter) -> None:
         value = self.data.databases[waiter.key[0]].get(waiter.key[1])
@@ -352,6 +401,7 @@ class Model:
         if group is None:
             offset = waiter.after if waiter.key_was_gone else value.last_id
             group = value.make_group(waiter.group, offset, waiter.ttl_ms, self.now_ms)
+            self._remade.add((waiter.key, waiter.group))
         waiter.key_was_gone = False
         found = self._give(value, group, waiter.limit, waiter.retry, waiter.with_info, False)
         if found is not None:
@@ -529,7 +579,7 @@ class Model:
         made = self._append(client, key, fields, entry_id)
         if keep is not None:
             self._keep_last(self._make(client, key), keep)
-        return b"%d-%d" % made
+        return _dashed(made)
 
     def _do_xdel(self, client: ClientModel, words: Request) -> Answer:
         self._check_writable()
@@ -572,7 +622,7 @@ class Model:
     def _waiter(self, client: ClientModel, words: Request, read: Read, after: EntryId) -> Waiter:
         deadline_ms = self.now_ms + read.block_ms if read.block_ms else 0
         return Waiter(
-            client, words, (client.db, read.key), read.limit, read.with_info, deadline_ms, after,
+            client, words, [(client.db, read.key)], read.limit, read.with_info, deadline_ms, after,
             read.last_id in (b"", b"$"), read.group, read.ttl_ms, read.retry,
         )  # fmt: skip
 
@@ -602,6 +652,111 @@ class Model:
             return 0
         group.last_used_ms = self.now_ms
         return sum(group.pending.pop(parse_id(i), None) is not None for i in words[3:])
+
+    _do_xack = _do_tack
+
+    # ------------------------------------------------------------ consumers
+
+    @staticmethod
+    def _no_group(client: ClientModel, key: bytes, name: bytes) -> Refused:
+        return Refused(
+            f"NOGROUP No such key '{key.decode()}' or consumer group '{name.decode()}' in "
+            "XREADGROUP with GROUP option"
+        )
+
+    def _open(self, client: ClientModel, key: bytes, name: bytes) -> Group:
+        stream = self._stream(client, key)
+        group = None if stream is None else self._live((client.db, key), name)
+        if group is None:
+            raise self._no_group(client, key, name)
+        return group
+
+    def _do_xreadgroup(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        limit, block_ms, keep, at = U64_MAX, None, True, 4
+        while words[at] != b"STREAMS":
+            if words[at] == b"COUNT":
+                limit = int(words[at + 1]) or U64_MAX
+            elif words[at] == b"BLOCK":
+                block_ms = int(words[at + 1])
+            else:
+                assert words[at] == b"NOACK"
+                keep, at = False, at - 1
+            at += 2
+        names = words[at + 1 :]
+        keys, behind = names[: len(names) // 2], list(names[len(names) // 2 :])
+        for key in keys:
+            self._open(client, key, words[2])
+        waiter = Waiter(
+            client, words, [(client.db, key) for key in keys], limit, False,
+            self.now_ms + block_ms if block_ms else 0, ZERO, group=words[2], consumer=words[3],
+            keep=keep,
+        )  # fmt: skip
+        answer = self._consume(waiter, behind)
+        for key in keys:
+            self._open(client, key, words[2]).last_used_ms = self.now_ms
+        if answer is not None:
+            return answer
+        return NULL_ARRAY if block_ms is None else waiter
+
+    def _consume(self, waiter: Waiter, behind: list[bytes]) -> Pairs | None:
+        """What an XREADGROUP gets: [[key, entries], ...] of the streams that have some."""
+        found = Pairs()
+        assert waiter.group is not None
+        assert waiter.consumer is not None
+        for (number, key), start in zip(waiter.keys, behind, strict=True):
+            stream = self.data.databases[number][key]
+            assert isinstance(stream, Stream)
+            group = stream.groups[waiter.group]
+            group.consumers[waiter.consumer] = None
+            if start != b">":
+                found.append([key, self._history(stream, group, waiter, parse_id(start))])
+                continue
+            new = stream.newer(group.offset)[: waiter.limit]
+            for entry_id in new:
+                group.offset = entry_id
+                if waiter.keep:
+                    group.pending[entry_id] = Pending(
+                        self.now_ms, self.now_ms, 1, None, waiter.consumer
+                    )
+            if new:
+                found.append([key, [[_dashed(i), list(stream.entries[i])] for i in new]])
+        return found or None
+
+    def _history(
+        self, stream: Stream, group: Group, waiter: Waiter, behind: EntryId
+    ) -> list[Answer]:
+        """A consumer's own pending entries, each delivered once more."""
+        reply: list[Answer] = []
+        own = [i for i, r in group.pending.items() if r.owner == waiter.consumer and i > behind]
+        for entry_id in sorted(own)[: waiter.limit]:
+            if entry_id not in stream.entries:
+                reply.append([_dashed(entry_id), NULL_ARRAY])
+                continue
+            group.pending[entry_id].last_ms = self.now_ms
+            group.pending[entry_id].deliveries += 1
+            reply.append([_dashed(entry_id), list(stream.entries[entry_id])])
+        return reply
+
+    def _do_xgroup(self, client: ClientModel, words: Request) -> Answer:
+        self._check_writable()
+        key, name = words[2], words[3]
+        stream = self._stream(client, key)
+        if words[1] == b"CREATE":
+            absent = stream is None
+            stream = self._make(client, key)
+            if not absent and self._live((client.db, key), name) is not None:
+                raise Refused("BUSYGROUP Consumer Group name already exists")
+            start = stream.last_id if words[4] == b"$" else parse_id(words[4])
+            stream.make_group(name, start, 0, self.now_ms)
+            return Status("OK")
+        assert words[1] == b"DESTROY"
+        if stream is None:
+            raise Refused(KEY_NEEDED)
+        if self._live((client.db, key), name) is None:
+            return 0
+        self._drop_group((client.db, key), name)
+        return 1
 
     # ------------------------------------------------------------ keys
 

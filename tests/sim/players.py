@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.sim.model import Request
-from tests.support.resp import Reply
+from tests.support.resp import Map, Null, Reply
 
 FIELDS = [b"t", b"name", b"", b"\x00\r\n", b"temperature"]
 GROUPS = [b"g", b"h"]
@@ -32,8 +32,9 @@ class Profile:
     clock_jumps: bool = False
     crashes: bool = True
     rewrite_bytes: int = 64 << 20
+    bulky: bool = False
+    fsync_changes: bool = False
     appends: int = 4
-    roles: tuple[str, ...] = field(default=())
 
     @staticmethod
     def drawn(chance: random.Random) -> Profile:
@@ -57,6 +58,8 @@ class Profile:
             profile.clock_jumps = True
             profile.ttls_ms = profile.expires_ms = (0,)
         profile.disk_fails = chance.random() < 0.15
+        profile.bulky = not profile.disk_fails and chance.random() < 0.05
+        profile.fsync_changes = not profile.disk_fails and chance.random() < 0.2
         return profile
 
 
@@ -69,8 +72,10 @@ class Player:
         self.now_ms = now_ms
         self.role = chance.choice(
             ["producer", "plain", "group", "group", "queue", "queue", "acker", "mixed", "mixed",
-             "deleter", "evicter", "strings"]
+             "deleter", "evicter", "strings", "consumer", "consumer"]
         )  # fmt: skip
+        if profile.bulky and chance.random() < 0.5:
+            self.role = chance.choice(["bulky", "scanner"])
         self.key = self._any_key()
         self.group = chance.choice(GROUPS)
         self.retry = chance.random() < 0.8
@@ -83,7 +88,7 @@ class Player:
         return b"s%d" % self.chance.randrange(self.profile.keys)
 
     def next_request(self) -> Request:
-        if self.chance.random() < 0.02:
+        if self.chance.random() < 0.02 and self.role != "scanner":
             return self._odd()
         return getattr(self, "_as_" + self.role)()  # type: ignore[no-any-return]
 
@@ -100,8 +105,21 @@ class Player:
                 self.ids += [(request[1], group, i) for i in ids if isinstance(i, bytes)]
             elif ids and isinstance(ids[-1], bytes):
                 self.cursor = ids[-1]
+        elif name == b"XREADGROUP":
+            self.ids += [(key, request[2], i) for key, i in read_by_consumer(reply)]
 
     # Roles
+
+    def _as_bulky(self) -> Request:
+        """Few large entries: a read of them is sent in slices."""
+        self.number += 1
+        value = b"%d" % self.number * self.chance.choice([10_000, 40_000])
+        return b"TAPPEV", b"bulk", b"COUNT", b"8", b"v", value
+
+    def _as_scanner(self) -> Request:
+        if self.chance.random() < 0.5:
+            return b"TRANGE", b"bulk", b"-", b"+"
+        return b"TREAD", b"bulk", b"0", b"1000"
 
     def _as_producer(self) -> Request:
         return self._append()
@@ -127,6 +145,28 @@ class Player:
                 return self._ack()
             self.ids.pop()
         return self._group_read(count=b"1", block=True)
+
+    def _as_consumer(self) -> Request:
+        """Today's dialect: makes the group and reads it under a name."""
+        roll = self.chance.random()
+        if roll < 0.15:
+            start = self.chance.choice([b"$", b"0"])
+            return b"XGROUP", b"CREATE", self.key, self.group, start, b"MKSTREAM"
+        if roll < 0.18:
+            return b"XGROUP", b"DESTROY", self.key, self.group
+        if self.ids and roll < 0.4:
+            return b"XACK", *(word.replace(b".", b"-") for word in self._ack()[1:])
+        name = self.chance.choice([b"alice", b"bob"])
+        words = [b"XREADGROUP", b"GROUP", self.group, name]
+        if self.chance.random() < 0.7:
+            words += [b"COUNT", self.chance.choice([b"1", b"2", b"10"])]
+        if self.chance.random() < 0.6:
+            words += [b"BLOCK", self._ms(self.profile.blocks_ms)]
+        if self.chance.random() < 0.1:
+            words.append(b"NOACK")
+        keys = [self.key] if self.chance.random() < 0.7 else [self.key, self._any_key()]
+        ids = [self.chance.choice([b">", b">", b">", b">", b"0"]) for _ in keys]
+        return (*words, b"STREAMS", *keys, *ids)
 
     def _as_acker(self) -> Request:
         self.ids += [(self.key, self.group, i) for i in self.last_ids.values()]
@@ -163,7 +203,7 @@ class Player:
 
     def _as_mixed(self) -> Request:
         role = self.chance.choice(
-            ["producer", "plain", "group", "acker", "deleter", "evicter", "strings"]
+            ["producer", "plain", "group", "acker", "deleter", "evicter", "strings", "consumer"]
         )
         return getattr(self, "_as_" + role)()  # type: ignore[no-any-return]
 
@@ -222,9 +262,23 @@ class Player:
         return b"TACK", key, group, *of_it
 
     def _odd(self) -> Request:
+        if self.profile.fsync_changes and self.chance.random() < 0.3:
+            mode = self.chance.choice([b"always", b"always", b"everysec", b"no"])
+            return b"CONFIG", b"SET", b"appendfsync", mode
         roll = self.chance.random()
         if roll < 0.5:
             return (self.chance.choice([b"BGSAVE", b"BGSAVE", b"BGREWRITEAOF", b"SAVE"]),)
         if roll < 0.8:
             return b"TRANGE", self._any_key(), b"-", b"+"
         return self.chance.choice([(b"PING",), (b"XLEN", self._any_key())])
+
+
+def read_by_consumer(reply: Reply) -> list[tuple[bytes, bytes]]:
+    """(key, id) of the entries in an XREADGROUP's reply."""
+    pairs = reply.pairs if isinstance(reply, Map) else reply if isinstance(reply, list) else []
+    return [
+        (key, entry[0])
+        for key, entries in pairs  # type: ignore[misc]
+        for entry in entries  # type: ignore[union-attr]
+        if entry[1] is not Null.ARRAY
+    ]

@@ -6,12 +6,14 @@ import errno
 import io
 import random
 
+import pytest
 from tests.sim.data import Data
 from tests.sim.players import Player, Profile
 from tests.sim.world import SimClient, World
-from tests.support.fakedisk import FakeDisk
+from tests.support.fakedisk import SECTOR, FakeDisk
 from tests.support.resp import Reply, encode_command, read_reply
 
+from millstream.storage.journal import JournalReader, TornEnd, encode_frame, encode_header
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.stream import Stream
 
@@ -56,7 +58,7 @@ class Bench:
 
     def heard(self, client: SimClient) -> list[Reply]:
         """The replies since the last call."""
-        data = b"".join(chunk for chunk, _ in client.received)
+        data = b"".join(chunk for chunk, *_ in client.received)
         client.received = []
         buffer = io.BytesIO(data)
         replies = []
@@ -199,6 +201,18 @@ def test_a_point_in_time_has_nothing_that_came_later() -> None:
     captured = capture.step(100)
     assert [(one.key, one.kind) for one in captured] == [(b"was a stream", "stream")]
     assert capture.step(100) == []
+
+
+@pytest.mark.parametrize("in_sector", [1, 2, 3, 4])
+def test_a_lost_sector_with_only_the_length_of_a_frame_is_a_torn_end(in_sector: int) -> None:
+    start = encode_header(1) + encode_frame(1, 0, b"x" * (SECTOR - in_sector - 32 - 20))
+    assert len(start) == SECTOR - in_sector
+    last = encode_frame(2, 0, b"y" * 50)
+    disk = FakeDisk()
+    disk.put("journal-1.log", start + bytes(in_sector) + last[in_sector:])
+    reader = JournalReader([disk.read("journal-1.log")], 1)
+    assert len(list(reader.frames())) == 1
+    assert reader.torn == TornEnd(0, len(start), len(last))
 
 
 def test_a_key_whose_kind_changes_during_a_rewrite_loads() -> None:

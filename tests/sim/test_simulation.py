@@ -60,9 +60,9 @@ def test_the_plays_come_to_everything_that_can_happen() -> None:
         effects |= simulation.effects
     assert events >= {
         "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
-        "join", "leave", "clock jumps", "disk", "closed",
+        "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking",
     }  # fmt: skip
     assert effects >= {
         b"STREAM", b"APPEND", b"EVICT", b"XDEL", b"GROUP", b"GROUPTTL", b"GROUPDROP", b"DELIVER",
-        b"REDELIVER", b"ACK", b"SET", b"DEL", b"FLUSHDB", b"FLUSHALL", b"SELECT",
+        b"REDELIVER", b"ACK", b"CONSUMER", b"SET", b"DEL", b"FLUSHDB", b"FLUSHALL", b"SELECT",
     }  # fmt: skip

@@ -175,7 +175,8 @@ class SimClient(Client):
         self.world = world
         self.player = player
         self.model = ClientModel(number, resp)
-        self.received: list[tuple[bytes, int]] = []
+        # Bytes, the frame that was safe by then, and whether no crash may take back what they show.
+        self.received: list[tuple[bytes, int, bool]] = []
         self.unread = b""
         self.unsent = b""
         self.boundaries: deque[tuple[int, Request]] = deque()
@@ -186,7 +187,7 @@ class SimClient(Client):
     def transmit(self, data: bytes) -> int:
         if self.ended:
             raise BrokenPromise(f"client {self.id} is sent something after its end")
-        self.received.append((data, self.world.safe_seq()))
+        self.received.append((data, self.world.safe_seq(), self.world.answers_are_safe()))
         return 0
 
     def end(self, after_reply: bool) -> int:
@@ -195,7 +196,7 @@ class SimClient(Client):
         return 0
 
     def writable(self) -> bool:
-        return True
+        return not self.paused
 
     def ask(self, request: Request) -> None:
         data = encode_command(request)
@@ -290,9 +291,10 @@ class World:
 
     def safe_seq(self) -> int:
         """What may be answered now: with `always` only what no crash can take any more."""
-        if self.config.appendfsync != "always" or self.journal_failed:
-            return self.persistence.last_seq
-        return self.durable.look()
+        return self.durable.look() if self.answers_are_safe() else self.persistence.last_seq
+
+    def answers_are_safe(self) -> bool:
+        return self.config.appendfsync == "always" and not self.journal_failed
 
     def refuses_writes(self) -> bool:
         return Persistence.writable_error(self.persistence) is not None
