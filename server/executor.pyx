@@ -568,6 +568,8 @@ cdef class Executor:
         """Send the next slice of a long reply; one a turn, so that others get theirs."""
         if client.closed or client.producer is None or client.paused:
             return
+        if client.dirty or client.held_bytes:
+            return  # its first slice is still to come; that one's release begins anew
         data = client.producer.next_slice()
         if data:
             self.bytes_out += len(data)

@@ -687,8 +687,11 @@ class Persistence:
         """CONFIG SET appendfsync."""
         if self._journal is not None:
             self._journal.set_mode(mode)
-            if mode != "always" and self._attached and self._journal.error is None:
-                self._raise_durable()
+            if self._attached and self._journal.error is None:
+                if mode != "always":
+                    self._raise_durable()
+                else:  # what was answered so far is shown again once it is safe
+                    self.durable_seq = min(self.durable_seq, self._journal.synced_seq)
 
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""

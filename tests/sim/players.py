@@ -87,8 +87,15 @@ class Player:
     def _any_key(self) -> bytes:
         return b"s%d" % self.chance.randrange(self.profile.keys)
 
+    def next_requests(self) -> list[Request]:
+        """What it sends next, in one piece or in several."""
+        if self.role == "scanner":  # the long reply comes last
+            before = self._append() if self.chance.random() < 0.5 else (b"PING",)
+            return [before, self._as_scanner()]
+        return [self.next_request() for _ in range(self.chance.randint(1, self.profile.pipeline))]
+
     def next_request(self) -> Request:
-        if self.chance.random() < 0.02 and self.role != "scanner":
+        if self.chance.random() < 0.02:
             return self._odd()
         return getattr(self, "_as_" + self.role)()  # type: ignore[no-any-return]
 

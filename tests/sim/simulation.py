@@ -127,21 +127,19 @@ class Simulation:
     # ------------------------------------------------------------ events
 
     def _can_send(self, client: SimClient) -> bool:
-        if (
-            client.player.role == "scanner"
-        ):  # its replies come in slices: the next turn is after that
-            return bool(client.unsent) or not (client.is_stopped() or client.model.due)
+        if client.player.role == "scanner":
+            # Its replies come in slices, between which the server stops: nobody knows how many.
+            return not client.is_stopped() and (bool(client.unsent) or not client.model.due)
         return bool(client.unsent) or len(client.model.due) < self.profile.pipeline
 
     def _send(self) -> None:
         able = [c for c in self.world.clients.values() if self._can_send(c)]
         client = self.chance.choice(able)
         if not client.unsent:
-            scans = client.player.role == "scanner"
-            for _ in range(1 if scans else self.chance.randint(1, self.profile.pipeline)):
-                client.ask(client.player.next_request())
+            for request in client.player.next_requests():
+                client.ask(request)
         size = len(client.unsent)
-        if self.chance.random() < 0.1:
+        if self.chance.random() < (0.5 if client.player.role == "scanner" else 0.1):
             size = self.chance.randint(1, size)
         data, whole = client.take(size)
         requests = ", ".join(map(_words, whole))
@@ -328,8 +326,8 @@ class Simulation:
             wanted = encoded(due.answer, client.model.resp)
             demand(
                 client.unread.startswith(wanted) or wanted.startswith(client.unread),
-                f"client {client.id} asked {_words(due.request)} and got\n{client.unread[:2000]!r}, "
-                f"not\n{wanted[:2000]!r}",
+                f"client {client.id} asked {_words(due.request)} and got\n"
+                f"{client.unread[:2000]!r}, not\n{wanted[:2000]!r}",
             )
             if len(client.unread) < len(wanted):
                 return False

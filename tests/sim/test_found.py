@@ -46,9 +46,8 @@ class Bench:
 
     def settle(self) -> None:
         while True:
-            if (timer := self.world.loop.take()) is not None:
-                timer.callback(*timer.args)
-            elif not any(worker.run_one() for worker in self.world.workers):
+            self.world.loop.run_ready()
+            if not any(worker.run_one() for worker in self.world.workers):
                 return
 
     def wait(self, ms: int) -> None:
@@ -96,6 +95,24 @@ def test_a_retry_wakes_a_blocked_reader_of_an_otherwise_idle_server() -> None:
     bench.wait(2)
     [[entry]] = bench.heard(reader)  # type: ignore[misc]
     assert entry[1:] == [b"a", b"1"]  # type: ignore[index]
+
+
+def test_a_long_reply_begins_with_its_first_slice_whenever_the_client_has_room() -> None:
+    bench = Bench()
+    client, other = bench.client(), bench.client()
+    for number in range(8):
+        bench.say(client, f"TAPPEND s v {number}{'x' * 100_000}")
+    bench.heard(client)
+    feed = bench.world.executor.feed
+    feed(other, encode_command(["SET", "k", "v"]))  # what is read now waits for this to be durable
+    feed(client, encode_command(["PING"]))
+    bench.world.loop.run_ready()
+    feed(other, encode_command(["SET", "k", "w"]))
+    feed(client, encode_command(["TRANGE", "s", "-", "+"]))
+    bench.world.executor.room(client)
+    bench.settle()
+    _, entries = bench.heard(client)
+    assert [entry[2][:1] for entry in entries] == [b"%d" % number for number in range(8)]  # type: ignore
 
 
 def test_what_a_blocking_group_read_changed_is_recorded_at_once() -> None:

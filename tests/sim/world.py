@@ -93,6 +93,10 @@ class SimLoop:
                 return timer
         return None
 
+    def run_ready(self) -> None:
+        while (timer := self.take()) is not None:
+            timer.callback(*timer.args)
+
     def has_work(self) -> bool:
         moment_ms = self.next_timer_ms()
         return bool(self.ready) or (moment_ms is not None and moment_ms <= self.time_ms)
