@@ -2,7 +2,8 @@
 # Finds what the machine itself must have, and prints the Python to use.
 #
 #   scripts/need.sh build   a Python >= 3.11 that can make a virtualenv and compile, and a C compiler
-#   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them
+#   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them; and
+#                           strace, by which a test sees that no reply leaves before its fsync
 #
 # What is missing is installed with apt where root or a sudo without password allows it. Otherwise
 # one apt line is printed and the exit code is 1. What is there is never upgraded. Only the Python's
@@ -39,6 +40,7 @@ missing_packages() {
     if [[ $what == redis ]]; then
         command -v redis-server >/dev/null || echo redis-server
         { command -v redis-cli && command -v redis-benchmark; } >/dev/null || echo redis-tools
+        command -v strace >/dev/null || echo strace
     fi
 }
 

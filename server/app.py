@@ -87,6 +87,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
+        self._last_signal_failed = False
         self._above_soft_limit: dict[int, float] = {}
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
@@ -340,11 +341,24 @@ class Server:
         return self.persistence.rewrite()
 
     def shutdown(self, save: bool | None) -> None:
-        if save is None:
-            save = not self.config.appendonly and bool(self.config.shown("save"))
-        if save:
+        if self._saves_at_end() if save is None else save:
             self.save()
         self.request_stop("a client sent SHUTDOWN")
+
+    def stop_by_signal(self, name: str) -> None:
+        """Stop as SHUTDOWN does. Where the last snapshot would be the only copy and cannot be
+        written, the server stays, as Redis does: a second signal ends it all the same."""
+        if self._saves_at_end() and not self._last_signal_failed:
+            try:
+                self.save()
+            except CommandError as problem:
+                self._last_signal_failed = True
+                LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
+                return
+        self.request_stop(f"received {name}")
+
+    def _saves_at_end(self) -> bool:
+        return not self.config.appendonly and bool(self.config.shown("save"))
 
 
 def _data_directory(path: Path) -> SystemDisk:

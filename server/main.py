@@ -22,7 +22,6 @@ from millstream.server import config as configuration
 from millstream.server import log
 from millstream.server.config import Config
 from millstream.server.log import LOGGER
-from millstream.server.memory import tune_allocator
 
 SERVER_USAGE = f"""\
 millstream-server {__version__}
@@ -50,7 +49,7 @@ async def _serve(config: Config, file: Path | None) -> None:
     def on_signal(number: signal.Signals) -> None:
         if server.stopping.is_set():
             os._exit(1)  # asked twice: somebody will not wait
-        server.request_stop(f"received {number.name}")
+        server.stop_by_signal(number.name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, on_signal, number)
@@ -63,7 +62,6 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
     try:
         config = configuration.load(file, arguments)
         log.configure(config.loglevel, config.logfile, config.log_format)
-        tune_allocator()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, file))
     except (StartError, DataError) as problem:

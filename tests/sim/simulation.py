@@ -7,6 +7,7 @@ frames that survived, which must be at least those that anybody has seen somethi
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -23,12 +24,15 @@ from tests.sim.world import Faults, SimClient, World
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.resp import Reply, read_reply
 
+from millstream.errors import CommandError
+
 FIRST_MS = 1_700_000_000_000
 STEPS = 400
 SETTLE_MAX = 20_000
 TRACE_LINES = 60
 REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is tried again after this
 RECOVERY_S_MAX = 200
+SLICE_KEYS = 64  # captured in one go
 
 
 class SimulationFailure(AssertionError):
@@ -67,6 +71,8 @@ class Simulation:
         was, logger.propagate = logger.propagate, False
         try:
             self._begin_life()
+            if self.profile.keys > SLICE_KEYS:
+                self._fill()
             for _ in range(self.steps):
                 self._step()
             self._restart()
@@ -76,6 +82,14 @@ class Simulation:
             logger.removeHandler(self._faults)
             logger.propagate = was
         return self._digest.hexdigest()
+
+    def _fill(self) -> None:
+        """So many keys that a snapshot takes several slices, with changes between them."""
+        client = next(iter(self.world.clients.values()))
+        for number in range(self.profile.keys):
+            client.ask((b"TAPPEND", b"s%d" % number, b"n", b"0"))
+            client.ask((b"SET", b"k%d" % number, b"0"))
+        self._feed(client, *client.take(len(client.unsent)))
 
     def _story(self, problem: Exception) -> str:
         lines = "\n  ".join(self.trace)
@@ -117,6 +131,8 @@ class Simulation:
             choices += [(0.5, self._crash_now), (0.5, self._kill), (0.5, self._arm_crash)]
         if self.profile.disk_fails:
             choices.append((1, self._break_or_mend_disk))
+        if self.profile.keys > SLICE_KEYS:
+            choices.append((1.5, self._rewrite))
         if self.profile.bulky:
             choices.append((5, self._stop_or_go_on_taking))
         if self.profile.clock_jumps:
@@ -237,6 +253,12 @@ class Simulation:
     def _take_again(self, client: SimClient) -> None:
         client.paused = False
         self.world.executor.room(client)
+
+    def _rewrite(self) -> None:
+        """What the server does by itself when the journal has grown."""
+        self._note("rewrite")
+        with contextlib.suppress(CommandError):
+            self.world.persistence.rewrite()
 
     def _break_or_mend_disk(self) -> None:
         if self._disk.failures:

@@ -13,7 +13,7 @@ from tests.sim.simulation import Simulation, SimulationFailure, play
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 20
-BATCH_SEEDS = 30
+BATCH_SEEDS = 20
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

@@ -95,12 +95,16 @@ def test_what_was_acknowledged_is_there_after_a_clean_stop(
         assert client.call("GET", "k") == b"v"
 
 
-def test_without_a_journal_a_clean_stop_saves(new_server: NewServer) -> None:
+@pytest.mark.parametrize("ending", ["SIGTERM", "SHUTDOWN"])
+def test_without_a_journal_a_clean_stop_saves(new_server: NewServer, ending: str) -> None:
     server = new_server("data", {"appendonly": "no"}).start()
     with server.client() as client:
         assert client.call("SET", "k", "v") == Simple("OK")
-        client.send("SHUTDOWN")
-        assert end_of(client) == b""
+        if ending == "SIGTERM":
+            assert server.stop() == 0
+        else:
+            client.send("SHUTDOWN")
+            assert end_of(client) == b""
     wait_until(lambda: not server.is_alive(), what="the end of the server")
     server.start()
     with server.client() as client:

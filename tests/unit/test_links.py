@@ -1,0 +1,138 @@
+"""What the documentation written by hand points to is there: files, sections, functions, names.
+
+Pages written from tables are test_docs' part; the README's sessions are run by wire/test_readme.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream.commands.effects import APPLY
+from millstream.commands.registry import COMMANDS
+from millstream.commands.table import load_table
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "bench").glob("*.md")])
+ROOMS = {"src/millstream": "*.py*", "storage": "*.py*", "commands": "*.py*", "server": "*.py*"}
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FUNCTION = re.compile(r"`((?:server|commands|storage)/\w+)\.(?!py)(\w+)`")
+TOP = "tests|scripts|docs|bench|server|commands|storage|src|.ci"
+NAMED_PATH = re.compile(rf"`((?:{TOP})/[\w./-]+)`")
+DEFINITION = r"^\s*(?:async\s+)?(?:def|cdef|cpdef)\b[^\n(]*\b_?{}\("
+
+load_table()
+
+
+def prose(page: Path) -> str:
+    """The page without its listings."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    lost = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+def test_every_page_is_linked() -> None:
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in LINK.findall(prose(page))
+        if not link.startswith("#")
+    }
+    alone = [str(page.relative_to(ROOT)) for page in PAGES if page.resolve() not in linked]
+    assert alone == ["README.md"]
+
+
+def test_every_path_named_in_the_text_exists() -> None:
+    lost = [
+        f"{page.name}: {path}"
+        for page in PAGES
+        for path in NAMED_PATH.findall(prose(page))
+        if not (ROOT / path).exists() and not FUNCTION.fullmatch(f"`{path}`") and not sources(path)
+    ]
+    assert lost == []
+
+
+def sources(module: str) -> list[Path]:
+    return [path for path in (ROOT / f"{module}.py", ROOT / f"{module}.pyx") if path.exists()]
+
+
+def test_functions_named_in_the_text_exist() -> None:
+    named = {found for page in PAGES for found in FUNCTION.findall(prose(page))}
+    assert len(named) > 30  # the architecture alone has more
+    lost = [
+        f"{module}.{function}"
+        for module, function in named
+        if not any(
+            re.search(DEFINITION.format(function), path.read_text(), re.MULTILINE)
+            for path in sources(module)
+        )
+    ]
+    assert lost == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_architecture_names_every_module(room: str) -> None:
+    page = (DOCS / "architecture.md").read_text()
+    section = re.split(r"^##", page.split(f"### {room}/")[1], flags=re.MULTILINE)[0]
+    named = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    there = {
+        path.stem
+        for path in (ROOT / room).iterdir()
+        if path.suffix in (".py", ".pyx") and not path.stem.startswith("__")
+    }
+    assert named == there
+
+
+def test_every_effect_has_its_line() -> None:
+    page = (DOCS / "formats.md").read_text().split("#### Effects\n")[1].split("\n#### ")[0]
+    lines = re.findall(r"^\| `([A-Z]+)` \|", page, re.MULTILINE)
+    assert len(lines) == len(set(lines))
+    # These two are read without the table.
+    assert set(lines) == {name.decode() for name in APPLY} | {"APPEND", "SELECT"}
+
+
+def test_commands_that_the_readme_calls_missing_are_missing() -> None:
+    told = re.search(r"these\s+are missing: ([^;]*);", (ROOT / "README.md").read_text())
+    assert told
+    missing = re.findall(r"`(\w+)`", told[1])
+    assert missing
+    assert [name for name in missing if name.lower().encode() in COMMANDS] == []
+
+
+def test_make_targets_named_in_the_documentation_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    named = {
+        target for page in PAGES for target in re.findall(r"`make (\w+)", page.read_text())
+    } | set(re.findall(r"^make (\w+)$", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert named - targets == set()
+
+
+def test_decisions_are_numbered_without_a_hole() -> None:
+    numbers = sorted(int(path.name[:3]) for path in (DOCS / "decisions").glob("[0-9]*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))
