@@ -1,7 +1,7 @@
 # make serve    build what is needed and run a server      PORT=6455 DIR=data
 # make build    virtualenv in .venv, compiled modules in place      MODULES="storage.block ..." for some
 # make test     all tests, with Debian's redis-server beside      TESTS="tests/unit -k block"
-# make bench    the comparison with redis-server      QUICK=1 for one minute
+# make bench    the comparison with redis-server      QUICK=1 for one to two minutes
 # make lint     ruff, mypy, import-linter
 # make asan     the unit tests on modules compiled with AddressSanitizer
 # make clean    everything above made, but not the data
@@ -21,9 +21,11 @@ BIN := $(VENV)/bin
 ROOMS := src/millstream server storage commands
 SOURCES := $(wildcard $(foreach room,$(ROOMS),$(room)/*.pyx $(room)/*.pxd))
 
-.PHONY: serve build test bench lint asan clean redis
+.PHONY: serve build test bench lint asan clean need-redis need-test
 
 serve: build
+	@! (: </dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { \
+	    echo "Port $(PORT) is in use; choose another one: make serve PORT=7000" >&2; exit 1; }
 	@mkdir -p $(DIR)
 	@exec $(BIN)/millstream serve --port $(PORT) --dir $(DIR)
 
@@ -34,15 +36,16 @@ build: $(VENV)/installed-package
 	$(BIN)/python scripts/compile.py $(MODULES)
 endif
 
-test: redis build $(VENV)/installed-test
-	$(BIN)/pytest $(TESTS)
+test: need-test build $(VENV)/installed-test
+	$(BIN)/pytest -n 2 --dist worksteal $(TESTS)
 
-bench: redis build $(VENV)/installed-bench
+bench: need-redis build $(VENV)/installed-bench
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)
 
 lint: $(VENV)/installed-package $(VENV)/installed-lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/cython-lint --no-pycodestyle $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -55,8 +58,8 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	rm -f $(foreach room,$(ROOMS),$(room)/*.c $(room)/*.so)
 
-redis:
-	@scripts/need.sh redis >/dev/null
+need-redis need-test:
+	@scripts/need.sh $(@:need-%=%) >/dev/null
 
 $(VENV)/created:
 	python=$$(scripts/need.sh build) && "$$python" -m venv --clear $(VENV)

@@ -8,9 +8,7 @@ cdef class Args:
     cdef Slice* items
     cdef readonly Py_ssize_t count
     cdef public Py_ssize_t pos
-    cdef readonly object command
 
-    cdef Slice* slice(self, Py_ssize_t index) except NULL
     cdef Slice* take_slice(self) except NULL
     cpdef bytes take(self)
     cdef int take_id(self, EntryId* out, bint dot_allowed, uint64_t missing_seq) except -1
@@ -23,4 +21,5 @@ cdef class OwnedArgs(Args):
 
 
 cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil
+cdef int64_t take_timeout_ms(Args args) except? -1
 cdef int parse_int(const char* text, Py_ssize_t size, int64_t* out) noexcept nogil

@@ -14,6 +14,11 @@ from millstream.ids cimport parse_id
 
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 
+# So that a deadline, now and the time-out together, is a signed 64-bit number.
+cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
+TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
+TIMEOUT_NEGATIVE = "ERR timeout is negative"
+
 
 cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil:
     """True when the word equals `upper` (given in capitals), in any case."""
@@ -65,11 +70,6 @@ cdef int parse_int(const char* text, Py_ssize_t size, int64_t* out) noexcept nog
 cdef class Args:
     """A view of one request. Index 0 is the command's name; the cursor starts behind it."""
 
-    cdef Slice* slice(self, Py_ssize_t index) except NULL:
-        if index >= self.count:
-            raise CommandError(SYNTAX)
-        return &self.items[index]
-
     cdef Slice* take_slice(self) except NULL:
         if self.pos >= self.count:
             raise CommandError(SYNTAX)
@@ -107,25 +107,6 @@ cdef class Args:
         """True, and the cursor moves on, when the next argument is this word (given in capitals)."""
         return self.next_is(upper, len(upper))
 
-    def peek(self) -> bytes | None:
-        """The next argument without taking it, None at the end."""
-        if self.pos >= self.count:
-            return None
-        return self.items[self.pos].ptr[:self.items[self.pos].size]
-
-    def take_uint(self) -> int:
-        """The next argument as an integer of at least 0."""
-        cdef int64_t value = self.take_int()
-        if value < 0:
-            raise CommandError(NOT_INTEGER)
-        return value
-
-    def take_entry_id(self, bint dot_allowed=False, uint64_t missing_seq=0) -> tuple[int, int]:
-        """The next argument as an id, (ms, seq)."""
-        cdef EntryId found
-        self.take_id(&found, dot_allowed, missing_seq)
-        return found.ms, found.seq
-
     @property
     def remaining(self) -> int:
         return self.count - self.pos
@@ -152,6 +133,21 @@ cdef class Args:
         if index < 0 or index >= self.count:
             raise IndexError(index)
         return self.items[index].ptr[:self.items[index].size]
+
+
+cdef int64_t take_timeout_ms(Args args) except? -1:
+    """BLOCK's milliseconds."""
+    cdef int64_t timeout_ms
+    try:
+        timeout_ms = args.take_int()
+    except CommandError as error:
+        raise CommandError(
+            TIMEOUT_NOT_INTEGER if error.message == NOT_INTEGER else error.message) from None
+    if timeout_ms < 0:
+        raise CommandError(TIMEOUT_NEGATIVE)
+    if timeout_ms > TIMEOUT_MAX_MS:
+        raise CommandError("ERR timeout is out of range")
+    return timeout_ms
 
 
 cdef class OwnedArgs(Args):

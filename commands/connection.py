@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.containers import container
 from millstream.commands.registry import command
 from millstream.commands.replies import OK, Simple, Verbatim
-from millstream.errors import SYNTAX, CommandError, wrong_arity
+from millstream.errors import SYNTAX, CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -159,8 +159,7 @@ def hello(ctx: Context, args: Args) -> object:
         elif option.upper() == b"SETNAME" and args.remaining:
             name = _checked_name(args.take())
         else:
-            shown = option.decode("utf-8", "surrogateescape")
-            raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
+            raise CommandError(f"ERR Syntax error in HELLO option '{shown(option)}'")
     if credentials is not None:
         _authenticate(ctx, *credentials)
     if not session.authenticated:
@@ -320,7 +319,7 @@ def _flags(client: Client) -> str:
 
 def client_line(client: Client, now_ms: int) -> str:
     """One line of CLIENT LIST, without its line end."""
-    output, query, argv = client.output_bytes, client.query_buffer_bytes, client.argv_bytes
+    output, query = client.output_bytes, client.query_buffer_bytes
     fields = (
         ("id", client.id),
         ("addr", client.address),
@@ -338,14 +337,14 @@ def client_line(client: Client, now_ms: int) -> str:
         ("watch", 0),
         ("qbuf", query),
         ("qbuf-free", 0),
-        ("argv-mem", argv),
+        ("argv-mem", 0),
         ("multi-mem", 0),
         ("rbs", 0),
         ("rbp", 0),
         ("obl", 0),
         ("oll", 1 if output else 0),
         ("omem", output),
-        ("tot-mem", output + query + argv),
+        ("tot-mem", output + query),
         ("events", "rw" if output else "r"),
         ("cmd", client.last_command or "NULL"),
         ("user", DEFAULT_USER.decode()),

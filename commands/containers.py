@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.registry import COMMANDS, Handler, command
 from millstream.commands.replies import Simple
-from millstream.errors import CommandError, wrong_arity
+from millstream.errors import CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -21,8 +21,8 @@ SHOWN_WORD_BYTES = 128  # of a client's own word in an error
 
 def unknown_subcommand(container: str, word: bytes) -> CommandError:
     """Redis' words for a subcommand that is not there; `word` as the client wrote it."""
-    shown = word[:SHOWN_WORD_BYTES].decode("utf-8", "surrogateescape")
-    return CommandError(f"ERR unknown subcommand '{shown}'. Try {container} HELP.")
+    beginning = shown(word[:SHOWN_WORD_BYTES])
+    return CommandError(f"ERR unknown subcommand '{beginning}'. Try {container} HELP.")
 
 
 def container(name: str, *, group: str, summary: str, bare: Handler | None = None) -> None:

@@ -33,3 +33,4 @@ cdef class Context:
     cdef public bint may_block
     cdef public str write_error
     cdef public dict shared
+    cdef public set remade

@@ -33,6 +33,7 @@ class Context:
     may_block: bool
     write_error: str | None
     shared: dict[object, bytes] | None
+    remade: set[tuple[int, bytes, bytes]] | None
     def __init__(
         self, keyspace: Keyspace, effects: Effects, server: Outside | None = None
     ) -> None: ...

@@ -27,8 +27,9 @@ cdef class Context:
 
     `db` is the session's selected database and `now_ms` the wall clock, read once per batch.
     `write_error` is why nothing may be changed now (None when it may), for commands that change
-    something only in some of their forms. `may_block` is false inside a transaction. `shared` keeps encoded replies while many readers of
-    one append are served.
+    something only in some of their forms. `may_block` is false inside a transaction. While waiting
+    readers are served, `shared` keeps encoded replies for all readers of one append, and `remade`
+    the groups, (db, key, name), that one of the readers has made anew; else both are None.
     """
 
     def __init__(self, Keyspace keyspace, Effects effects, server=None):

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId
@@ -21,4 +22,5 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
                        bint keep, Retry retry, uint64_t limit, bint dotted, Output out) except? 0xffffffffffffffff
 cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
                        bint with_zero, uint64_t limit, Output out, int resp) except? 0xffffffffffffffff
+cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1
 cdef int64_t distance_from_first(Stream stream, uint64_t ms, uint64_t seq) noexcept

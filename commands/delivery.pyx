@@ -6,21 +6,21 @@ ends). It is done when the moment comes and, because a timer may be late, again 
 looks at the group; so no reply depends on when the timer ran.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 
+from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
-from millstream.encoding cimport Output
-from millstream.ids cimport EntryId, Id, id_less, make_id
+from millstream.encoding cimport Output, put_nil
+from millstream.ids cimport EntryId, id_less, make_id, parse_id
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
-from millstream.storage.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
-from millstream.storage.keyspace cimport Database
+from millstream.storage.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
 from millstream.storage.stream cimport Stream, Walk
 
 cdef enum:
     # Expired pending entries dropped at once; what is left goes on with the next moment.
     EXPIRED_MAX = 10000
 
-cdef uint64_t MAX = 0xffffffffffffffffULL
 
 
 cdef class Retry:
@@ -85,11 +85,6 @@ cdef int used(Context ctx, bytes key, Group group) except -1:
     return ctx.keyspace.schedule(ctx.db.index, key, group)
 
 
-def group_used(Context ctx not None, bytes key not None, Group group not None) -> None:
-    """`used` for handlers in Python."""
-    used(ctx, key, group)
-
-
 def group_moment(Context ctx not None, bytes key not None, bytes name not None) -> None:
     """A moment noted for a group has come: do what is due, wake a reader for a retry, note the
     next moment."""
@@ -124,12 +119,6 @@ cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t
         ctx.effects.record(ctx.db.index, b"GROUP", key, name, bytes(make_id(ms, seq, False)),
                            b"%d" % entries_read, ttl_ms)
     return group
-
-
-def create_group(Context ctx not None, bytes key not None, Stream stream not None,
-                 bytes name not None, uint64_t ms, uint64_t seq, int64_t entries_read=-1) -> Group:
-    """`new_group` for handlers in Python (XGROUP CREATE)."""
-    return new_group(ctx, key, stream, name, ms, seq, entries_read, 0)
 
 
 # ---------------------------------------------------------------- entries read, as Redis counts
@@ -173,11 +162,6 @@ cdef bint has_tombstones(Stream stream, uint64_t ms, uint64_t seq) noexcept:
     return not id_less(stream.max_deleted_ms, stream.max_deleted_seq, ms, seq)
 
 
-def estimate_entries_read(Stream stream not None, uint64_t ms, uint64_t seq) -> int:
-    """`distance_from_first` for handlers in Python."""
-    return distance_from_first(stream, ms, seq)
-
-
 def group_lag(Stream stream not None, Group group not None) -> int | None:
     """Entries a group has not read yet, None when that cannot be known (Redis 8's rules)."""
     cdef int64_t read
@@ -188,9 +172,9 @@ def group_lag(Stream stream not None, Group group not None) -> int | None:
             stream.max_deleted_ms, stream.max_deleted_seq, oldest.ms, oldest.seq):
         return stream.length
     if group.entries_read >= 0 and not has_tombstones(stream, group.offset_ms, group.offset_seq):
-        return stream.entries_added - group.entries_read
+        return <int64_t>stream.entries_added - group.entries_read
     read = distance_from_first(stream, group.offset_ms, group.offset_seq)
-    return None if read < 0 else stream.entries_added - read
+    return None if read < 0 else <int64_t>stream.entries_added - read
 
 
 # ---------------------------------------------------------------- delivery
@@ -226,6 +210,31 @@ cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
     return 0
 
 
+cdef class Ids:
+    """Ids of entries that a reply shows, before they count as given."""
+    cdef EntryId* items
+    cdef size_t count
+    cdef size_t capacity
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int add(self, uint64_t ms, uint64_t seq) except -1:
+        cdef size_t wanted
+        cdef EntryId* moved
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 16
+            moved = <EntryId*>realloc(self.items, wanted * sizeof(EntryId))
+            if moved == NULL:
+                raise MemoryError("no memory for the ids of a delivery")
+            self.items = moved
+            self.capacity = wanted
+        self.items[self.count].ms = ms
+        self.items[self.count].seq = seq
+        self.count += 1
+        return 0
+
+
 cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                        bint keep, Retry retry, uint64_t limit, bint dotted,
                        Output out) except? 0xffffffffffffffff:
@@ -238,10 +247,12 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
     cdef IdText id_text
     cdef EntryId first
     cdef EntryId start
+    cdef uint64_t found = 0
     cdef uint64_t given = 0
     cdef uint32_t policy = NO_POLICY
     cdef uint32_t owner = UNOWNED
     cdef bint broken
+    cdef Ids shown = Ids.__new__(Ids)
     if limit == 0 or not stream.has_newer(group.offset_ms, group.offset_seq):
         return 0
     if retry is not None:
@@ -249,29 +260,36 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
     if consumer:
         owner = group.consumer(consumer).index
     broken = is_broken(stream, group)
-    start.ms = first.ms = group.offset_ms
-    start.seq = first.seq = group.offset_seq
+    start.ms = group.offset_ms
+    start.seq = group.offset_seq
     id_text.size = 0
     id_text.dotted = dotted
     if start.seq < MAX:
         stream.walk_start(&walk, start.ms, start.seq + 1)
     else:
         stream.walk_start(&walk, start.ms + 1, 0)
-    while given < limit and stream.walk_next(&walk):
+    # The reply first: it is what may not fit into memory, and then nothing has been given.
+    while found < limit and stream.walk_next(&walk):
         encode_entry(out, &walk.view, &walk.cursor.entry, &id_text)
-        group.offset_ms = walk.cursor.entry.ms
-        group.offset_seq = walk.cursor.entry.seq
-        if given == 0:
-            first.ms = group.offset_ms
-            first.seq = group.offset_seq
-        if keep:
-            group.deliver(group.offset_ms, group.offset_seq, ctx.now_ms, owner, policy)
-        given += 1
-    count_read(stream, group, first, given, broken)
-    ctx.keyspace.dirty += given
-    if ctx.effects.enabled:
-        record_delivery(ctx, key, group, consumer, first, keep, retry)
-    return given
+        shown.add(walk.cursor.entry.ms, walk.cursor.entry.seq)
+        found += 1
+    first = shown.items[0]
+    try:
+        for given in range(found):
+            if keep:
+                group.deliver(shown.items[given].ms, shown.items[given].seq, ctx.now_ms, owner,
+                              policy)
+            group.offset_ms = shown.items[given].ms
+            group.offset_seq = shown.items[given].seq
+        given = found
+    finally:
+        # Should a delivery fail nevertheless, those before it count and are recorded.
+        if given:
+            count_read(stream, group, first, given, broken)
+            ctx.keyspace.dirty += given
+            if ctx.effects.enabled:
+                record_delivery(ctx, key, group, consumer, first, keep, retry)
+    return found
 
 
 cdef int record_delivery(Context ctx, bytes key, Group group, bytes consumer, EntryId first,
@@ -313,29 +331,66 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
     taken = group.take_due(ctx.now_ms, limit, with_zero)
     again = []
     dropped = []
+    # The reply first, then the effect, then the change: what runs out of memory has done nothing.
     for ms, seq in taken:
-        record = group.find(ms, seq, &at)
         if not stream.find(ms, seq, &view, &entry):
-            out.put_raw(b"_\r\n" if resp == 3 else b"$-1\r\n", 3 if resp == 3 else 5)
+            put_nil(out, resp)
             dropped.append((ms, seq))
             continue
         encode_entry(out, &view, &entry, &id_text)
-        group.redeliver(record, &at, ctx.now_ms, policy, change)
         again.append((ms, seq))
-    group.release_taken(taken)
-    ctx.keyspace.dirty += len(taken)
     if again and ctx.effects.enabled:
         ctx.effects.record(
             ctx.db.index, b"REDELIVER", key, group.name, ctx.now_ms,
             retry.retry_ms if change else b"-", retry.expire_ms if change else b"-",
             *[bytes(make_id(ms, seq, False)) for ms, seq in again])
+    ctx.keyspace.dirty += len(taken)
     for ms, seq in again:
+        record = group.find(ms, seq, &at)
+        group.redeliver(record, &at, ctx.now_ms, policy, change)
         # A shorter expire-ms than has already passed: delivered this once more, then dropped.
         record = group.find(ms, seq, &at)
         if group.expires_ms(record) <= ctx.now_ms:
             dropped.append((ms, seq))
-    for ms, seq in dropped:
-        group.acknowledge(ms, seq)
     if dropped:
         record_ids(ctx, b"ACK", key, group.name, dropped)
+    for ms, seq in dropped:
+        group.acknowledge(ms, seq)
     return len(taken)
+
+
+# ---------------------------------------------------------------- acknowledging
+
+cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
+    """TACK and XACK: how many of the ids were pending."""
+    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef bytes key
+    cdef bytes name
+    cdef Group group
+    cdef EntryId found
+    cdef Py_ssize_t i
+    cdef list gone
+    cdef int64_t removed = 0
+    if stream is None:
+        return 0
+    key = ctx.db.key_of(&args.items[1])
+    name = args.items[2].ptr[:args.items[2].size]
+    group = live_group(ctx, key, stream, name)
+    if group is None:
+        return 0
+    args.pos = 3
+    while args.pos < args.count:
+        args.take_id(&found, dot_allowed, 0)
+    gone = []
+    for i in range(3, args.count):
+        parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &found)
+        if group.acknowledge(found.ms, found.seq):
+            removed += 1
+            if ctx.effects.enabled:
+                gone.append(bytes(make_id(found.ms, found.seq, False)))
+    if removed:
+        ctx.keyspace.dirty += removed
+        if ctx.effects.enabled:
+            ctx.effects.record(ctx.db.index, b"ACK", key, name, *gone)
+    used(ctx, key, group)
+    return removed

@@ -1,20 +1,12 @@
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 
-from millstream.commands.arguments cimport Args
-from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
+from millstream.commands.delivery cimport Retry
 from millstream.commands.replies cimport BlockedRead
-from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, Id
+from millstream.encoding cimport Output
+from millstream.ids cimport EntryId
 from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
-from millstream.commands.delivery cimport Retry
-
-cdef int64_t take_timeout_ms(Args args) except? -1
-cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
-cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                     Py_ssize_t count, bint dotted)
-cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
 
 
 cdef class PlainRead(BlockedRead):

@@ -6,21 +6,22 @@ error texts included. What they share with the X* commands (appending, evicting,
 has one implementation: a stream made by TAPPEND is a Redis stream.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.arguments cimport Args, same_word
+from millstream.commands.appending cimport append_entry, evict_to, stream_to_append
+from millstream.commands.arguments cimport Args, same_word, take_timeout_ms
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
-    Retry, give_due, give_new, group_has_gap, live_group, new_group, stream_to_write, used,
+    Retry, acknowledge, give_due, give_new, group_has_gap, live_group, new_group, stream_to_write,
+    used,
 )
 from millstream.commands.ranges cimport (
-    EntryRange, length_room, make_range, put_info, put_length_here, put_nil, step_up, take_end,
+    EntryRange, length_room, make_range, put_info, put_length_here, take_end, take_limit,
     take_start,
 )
-from millstream.commands.replies cimport BlockedRead, Raw, make_raw
-from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, Id, id_less, make_id, parse_id
-from millstream.storage.block cimport payload_of
+from millstream.commands.replies cimport BlockedRead, make_raw
+from millstream.encoding cimport Output, Slice, put_nil
+from millstream.ids cimport EntryId, id_less, parse_id, step_up
 from millstream.storage.group cimport Group
 from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
@@ -29,63 +30,11 @@ from millstream.commands.registry import command
 from millstream.commands.replies import NULL_ARRAY, Wait
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
 
-cdef uint64_t MAX = 0xffffffffffffffffULL
 # When a retry that fell due while writes are refused is tried again.
 cdef uint64_t REFUSED_AGAIN_MS = 1000
 
-# So that a deadline, now and the time-out together, is a signed 64-bit number.
-cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
-TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
-TIMEOUT_NEGATIVE = "ERR timeout is negative"
-
 
 # ---------------------------------------------------------------- append and evict
-
-cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
-    """The stream an entry of these words goes to, made when there is none."""
-    cdef Stream stream = ctx.db.writable_at(key)
-    if stream is None:
-        payload_of(items, count)
-        stream = stream_to_write(ctx, key.ptr[:key.size])
-    return stream
-
-
-cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                     Py_ssize_t count, bint dotted):
-    """Append one entry, record it, mark its key ready; returns its id."""
-    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
-                  ctx.keyspace.node_bytes)
-    ctx.keyspace.dirty += 1
-    if ctx.effects.enabled:
-        ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
-                           count)
-    ctx.db.mark_ready_at(key)
-    return make_id(entry_id.ms, entry_id.seq, dotted)
-
-
-cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
-                       boundary) except? 0xffffffffffffffff:
-    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many."""
-    cdef uint64_t evicted
-    if boundary is None:
-        return 0
-    if boundary == "all":
-        evicted = stream.evict_all()
-        if evicted and ctx.effects.enabled:
-            ctx.effects.record(ctx.db.index, b"EVICT", key, b"+")
-    else:
-        evicted = stream.evict_before(boundary[0], boundary[1])
-        if evicted and ctx.effects.enabled:
-            ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
-    ctx.keyspace.dirty += evicted
-    return evicted
-
-
-def evict_stream(Context ctx not None, bytes key not None, Stream stream not None,
-                 boundary) -> int:
-    """`evict_to` for handlers in Python; the stream was taken for writing."""
-    return evict_to(ctx, key, stream, boundary)
-
 
 @command(
     "TAPPEND", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
@@ -164,15 +113,10 @@ def tappev(Context ctx not None, Args args not None):
 def trange(Context ctx not None, Args args not None):
     cdef EntryRange reply = make_range(None, True, MAX)
     cdef Stream stream
-    cdef int64_t limit
     args.pos = 2
     take_start(args, &reply.start, True)
     take_end(args, &reply.end, True)
-    while args.pos < args.count:
-        if not args.next_is(b"COUNT", 5):
-            raise CommandError(SYNTAX)
-        limit = args.take_int()
-        reply.limit = 0 if limit < 0 else limit
+    take_limit(args, &reply.limit)
     stream = ctx.db.stream_at(&args.items[1])
     if stream is None or reply.limit == 0:
         return []
@@ -181,21 +125,6 @@ def trange(Context ctx not None, Args args not None):
 
 
 # ---------------------------------------------------------------- reads
-
-cdef int64_t take_timeout_ms(Args args) except? -1:
-    """BLOCK's milliseconds."""
-    cdef int64_t timeout_ms
-    try:
-        timeout_ms = args.take_int()
-    except CommandError as error:
-        raise CommandError(
-            TIMEOUT_NOT_INTEGER if error.message == NOT_INTEGER else error.message) from None
-    if timeout_ms < 0:
-        raise CommandError(TIMEOUT_NEGATIVE)
-    if timeout_ms > TIMEOUT_MAX_MS:
-        raise CommandError("ERR timeout is out of range")
-    return timeout_ms
-
 
 cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
     cdef int64_t value = args.take_int()
@@ -386,9 +315,9 @@ cdef class GroupRead(BlockedRead):
         elif self.from_end and not self.waiting:
             offset.ms = stream.last_ms
             offset.seq = stream.last_seq
-        if self.waiting and ctx.shared is not None:
+        if self.waiting and ctx.remade is not None:
             # For the XREADGROUPs behind us in the queue, whose group is gone all the same.
-            ctx.shared[b"remade", self.db_index, self.key, self.group] = b""
+            ctx.remade.add((self.db_index, self.key, self.group))
         return new_group(ctx, self.key, stream, self.group, offset.ms, offset.seq,
                          0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
 
@@ -396,8 +325,6 @@ cdef class GroupRead(BlockedRead):
         """Redeliveries that are due and new entries, or None when there is neither."""
         cdef Output out
         cdef Py_ssize_t room
-        cdef uint64_t made
-        cdef uint64_t given
         cdef uint64_t lead = 0
         cdef bint due
         cdef bint newer
@@ -496,38 +423,3 @@ cdef class GroupRead(BlockedRead):
 )
 def tack(Context ctx not None, Args args not None):
     return acknowledge(ctx, args, True)
-
-
-def acknowledge(Context ctx not None, Args args not None, bint dot_allowed):
-    """TACK and XACK: how many of the ids were pending."""
-    cdef Stream stream = ctx.db.writable_at(&args.items[1])
-    cdef bytes key
-    cdef bytes name
-    cdef Group group
-    cdef EntryId found
-    cdef Py_ssize_t i
-    cdef list gone
-    cdef int64_t removed = 0
-    if stream is None:
-        return 0
-    key = ctx.db.key_of(&args.items[1])
-    name = args.items[2].ptr[:args.items[2].size]
-    group = live_group(ctx, key, stream, name)
-    if group is None:
-        return 0
-    args.pos = 3
-    while args.pos < args.count:
-        args.take_id(&found, dot_allowed, 0)
-    gone = []
-    for i in range(3, args.count):
-        parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &found)
-        if group.acknowledge(found.ms, found.seq):
-            removed += 1
-            if ctx.effects.enabled:
-                gone.append(bytes(make_id(found.ms, found.seq, False)))
-    if removed:
-        ctx.keyspace.dirty += removed
-        if ctx.effects.enabled:
-            ctx.effects.record(ctx.db.index, b"ACK", key, name, *gone)
-    used(ctx, key, group)
-    return removed

@@ -1,8 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
-from millstream.storage.group cimport Group
-from millstream.storage.stream cimport Stream
 
 
 cdef class Effects:
@@ -17,7 +15,3 @@ cdef class Effects:
     cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1
     cdef int put_number(self, uint64_t number) except -1
     cdef bytes take(self)
-
-
-cdef int move_group(Stream stream, Group group, uint64_t ms, uint64_t seq,
-                    int64_t entries_read) except -1

@@ -9,18 +9,15 @@ replicas. An effect names a database once (`SELECT n`); each frame starts at dat
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
-from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from millstream.commands.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, format_id, format_u64, parse_id, parse_u64
+from millstream.ids cimport EntryId, format_u64, parse_id
 from millstream.storage.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
 from millstream.storage.keyspace cimport Database, Keyspace
 from millstream.storage.stream cimport Stream, Walk
 
-from millstream.commands.arguments import OwnedArgs
-
-cdef uint64_t MAX = 0xffffffffffffffffULL
+from millstream.errors import CommandError
 
 APPLY = {}
 
@@ -175,12 +172,15 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
                     raise ValueError(f"database {db} does not exist; `databases` is lower now")
                 continue
             else:
-                APPLY[args[0]](keyspace, db, args.rest())
+                function = APPLY.get(args[0])
+                if function is None:
+                    raise ValueError(f"effect {args[0]!r} is not known to this version")
+                function(keyspace, db, args.rest())
             applied += 1
-    except KeyError:
-        raise EffectError(here - start, f"effect {args[0]!r} is not known to this version") from None
-    except Exception as error:
+    except (ValueError, CommandError) as error:
         raise EffectError(here - start, str(error)) from error
+    except Exception as error:
+        raise EffectError(here - start, f"{type(error).__name__}: {error}") from error
     return applied
 
 
@@ -268,25 +268,12 @@ def apply_group_ttl(Keyspace keyspace, int db, list words):
     keyspace.schedule(db, words[0], group)
 
 
-cdef int move_group(Stream stream, Group group, uint64_t ms, uint64_t seq,
-                    int64_t entries_read) except -1:
-    """Let a group go on behind ms-seq. As when it is made: evictions before now are no gap for a
-    reader that begins at 0."""
-    group.offset_ms = ms
-    group.offset_seq = seq
-    group.entries_read = entries_read
-    if ms == 0 and seq == 0:
-        group.gap_floor_ms = stream.max_evicted_ms
-        group.gap_floor_seq = stream.max_evicted_seq
-    return 0
-
-
 @effect(b"GROUPSETID")
 def apply_group_setid(Keyspace keyspace, int db, list words):
     """GROUPSETID key name id entries-read."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
     ms, seq = id_of(words[2])
-    move_group(stream_of(keyspace, db, words[0]), group_of(keyspace, db, words[0], words[1]),
-               ms, seq, int(words[3]))
+    stream.move_group(group_of(keyspace, db, words[0], words[1]), ms, seq, int(words[3]))
 
 
 @effect(b"GROUPDROP")

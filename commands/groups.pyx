@@ -6,32 +6,29 @@ has what both dialects do to a group, and blocked readers of both wait in one qu
 ownership: XREADGROUP delivers to a named consumer, and such entries are never retried by a timer.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.arguments cimport Args
+from millstream.commands.arguments cimport Args, take_timeout_ms
 from millstream.commands.context cimport Context
-from millstream.commands.delivery cimport give_new, live_group, new_group, stream_to_write, used
-from millstream.commands.draft cimport take_timeout_ms
-from millstream.commands.effects cimport move_group
+from millstream.commands.delivery cimport (
+    acknowledge, give_new, live_group, new_group, stream_to_write, used,
+)
 from millstream.commands.ranges cimport (
-    length_room, put_length_here, step_up, take_end, take_start,
+    length_room, put_length_here, take_end, take_start,
 )
 from millstream.commands.replies cimport BlockedRead, make_raw
-from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, id_less, make_id, parse_id
+from millstream.encoding cimport Output, Slice, put_null_array
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
 from millstream.storage.group cimport Chunk, Consumer, Group, Pending, PendingAt
 from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.containers import container
-from millstream.commands.draft import acknowledge
 from millstream.commands.registry import command
 from millstream.commands.replies import NULL_ARRAY, OK, Wait
-from millstream.errors import INVALID_ID, SYNTAX, CommandError
+from millstream.errors import INVALID_ID, SYNTAX, CommandError, shown
 
-cdef uint64_t MAX = 0xffffffffffffffffULL
-cdef int64_t TIME_MAX = 0x7fffffffffffffffLL
 
 KEY_NEEDED = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
@@ -46,11 +43,6 @@ MEANINGLESS = (
     "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of "
     "this consumer by specifying a proper ID, or use the > ID to get new messages. The {0} ID "
     "would just return an empty result set.")
-
-
-def shown(bytes word not None) -> str:
-    """A client's word inside an error."""
-    return word.decode("utf-8", "surrogateescape")
 
 
 # ---------------------------------------------------------------- XGROUP
@@ -164,7 +156,7 @@ def xgroup_setid(Context ctx not None, Args args not None):
         offset.ms = offset.seq = 0 if word.ptr[0] == c'-' else MAX
     else:
         group_start(word, stream, &offset)
-    move_group(stream, group, offset.ms, offset.seq, entries_read)
+    stream.move_group(group, offset.ms, offset.seq, entries_read)
     ctx.keyspace.dirty += 1
     ctx.effects.record(ctx.db.index, b"GROUPSETID", args[2], group.name,
                        bytes(make_id(offset.ms, offset.seq, False)), b"%d" % entries_read)
@@ -305,7 +297,6 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     """The read when it comes: each stream, its group and its id are checked in turn, and only then
     is anything delivered."""
     cdef Py_ssize_t i
-    cdef Slice* word
     cdef list opened = []
     cdef list behind = []
     cdef bytes key
@@ -413,7 +404,7 @@ cdef class ConsumerRead(BlockedRead):
         ctx.db = <Database>ctx.keyspace.databases[self.db_index]
         opened = []
         for _, key in self.keys:
-            if ctx.shared is not None and (b"remade", self.db_index, key, self.group) in ctx.shared:
+            if ctx.remade is not None and (self.db_index, key, self.group) in ctx.remade:
                 # A waiting TREAD was tried before us and made the group anew: ours is gone.
                 ctx.db.stream(key)
                 raise no_group(key, self.group)
@@ -491,10 +482,7 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
             else:
                 out.put_raw(b"*2\r\n", 4)
                 out.put_id(record.ms, record.seq, False)
-                if ctx.session.resp == 3:
-                    out.put_raw(b"_\r\n", 3)
-                else:
-                    out.put_raw(b"*-1\r\n", 5)
+                put_null_array(out, ctx.session.resp)
             made += 1
         record = group.after(&at)
     for ms, seq in again:

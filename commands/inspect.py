@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.containers import container
 from millstream.commands.delivery import find_live_group, group_lag
 from millstream.commands.registry import command
-from millstream.errors import NO_SUCH_KEY, CommandError
+from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields:
     key = args.take()
     stream = _stream(ctx, key)
     if args.remaining:
-        word = args[1].decode("utf-8", "surrogateescape")
         raise CommandError(
-            f"ERR unknown subcommand or wrong number of arguments for '{word}'. Try XINFO HELP."
+            f"ERR unknown subcommand or wrong number of arguments for '{shown(args[1])}'. "
+            "Try XINFO HELP."
         )
     return {
         b"length": len(stream),
@@ -101,8 +101,9 @@ def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
     key, name = args.take(), args.take()
     group = find_live_group(ctx, key, _stream(ctx, key), name)
     if group is None:
-        shown = [word.decode("utf-8", "surrogateescape") for word in (name, key)]
-        raise CommandError("NOGROUP No such consumer group '{}' for key name '{}'".format(*shown))
+        raise CommandError(
+            f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
+        )
     return [_consumer_fields(ctx, consumer) for _, consumer in sorted(group.consumers.items())]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.commands.containers import container
 from millstream.commands.glob import matcher
 from millstream.commands.registry import COMMANDS, Command, command
-from millstream.commands.replies import NULL_ARRAY, Simple
+from millstream.commands.replies import Simple
 from millstream.commands.syntax import Argument, parse_syntax
 from millstream.errors import SYNTAX, CommandError
 
@@ -149,7 +149,7 @@ def command_info(ctx: Context, args: Args) -> object:
     if not args.remaining:
         return [details(row) for row in COMMANDS.values()]
     rows = [find(name) for name in args.rest()]
-    return [NULL_ARRAY if row is None else details(row) for row in rows]
+    return [None if row is None else details(row) for row in rows]
 
 
 @command(

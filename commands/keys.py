@@ -50,10 +50,8 @@ def type_name(db: Database, key: bytes) -> bytes:
 
 
 def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
-    """Delete, record and announce; the number of keys that were there."""
+    """Delete and record; the number of keys that were there."""
     gone = [key for key in keys if ctx.db.delete(key)]
-    for key in gone:
-        ctx.keyspace.mark_ready(ctx.db.index, key)
     if gone:
         ctx.keyspace.dirty += len(gone)
         ctx.effects.record(ctx.db.index, b"DEL", *gone)
@@ -88,7 +86,8 @@ def del_(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def unlink(ctx: Context, args: Args) -> object:
-    """The same as DEL: freeing a stream is freeing its blocks, which is quick."""
+    """The same as DEL, which frees the value at once: a stream takes time in proportion to its
+    blocks."""
     return delete_keys(ctx, args.rest())
 
 
@@ -133,7 +132,8 @@ def type_(ctx: Context, args: Args) -> object:
     categories=("keyspace", "dangerous"),
 )
 def keys(ctx: Context, args: Args) -> object:
-    r"""`*` any text, `?` any byte, `[a-z]` and `[^x]` sets, `\` takes the next byte as it is."""
+    r"""`*` any text, `?` any byte, `[a-z]` and `[^x]` sets, `\` takes the next byte as it is. A
+    pattern with any of these may have at most 1,024 bytes."""
     return list(filter(matcher(args.take()), ctx.db.keys()))
 
 
@@ -200,8 +200,6 @@ def _flush(ctx: Context, args: Args, databases: list[Database]) -> None:
         args.option(b"SYNC")
     args.finish()
     for db in databases:
-        for key in [key for key in db.waiting if db.get(key) is not None]:
-            ctx.keyspace.mark_ready(db.index, key)
         ctx.keyspace.dirty += db.clear()
 
 

@@ -18,6 +18,7 @@ cdef class EntryRange(Encodable):
     cdef bint with_gap
     cdef Sliced remainder
 
+    cdef uint64_t count(self) noexcept
     cdef int put_lead(self, Output out, int resp) except -1
     cdef Sliced rest_behind(self, EntryId* last, uint64_t left)
     cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1
@@ -25,12 +26,18 @@ cdef class EntryRange(Encodable):
                                 EntryId* last) except -1
 
 
+cdef enum:
+    SLICE_BYTES = 262144
+
+
+cdef class SlicedChain(Sliced):
+    cdef list parts
+
+
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
-cdef bint step_up(EntryId* entry_id) noexcept
-cdef bint step_down(EntryId* entry_id) noexcept
+cdef int take_limit(Args args, uint64_t* limit) except -1
 cdef int put_info(Output out, Stream stream, int resp) except -1
-cdef int put_nil(Output out, int resp) except -1
 cdef int put_length_here(Output out, Py_ssize_t at, Py_ssize_t room, uint64_t length) except -1
 cdef Py_ssize_t length_room(uint64_t most) noexcept

@@ -8,50 +8,24 @@ slices: the blocks that hold the rest are kept as they are (they never change) a
 client has taken what it was sent.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.replies cimport Encodable, Sliced
-from millstream.encoding cimport Output, Slice, write_head
-from millstream.ids cimport EntryId, id_less, parse_id
+from millstream.encoding cimport Output, Slice, put_nil, write_head
+from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
 from millstream.storage.block cimport (
     Block, IdText, View, encode_backward, encode_forward,
 )
 from millstream.storage.stream cimport Stream
 
-from millstream.errors import INVALID_ID, CommandError
+from millstream.errors import INVALID_ID, SYNTAX, CommandError
 
 cdef enum:
-    SLICE_BYTES = 262144
     # Below this many entries the count is not worth a look beforehand.
     COUNTED_ENTRIES = 256
 
-cdef uint64_t MAX = 0xffffffffffffffffULL
-
-
-cdef bint step_up(EntryId* entry_id) noexcept:
-    """The id right above; False when there is none."""
-    if entry_id.seq < MAX:
-        entry_id.seq += 1
-    elif entry_id.ms < MAX:
-        entry_id.ms += 1
-        entry_id.seq = 0
-    else:
-        return False
-    return True
-
-
-cdef bint step_down(EntryId* entry_id) noexcept:
-    """The id right below; False when there is none."""
-    if entry_id.seq > 0:
-        entry_id.seq -= 1
-    elif entry_id.ms > 0:
-        entry_id.ms -= 1
-        entry_id.seq = MAX
-    else:
-        return False
-    return True
 
 
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1:
@@ -88,9 +62,15 @@ cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1:
     return 0
 
 
-cdef int put_nil(Output out, int resp) except -1:
-    """A nil element."""
-    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
+cdef int take_limit(Args args, uint64_t* limit) except -1:
+    """What may stand behind a range's two ids: COUNT n, where a number below 0 is 0."""
+    cdef int64_t count
+    while args.pos < args.count:
+        if not args.next_is(b"COUNT", 5):
+            raise CommandError(SYNTAX)
+        count = args.take_int()
+        limit[0] = 0 if count < 0 else count
+    return 0
 
 
 cdef int put_info(Output out, Stream stream, int resp) except -1:
@@ -176,12 +156,15 @@ cdef class EntryRange(Encodable):
             put_nil(out, resp)
         return 0
 
+    cdef uint64_t count(self) noexcept:
+        return min(self.limit, self.stream.count_between(
+            self.start.ms, self.start.seq, self.end.ms, self.end.seq))
+
     cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1:
         """Count first, then encode one slice and keep the blocks of the rest."""
         cdef EntryId last
         cdef uint64_t made
-        cdef uint64_t count = min(self.limit, self.stream.count_between(
-            self.start.ms, self.start.seq, self.end.ms, self.end.seq))
+        cdef uint64_t count = self.count()
         out.put_head(c'*', lead + count)
         self.put_lead(out, resp)
         if count == 0:
@@ -202,13 +185,14 @@ cdef class EntryRange(Encodable):
             self.dotted, full_size, last)
 
     cdef Sliced rest_behind(self, EntryId* last, uint64_t left):
+        """`left` entries behind this one; all from the start on when it is NULL."""
         cdef SlicedRange rest = SlicedRange.__new__(SlicedRange)
         rest.start = self.start
         rest.end = self.end
-        if self.reverse:
+        if last != NULL and self.reverse:
             rest.end = last[0]
             step_down(&rest.end)
-        else:
+        elif last != NULL:
             rest.start = last[0]
             step_up(&rest.start)
         if id_less(rest.start.ms, rest.start.seq, self.stream.head_ms, self.stream.head_seq):
@@ -225,6 +209,29 @@ cdef class EntryRange(Encodable):
 
     cdef Sliced rest(self):
         return self.remainder
+
+
+cdef class SlicedChain(Sliced):
+    """Replies one behind the other: bytes, and what goes out in slices itself."""
+
+    def __init__(self, list parts):
+        self.parts = parts
+        self.parts.reverse()  # the next one is the last in the list
+
+    def next_slice(self) -> bytes:
+        cdef list pieces = []
+        cdef Py_ssize_t size = 0
+        while self.parts and size < SLICE_BYTES:
+            part = self.parts.pop()
+            if isinstance(part, bytes):
+                piece = part
+            else:
+                piece = (<Sliced>part).next_slice()
+                if piece:
+                    self.parts.append(part)
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
 
 
 cdef class SlicedRange(Sliced):

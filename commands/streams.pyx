@@ -5,26 +5,26 @@ Semantics and error words are Redis 8.6's. They take the same road as the draft'
 their parts: an XADD is a TAPPEND with more options and another way to print the id.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.arguments cimport Args
+from millstream.commands.appending cimport append_entry, evict_to, stream_to_append
+from millstream.commands.arguments cimport Args, take_timeout_ms
 from millstream.commands.context cimport Context
-from millstream.commands.draft cimport append_entry, evict_to, stream_to_append
-from millstream.commands.draft cimport take_timeout_ms
 from millstream.commands.ranges cimport (
-    EntryRange, make_range, step_down, step_up, take_end, take_start,
+    SLICE_BYTES, EntryRange, SlicedChain, make_range, take_end, take_limit, take_start,
 )
 from millstream.commands.replies cimport BlockedRead, Encodable, Sliced
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, parse_u64
+from millstream.ids cimport (
+    EntryId, id_less, make_id, parse_id, parse_u64, step_down, step_up,
+)
 from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.registry import command
 from millstream.commands.replies import NULL_ARRAY, Wait
-from millstream.errors import INVALID_ID, SYNTAX, CommandError, wrong_arity
+from millstream.errors import EXHAUSTED, INVALID_ID, SYNTAX, CommandError, wrong_arity
 
-cdef uint64_t MAX = 0xffffffffffffffffULL
 # Redis trims at most this many nodes' entries with `~` and no LIMIT.
 cdef uint64_t DEFAULT_LIMIT_NODES = 100
 
@@ -105,27 +105,32 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream,
 
 # ---------------------------------------------------------------- XADD
 
-cdef int wanted_id(Context ctx, Slice* word, Stream stream, EntryId* out) except -1:
-    """The id XADD's argument asks for: `*`, `ms-*`, `ms-seq` or `ms`, above the stream's last."""
-    cdef uint64_t last_ms = 0 if stream is None else stream.last_ms
-    cdef uint64_t last_seq = 0 if stream is None else stream.last_seq
+cdef bint read_id(Slice* word, EntryId* out) except -1:
+    """Read XADD's id where it is no `*`: `ms-seq`, `ms`, or `ms-*`; True for the latter, which
+    leaves the sequence number to the stream."""
     if word.size > 2 and word.ptr[word.size - 1] == c'*' and word.ptr[word.size - 2] == c'-':
         if parse_u64(word.ptr, word.size - 2, &out.ms) < 0:
             raise CommandError(INVALID_ID)
-        out.seq = 0
-        if out.ms == last_ms and stream is not None:
-            if last_seq == MAX:
-                raise CommandError(ID_TOO_LOW)
-            out.seq = last_seq + 1
-        elif out.ms == 0:
-            out.seq = 1
-    elif parse_id(word.ptr, word.size, False, 0, out) < 0:
+        return True
+    if parse_id(word.ptr, word.size, False, 0, out) < 0:
         raise CommandError(INVALID_ID)
     if out.ms == 0 and out.seq == 0:
         raise CommandError(ID_ZERO)
+    return False
+
+
+cdef int complete_id(Stream stream, EntryId* out, bint any_seq) except -1:
+    """Choose the sequence number where any will do; the id must be above the stream's last."""
+    cdef uint64_t last_ms = 0 if stream is None else stream.last_ms
+    cdef uint64_t last_seq = 0 if stream is None else stream.last_seq
+    if any_seq and out.ms == last_ms and stream is not None:
+        if last_seq == MAX:
+            raise CommandError(ID_TOO_LOW)
+        out.seq = last_seq + 1
+    elif any_seq:
+        out.seq = 1 if out.ms == 0 else 0
     if last_ms == MAX and last_seq == MAX:
-        raise CommandError(
-            "ERR The stream has exhausted the last possible ID, unable to add more items")
+        raise CommandError(EXHAUSTED)
     if not id_less(last_ms, last_seq, out.ms, out.seq):
         raise CommandError(ID_TOO_LOW)
     return 0
@@ -145,6 +150,7 @@ def xadd(Context ctx not None, Args args not None):
     cdef Slice* word
     cdef Slice* items
     cdef bint make = True
+    cdef bint any_seq = False
     cdef Py_ssize_t count
     trim.by_length = trim.by_id = trim.approximate = trim.limited = False
     trim.limit = trim.keep = 0
@@ -167,7 +173,7 @@ def xadd(Context ctx not None, Args args not None):
     check_trim(&trim)
     if not (word.size == 1 and word.ptr[0] == c'*'):
         # A malformed id is told before a wrong number of words, as Redis does.
-        check_id_text(word)
+        any_seq = read_id(word, &entry_id)
     if count < 2 or count & 1:
         raise wrong_arity("xadd")
     stream = ctx.db.writable_at(&args.items[1])
@@ -177,25 +183,12 @@ def xadd(Context ctx not None, Args args not None):
         stream = stream_to_append(ctx, &args.items[1], items, count)
         stream.next_id(ctx.now_ms, &entry_id)
     else:
-        wanted_id(ctx, word, stream, &entry_id)
+        complete_id(stream, &entry_id, any_seq)
         stream = stream_to_append(ctx, &args.items[1], items, count)
     reply = append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
     if trim.by_length or trim.by_id:
         trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
     return reply
-
-
-cdef int check_id_text(Slice* word) except -1:
-    cdef EntryId found
-    if word.size > 2 and word.ptr[word.size - 1] == c'*' and word.ptr[word.size - 2] == c'-':
-        if parse_u64(word.ptr, word.size - 2, &found.ms) < 0:
-            raise CommandError(INVALID_ID)
-        return 0
-    if parse_id(word.ptr, word.size, False, 0, &found) < 0:
-        raise CommandError(INVALID_ID)
-    if found.ms == 0 and found.seq == 0:
-        raise CommandError(ID_ZERO)
-    return 0
 
 
 @command(
@@ -237,7 +230,6 @@ cdef take_range(Context ctx, Args args, bint reverse):
     """XRANGE and XREVRANGE."""
     cdef EntryRange reply = make_range(None, False, MAX)
     cdef Stream stream
-    cdef int64_t limit
     args.pos = 2
     if reverse:
         take_end(args, &reply.end, False)
@@ -245,11 +237,7 @@ cdef take_range(Context ctx, Args args, bint reverse):
     else:
         take_start(args, &reply.start, False)
         take_end(args, &reply.end, False)
-    while args.pos < args.count:
-        if not args.next_is(b"COUNT", 5):
-            raise CommandError(SYNTAX)
-        limit = args.take_int()
-        reply.limit = 0 if limit < 0 else limit
+    take_limit(args, &reply.limit)
     stream = ctx.db.stream_at(&args.items[1])
     if stream is None:
         return []
@@ -407,30 +395,51 @@ cdef class StreamsRead(BlockedRead):
 
 
 cdef class StreamReplies(Encodable):
-    """XREAD's reply: each stream's key and entries, a map in RESP3. Only the last stream's entries
-    may go out in slices."""
+    """XREAD's reply: each stream's key and entries, a map in RESP3. Once there is enough for a
+    slice, the blocks of the rest are kept and encoded when the client has taken it."""
 
     cdef list ranges
+    cdef list later
 
     def __init__(self, list ranges):
         self.ranges = ranges
 
     cdef int encode(self, Output out, int resp) except -1:
         cdef EntryRange entries
-        cdef Sliced rest = None
+        cdef Py_ssize_t full_size = out.size + SLICE_BYTES
+        self.later = []
         out.put_head(c'%' if resp == 3 else c'*', len(self.ranges))
         for key, entries in self.ranges:
-            while rest is not None:
-                piece = rest.next_slice()
-                out.put(piece)
-                if not piece:
-                    rest = None
-            if resp != 3:
-                out.put_raw(b"*2\r\n", 4)
-            out.put_bulk_bytes(key)
+            if self.later or out.size >= full_size:
+                self.put_off(key, entries, resp)
+                continue
+            put_key(out, key, resp)
             entries.encode(out, resp)
-            rest = entries.rest()
+            if entries.rest() is not None:
+                self.later.append(entries.rest())
+        return 0
+
+    cdef int put_off(self, bytes key, EntryRange entries, int resp) except -1:
+        """Keep a stream's blocks; the head of its reply is small and made now."""
+        cdef Output head = Output()
+        cdef EntryId last
+        cdef uint64_t count = entries.count()
+        put_key(head, key, resp)
+        head.put_head(c'*', count)
+        self.later.append(head.take_bytes())
+        # Of a read of few entries from a long stream only the blocks that hold them are kept.
+        if entries.stream.nth(
+                entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
+            entries.end = last
+        self.later.append(entries.rest_behind(NULL, count))
         return 0
 
     cdef Sliced rest(self):
-        return (<EntryRange>self.ranges[len(self.ranges) - 1][1]).rest()
+        return SlicedChain(self.later) if self.later else None
+
+
+cdef int put_key(Output out, bytes key, int resp) except -1:
+    """What stands before a stream's entries."""
+    if resp != 3:
+        out.put_raw(b"*2\r\n", 4)
+    return out.put_bulk_bytes(key)

@@ -35,7 +35,6 @@ def store(ctx: Context, key: bytes, value: bytes) -> None:
     """Put a string under a key, whatever was there, and record it."""
     ctx.db.set(key, value)
     ctx.keyspace.dirty += 1
-    ctx.keyspace.mark_ready(ctx.db.index, key)  # readers blocked on a stream that is no more
     ctx.effects.record(ctx.db.index, b"SET", key, value)
 
 

@@ -3,8 +3,9 @@
     scripts/command_docs.py           write docs/commands/ and the table in docs/configuration.md
     scripts/command_docs.py --check   exit code 1 when they are not as they would be
 
-A command's page comes from its row in the registry and the docstring of its handler. In
-docs/configuration.md only the part between the two marks is written; the rest is by hand.
+A command's page comes from its row in the registry and the docstring of its handler. What takes
+more words is written by hand into the page itself, between the two marks of DETAILS, and is kept.
+In docs/configuration.md only the part between the two marks is written; the rest is by hand.
 """
 
 import inspect
@@ -20,6 +21,7 @@ from millstream.server.config import DIRECTIVES, REQUIRED_BY_TOOLS, Config, Dire
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"
 WRITTEN = "<!-- Written by scripts/command_docs.py from the command table: change the handler. -->"
+DETAILS = "<!-- by hand: begin -->", "<!-- by hand: end -->"
 GROUPS = {
     "stream": "Streams",
     "generic": "Keys",
@@ -64,20 +66,33 @@ def facts(row: Command) -> list[str]:
     ]
 
 
-def section(row: Command, level: int) -> str:
+def details(path: Path) -> str:
+    """The part of a command's page that is written by hand, its marks included; "" if none."""
+    begin, end = DETAILS
+    text = path.read_text() if path.exists() else ""
+    if begin not in text and end not in text:
+        return ""
+    if [text.count(begin), text.count(end)] != [1, 1] or text.index(end) < text.index(begin):
+        raise ValueError(f"{path.name}: the part by hand stands between {begin} and {end}, once")
+    return text[text.index(begin) : text.index(end)] + end
+
+
+def section(row: Command, level: int, by_hand: str = "") -> str:
     usage = f"{title(row)} {row.syntax}".rstrip()
     parts = [f"{'#' * level} {title(row)}", f"```\n{usage}\n```", row.summary]
     text = description(row)
     if text:
         parts.append(text)
+    if by_hand:
+        parts.append(by_hand)
     parts.append("\n".join(["| | |", "|---|---|", *facts(row)]))
     return "\n\n".join(parts)
 
 
-def page(row: Command) -> str:
+def page(row: Command, by_hand: str = "") -> str:
     """A command with its subcommands, HELP left out."""
     subs = [sub for name, sub in sorted(row.subcommands.items()) if name != b"help"]
-    parts = [section(row, 1), *(section(sub, 2) for sub in subs)]
+    parts = [section(row, 1, by_hand), *(section(sub, 2) for sub in subs)]
     return WRITTEN + "\n\n" + "\n\n".join(parts) + "\n"
 
 
@@ -101,7 +116,8 @@ def index() -> str:
 def command_pages() -> dict[Path, str]:
     """Every file of docs/commands and its text."""
     load_table()
-    pages = {DOCS / "commands" / file_name(row): page(row) for row in COMMANDS.values()}
+    paths = {DOCS / "commands" / file_name(row): row for row in COMMANDS.values()}
+    pages = {path: page(row, details(path)) for path, row in paths.items()}
     return {**pages, DOCS / "commands" / "README.md": index()}
 
 

@@ -23,9 +23,14 @@ def pip(*arguments: str) -> None:
     subprocess.run([*command, *arguments], cwd=ROOT, check=True)
 
 
+def say(what: str) -> None:
+    print(what, flush=True)
+
+
 def install_package(build_requirements: list[str]) -> None:
+    say("Fetching the compiler's Python packages")
     pip(*build_requirements)
-    print("Installing millstream; the first time compiles every module", flush=True)
+    say("Installing millstream and compiling its modules: one to two minutes, silently")
     os.environ["DIST_EXTRA_CONFIG"] = str(ROOT / "scripts" / "parallel.cfg")
     pip("--no-build-isolation", "--editable", ".")
 

@@ -2,8 +2,9 @@
 # Finds what the machine itself must have, and prints the Python to use.
 #
 #   scripts/need.sh build   a Python >= 3.11 that can make a virtualenv and compile, and a C compiler
-#   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them; and
-#                           strace, by which a test sees that no reply leaves before its fsync
+#   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them
+#   scripts/need.sh test    also strace, by which a test sees that no reply leaves before its fsync,
+#                           and setpriv, by which root is asked for permission as others are
 #
 # What is missing is installed with apt where root or a sudo without password allows it. Otherwise
 # one apt line is printed and the exit code is 1. What is there is never upgraded. Only the Python's
@@ -37,10 +38,13 @@ find_python() {
 
 missing_packages() {
     find_python >/dev/null || echo python3 python3-venv python3-dev gcc libc6-dev
-    if [[ $what == redis ]]; then
+    if [[ $what != build ]]; then
         command -v redis-server >/dev/null || echo redis-server
         { command -v redis-cli && command -v redis-benchmark; } >/dev/null || echo redis-tools
+    fi
+    if [[ $what == test ]]; then
         command -v strace >/dev/null || echo strace
+        command -v setpriv >/dev/null || echo util-linux
     fi
 }
 
@@ -57,7 +61,7 @@ install() {
     get_install "$@" || { "${get[@]}" update >&2 && get_install "$@"; }
 }
 
-what=${1:?build or redis}
+what=${1:?build, redis or test}
 if [[ -n ${PYTHON:-} ]] && ! find_python >/dev/null; then
     say "PYTHON=$PYTHON does not fit: needed are version 3.11 or newer, venv, headers, and a C compiler"
     exit 1

@@ -27,7 +27,7 @@ from millstream.commands.table import load_table
 from millstream.errors import CommandError, StartError
 from millstream.server import log
 from millstream.server.clock import wall_clock_ms
-from millstream.server.config import UINT32_MAX, Config, changed_values
+from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
 from millstream.server.executor import Executor
 from millstream.server.facts import Rates, info_text, rss_bytes
@@ -71,6 +71,7 @@ class Server:
     ) -> None:
         load_table()
         self.config = config
+        self._disk = disk
         self.config_file = config_file
         self.now_ms = now_ms
         self.loop = asyncio.get_running_loop()
@@ -92,7 +93,7 @@ class Server:
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
             config,
-            disk or _data_directory(config.dir),
+            disk or SystemDisk(config.dir),
             self.keyspace,
             apply_effects,
             now_ms,
@@ -100,8 +101,8 @@ class Server:
             block_type=Block,
         )
         self.executor = Executor(self)
-        self.persistence.on_durable = self.executor.durable
-        self.persistence.on_failed = lambda sentence: self.executor.journal_failed()
+        self.persistence.on_durable = self.executor.outbox.durable
+        self.persistence.on_failed = lambda sentence: self.executor.outbox.journal_failed()
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
         self._put_in_force()
@@ -118,6 +119,9 @@ class Server:
         """Load the data, then listen. Raises StartError or DataError with one sentence."""
         sockets = bind_sockets(self.config.bind, self.config.port)
         self.port = sockets[0].getsockname()[1]
+        self._fit_maxclients()
+        if self._disk is None:
+            _make_directory(self.config.dir)
         self.keyspace.now_ms = self.now_ms()
         report = self.persistence.load(log.progress_line())
         self.executor.end_tick()  # the moments of the loaded groups come without any client
@@ -133,10 +137,27 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        _allow_open_files(self.config.maxclients + SPARE_FILES)
         await self._listen(sockets)
         self._timer = self.loop.call_later(1, self._tick_second)
         self._greet()
+
+    def _fit_maxclients(self) -> None:
+        """Lower maxclients to what the limit of open files leaves, as Redis does."""
+        most = allowed_clients(self.config.maxclients)
+        if most < 1:
+            raise StartError(
+                f"only {most + SPARE_FILES} files may be open, {SPARE_FILES + 1} are needed;"
+                " raise the limit (ulimit -n)"
+            )
+        if most < self.config.maxclients:
+            LOGGER.warning(
+                "only %d files may be open: maxclients is lowered from %d to %d;"
+                " raise the limit (ulimit -n) for more",
+                most + SPARE_FILES,
+                self.config.maxclients,
+                most,
+            )
+            self.config.maxclients = most
 
     async def _listen(self, sockets: list[socket.socket]) -> None:
         for bound in sockets:
@@ -288,6 +309,13 @@ class Server:
 
     def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         values = changed_values(self.config, pairs)
+        most = allowed_clients(values.get("maxclients", 0))
+        if most < values.get("maxclients", 0):
+            raise refused(
+                "maxclients",
+                "The operating system is not able to handle the specified number of clients, "
+                f"try with {most}",
+            )
         before = {attribute: getattr(self.config, attribute) for attribute in values}
         try:
             self._set(values)
@@ -361,32 +389,34 @@ class Server:
         return not self.config.appendonly and bool(self.config.shown("save"))
 
 
-def _data_directory(path: Path) -> SystemDisk:
-    """The folder of the data, made if need be; StartError when it cannot be used."""
+def _make_directory(path: Path) -> None:
+    """Make the folder of the data if need be; StartError when it cannot be used."""
     try:
-        disk = SystemDisk(path)
+        path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise StartError(f"cannot use the data directory {path}: it is not a folder") from None
     except OSError as problem:
         raise StartError(f"cannot use the data directory {path}: {problem.strerror}") from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise StartError(f"cannot use the data directory {path}: it may not be read and written")
-    return disk
 
 
-def _allow_open_files(wanted: int) -> None:
-    """Raise the soft limit of open files to what the clients may need, as far as the hard goes."""
+def allowed_clients(wanted: int) -> int:
+    """How many of `wanted` clients the limit of open files leaves room for.
+
+    The soft limit is raised as far as they need it and the hard one lets it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    if soft != unlimited and soft < wanted:
-        allowed = wanted if hard == unlimited else min(wanted, hard)
+    files = wanted + SPARE_FILES
+    if soft == unlimited or soft >= files:
+        return wanted
+    allowed = files if hard == unlimited else min(files, hard)
+    try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        if allowed < wanted:
-            LOGGER.warning(
-                "only %d files may be open, too few for maxclients %d",
-                allowed,
-                wanted - SPARE_FILES,
-            )
+    except (OSError, ValueError):  # the kernel's own limit (fs.nr_open)
+        allowed = soft
+    return allowed - SPARE_FILES
 
 
 def _keep_alive(connection: socket.socket, idle_s: int) -> None:

@@ -378,7 +378,7 @@ DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _
 # CONFIG SET
 
 
-def _refused(name: str, why: str) -> CommandError:
+def refused(name: str, why: str) -> CommandError:
     return CommandError(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
 
 
@@ -396,15 +396,15 @@ def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict
                 f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
             )
         if not directive.mutable:
-            raise _refused(name, "can't set immutable config")
+            raise refused(name, "can't set immutable config")
         if directive.attribute in values:
-            raise _refused(name, "duplicate parameter")
+            raise refused(name, "duplicate parameter")
         values[directive.attribute] = None
     for name, (_, text) in zip(names, pairs, strict=True):
         try:
             value = config.parsed(name.lower(), text.decode("utf-8", "surrogateescape"))
         except ValueError as problem:
-            raise _refused(name, str(problem)) from None
+            raise refused(name, str(problem)) from None
         values[DIRECTIVES[name.lower()].attribute] = value
     return values
 
@@ -457,11 +457,13 @@ def split_words(text: str) -> list[str]:
 def read_file(path: Path) -> list[Line]:
     """The directives of a redis.conf-style file; StartError names file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        text = data.decode("utf-8")
     except OSError as problem:
         raise StartError(f"cannot read {path}: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise StartError(f"cannot read {path}: it is not a text in UTF-8") from None
+    except UnicodeDecodeError as problem:
+        number = len((data[: problem.start].decode("utf-8") + "?").splitlines())
+        raise StartError(f"{path}, line {number}: this is not a text in UTF-8") from None
     lines = []
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"{path}, line {number}"

@@ -1,4 +1,5 @@
-from millstream.server.executor cimport Client, Executor
+from millstream.server.executor cimport Executor
+from millstream.server.outbox cimport Client
 
 
 cdef class Connection(Client):

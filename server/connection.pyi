@@ -1,7 +1,7 @@
 from asyncio import Transport
 from typing import Any
 
-from millstream.server.executor import Client
+from millstream.server.outbox import Client
 
 class Connection(Client):
     transport: Transport

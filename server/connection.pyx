@@ -5,10 +5,7 @@ It knows the socket and nothing of commands. Back-pressure goes both ways: while
 take its replies its requests are not run, and when those pile up its socket is not read.
 """
 
-from millstream.server.executor cimport Client, Executor
-
-cdef enum:
-    UNREAD_MAX = 262144
+from millstream.server.outbox cimport UNREAD_MAX, Client
 
 
 cdef str name_of(address):
@@ -40,8 +37,7 @@ cdef class Connection(Client):
         if self.closed:
             return
         self.executor.receive(self, data)
-        if self.reading and (self.full or self.producer is not None) and (
-                self.parser.waiting_bytes() > UNREAD_MAX):
+        if self.reading and self.parser.waiting_bytes() > UNREAD_MAX and self.stopped():
             self.reading = False
             self.transport.pause_reading()
 
@@ -57,7 +53,7 @@ cdef class Connection(Client):
 
     def resume_writing(self) -> None:
         self.paused = False
-        self.executor.room(self)
+        self.executor.outbox.room(self)
         self.read_again()
 
     cdef read_again(self):
@@ -76,7 +72,8 @@ cdef class Connection(Client):
             self.close_after_reply = True
             self.transport.close()
         else:
-            self.closed = True
+            # Its waits end now: nothing more may be given to it.
+            self.executor.detach(self)
             self.transport.abort()
         return 0
 

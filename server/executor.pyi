@@ -1,33 +1,13 @@
 from typing import Any
 
-from millstream.commands.context import Context, Session
+from millstream.commands.context import Context
 from millstream.commands.effects import Effects
+from millstream.server.lookup import CallStat
+from millstream.server.outbox import Client, Outbox
 from millstream.server.resp import Limits
 from millstream.server.ticker import Ticker
-from millstream.server.waiting import Waiter, Waiting
+from millstream.server.waiting import Waiting
 from millstream.storage.keyspace import Keyspace
-
-class CallStat:
-    calls: int
-    usec: int
-    rejected_calls: int
-    failed_calls: int
-
-class Client(Session):
-    held_bytes: int
-    waiter: Waiter | None
-    full: bool
-    paused: bool
-    closed: bool
-    def transmit(self, data: bytes) -> int: ...
-    def end(self, after_reply: bool) -> int: ...
-    def is_stopped(self) -> bool: ...
-    @property
-    def query_buffer_bytes(self) -> int: ...
-    @property
-    def argv_bytes(self) -> int: ...
-    @property
-    def output_bytes(self) -> int: ...
 
 class Executor:
     server: Any
@@ -37,23 +17,21 @@ class Executor:
     limits: Limits
     waiting: Waiting
     ticker: Ticker
+    outbox: Outbox
     password_required: bool
     commands_processed: int
     error_replies: int
     errors_by_code: dict[str, int]
     bytes_in: int
-    bytes_out: int
     def __init__(self, server: Any) -> None: ...
     def attach(self, client: Client) -> None: ...
     def detach(self, client: Client) -> None: ...
     def feed(self, client: Client, data: bytes) -> None: ...
     def end_tick(self) -> None: ...
-    def durable(self, sequence: int) -> None: ...
-    def journal_failed(self) -> None: ...
-    def unblock_with(self, client: Client, reply: Any) -> bool: ...
-    def room(self, client: Client) -> None: ...
     def resume(self, client: Client) -> None: ...
     def on_timer(self) -> None: ...
+    @property
+    def bytes_out(self) -> int: ...
     @property
     def blocked_count(self) -> int: ...
     @property

@@ -12,27 +12,26 @@ Clients are abstract here (bytes in, `transmit` out), so a test runs the same co
 time and timers come from the server object.
 """
 
-from cpython.ref cimport PyObject
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport uint64_t
 
 from collections import deque
 from functools import partial
 import logging
 
-from millstream.commands.arguments cimport Args, OwnedArgs, same_word
+from millstream.commands.arguments cimport Args, OwnedArgs
 from millstream.commands.context cimport Context, Session
 from millstream.commands.effects cimport Effects
 from millstream.commands.replies cimport Encodable, Wait
-from millstream.encoding cimport Output, Slice
+from millstream.encoding cimport Output
 from millstream.ids cimport Id
 from millstream.server.clock cimport monotonic_ns, wall_ms
+from millstream.server.lookup cimport Row, Table, unknown_command
+from millstream.server.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.resp cimport (
-    BROKEN, COMPLETE, INLINE, NEED_MORE, Limits, Parser, put_error, put_reply,
+    COMPLETE, INLINE, NEED_MORE, Limits, Parser, put_error, put_reply,
 )
-from millstream.storage.keyspace cimport Database, Keyspace
+from millstream.storage.keyspace cimport Database
 
-from millstream.commands.registry import COMMANDS
 from millstream.commands.delivery import group_moment
 from millstream.errors import CommandError, wrong_arity
 from millstream.server.clock import wall_clock_ms
@@ -42,104 +41,17 @@ from millstream.server.waiting import Waiting
 LOGGER = logging.getLogger("millstream")
 
 cdef enum:
-    # A client whose replies of one tick reach this stops being read until they are on their way.
-    OUTPUT_MAX = 1048576
-    # Unread requests of a client that may not run yet: beyond this its socket is not read.
-    BACKLOG_MAX = 262144
     RESUMED_MAX = 1000
     DUE_MAX = 1000
+    # One client's requests run for this long, looked at every so many of them; then it is others'
+    # turn.
+    BATCH_NS = 2000000
+    BATCH_LOOK = 16
 
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 
+INTERNAL = "ERR internal error, see the server's log"
 NOAUTH = "NOAUTH Authentication required."
-UNKNOWN_ARGS_BYTES = 128
-
-
-cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
-    """Up to eight bytes as one number, letters in lower case."""
-    cdef uint32_t low
-    cdef uint32_t high
-    cdef uint64_t whole
-    if size >= 8:
-        memcpy(&whole, at, 8)
-    elif size >= 4:
-        memcpy(&low, at, 4)
-        memcpy(&high, at + size - 4, 4)
-        whole = low | (<uint64_t>high << 32)
-    else:
-        whole = 0
-        memcpy(&whole, at, size)
-    return whole | 0x2020202020202020ULL
-
-
-cdef inline uint32_t name_place(uint64_t front, uint64_t back, Py_ssize_t size,
-                                uint32_t mask) noexcept nogil:
-    """Where to look for a name: its first eight and its last eight bytes, mixed."""
-    cdef uint64_t mixed = (front ^ (back * 31) ^ <uint64_t>size) * 0x9e3779b97f4a7c15ULL
-    return <uint32_t>(mixed >> 40) & mask
-
-
-class CallStat:
-    """What INFO commandstats says of one command."""
-
-    __slots__ = ("calls", "failed_calls", "rejected_calls", "usec")
-
-    def __init__(self, calls, usec, rejected_calls, failed_calls):
-        self.calls = calls
-        self.usec = usec
-        self.rejected_calls = rejected_calls
-        self.failed_calls = failed_calls
-
-
-cdef class Client(Session):
-    """A client as the executor needs it. `transmit` and `end` belong to the transport, which sets
-    `paused` while the client does not take what it was sent. A client is `full` when it has so much
-    to take, or to be released by the journal, that its requests wait."""
-
-    cpdef int transmit(self, bytes data) except -1:
-        """Send these bytes behind all before."""
-        raise NotImplementedError
-
-    cpdef int end(self, bint after_reply) except -1:
-        """Close the connection, at once or when everything transmitted has been sent."""
-        raise NotImplementedError
-
-    cdef bint stopped(self) noexcept:
-        """Whether no further request of this client may run now."""
-        return (self.blocked or self.full or self.closed or self.close_after_reply
-                or self.producer is not None)
-
-    def is_stopped(self) -> bool:
-        return self.stopped()
-
-    @property
-    def query_buffer_bytes(self) -> int:
-        return 0 if self.parser is None else self.parser.waiting_bytes()
-
-    @property
-    def argv_bytes(self) -> int:
-        return 0
-
-    @property
-    def output_bytes(self) -> int:
-        return self.held_bytes
-
-
-cdef class Row:
-    """A command of the table with what execution needs at hand, and its statistics."""
-
-    def __init__(self, command):
-        self.command = command
-        self.handler = command.handler
-        self.name = command.name
-        self.upper = command.name.upper().encode()
-        self.size = len(self.upper)
-        self.front = word_at(self.upper, self.size)
-        self.back = word_at(<const char*>self.upper + self.size - 8, 8) if self.size > 8 else 0
-        self.arity = command.arity
-        self.writes = "write" in command.flags
-        self.open_to_all = "no_auth" in command.flags
-        self.subcommands = {name: Row(sub) for name, sub in command.subcommands.items()}
 
 
 cdef class Executor:
@@ -163,28 +75,11 @@ cdef class Executor:
         self.ticker = Ticker()
         self.out = Output()
         self.side = Output()
-        self.dirty_clients = []
-        self.resumable = []
-        self.held = deque()
+        self.table = Table()
+        self.outbox = Outbox(self.persistence, self.loop, self.resume)
+        self.resumable = deque()
         self.timer_ms = NEVER
         self.errors_by_code = {}
-        self.fill_table()
-
-    def fill_table(self) -> None:
-        """Take the command table in: a small open hash by name."""
-        cdef Row row
-        cdef uint32_t place
-        self.rows = {name: Row(command) for name, command in COMMANDS.items()}
-        size = 256
-        while size < 4 * len(self.rows):
-            size *= 2
-        self.mask = size - 1
-        self.slots = [None] * size
-        for row in self.rows.values():
-            place = name_place(row.front, row.back, row.size, self.mask)
-            while self.slots[place] is not None:
-                place = (place + 1) & self.mask
-            self.slots[place] = row
 
     def attach(self, Client client not None) -> None:
         """Take a new client in."""
@@ -193,6 +88,10 @@ cdef class Executor:
 
     cdef uint64_t read_clock(self) except? 0:
         return wall_ms() if self.clock is None else self.clock()
+
+    cdef uint64_t read_stopwatch(self) except? 0:
+        """Nanoseconds, for durations."""
+        return monotonic_ns() if self.clock is None else <uint64_t>self.clock() * 1000000
 
     # ------------------------------------------------------------ requests
 
@@ -248,15 +147,15 @@ cdef class Executor:
                 self.out.size = self.reply_start
                 # A fault of ours: this one command fails, the server goes on and says where.
                 LOGGER.exception("command %s failed", self.row.name if self.row else "?")
-                self.refuse("ERR internal error, see the server's log")
+                self.refuse(INTERNAL)
         self.count_time(None)
         if self.keyspace.ready:
             self.serve_ready()
         client.parser.keep_rest()
         if self.out.size:
-            self.touch(client, self.out.take())
+            self.outbox.put(client, self.out.take())
         elif client.close_after_reply:
-            self.touch(client, None)
+            self.outbox.put(client, None)
         elif self.effects.out.size or self.keyspace.agenda:
             # Nothing to say, but something to record or to wake up for: a group read that blocks.
             self.schedule_tick()
@@ -264,7 +163,17 @@ cdef class Executor:
 
     cdef int run_requests(self, Client client) except -1:
         cdef int state
+        cdef int left = BATCH_LOOK
+        cdef uint64_t end_ns = self.read_stopwatch() + BATCH_NS
         while not client.stopped():
+            left -= 1
+            if left == 0:
+                if self.read_stopwatch() > end_ns:
+                    self.resume(client)
+                    return 0
+                left = BATCH_LOOK
+            self.reply_start = self.out.size
+            self.running = False
             state = client.parser.next(client.authenticated)
             if state == COMPLETE:
                 self.execute(client, client.parser.args)
@@ -286,17 +195,18 @@ cdef class Executor:
         if client.parser.error:
             message = client.parser.error.decode("latin-1")
             LOGGER.debug("closing client %s: %s", client.address, message)
-            self.row = None
             self.refuse("ERR " + message)
+        else:
+            LOGGER.warning("closing client %s: a request of more than client-query-buffer-limit",
+                           client.address)
         return 0
 
     cdef int execute(self, Client client, Args args) except -1:
         cdef Context context = self.context
-        cdef Row row = self.find(args)
+        cdef Row row = self.table.find(args, self.timed)
         self.row = row
-        self.reply_start = self.out.size
         if row is None:
-            raise CommandError(unknown_command(args))
+            return self.stranger(client, args)
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
             raise wrong_arity(row.name)
@@ -309,6 +219,7 @@ cdef class Executor:
         if row is not self.timed:
             self.count_time(row)
         row.calls += 1
+        self.running = True
         self.commands_processed += 1
         client.last_command = row.name
         context.session = client
@@ -318,6 +229,16 @@ cdef class Executor:
             return put_reply(self.out, reply, client.resp)
         return self.put_slow(client, reply)
 
+    cdef int stranger(self, Client client, Args args) except -1:
+        """No command of ours. A web page can make a browser send requests here; the first lines of
+        HTTP end such a connection, as in Redis, before its body can do harm."""
+        if args[0].lower() in (b"post", b"host:"):
+            LOGGER.warning("closing client %s: it speaks HTTP, perhaps a web page that attacks this "
+                           "server through a browser", client.address)
+            client.end(False)
+            return 0
+        raise CommandError(unknown_command(args))
+
     cdef int put_slow(self, Client client, reply) except -1:
         """Replies other than an id or an integer: a Wait parks the client, and one too long to make
         at once leaves the rest to be sent in slices."""
@@ -325,7 +246,8 @@ cdef class Executor:
             client.waiter = self.waiting.add(client, reply)
             client.blocked = True
             if (<Wait>reply).deadline_ms:
-                self.ticker.at((<Wait>reply).deadline_ms, partial(self.time_out, client.waiter))
+                client.waiter.alarm = self.ticker.at(
+                    (<Wait>reply).deadline_ms, partial(self.time_out, client.waiter))
             # Nothing is sent, but what the read did or noted for later is taken up by the tick.
             return self.schedule_tick()
         put_reply(self.out, reply, client.resp)
@@ -333,38 +255,14 @@ cdef class Executor:
             client.producer = (<Encodable>reply).rest()
         return 0
 
-    cdef Row find(self, Args args):
-        """The table's row for a request, its subcommand's where there is one; None if unknown."""
-        cdef Slice* name = &args.items[0]
-        cdef uint64_t front = word_at(name.ptr, name.size)
-        cdef uint64_t back = word_at(name.ptr + name.size - 8, 8) if name.size > 8 else 0
-        cdef uint32_t place = name_place(front, back, name.size, self.mask)
-        cdef Row row = self.timed
-        # The command before was mostly the same one.
-        if row is None or row.front != front or row.size != name.size or row.back != back:
-            while True:
-                row = <Row>self.slots[place]
-                if row is None:
-                    return None
-                if row.front == front and row.size == name.size and row.back == back:
-                    break
-                place = (place + 1) & self.mask
-        if not same_word(name, row.upper, row.size):
-            return None
-        if row.subcommands and args.count > 1:
-            subcommand = row.subcommands.get(args[1].lower())
-            if subcommand is not None:
-                args.pos = 2
-                return subcommand
-        return row
-
-    cdef inline void count_time(self, Row row) noexcept:
+    cdef inline int count_time(self, Row row) except -1:
         """Time is read when the kind of command changes: equal commands in a row share it."""
-        cdef uint64_t now = monotonic_ns()
+        cdef uint64_t now = self.read_stopwatch()
         if self.timed is not None:
             self.timed.nanoseconds += now - self.timed_since
         self.timed = row
         self.timed_since = now
+        return 0
 
     cdef int refuse(self, str message) except -1:
         """Reply an error and count it by its code."""
@@ -372,7 +270,7 @@ cdef class Executor:
         self.error_replies += 1
         if code in self.errors_by_code or len(self.errors_by_code) < 128:
             self.errors_by_code[code] = self.errors_by_code.get(code, 0) + 1
-        if self.row is not None:
+        if self.running:
             self.row.failed += 1
         return put_error(self.out, message)
 
@@ -384,9 +282,12 @@ cdef class Executor:
             marked = dict.fromkeys(self.keyspace.ready)
             self.keyspace.ready = []
             self.context.shared = {}
-            for db_index, key in marked:
-                self.waiting.serve(db_index, key, self.attempt)
-        self.context.shared = None
+            self.context.remade = set()
+            try:
+                for db_index, key in marked:
+                    self.waiting.serve(db_index, key, self.attempt)
+            finally:
+                self.context.shared = self.context.remade = None
         return 0
 
     def attempt(self, waiter) -> bool:
@@ -404,6 +305,11 @@ cdef class Executor:
             self.unblock(waiter, reply)
         except CommandError as error:
             self.unblock(waiter, error)
+        except Exception:
+            # A fault of ours ends this one wait, not the command that woke it.
+            LOGGER.exception("a waiting read failed")
+            self.side.clear()
+            self.unblock(waiter, CommandError(INTERNAL))
         finally:
             context.session = running
             context.db = running_db
@@ -421,10 +327,7 @@ cdef class Executor:
     cdef int unblock(self, object waiter, reply) except -1:
         """End a wait with this reply (or CommandError)."""
         cdef Client client = waiter.client
-        self.waiting.remove(waiter)
-        client.blocked = False
-        client.waiter = None
-        waiter.read.ended(self.context)
+        self.end_wait(waiter)
         if isinstance(reply, CommandError):
             self.error_replies += 1
             put_error(self.side, reply.message)
@@ -432,44 +335,35 @@ cdef class Executor:
             put_reply(self.side, reply, client.resp)
             if isinstance(reply, Encodable):
                 client.producer = (<Encodable>reply).rest()
-        self.touch(client, self.side.take())
+        self.outbox.put(client, self.side.take())
         self.resumable.append(client)
         return 0
 
-    def unblock_with(self, Client client not None, reply) -> bool:
-        """End a client's wait from outside (CLIENT UNBLOCK); False when it is not waiting."""
-        if client.waiter is None:
-            return False
-        self.unblock(client.waiter, reply)
-        self.schedule_tick()
-        return True
+    cdef int end_wait(self, object waiter) except -1:
+        """A wait is over: out of every queue, its alarm off."""
+        cdef Client client = waiter.client
+        self.waiting.remove(waiter)
+        if waiter.alarm is not None:
+            self.ticker.cancel(waiter.alarm)
+        client.blocked = False
+        client.waiter = None
+        waiter.read.ended(self.context)
+        return 0
 
     def detach(self, Client client not None) -> None:
         """A client is gone: forget its wait and what it would have got."""
         client.closed = True
         if client.waiter is not None:
             waiter = client.waiter
-            self.waiting.remove(waiter)
-            client.waiter = None
-            client.blocked = False
             self.context.session = client
             self.context.db = <Database>self.keyspace.databases[client.db_index]
             self.context.now_ms = self.read_clock()
-            waiter.read.ended(self.context)
+            self.end_wait(waiter)
             self.schedule_tick()
         client.producer = None
         client.chunks = []
 
     # ------------------------------------------------------------ ticks
-
-    cdef int touch(self, Client client, bytes data) except -1:
-        """Note bytes for a client, to be sent at the end of the tick."""
-        if data is not None:
-            client.chunks.append(data)
-        if not client.dirty:
-            client.dirty = True
-            self.dirty_clients.append(client)
-        return 0
 
     cdef int schedule_tick(self) except -1:
         if not self.tick_scheduled:
@@ -480,15 +374,16 @@ cdef class Executor:
     def end_tick(self) -> None:
         """All that was ready has run: go on with clients that may run again, commit, send."""
         cdef Client client
-        cdef int resumed = 0
+        cdef Py_ssize_t resumed = 0
+        cdef Py_ssize_t waiting = len(self.resumable)
         self.tick_scheduled = False
-        while self.resumable and resumed < RESUMED_MAX:
-            resuming = self.resumable
-            self.resumable = []
-            for client in resuming:
-                resumed += 1
-                if not client.stopped():
-                    self.run_batch(client)
+        # Only those that may run now: a client that comes back meanwhile has its turn behind the
+        # other sockets.
+        while self.resumable and resumed < RESUMED_MAX and resumed < waiting:
+            client = self.resumable.popleft()
+            resumed += 1
+            if not client.stopped():
+                self.run_batch(client)
         if self.resumable:
             self.schedule_tick()
         if self.keyspace.agenda:
@@ -497,90 +392,9 @@ cdef class Executor:
             self.keyspace.agenda = []
         if self.effects.out.size:
             self.persistence.commit(self.effects.take())
-        if self.dirty_clients:
-            self.send_tick()
+        if self.outbox.dirty_clients:
+            self.outbox.send()
         self.set_timer()
-
-    cdef int send_tick(self) except -1:
-        cdef Client client
-        cdef bytes data
-        cdef list clients = self.dirty_clients
-        cdef object last = self.persistence.last_seq
-        cdef bint hold = self.persistence.durable_seq < last
-        self.dirty_clients = []
-        for client in clients:
-            client.dirty = False
-            if client.closed:
-                continue
-            data = client.chunks[0] if len(client.chunks) == 1 else b"".join(client.chunks)
-            client.chunks.clear()
-            if hold:
-                client.held_bytes += len(data)
-                client.full = client.full or client.held_bytes > OUTPUT_MAX
-                self.held.append((last, client, data))
-            else:
-                self.release(client, data)
-        return 0
-
-    cdef int release(self, Client client, bytes data) except -1:
-        """Everything executed before these bytes is durable: let them go."""
-        if client.closed:
-            return 0
-        if data:
-            self.bytes_out += len(data)
-            client.transmit(data)
-            client.full = client.full or client.paused
-        if client.close_after_reply:
-            client.end(True)
-        elif client.producer is not None:
-            self.pump(client)
-        elif client.full:
-            self.room(client)
-        return 0
-
-    def durable(self, sequence) -> None:
-        """The journal has made everything up to this sequence number durable."""
-        cdef Client client
-        while self.held and self.held[0][0] <= sequence:
-            _, client, data = self.held.popleft()
-            client.held_bytes -= len(data)
-            self.release(client, data)
-
-    def journal_failed(self) -> None:
-        """What waits for the journal has an unknown outcome: those connections are closed."""
-        cdef Client client
-        while self.held:
-            _, client, data = self.held.popleft()
-            client.held_bytes -= len(data)
-            client.end(False)
-
-    def room(self, Client client not None) -> None:
-        """The client has taken what it was sent: go on with a long reply or its next requests."""
-        if client.closed:
-            return
-        if client.producer is not None:
-            self.pump(client)
-        elif client.full and not client.held_bytes and not client.paused:
-            client.full = False
-            self.resume(client)
-
-    def pump(self, Client client not None) -> None:
-        """Send the next slice of a long reply; one a turn, so that others get theirs."""
-        if client.closed or client.producer is None or client.paused:
-            return
-        if client.dirty or client.held_bytes:
-            return  # its first slice is still to come; that one's release begins anew
-        data = client.producer.next_slice()
-        if data:
-            self.bytes_out += len(data)
-            client.transmit(data)
-            self.loop.call_soon(self.pump, client)
-            return
-        client.producer = None
-        if client.full:
-            self.room(client)
-        else:
-            self.resume(client)
 
     def resume(self, Client client not None) -> None:
         """Run what a client sent while it had to stop, at the end of this tick."""
@@ -607,7 +421,10 @@ cdef class Executor:
         self.timer_ms = NEVER
         self.look_around()
         for action in self.ticker.due(self.context.now_ms, DUE_MAX):
-            action()
+            try:
+                action()
+            except Exception:
+                LOGGER.exception("what was due now failed")
         if self.keyspace.ready:
             self.serve_ready()
         self.schedule_tick()
@@ -628,41 +445,19 @@ cdef class Executor:
     def blocking_keys(self) -> int:
         return sum(1 for _ in self.waiting.keys())
 
+    @property
+    def bytes_out(self) -> int:
+        return self.outbox.bytes_out
+
     def command_stats(self) -> dict:
         """CallStat by name, of commands that were called or refused."""
-        cdef Row row
-        found = {}
-        todo = list(self.rows.values())
-        while todo:
-            row = todo.pop()
-            todo += row.subcommands.values()
-            if row.calls or row.rejected or row.failed:
-                found[row.name] = CallStat(
-                    row.calls, row.nanoseconds // 1000, row.rejected, row.failed)
-        return found
+        return self.table.stats()
 
     def reset_stats(self) -> None:
         """Forget all statistics (CONFIG RESETSTAT)."""
-        cdef Row row
-        todo = list(self.rows.values())
-        while todo:
-            row = todo.pop()
-            todo += row.subcommands.values()
-            row.calls = row.nanoseconds = row.rejected = row.failed = 0
+        self.table.reset()
         self.errors_by_code = {}
         self.commands_processed = 0
         self.error_replies = 0
         self.bytes_in = 0
-        self.bytes_out = 0
-
-
-cdef str unknown_command(Args args):
-    """Redis' words: the name and the first arguments, each cut at 128 bytes together."""
-    quoted = ""
-    for word in args.all()[1:]:
-        if len(quoted) >= UNKNOWN_ARGS_BYTES:
-            break
-        text = word[:UNKNOWN_ARGS_BYTES - len(quoted)].decode("utf-8", "surrogateescape")
-        quoted += f"'{text}' "
-    name = args[0][:UNKNOWN_ARGS_BYTES].decode("utf-8", "surrogateescape")
-    return f"ERR unknown command '{name}', with args beginning with: {quoted}"
+        self.outbox.bytes_out = 0

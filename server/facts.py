@@ -131,8 +131,7 @@ def _memory(server: Server) -> Section:
         "maxmemory_policy": "noeviction",
         "mem_fragmentation_ratio": "1.00",
         "mem_clients_normal": sum(
-            client.query_buffer_bytes + client.argv_bytes + client.output_bytes
-            for client in server.clients.values()
+            client.query_buffer_bytes + client.output_bytes for client in server.clients.values()
         ),
     }
 

@@ -19,6 +19,7 @@ the small write(2) of `appendfsync everysec` and `no`. Workers are passed in, so
 every step by hand.
 """
 
+import errno
 import gc
 import logging
 import os
@@ -32,9 +33,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millstream.errors import CommandError, DataError
+from millstream.server.config import SAVE_POINTS_DEFAULT
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import Journal, JournalReader, TornEnd, cut_torn_end
+from millstream.storage.journal import (
+    RESERVE_LEAST,
+    Journal,
+    JournalReader,
+    TornEnd,
+    create_journal,
+    cut_torn_end,
+    reserve_ahead,
+)
 from millstream.storage.manifest import (
+    NAME,
     Manifest,
     base_name,
     journal_name,
@@ -54,7 +65,6 @@ _RETRY_MAX_S = 60.0
 _AUTO_RETRY_MS = 5_000
 _PROGRESS_BYTES = 1 << 20
 _FRAMES_PER_SLICE = 256
-_SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
 _BGSAVE_ERROR = (
     b"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to "
     b"disk. Commands that may modify the data set are disabled, because this instance is "
@@ -90,7 +100,7 @@ class Scheduler(Protocol):
 
 
 class CaptureLike(Protocol):
-    def step(self, max_keys: int, /) -> list[Any]: ...
+    def step(self, max_keys: int, /) -> list[Any] | None: ...
     def close(self) -> None: ...
 
 
@@ -247,6 +257,7 @@ class Persistence:
         self._attached = False
         self._journal_error: bytes | None = None
         self._space_error: bytes | None = None
+        self._lost_error: bytes | None = None
         self._misconf: bytes | None = None
         self._older_bytes = 0
         self._base_bytes = 0
@@ -284,7 +295,7 @@ class Persistence:
 
     def _set_misconf(self) -> None:
         config = self._config
-        self._misconf = self._journal_error or self._space_error
+        self._misconf = self._lost_error or self._journal_error or self._space_error
         if self._misconf is None and not self._save_ok and config.stop_writes_on_bgsave_error:
             self._misconf = _BGSAVE_ERROR if self._save_points() else None
 
@@ -313,9 +324,17 @@ class Persistence:
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
         if journal is not self._journal:
             return
-        if (error is None) != (self._space_error is None):
-            log.warning(
-                "journal: %s", "space can be reserved again" if error is None else _words(error)
+        if error is None and self._space_error is not None:
+            log.warning("%s: space can be reserved again, writes are taken", journal.name)
+        elif error is not None and self._space_error is None:
+            wanted_bytes = self._config.journal_reserve_size
+            log.error(
+                "%s: not even %d bytes of journal-reserve-size %d could be reserved ahead: %s;"
+                " writes are refused until they can",
+                journal.name,
+                min(wanted_bytes, RESERVE_LEAST),
+                wanted_bytes,
+                _words(error),
             )
         self._space_error = None if error is None else _misconf(error)
         self._set_misconf()
@@ -448,8 +467,8 @@ class Persistence:
     def _prepare(self, job: _Job) -> None:
         """Worker: the files, and the manifest that lets the new journal's frames count."""
         if job.journal is not None:
-            job.journal_file = self._disk.create(job.journal)
-            job.journal_file.reserve(self._config.journal_reserve_size)
+            job.journal_file = create_journal(self._disk, job.journal)
+            reserve_ahead(job.journal_file, self._config.journal_reserve_size)
             if job.attached:
                 manifest = self._manifest.with_journal(job.journal)
                 self._publish_manifest(Manifest(manifest.base, manifest.journals, job.number + 1))
@@ -474,11 +493,7 @@ class Persistence:
         if job.cancelled or (self._journal is not None and self._journal.error is not None):
             job.error = _Cancelled("the journal failed")
             return
-        try:
-            self._switch_journal(job)
-        except OSError as error:
-            job.error = error
-            return
+        self._switch_journal(job)
         job.seq = self.last_seq
         job.changes = self.count_changes()
         job.created_ms = self._clock()
@@ -517,18 +532,19 @@ class Persistence:
             return
         assert job.capture is not None
         captured = job.capture.step(_SLICE_KEYS)
+        if captured is None:
+            self._end_capture(job)
+            self._in_worker(job, self._publish, self._after_publish)
+            return
         if captured:
             job.slices_sent += 1
             self._in_worker(job, self._slice_writer(captured))
-            self._post(self._capture_slice, job)
-        else:
-            self._end_capture(job)
-            self._in_worker(job, self._publish, self._after_publish)
+        self._post(self._capture_slice, job)
 
     def _capture_all(self, job: _Job) -> None:
         while job.error is None and job.capture is not None:
             captured = job.capture.step(_SLICE_KEYS)
-            if not captured:
+            if captured is None:
                 break
             self._step(job, self._slice_writer(captured))
         self._end_capture(job)
@@ -597,6 +613,17 @@ class Persistence:
 
     def _note_success(self, job: _Job) -> None:
         self._save_ok = self._rewrite_ok = True
+        if job.writer is not None and job.file is not None:
+            log.info(
+                "%s is written: %d keys, %d entries, %d bytes, %.2f seconds",
+                base_name(job.number),
+                job.writer.keys,
+                job.writer.entries,
+                job.file.size,
+                (self._clock() - job.started_ms) / 1000,
+            )
+        if self._lost_error is not None:
+            self._lock_again()
         self.last_save_s = self._clock() // 1000
         self.changes_at_save = job.changes
         self._older_bytes = 0
@@ -606,6 +633,14 @@ class Persistence:
             self._journal_error = None
             self._retry_s = _RETRY_FIRST_S
             log.warning("the journal works: writes are recorded in %s", self._journal.name)
+
+    def _lock_again(self) -> None:
+        """The files were taken away and all data is written anew: perhaps into a new directory."""
+        self._disk.unlock()
+        try:
+            self._disk.lock()
+        except DataError as error:
+            log.error("%s", error)
 
     def _note_failure(self, job: _Job) -> None:
         assert job.error is not None
@@ -652,6 +687,7 @@ class Persistence:
         self._changes_seen = changes
         if self._journal is not None:
             self._journal.tick_second()
+        self._look_for_files()
         self._set_misconf()
         if self._job is not None or self._clock() < self._auto_after_ms:
             return
@@ -659,6 +695,24 @@ class Persistence:
             self._start("rewrite")
         elif self._journal_error is None and self._save_point_reached(changes):
             self._start("save")
+
+    def _look_for_files(self) -> None:
+        """Notice that the files were taken away: what goes to them now, no start would find."""
+        names = [NAME] if self._job is not None else [NAME, *self._manifest.files]
+        lost = None
+        if self._attached:
+            lost = next((name for name in names if not self._disk.holds(name)), None)
+        if lost is not None and self._lost_error is None:
+            log.error(
+                "%s in the data directory %s is gone, or the directory is another one than at the"
+                " start: writes are refused, the next start would not find them; put back what is"
+                " missing, or make the directory and write all data anew with BGREWRITEAOF",
+                lost,
+                self._disk.directory,
+            )
+        elif lost is None and self._lost_error is not None:
+            log.warning("the data directory is there again, writes are taken")
+        self._lost_error = None if lost is None else _misconf(_gone())
 
     def _has_grown(self) -> bool:
         percentage = self._config.auto_aof_rewrite_percentage
@@ -674,7 +728,7 @@ class Persistence:
     def _save_points(self) -> list[tuple[int, int]]:
         text = self._config.save
         if text is None:
-            text = "" if self._appendonly else _SAVE_POINTS_DEFAULT
+            text = "" if self._appendonly else SAVE_POINTS_DEFAULT
         numbers = [int(word) for word in re.findall(r"\d+", text)]
         return list(zip(numbers[::2], numbers[1::2], strict=False))
 
@@ -700,9 +754,13 @@ class Persistence:
         self._appendonly = wanted
         self._cancel_job()
         if not wanted:
+            log.warning(
+                "appendonly is off: what is written from now on and is not in a snapshot is lost"
+                " with the process"
+            )
             self._scheduled = None
             self._stop_journal()
-            self._journal_error = self._space_error = None
+            self._journal_error = self._space_error = self._lost_error = None
             self._set_misconf()
         elif self._job is None:
             self._start("rewrite")
@@ -768,9 +826,8 @@ class Persistence:
         try:
             yield from self._load(report, progress)
         except OSError as error:
-            raise DataError(
-                f"the data directory cannot be read or written: {_words(error)}"
-            ) from error
+            name = error.filename or "the data directory"
+            raise DataError(f"{name} cannot be read or written: {_words(error)}") from error
         report.seconds = (self._clock() - started_ms) / 1000
         report.bytes = self._load_done
         self._loaded_keys = report.keys
@@ -872,12 +929,17 @@ class Persistence:
     def _after_frames(self, torn: TornEnd | None, report: LoadReport) -> None:
         names = self._manifest.journals
         if torn is not None:
+            kept = torn.kept(names)
+            if kept != names:
+                self._publish_manifest(Manifest(self._manifest.base, kept, self._next_number))
             cut_torn_end(self._disk, names, torn)
+            sweep(self._disk, self._manifest)
             report.torn_bytes = torn.torn_bytes
             report.notes.append(
                 f"{names[torn.index]} ended in an unfinished write at offset {torn.offset}:"
                 f" {torn.torn_bytes} bytes were cut off, frame {self.last_seq} is the last one"
             )
+            names = kept
         if not self._appendonly:
             if names:
                 report.notes.append(
@@ -892,7 +954,7 @@ class Persistence:
     def _first_journal(self) -> str:
         name = journal_name(self._next_number)
         self._next_number += 1
-        self._disk.create(name).close()
+        create_journal(self._disk, name).close()
         manifest = self._manifest.with_journal(name)
         self._publish_manifest(Manifest(manifest.base, manifest.journals, self._next_number))
         return name
@@ -944,7 +1006,9 @@ class Persistence:
             "aof_current_rewrite_time_sec": running_s if rewriting else -1,
             "aof_last_bgrewrite_status": _status(self._rewrite_ok),
             "aof_rewrites": self._rewrites,
-            "aof_last_write_status": _status(self._journal_error is None),
+            "aof_last_write_status": _status(
+                not (self._journal_error or self._space_error or self._lost_error)
+            ),
             "aof_last_cow_size": 0,
         }
         if self._appendonly:
@@ -976,6 +1040,10 @@ def _words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
+
+
+def _gone() -> OSError:
+    return OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def _misconf(error: BaseException) -> bytes:

@@ -58,7 +58,6 @@ cdef class Parser:
     cdef int feed(self, const char* data, Py_ssize_t size) except -1:
         """Offer received bytes; they must stay in place until `keep_rest`."""
         cdef Py_ssize_t wanted
-        cdef Py_ssize_t done
         cdef char* moved
         if self.end == self.start:
             self.data = self.at = self.command_start = data
@@ -99,6 +98,10 @@ cdef class Parser:
         cdef Py_ssize_t left = self.data_end - self.command_start
         cdef Py_ssize_t wanted
         cdef char* fresh
+        if self.words_got == 0 and self.args.capacity > KEPT_WORDS:
+            free(self.args.items)
+            self.args.items = NULL
+            self.args.capacity = 0
         if left == 0:
             self.start = self.end = 0
             if self.capacity > KEPT_BYTES:
@@ -106,8 +109,10 @@ cdef class Parser:
                 self.buf = NULL
                 self.capacity = 0
             return 0
-        if self.data == self.buf + self.start and self.end != self.start:
+        if self.end != self.start and self.buf <= self.command_start <= self.buf + self.end:
+            # It stands there already, behind what was executed since.
             self.start = self.command_start - self.buf
+            self.data = self.command_start
             return 0
         if left > self.capacity:
             wanted = left if left > 256 else 256
@@ -138,12 +143,15 @@ cdef class Parser:
         (`error` says why). An untrusted client, one that must log in first, gets less room."""
         cdef int state
         if self.words_wanted < 0:
-            self.command_start = self.at
             while True:
+                self.command_start = self.at
                 if self.at >= self.data_end:
                     return NEED_MORE
                 if self.at[0] != c'*':
-                    return self.read_inline()
+                    state = self.read_inline()
+                    if state != COMPLETE:
+                        return state
+                    continue  # an empty line is no request
                 # Most requests have fewer than ten words: `*d\r\n` needs no search.
                 if self.data_end - self.at >= 4 and self.at[2] == c'\r' and (
                         self.at[3] == c'\n' and 49 <= self.at[1] <= 57):
@@ -157,7 +165,6 @@ cdef class Parser:
                     break
                 # An empty request is none.
                 self.words_wanted = -1
-                self.command_start = self.at
             self.words_got = 0
         return self.read_words(trusted)
 
@@ -235,10 +242,6 @@ cdef class Parser:
     cdef int read_count(self, bint trusted) except -2:
         cdef const char* stop
         cdef int64_t count
-        if self.args.capacity > KEPT_WORDS:
-            free(self.args.items)
-            self.args.items = NULL
-            self.args.capacity = 0
         stop = self.line_end(LINE_MAX)
         if stop == NULL:
             if self.data_end - self.at > LINE_MAX:
@@ -273,30 +276,19 @@ cdef class Parser:
         return COMPLETE
 
     cdef int read_inline(self) except -2:
-        """A line typed by hand, split like a shell would."""
-        cdef Py_ssize_t size = self.data_end - self.at
-        cdef const char* stop
-        while True:
-            stop = <const char*>memchr(self.at, c'\n', self.data_end - self.at)
-            if stop == NULL:
-                if self.data_end - self.at > LINE_MAX:
-                    return self.fail(b"Protocol error: too big inline request")
-                return NEED_MORE
-            if stop - self.at > LINE_MAX:
-                return self.fail(b"Protocol error: too big inline request")
-            line = self.at[:stop - self.at]
-            self.at = stop + 1
-            words = split_inline(line)
-            if words is None:
-                return self.fail(b"Protocol error: unbalanced quotes in request")
-            self.command_start = self.at
-            if words:
-                self.inline_words = words
-                return INLINE
-            if self.at >= self.data_end:
-                return NEED_MORE
-            if self.at[0] == c'*':
-                return self.next(True)
+        """A line typed by hand, split like a shell would: INLINE, or COMPLETE when it is empty."""
+        cdef const char* stop = <const char*>memchr(self.at, c'\n', self.data_end - self.at)
+        cdef Py_ssize_t size = (self.data_end if stop == NULL else stop) - self.at
+        if size > LINE_MAX:
+            return self.fail(b"Protocol error: too big inline request")
+        if stop == NULL:
+            return NEED_MORE
+        words = split_inline(self.at[:size])
+        if words is None:
+            return self.fail(b"Protocol error: unbalanced quotes in request")
+        self.at = self.command_start = stop + 1
+        self.inline_words = words
+        return INLINE if words else COMPLETE
 
 
 # ---------------------------------------------------------------- replies

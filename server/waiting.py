@@ -10,10 +10,12 @@ joins the tail when it blocks again; one that finds nothing keeps its place.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.commands.replies import BlockedRead, Wait
+from millstream.server.ticker import Alarm
 from millstream.storage.group import Group
 from millstream.storage.keyspace import Database
 from millstream.storage.stream import Stream
@@ -24,13 +26,44 @@ Attempt = Callable[["Waiter"], bool]
 class Waiter:
     """One blocked client and the read it waits with."""
 
-    __slots__ = ("client", "deadline_ms", "over", "read")
+    __slots__ = ("alarm", "client", "over", "read")
 
     def __init__(self, client: Any, wait: Wait) -> None:
         self.client = client
         self.read: BlockedRead = wait.read
-        self.deadline_ms = wait.deadline_ms
+        self.alarm: Alarm | None = None
         self.over = False
+
+
+class GroupQueue:
+    """Who waits on one group, in order of arrival, and how many of each kind of read."""
+
+    __slots__ = ("kinds", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.kinds: Counter[type[BlockedRead]] = Counter()
+
+    def add(self, waiter: Waiter) -> None:
+        self.waiters[waiter] = None
+        self.kinds[type(waiter.read)] += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        if waiter in self.waiters:
+            del self.waiters[waiter]
+            kind = type(waiter.read)
+            self.kinds[kind] -= 1
+            if not self.kinds[kind]:
+                del self.kinds[kind]
+
+    def serve(self, attempt: Attempt) -> None:
+        """Try one after the other. What one read of a kind does not find, the others of that kind
+        do not find either; a served one has left the queue."""
+        empty_handed: set[type[BlockedRead]] = set()
+        while any(kind not in empty_handed for kind in self.kinds):
+            waiter = next(w for w in self.waiters if type(w.read) not in empty_handed)
+            if not attempt(waiter):
+                empty_handed.add(type(waiter.read))
 
 
 class KeyQueue:
@@ -40,11 +73,16 @@ class KeyQueue:
 
     def __init__(self) -> None:
         self.plain: dict[Waiter, None] = {}
-        self.groups: dict[bytes, dict[Waiter, None]] = {}
+        self.groups: dict[bytes, GroupQueue] = {}
 
     def add(self, waiter: Waiter) -> None:
         name = waiter.read.group
-        (self.plain if name is None else self.groups.setdefault(name, {}))[waiter] = None
+        if name is None:
+            self.plain[waiter] = None
+            return
+        if name not in self.groups:
+            self.groups[name] = GroupQueue()
+        self.groups[name].add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         name = waiter.read.group
@@ -53,17 +91,18 @@ class KeyQueue:
             return
         queue = self.groups.get(name)
         if queue is not None:
-            queue.pop(waiter, None)
-            if not queue:
+            queue.remove(waiter)
+            if not queue.waiters:
                 del self.groups[name]
 
     def join(self, name: bytes, stream: Stream, group: Group) -> None:
         """A group was made: whoever waits on its name is counted there, served or not."""
-        for waiter in self.groups.get(name, ()):
-            waiter.read.join(stream, group)
+        if name in self.groups:
+            for waiter in self.groups[name].waiters:
+                waiter.read.join(stream, group)
 
-    def __len__(self) -> int:
-        return len(self.plain) + sum(map(len, self.groups.values()))
+    def __bool__(self) -> bool:
+        return bool(self.plain or self.groups)
 
 
 class Waiting:
@@ -106,14 +145,8 @@ class Waiting:
         for waiter in list(queue.plain):
             attempt(waiter)
         for name in list(queue.groups):
-            self._serve_group(list(queue.groups.get(name, ())), attempt)
-
-    def _serve_group(self, waiters: list[Waiter], attempt: Attempt) -> None:
-        # What one read of a kind does not find, the others of that kind do not find either.
-        empty_handed: set[type[BlockedRead]] = set()
-        for waiter in waiters:
-            if type(waiter.read) not in empty_handed and not attempt(waiter):
-                empty_handed.add(type(waiter.read))
+            if name in queue.groups:
+                queue.groups[name].serve(attempt)
 
     def keys(self) -> Iterator[tuple[int, bytes]]:
         """Every key that somebody waits on."""

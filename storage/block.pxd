@@ -90,7 +90,7 @@ cdef class OpenBlock:
                     uint64_t payload) except -1
     cdef inline int reserve(self, uint64_t extra) except -1
     cdef inline int before_entry(self, uint32_t start, uint64_t ms, uint64_t seq) except -1
-    cdef inline uint8_t* write_head(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept
+    cdef inline uint8_t* write_id_difference(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept
     cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL
     cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept
     cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept

@@ -9,6 +9,7 @@ Durability rules a caller must keep: bytes are safe after `File.sync()`, names (
 removed) after `Disk.sync_directory()`.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -52,10 +53,18 @@ class File(Protocol):
 class Disk(Protocol):
     """One data directory. Every method may raise OSError."""
 
+    directory: Path
+
     def lock(self) -> None:
-        """Take the directory for this process; DataError when another server has it."""
+        """Take the directory, made if need be, for this process.
+
+        DataError when another server has it or it cannot be used.
+        """
 
     def unlock(self) -> None: ...
+
+    def holds(self, name: str) -> bool:
+        """Whether the directory is still the one that was locked and has a file of this name."""
 
     def names(self) -> list[str]:
         """All file names in the directory, sorted."""
@@ -90,27 +99,35 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 _fallocate = _find_fallocate()
 _fdatasync = getattr(os, "fdatasync", os.fsync)
+_CANNOT_LOCK = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 _CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 class SystemFile:
     """A file of the operating system, behind one descriptor."""
 
-    def __init__(self, name: str, descriptor: int) -> None:
-        self.name = name
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.name = path.name
+        self._path = path
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
 
     def write(self, data: Bytes) -> None:
-        written = os.write(self._descriptor, data)
-        self.size += written
-        while written < len(data):
-            count = os.write(self._descriptor, memoryview(data)[written:])
-            self.size += count
-            written += count
+        try:
+            written = os.write(self._descriptor, data)
+            self.size += written
+            while written < len(data):
+                count = os.write(self._descriptor, memoryview(data)[written:])
+                self.size += count
+                written += count
+        except OSError as error:
+            raise self._named(error) from None
 
     def sync(self) -> None:
-        _fdatasync(self._descriptor)
+        try:
+            _fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from None
 
     def reserve(self, end: int) -> None:
         if _fallocate is None or end <= self.size:
@@ -118,9 +135,19 @@ class SystemFile:
         if _fallocate(self._descriptor, _KEEP_SIZE, self.size, end - self.size) != 0:
             number = ctypes.get_errno()
             if number not in _CANNOT_RESERVE:  # a file system without it is no error
-                raise OSError(number, os.strerror(number), self.name)
+                raise OSError(number, os.strerror(number), str(self._path))
 
     def read_at(self, offset: int, length: int) -> bytes:
+        try:
+            return self._read_at(offset, length)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """The error with the file's path: a call on a descriptor tells none."""
+        return OSError(error.errno, error.strerror, str(self._path))
+
+    def _read_at(self, offset: int, length: int) -> bytes:
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -145,33 +172,71 @@ class SystemFile:
 
 
 class SystemDisk:
-    """A directory of the operating system; made if it is not there."""
+    """A directory of the operating system.
+
+    Locked is the directory itself, which nobody can take away from under a server as a file in it
+    could be; and a file too, since network file systems do not lock directories. It tells who.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._lock_descriptor = -1
-        directory.mkdir(parents=True, exist_ok=True)
+        self._locks: list[int] = []
+        self._identity: tuple[int, int] | None = None
 
     def lock(self) -> None:
-        path = self.directory / "lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            itself = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._locks.append(itself)
+            self._take(itself)
+            status = os.fstat(itself)
+            file = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._locks.append(file)
+            self._take(file)
+        except OSError as error:
+            self.unlock()
+            raise DataError(
+                f"cannot use the data directory {self.directory}: {error.strerror}"
+            ) from None
+        except DataError:
+            self.unlock()
+            raise
+        self._identity = status.st_dev, status.st_ino
+        with contextlib.suppress(OSError):  # a full disk may still be read
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
             raise DataError(
-                f"the data directory {self.directory} is used by another server (process {holder});"
-                " stop that one, or give this one another directory"
+                f"the data directory {self.directory} is used by another server (process"
+                f" {self._holder()}); stop that one, or give this one another directory"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._lock_descriptor = descriptor
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise
+
+    def _holder(self) -> str:
+        try:
+            return (self.directory / "lock").read_text("ascii").strip() or "unknown"
+        except (OSError, ValueError):
+            return "unknown"
 
     def unlock(self) -> None:
-        if self._lock_descriptor >= 0:
-            descriptor, self._lock_descriptor = self._lock_descriptor, -1
-            os.close(descriptor)
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def holds(self, name: str) -> bool:
+        try:
+            status = os.stat(self.directory)
+            os.stat(self.directory / name)
+        except FileNotFoundError:
+            return False
+        except OSError:  # not known: reading or writing it will tell
+            return True
+        return (status.st_dev, status.st_ino) == self._identity
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.directory))
@@ -199,4 +264,5 @@ class SystemDisk:
             os.close(descriptor)
 
     def _open(self, name: str, flags: int) -> SystemFile:
-        return SystemFile(name, os.open(self.directory / name, flags | os.O_CLOEXEC, 0o644))
+        path = self.directory / name
+        return SystemFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644))

@@ -3,30 +3,67 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.ids cimport EntryId
 
 
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #ifndef MILLSTREAM_PENDING
+    #define MILLSTREAM_PENDING
+    struct Pending {
+        uint64_t ms;
+        uint64_t seq;
+        uint64_t first_delivery_ms : 48;
+        uint64_t last_delivery_ms : 48;
+        uint32_t deliveries : 24;
+        uint32_t consumer : 24;
+        uint32_t policy : 16;
+    } __attribute__((packed));
+    _Static_assert(sizeof(struct Pending) == 36, "bit-fields are packed as docs/formats.md says");
+    #endif
+    """
+    # Bit-fields: Cython reads and assigns them as members of these types.
+    cdef struct Pending:
+        uint64_t ms
+        uint64_t seq
+        uint64_t first_delivery_ms
+        uint64_t last_delivery_ms
+        uint32_t deliveries
+        uint32_t consumer
+        uint32_t policy
+
+
 cdef enum:
     UNOWNED = 0
     NO_POLICY = 0
-    TAKEN = 0x80000000u
 
 
-cdef struct Pending:
-    uint64_t ms
-    uint64_t seq
-    uint64_t first_delivery_ms
-    uint64_t last_delivery_ms
-    uint32_t deliveries
-    uint32_t consumer
-    uint32_t policy
-    uint32_t unused
-
-
+# At most `used` records, in id order. A chunk that a SharedPending holds too (holders > 1) is
+# copied before its records change; bounds and heap places belong to the group alone.
 cdef struct Chunk:
     uint32_t used
     uint32_t capacity
-    uint64_t retry_min
-    uint64_t wake_min
-    uint64_t expire_min
+    uint32_t holders
+    uint32_t[3] heap_at
+    uint64_t[3] bounds
     Pending[1] items
+
+
+cdef struct Policy:
+    uint64_t retry_ms
+    uint64_t expire_ms
+    uint64_t uses
+    bint known
+
+
+# Chunks that have something to come, the earliest at the root, and by id where moments are equal.
+cdef struct Heap:
+    Chunk** chunks
+    uint32_t count
+
+
+cdef struct Due:
+    uint64_t moment
+    uint64_t ms
+    uint64_t seq
 
 
 cdef struct PendingAt:
@@ -40,6 +77,9 @@ cdef class Consumer:
     cdef public int64_t seen_ms
     cdef public int64_t active_ms
     cdef readonly uint64_t pending
+
+
+cdef class SharedPending
 
 
 cdef class Group:
@@ -58,14 +98,18 @@ cdef class Group:
     cdef readonly uint64_t unowned_count
     cdef readonly dict consumers
     cdef list consumer_list
-    cdef list policies
+    cdef list free_consumers
     cdef dict policy_numbers
+    cdef list free_policies
+    cdef Policy* policies
+    cdef uint32_t policy_count
+    cdef uint32_t policy_capacity
     cdef Chunk** chunks
     cdef uint32_t chunk_count
     cdef uint32_t chunk_capacity
-    cdef uint64_t retry_min
-    cdef uint64_t wake_min
-    cdef uint64_t expire_min
+    cdef Heap[3] heaps
+    # Records and heap places looked at to find out what is due: what the tests hold small.
+    cdef readonly uint64_t steps
 
     cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0
     cpdef Consumer consumer(self, bytes name)
@@ -79,25 +123,48 @@ cdef class Group:
     cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
                        bint change_policy) except -1
-    cdef int give(self, Pending* record, uint32_t consumer) except -1
-    cdef uint64_t retry_ms(self, uint32_t policy) noexcept
-    cdef uint64_t expire_ms(self, uint32_t policy) noexcept
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept
     cdef uint64_t expires_ms(self, const Pending* record) noexcept
     cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept
     cdef bint has_expired(self, uint64_t now_ms) noexcept
     cdef uint64_t next_wake_ms(self) noexcept
     cdef uint64_t next_expiry_ms(self) noexcept
+    cdef uint64_t wake_bound(self) noexcept
+    cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
-    cdef void release_taken(self, list taken) noexcept
-    cdef int move_bounds(self, PendingAt* at) except -1
+    cdef dict facts(self, pending)
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
-    cdef void chunk_bounds(self, Chunk* chunk) noexcept
-    cdef uint64_t scan_min(self, int kind) noexcept
+    cdef int merge_small(self, uint32_t place) except -1
+    cdef int shrink(self, uint32_t place) except -1
+    cdef bint join_next(self, uint32_t place) except -1
+    cdef int drop_chunk(self, uint32_t place) noexcept
     cdef inline Pending* record_at(self, PendingAt* at) noexcept
     cdef Chunk* split(self, PendingAt* at) except NULL
     cdef int new_chunk(self, uint32_t place) except -1
+    cdef Chunk* own(self, uint32_t place) except NULL
+    cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL
+    cdef uint32_t place_of(self, Chunk* chunk) noexcept
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1
-    cdef inline uint64_t bound(self, Chunk* chunk, int kind) noexcept
-    cdef forget_unused_policies(self)
+    cdef inline void count_policy(self, uint32_t policy, int change) noexcept
+    cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
+                              uint64_t limit, list gone) except? 0xffffffff
+    cdef int close_gaps(self) except -1
+    cdef void note_moved(self, Chunk* chunk) noexcept
+    cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept
+    cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept
+    cdef void chunk_bounds(self, Chunk* chunk) noexcept
+    cdef void sift(self, Heap* heap, int kind, Chunk* chunk) noexcept
+    cdef void leave_heap(self, int kind, Chunk* chunk) noexcept
+    cdef void leave_heaps(self, Chunk* chunk) noexcept
+    cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept
+    cdef uint32_t free_policy(self) except 0
+    cdef list policy_pairs(self)
+    cdef int set_policies(self, list pairs) except -1
+    cdef SharedPending share_pending(self)
+
+
+cdef class SharedPending:
+    cdef Chunk** chunks
+    cdef uint32_t count
+    cdef readonly uint64_t records

@@ -2,6 +2,10 @@ from typing import Any
 
 PENDING_SIZE: int
 
+class SharedPending:
+    records: int
+    def __bytes__(self) -> bytes: ...
+
 class Consumer:
     name: bytes
     index: int
@@ -23,6 +27,7 @@ class Group:
     retry_waiters: int
     pending_count: int
     unowned_count: int
+    steps: int
     consumers: dict[bytes, Consumer]
     def __init__(
         self, name: bytes, offset_ms: int = 0, offset_seq: int = 0, now_ms: int = 0
@@ -59,6 +64,7 @@ class Group:
     @property
     def memory_bytes(self) -> int: ...
     def dump(self) -> dict[str, Any]: ...
+    def share(self) -> dict[str, Any]: ...
     @staticmethod
     def load(meta: dict[str, Any], now_ms: int) -> Group: ...
     def check(self) -> None: ...

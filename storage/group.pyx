@@ -3,22 +3,26 @@
 
 Pending entries must fit by the million, so they are plain records in id order, in chunks of up to
 128. There is no second index by due time: every chunk keeps lower bounds of the moments at which
-one of its records is due for a retry or expires, and the group keeps the lowest of those. A record
-becomes due rarely compared with how often one is delivered and acknowledged, and the search then
-reads one number a chunk. A bound may be too low (an acknowledgement does not raise it); whoever
-finds nothing behind it computes it again.
+one of its records is due for a retry or expires, and three heaps of chunks tell which comes first.
+A bound may be too low (an acknowledgement does not raise it); whoever finds it at a heap's root
+computes it again. So the cost of what is due grows with what is due, not with what is pending.
+
+A snapshot shares the chunks instead of copying them; from then on a chunk is copied before it
+changes, for as long as the snapshot holds it.
 
 What a redelivery needs (retry and expire times) is the same for most records of a group, so records
 name a policy, a pair kept once. Consumer 0 is nobody: deliveries of TREAD are unowned.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memmove
 cimport cython
 
-from millstream.ids cimport EntryId, id_less
+from millstream.ids cimport id_less
+
+from millstream.errors import CommandError
 
 cdef enum:
     CHUNK_MAX = 128
@@ -26,7 +30,15 @@ cdef enum:
     RETRY = 0
     WAKE = 1
     EXPIRE = 2
+    KINDS = 3
+    ABSENT = 0xffffffffu
+    NOBODY = 0xffffffffu
+    # The widths of a record's fields.
+    DELIVERIES_MAX = 0xffffff
+    CONSUMERS_MAX = 0xffffff
+    POLICIES_MAX = 0xffff
 
+cdef uint64_t TIME_MAX = 0xffffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 PENDING_SIZE = sizeof(Pending)
 
@@ -38,13 +50,91 @@ cdef inline uint64_t later(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
 
 cdef Chunk* resized(Chunk* chunk, uint32_t capacity) except NULL:
     cdef Chunk* moved = <Chunk*>realloc(chunk, sizeof(Chunk) + (capacity - 1) * sizeof(Pending))
+    cdef int kind
     if moved == NULL:
         raise MemoryError("no memory for pending entries")
     if chunk == NULL:
         moved.used = 0
-        moved.retry_min = moved.wake_min = moved.expire_min = NEVER
+        moved.holders = 1
+        for kind in range(KINDS):
+            moved.bounds[kind] = NEVER
+            moved.heap_at[kind] = ABSENT
     moved.capacity = capacity
     return moved
+
+
+cdef inline void release(Chunk* chunk) noexcept:
+    chunk.holders -= 1
+    if chunk.holders == 0:
+        free(chunk)
+
+
+cdef inline bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept:
+    """Whether a comes first. Chunks never overlap, so their first ids stay in order."""
+    if a.bounds[kind] != b.bounds[kind]:
+        return a.bounds[kind] < b.bounds[kind]
+    return id_less(a.items[0].ms, a.items[0].seq, b.items[0].ms, b.items[0].seq)
+
+
+cdef inline bint due_less(const Due* a, const Due* b) noexcept:
+    if a.moment != b.moment:
+        return a.moment < b.moment
+    return id_less(a.ms, a.seq, b.ms, b.seq)
+
+
+cdef class DueHeap:
+    """Records found due, the earliest first."""
+    cdef Due* items
+    cdef size_t count
+    cdef size_t capacity
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int push(self, uint64_t moment, const Pending* record) except -1:
+        cdef size_t wanted, at, up
+        cdef Due* moved
+        cdef Due made
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 64
+            moved = <Due*>realloc(self.items, wanted * sizeof(Due))
+            if moved == NULL:
+                raise MemoryError("no memory for what is due")
+            self.items = moved
+            self.capacity = wanted
+        made.moment = moment
+        made.ms = record.ms
+        made.seq = record.seq
+        at = self.count
+        self.count += 1
+        while at:
+            up = (at - 1) // 2
+            if not due_less(&made, &self.items[up]):
+                break
+            self.items[at] = self.items[up]
+            at = up
+        self.items[at] = made
+        return 0
+
+    cdef Due pop(self) noexcept:
+        cdef Due first = self.items[0]
+        cdef Due last
+        cdef size_t at = 0
+        cdef size_t down
+        self.count -= 1
+        last = self.items[self.count]
+        while True:
+            down = 2 * at + 1
+            if down >= self.count:
+                break
+            if down + 1 < self.count and due_less(&self.items[down + 1], &self.items[down]):
+                down += 1
+            if not due_less(&self.items[down], &last):
+                break
+            self.items[at] = self.items[down]
+            at = down
+        self.items[at] = last
+        return first
 
 
 cdef list checked_policies(rows, bytes group_name):
@@ -52,11 +142,19 @@ cdef list checked_policies(rows, bytes group_name):
     cdef list pairs = [None if row is None else tuple(row) for row in rows]
     known = [pair for pair in pairs if pair is not None]
     numbers = [n for pair in known for n in pair]
-    if not pairs or pairs[0] is not None or len(set(known)) < len(known) or any(
+    if not pairs or pairs[0] is not None or len(pairs) > POLICIES_MAX + 1 or len(
+            set(known)) < len(known) or any(
             len(pair) != 2 for pair in known) or any(
             not isinstance(n, int) or not 0 <= n <= NEVER for n in numbers):
         raise ValueError(f"the retry policies of group {group_name!r} are malformed")
     return pairs
+
+
+cdef inline bint comes_behind(const Chunk* chunk, int kind, const Due* due) noexcept:
+    """Whether no record of a chunk can come before a record that was found due."""
+    if chunk.bounds[kind] != due.moment:
+        return chunk.bounds[kind] > due.moment
+    return id_less(due.ms, due.seq, chunk.items[0].ms, chunk.items[0].seq)
 
 
 @cython.no_gc
@@ -89,54 +187,86 @@ cdef class Group:
         self.scheduled_ms = NEVER
         self.consumers = {}
         self.consumer_list = [None]
-        self.policies = [None]
+        self.free_consumers = []
         self.policy_numbers = {}
-        self.retry_min = self.wake_min = self.expire_min = NEVER
+        self.free_policies = []
 
     def __dealloc__(self):
         cdef uint32_t i
+        cdef int kind
         for i in range(self.chunk_count):
-            free(self.chunks[i])
+            release(self.chunks[i])
         free(self.chunks)
+        for kind in range(KINDS):
+            free(self.heaps[kind].chunks)
+        free(self.policies)
 
     # ------------------------------------------------------------ policies and consumers
 
     cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
-        """The number of a (retry, expire) pair; 0 stands for no retry at all."""
+        """The number of a (retry, expire) pair; 0 stands for no retry at all. Use it before asking
+        for another: a pair that no record uses makes room when numbers run out."""
+        cdef uint32_t number
         pair = (retry_ms, expire_ms)
         known = self.policy_numbers.get(pair)
         if known is not None:
             return known
-        if len(self.policies) > 65536:
-            self.forget_unused_policies()
-        number = len(self.policies)
-        for i in range(1, len(self.policies)):
-            if self.policies[i] is None:
-                number = i
-                break
-        if number == len(self.policies):
-            self.policies.append(pair)
-        else:
-            self.policies[number] = pair
+        number = self.free_policy()
         self.policy_numbers[pair] = number
+        self.policies[number].retry_ms = retry_ms
+        self.policies[number].expire_ms = expire_ms
+        self.policies[number].known = True
         return number
 
-    cdef forget_unused_policies(self):
-        cdef uint32_t i, j
-        used = set()
-        for i in range(self.chunk_count):
-            for j in range(self.chunks[i].used):
-                used.add(self.chunks[i].items[j].policy & ~<uint32_t>TAKEN)
-        for number, pair in enumerate(self.policies):
-            if number and pair is not None and number not in used:
-                del self.policy_numbers[pair]
-                self.policies[number] = None
+    cdef uint32_t free_policy(self) except 0:
+        cdef Policy* moved
+        cdef uint32_t wanted, i
+        if not self.free_policies and self.policy_count > POLICIES_MAX:
+            for i in range(self.policy_count - 1, 0, -1):
+                if self.policies[i].known and self.policies[i].uses == 0:
+                    del self.policy_numbers[self.policies[i].retry_ms, self.policies[i].expire_ms]
+                    self.policies[i].known = False
+                    self.free_policies.append(i)
+            if not self.free_policies:
+                raise CommandError("ERR too many different RETRY pairs are pending in this group")
+        if self.free_policies:
+            return self.free_policies.pop()
+        if self.policy_count == self.policy_capacity or self.policies == NULL:
+            wanted = max(<uint32_t>4, self.policy_capacity * 2)
+            moved = <Policy*>realloc(self.policies, wanted * sizeof(Policy))
+            if moved == NULL:
+                raise MemoryError("no memory for a retry pair")
+            self.policies = moved
+            self.policy_capacity = wanted
+        if self.policy_count == 0:
+            self.policies[0].known = False
+            self.policies[0].uses = 0
+            self.policy_count = 1
+        self.policies[self.policy_count].known = False
+        self.policies[self.policy_count].uses = 0
+        self.policy_count += 1
+        return self.policy_count - 1
 
-    cdef uint64_t retry_ms(self, uint32_t policy) noexcept:
-        return <uint64_t>(<tuple>self.policies[policy])[0]
+    cdef list policy_pairs(self):
+        """The pairs by number as [retry, expire], None where a number is free."""
+        cdef uint32_t i
+        cdef list pairs = [None]
+        for i in range(1, self.policy_count):
+            pairs.append([self.policies[i].retry_ms, self.policies[i].expire_ms]
+                         if self.policies[i].known else None)
+        return pairs
 
-    cdef uint64_t expire_ms(self, uint32_t policy) noexcept:
-        return <uint64_t>(<tuple>self.policies[policy])[1]
+    cdef int set_policies(self, list pairs) except -1:
+        """Take back the pairs of a dump in a new group."""
+        cdef uint32_t number
+        for pair in pairs[1:]:
+            number = self.free_policy()
+            if pair is not None:
+                self.policies[number].retry_ms, self.policies[number].expire_ms = pair
+                self.policies[number].known = True
+                self.policy_numbers[pair] = number
+        self.free_policies = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
+        return 0
 
     cpdef Consumer consumer(self, bytes name):
         """The consumer of this name or None."""
@@ -145,16 +275,14 @@ cdef class Group:
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms):
         """Add a consumer (the name is new)."""
         cdef Consumer made
-        index = len(self.consumer_list)
-        for i in range(1, len(self.consumer_list)):
-            if self.consumer_list[i] is None:
-                index = i
-                break
-        made = Consumer(name, index, now_ms, -1)
-        if index == len(self.consumer_list):
-            self.consumer_list.append(made)
+        if not self.free_consumers and len(self.consumer_list) > CONSUMERS_MAX:
+            raise CommandError("ERR the group has too many consumers")
+        if self.free_consumers:
+            made = Consumer(name, self.free_consumers.pop(), now_ms, -1)
+            self.consumer_list[made.index] = made
         else:
-            self.consumer_list[index] = made
+            made = Consumer(name, len(self.consumer_list), now_ms, -1)
+            self.consumer_list.append(made)
         self.consumers[name] = made
         return made
 
@@ -163,17 +291,18 @@ cdef class Group:
 
     def delete_consumer(self, bytes name) -> int:
         """Remove a consumer and its pending entries; returns how many those were."""
-        cdef Consumer gone = self.consumers.pop(name)
-        cdef PendingAt at
-        cdef Pending* record = self.first_at_least(0, 0, &at)
+        cdef Consumer gone = self.consumers[name]
+        cdef uint32_t place
         dropped = gone.pending
-        while record != NULL:
-            if record.consumer == gone.index:
-                self.erase(&at)
-                record = self.record_at(&at)
-            else:
-                record = self.after(&at)
+        if dropped:
+            for place in range(self.chunk_count):
+                self.own(place)  # what can fail comes before the first change
+            for place in range(self.chunk_count):
+                self.sweep_chunk(place, gone.index, 0, NEVER, None)
+            self.close_gaps()
+        del self.consumers[name]
         self.consumer_list[gone.index] = None
+        self.free_consumers.append(gone.index)
         return dropped
 
     # ------------------------------------------------------------ pending entries
@@ -252,12 +381,10 @@ cdef class Group:
         cdef Chunk* last
         record.ms = ms
         record.seq = seq
-        record.first_delivery_ms = now_ms
-        record.last_delivery_ms = now_ms
+        record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
         record.deliveries = 1
         record.consumer = consumer
         record.policy = policy
-        record.unused = 0
         if self.chunk_count == 0:
             at.chunk = at.index = 0
             return self.insert(&at, &record)
@@ -272,19 +399,20 @@ cdef class Group:
         cdef Chunk* chunk
         if self.chunk_count == 0:
             self.new_chunk(0)
-        chunk = self.chunks[at.chunk]
+        chunk = self.own(at.chunk)
         if chunk.used == CHUNK_MAX:
             chunk = self.split(at)
         elif chunk.used == chunk.capacity:
-            chunk = resized(chunk, min(<uint32_t>CHUNK_MAX, chunk.capacity * 2))
-            self.chunks[at.chunk] = chunk
+            chunk = self.resize(at.chunk, chunk.capacity * 2)
         memmove(&chunk.items[at.index + 1], &chunk.items[at.index],
                 (chunk.used - at.index) * sizeof(Pending))
         chunk.items[at.index] = record[0]
         chunk.used += 1
         self.pending_count += 1
         self.count_owner(record.consumer, 1)
-        return self.move_bounds(at)
+        self.count_policy(record.policy, 1)
+        self.move_bounds(chunk, record)
+        return 0
 
     cdef Chunk* split(self, PendingAt* at) except NULL:
         """Make room in a full chunk: a new one behind it, empty when the list grows at its end."""
@@ -297,8 +425,7 @@ cdef class Group:
             at.index = 0
             return self.chunks[at.chunk]
         self.new_chunk(at.chunk + 1)
-        added = resized(self.chunks[at.chunk + 1], CHUNK_MAX)
-        self.chunks[at.chunk + 1] = added
+        added = self.chunks[at.chunk + 1]
         memcpy(added.items, &chunk.items[kept], (CHUNK_MAX - kept) * sizeof(Pending))
         added.used = CHUNK_MAX - kept
         chunk.used = kept
@@ -310,11 +437,18 @@ cdef class Group:
         return self.chunks[at.chunk]
 
     cdef int new_chunk(self, uint32_t place) except -1:
+        """Put an empty chunk at a place; there is room for it in every heap, too."""
         cdef Chunk** moved
         cdef Chunk* made
         cdef uint32_t wanted
+        cdef int kind
         if self.chunk_count == self.chunk_capacity:
             wanted = self.chunk_capacity * 2 if self.chunk_capacity else 2
+            for kind in range(KINDS):
+                moved = <Chunk**>realloc(self.heaps[kind].chunks, wanted * sizeof(Chunk*))
+                if moved == NULL:
+                    raise MemoryError("no memory for pending entries")
+                self.heaps[kind].chunks = moved
             moved = <Chunk**>realloc(self.chunks, wanted * sizeof(Chunk*))
             if moved == NULL:
                 raise MemoryError("no memory for pending entries")
@@ -327,19 +461,160 @@ cdef class Group:
         self.chunk_count += 1
         return 0
 
+    cdef Chunk* own(self, uint32_t place) except NULL:
+        """The chunk at a place, to be changed: a snapshot that holds it keeps it as it is."""
+        cdef Chunk* chunk = self.chunks[place]
+        cdef Chunk* copy
+        if chunk.holders == 1:
+            return chunk
+        copy = resized(NULL, chunk.capacity)
+        memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
+        copy.holders = 1
+        self.chunks[place] = copy
+        self.note_moved(copy)
+        release(chunk)
+        return copy
+
+    cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL:
+        """Give the chunk at a place, which is the group's own, room for `capacity` records."""
+        cdef Chunk* moved = resized(self.chunks[place], capacity)
+        self.chunks[place] = moved
+        self.note_moved(moved)
+        return moved
+
+    cdef uint32_t place_of(self, Chunk* chunk) noexcept:
+        cdef PendingAt at
+        self.first_at_least(chunk.items[0].ms, chunk.items[0].seq, &at)
+        return at.chunk
+
     cdef int erase(self, PendingAt* at) except -1:
-        """Remove the record at `at`, which then names the place of the next."""
-        cdef Chunk* chunk = self.chunks[at.chunk]
+        """Remove the record at `at`."""
+        cdef Chunk* chunk = self.own(at.chunk)
         self.count_owner(chunk.items[at.index].consumer, -1)
+        self.count_policy(chunk.items[at.index].policy, -1)
         self.pending_count -= 1
+        if chunk.used == 1:
+            return self.drop_chunk(at.chunk)
         chunk.used -= 1
         memmove(&chunk.items[at.index], &chunk.items[at.index + 1],
                 (chunk.used - at.index) * sizeof(Pending))
-        if chunk.used == 0:
-            free(chunk)
-            self.chunk_count -= 1
-            memmove(&self.chunks[at.chunk], &self.chunks[at.chunk + 1],
-                    (self.chunk_count - at.chunk) * sizeof(Chunk*))
+        return self.merge_small(at.chunk)
+
+    cdef int drop_chunk(self, uint32_t place) noexcept:
+        cdef Chunk* chunk = self.chunks[place]
+        self.leave_heaps(chunk)
+        release(chunk)
+        self.chunk_count -= 1
+        memmove(&self.chunks[place], &self.chunks[place + 1],
+                (self.chunk_count - place) * sizeof(Chunk*))
+        return 0
+
+    cdef int merge_small(self, uint32_t place) except -1:
+        """Join a chunk that is less than a third full with a neighbour that has room, so that what
+        acknowledgements leave behind does not cost a chunk each; else give back its spare room."""
+        if self.chunks[place].used * 3 >= CHUNK_MAX:
+            return 0
+        try:
+            if place and self.join_next(place - 1):
+                return 0
+            if place + 1 < self.chunk_count and self.join_next(place):
+                return 0
+            self.shrink(place)
+        except MemoryError:
+            pass  # it stays as it is: room for it was there before
+        return 0
+
+    cdef int shrink(self, uint32_t place) except -1:
+        cdef Chunk* chunk = self.chunks[place]
+        if chunk.used * 4 <= chunk.capacity and chunk.capacity > CHUNK_FIRST:
+            self.resize(place, chunk.capacity // 2)
+        return 0
+
+    cdef bint join_next(self, uint32_t place) except -1:
+        """Move the next chunk's records into the one at a place; False when both together would be
+        so full that the next delivery among them might split them again."""
+        cdef Chunk* next_one = self.chunks[place + 1]
+        cdef Chunk* chunk = self.chunks[place]
+        cdef uint32_t total = chunk.used + next_one.used
+        cdef uint32_t wanted
+        cdef int kind
+        if total * 4 > CHUNK_MAX * 3 or chunk.holders > 1:
+            return False
+        if chunk.capacity < total:
+            wanted = chunk.capacity
+            while wanted < total:
+                wanted *= 2
+            chunk = self.resize(place, wanted)
+        memcpy(&chunk.items[chunk.used], next_one.items, next_one.used * sizeof(Pending))
+        chunk.used = total
+        for kind in range(KINDS):
+            if next_one.bounds[kind] < chunk.bounds[kind]:
+                self.set_bound(chunk, kind, next_one.bounds[kind])
+        self.drop_chunk(place + 1)
+        return True
+
+    cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
+                              uint64_t limit, list gone) except? 0xffffffff:
+        """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) those expired by
+        now_ms, whose ids go to `gone`. Returns how many; a chunk may be left empty, in no heap."""
+        cdef Chunk* chunk = self.own(place)
+        cdef Pending* record
+        cdef uint32_t kept = 0
+        cdef uint32_t removed = 0
+        cdef uint32_t i
+        cdef list found = []
+        self.steps += chunk.used
+        if consumer == NOBODY:
+            # The only step that can fail comes before the first change.
+            found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
+                     if self.expires_ms(&chunk.items[i]) <= now_ms][:limit]
+            gone += found
+            limit = len(found)
+        for i in range(chunk.used):
+            record = &chunk.items[i]
+            if removed < limit and (self.expires_ms(record) <= now_ms if consumer == NOBODY
+                                    else record.consumer == consumer):
+                self.count_owner(record.consumer, -1)
+                self.count_policy(record.policy, -1)
+                removed += 1
+                continue
+            if kept != i:
+                chunk.items[kept] = record[0]
+            kept += 1
+        self.pending_count -= removed
+        if kept == 0:
+            self.leave_heaps(chunk)
+        chunk.used = kept
+        if removed and kept:
+            self.chunk_bounds(chunk)
+        return removed
+
+    cdef int close_gaps(self) except -1:
+        """Drop empty chunks and join small neighbours, in one pass over all."""
+        cdef uint32_t i
+        cdef uint32_t kept = 0
+        cdef Chunk* chunk
+        cdef Chunk* last
+        cdef int kind
+        for i in range(self.chunk_count):
+            chunk = self.chunks[i]
+            if chunk.used == 0:
+                release(chunk)
+                continue
+            last = self.chunks[kept - 1] if kept else NULL
+            if last != NULL and (last.used + chunk.used) * 4 <= CHUNK_MAX * 3 and (
+                    last.used + chunk.used <= last.capacity and last.holders == 1):
+                memcpy(&last.items[last.used], chunk.items, chunk.used * sizeof(Pending))
+                last.used += chunk.used
+                for kind in range(KINDS):
+                    if chunk.bounds[kind] < last.bounds[kind]:
+                        self.set_bound(last, kind, chunk.bounds[kind])
+                self.leave_heaps(chunk)
+                release(chunk)
+                continue
+            self.chunks[kept] = chunk
+            kept += 1
+        self.chunk_count = kept
         return 0
 
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
@@ -348,6 +623,10 @@ cdef class Group:
         else:
             (<Consumer>self.consumer_list[consumer]).pending += change
         return 0
+
+    cdef inline void count_policy(self, uint32_t policy, int change) noexcept:
+        if policy != NO_POLICY:
+            self.policies[policy].uses += change
 
     cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove an entry from pending; False when it was not there."""
@@ -359,20 +638,18 @@ cdef class Group:
 
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
                        bint change_policy) except -1:
-        """Note another delivery; the retry pair is replaced when the reader brought one."""
-        record.last_delivery_ms = now_ms
-        record.deliveries += 1
+        """Note another delivery; the retry pair is replaced when the reader brought one. The chunk
+        may move: `record` must not be used after."""
+        cdef Chunk* chunk = self.own(at.chunk)
+        record = &chunk.items[at.index]
+        record.last_delivery_ms = min(now_ms, TIME_MAX)
+        if record.deliveries < DELIVERIES_MAX:
+            record.deliveries += 1
         if change_policy:
-            record.policy = (record.policy & TAKEN) | policy
-        return self.move_bounds(at)
-
-    cdef int give(self, Pending* record, uint32_t consumer) except -1:
-        """Change the owner; a named owner ends retry and expiry."""
-        self.count_owner(record.consumer, -1)
-        self.count_owner(consumer, 1)
-        record.consumer = consumer
-        if consumer != UNOWNED:
-            record.policy = NO_POLICY
+            self.count_policy(record.policy, -1)
+            self.count_policy(policy, 1)
+            record.policy = policy
+        self.move_bounds(chunk, record)
         return 0
 
     # ------------------------------------------------------------ due times
@@ -380,172 +657,208 @@ cdef class Group:
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept:
         """When the record is to be delivered again; NEVER without a retry (or with retry 0)."""
         cdef uint64_t retry
-        if record.policy == NO_POLICY or record.policy & TAKEN:
+        if record.policy == NO_POLICY:
             return NEVER
-        retry = self.retry_ms(record.policy)
+        retry = self.policies[record.policy].retry_ms
         if retry == 0 and not with_zero:
             return NEVER
         return later(record.last_delivery_ms, retry)
 
     cdef uint64_t expires_ms(self, const Pending* record) noexcept:
         cdef uint64_t expire
-        if record.policy == NO_POLICY or record.policy & TAKEN:
+        if record.policy == NO_POLICY:
             return NEVER
-        expire = self.expire_ms(record.policy)
+        expire = self.policies[record.policy].expire_ms
         return later(record.first_delivery_ms, expire) if expire else NEVER
 
-    cdef int move_bounds(self, PendingAt* at) except -1:
-        """Lower the bounds so that they cover the record at `at`."""
-        cdef Chunk* chunk = self.chunks[at.chunk]
-        cdef Pending* record = &chunk.items[at.index]
+    cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
+        """Lower a chunk's bounds so that they cover a record of it."""
         cdef uint64_t moment
         if record.policy == NO_POLICY:
-            return 0
+            return
         moment = self.due_ms(record, True)
-        chunk.retry_min = min(chunk.retry_min, moment)
-        self.retry_min = min(self.retry_min, moment)
+        if moment < chunk.bounds[RETRY]:
+            self.set_bound(chunk, RETRY, moment)
         moment = self.due_ms(record, False)
-        chunk.wake_min = min(chunk.wake_min, moment)
-        self.wake_min = min(self.wake_min, moment)
+        if moment < chunk.bounds[WAKE]:
+            self.set_bound(chunk, WAKE, moment)
         moment = self.expires_ms(record)
-        chunk.expire_min = min(chunk.expire_min, moment)
-        self.expire_min = min(self.expire_min, moment)
-        return 0
+        if moment < chunk.bounds[EXPIRE]:
+            self.set_bound(chunk, EXPIRE, moment)
 
     cdef void chunk_bounds(self, Chunk* chunk) noexcept:
+        """Compute a chunk's bounds exactly."""
         cdef uint32_t i
-        chunk.retry_min = chunk.wake_min = chunk.expire_min = NEVER
+        cdef uint64_t retry = NEVER
+        cdef uint64_t wake = NEVER
+        cdef uint64_t expire = NEVER
+        self.steps += chunk.used
         for i in range(chunk.used):
-            chunk.retry_min = min(chunk.retry_min, self.due_ms(&chunk.items[i], True))
-            chunk.wake_min = min(chunk.wake_min, self.due_ms(&chunk.items[i], False))
-            chunk.expire_min = min(chunk.expire_min, self.expires_ms(&chunk.items[i]))
+            if chunk.items[i].policy != NO_POLICY:
+                retry = min(retry, self.due_ms(&chunk.items[i], True))
+                wake = min(wake, self.due_ms(&chunk.items[i], False))
+                expire = min(expire, self.expires_ms(&chunk.items[i]))
+        self.set_bound(chunk, RETRY, retry)
+        self.set_bound(chunk, WAKE, wake)
+        self.set_bound(chunk, EXPIRE, expire)
 
-    cdef inline uint64_t bound(self, Chunk* chunk, int kind) noexcept:
-        if kind == RETRY:
-            return chunk.retry_min
-        return chunk.wake_min if kind == WAKE else chunk.expire_min
+    cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept:
+        """Note a bound; a chunk with nothing to come is not in that heap."""
+        cdef Heap* heap = &self.heaps[kind]
+        if chunk.bounds[kind] == moment:
+            return
+        chunk.bounds[kind] = moment
+        if moment == NEVER:
+            self.leave_heap(kind, chunk)
+            return
+        if chunk.heap_at[kind] == ABSENT:
+            chunk.heap_at[kind] = heap.count
+            heap.count += 1
+        self.sift(heap, kind, chunk)
 
-    cdef uint64_t scan_min(self, int kind) noexcept:
-        """The exact earliest moment of a kind: chunks are recomputed until the lowest holds."""
-        cdef uint64_t lowest
-        cdef uint32_t i
-        cdef Chunk* best
+    cdef void sift(self, Heap* heap, int kind, Chunk* chunk) noexcept:
+        """Move a chunk from its place in a heap, up or down, to where it belongs."""
+        cdef uint32_t at = chunk.heap_at[kind]
+        cdef uint32_t other
+        while at and is_before(chunk, heap.chunks[(at - 1) // 2], kind):
+            self.steps += 1
+            other = (at - 1) // 2
+            heap.chunks[at] = heap.chunks[other]
+            heap.chunks[at].heap_at[kind] = at
+            at = other
         while True:
-            lowest = NEVER
-            best = NULL
-            for i in range(self.chunk_count):
-                if self.bound(self.chunks[i], kind) < lowest:
-                    lowest = self.bound(self.chunks[i], kind)
-                    best = self.chunks[i]
-            if best == NULL:
-                return NEVER
-            self.chunk_bounds(best)
-            if self.bound(best, kind) == lowest:
-                return lowest
+            self.steps += 1
+            other = 2 * at + 1
+            if other >= heap.count:
+                break
+            if other + 1 < heap.count and is_before(
+                    heap.chunks[other + 1], heap.chunks[other], kind):
+                other += 1
+            if not is_before(heap.chunks[other], chunk, kind):
+                break
+            heap.chunks[at] = heap.chunks[other]
+            heap.chunks[at].heap_at[kind] = at
+            at = other
+        heap.chunks[at] = chunk
+        chunk.heap_at[kind] = at
+
+    cdef void leave_heap(self, int kind, Chunk* chunk) noexcept:
+        cdef Heap* heap = &self.heaps[kind]
+        cdef uint32_t at = chunk.heap_at[kind]
+        cdef Chunk* last
+        if at == ABSENT:
+            return
+        chunk.heap_at[kind] = ABSENT
+        heap.count -= 1
+        last = heap.chunks[heap.count]
+        if last != chunk:
+            last.heap_at[kind] = at
+            self.sift(heap, kind, last)
+
+    cdef void leave_heaps(self, Chunk* chunk) noexcept:
+        cdef int kind
+        for kind in range(KINDS):
+            self.leave_heap(kind, chunk)
+
+    cdef void note_moved(self, Chunk* chunk) noexcept:
+        """A chunk has another address: put that into the heaps."""
+        cdef int kind
+        for kind in range(KINDS):
+            if chunk.heap_at[kind] != ABSENT:
+                self.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
+
+    cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept:
+        """The earliest moment of a kind, exact if it is at most until_ms; NEVER: there is none."""
+        cdef Heap* heap = &self.heaps[kind]
+        cdef Chunk* first
+        cdef uint64_t moment
+        while heap.count:
+            first = heap.chunks[0]
+            moment = first.bounds[kind]
+            if moment > until_ms:
+                return moment
+            self.chunk_bounds(first)
+            if first.bounds[kind] == moment:
+                return moment
+        return NEVER
 
     cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept:
         """Whether a record is to be delivered again now."""
-        if with_zero:
-            if self.retry_min > now_ms:
-                return False
-            self.retry_min = self.scan_min(RETRY)
-            return self.retry_min <= now_ms
-        return self.next_wake_ms() <= now_ms if self.wake_min <= now_ms else False
+        return self.settle(RETRY if with_zero else WAKE, now_ms) <= now_ms
 
     cdef bint has_expired(self, uint64_t now_ms) noexcept:
-        return self.expire_min <= now_ms and self.next_expiry_ms() <= now_ms
+        return self.settle(EXPIRE, now_ms) <= now_ms
 
     cdef uint64_t next_wake_ms(self) noexcept:
         """The next moment a timed retry is due, NEVER when there is none."""
-        if self.wake_min != NEVER:
-            self.wake_min = self.scan_min(WAKE)
-        return self.wake_min
+        return self.settle(WAKE, NEVER)
 
     cdef uint64_t next_expiry_ms(self) noexcept:
         """The next moment a pending record expires, NEVER when there is none."""
-        if self.expire_min != NEVER:
-            self.expire_min = self.scan_min(EXPIRE)
-        return self.expire_min
+        return self.settle(EXPIRE, NEVER)
+
+    cdef uint64_t wake_bound(self) noexcept:
+        """As next_wake_ms, but it may be too early; costs nothing."""
+        return self.heaps[WAKE].chunks[0].bounds[WAKE] if self.heaps[WAKE].count else NEVER
+
+    cdef uint64_t expiry_bound(self) noexcept:
+        """As next_expiry_ms, but it may be too early; costs nothing."""
+        return self.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.heaps[EXPIRE].count else NEVER
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
-        """Up to `limit` ids (ms, seq) due now, earliest due first, then by id. They are marked as
-        taken, so the same call never gives one twice; `release_taken` ends that."""
-        cdef list taken = []
-        cdef list found
-        cdef int kind = RETRY if with_zero else WAKE
-        cdef uint64_t lowest, second, moment
-        cdef Chunk* best
-        cdef Chunk* chunk
-        cdef uint32_t i
-        cdef bint second_is_before
-        while <uint64_t>len(taken) < limit:
-            best = NULL
-            lowest = second = NEVER
-            second_is_before = False
-            for i in range(self.chunk_count):
-                moment = self.bound(self.chunks[i], kind)
-                if moment < lowest:
-                    second = lowest
-                    second_is_before = True
-                    lowest = moment
-                    best = self.chunks[i]
-                elif moment < second:
-                    second = moment
-                    second_is_before = False
-            if best == NULL or lowest > now_ms:
-                break
-            self.chunk_bounds(best)
-            if self.bound(best, kind) != lowest:
-                continue
-            found = []
-            for i in range(best.used):
-                moment = self.due_ms(&best.items[i], with_zero)
-                if moment <= now_ms and (moment < second or (
-                        moment == second and not second_is_before)):
-                    found.append((moment, best.items[i].ms, best.items[i].seq, i))
-            found.sort()
-            for moment, ms, seq, index in found[:limit - <uint64_t>len(taken)]:
-                best.items[<uint32_t>index].policy |= TAKEN
-                taken.append((ms, seq))
-            self.chunk_bounds(best)
-        return taken
+        """Up to `limit` ids (ms, seq) due now, earliest due first, then by id.
 
-    cdef void release_taken(self, list taken) noexcept:
-        cdef PendingAt at
-        cdef Pending* record
-        for ms, seq in taken:
-            record = self.find(ms, seq, &at)
-            if record != NULL:
-                record.policy &= ~<uint32_t>TAKEN
-                self.move_bounds(&at)
+        A chunk is opened, once, when its bound is before everything found so far; it is out of the
+        heap until the end, and then its bounds are exact.
+        """
+        cdef int kind = RETRY if with_zero else WAKE
+        cdef Heap* heap = &self.heaps[kind]
+        cdef DueHeap found = DueHeap.__new__(DueHeap)
+        cdef list taken = []
+        cdef list opened = []
+        cdef Chunk* chunk
+        cdef Due first
+        cdef uint64_t moment, lowest
+        cdef uint32_t i
+        try:
+            while <uint64_t>len(taken) < limit:
+                chunk = heap.chunks[0] if heap.count else NULL
+                if chunk != NULL and chunk.bounds[kind] <= now_ms and (found.count == 0 or (
+                        not comes_behind(chunk, kind, &found.items[0]))):
+                    lowest = NEVER
+                    self.steps += chunk.used
+                    for i in range(chunk.used):
+                        moment = self.due_ms(&chunk.items[i], with_zero)
+                        lowest = min(lowest, moment)
+                        if moment <= now_ms:
+                            found.push(moment, &chunk.items[i])
+                    opened.append((<size_t>chunk, lowest))
+                    self.set_bound(chunk, kind, NEVER)
+                    continue
+                if found.count == 0:
+                    break
+                first = found.pop()
+                taken.append((first.ms, first.seq))
+        finally:
+            for address, lowest in opened:
+                self.set_bound(<Chunk*><size_t>address, kind, lowest)
+        return taken
 
     def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
         """Drop up to `limit` records whose expiry has come; returns their ids in no order."""
         cdef list gone = []
-        cdef PendingAt at
-        cdef Chunk* chunk
-        at.chunk = 0
-        while at.chunk < self.chunk_count and <uint64_t>len(gone) < limit:
-            chunk = self.chunks[at.chunk]
-            if chunk.expire_min > now_ms:
-                at.chunk += 1
-                continue
-            at.index = 0
-            emptied = False
-            while at.index < chunk.used and <uint64_t>len(gone) < limit:
-                if self.expires_ms(&chunk.items[at.index]) > now_ms:
-                    at.index += 1
-                    continue
-                gone.append((chunk.items[at.index].ms, chunk.items[at.index].seq))
-                emptied = chunk.used == 1
-                self.erase(&at)
-                if emptied:
-                    break
-            if not emptied:
-                self.chunk_bounds(chunk)
-                if <uint64_t>len(gone) < limit:
-                    at.chunk += 1
-        self.expire_min = self.scan_min(EXPIRE)
+        cdef Heap* heap = &self.heaps[EXPIRE]
+        cdef uint32_t place
+        while <uint64_t>len(gone) < limit and heap.count and (
+                heap.chunks[0].bounds[EXPIRE] <= now_ms):
+            place = self.place_of(heap.chunks[0])
+            if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
+                self.chunk_bounds(self.chunks[place])
+            elif self.chunks[place].used == 0:
+                self.drop_chunk(place)
+            else:
+                self.merge_small(place)
+        self.next_expiry_ms()
         return gone
 
     # ------------------------------------------------------------ Python's view
@@ -567,7 +880,8 @@ cdef class Group:
             owner = self.consumer_list[record.consumer]
             name = b"" if owner is None else (<Consumer>owner).name
             if consumer is None or consumer == name:
-                pair = self.policies[record.policy] or (None, None)
+                pair = (None, None) if record.policy == NO_POLICY else (
+                    self.policies[record.policy].retry_ms, self.policies[record.policy].expire_ms)
                 found.append((record.ms, record.seq, name, record.last_delivery_ms,
                               record.deliveries, record.first_delivery_ms, *pair))
             record = self.after(&at)
@@ -595,9 +909,7 @@ cdef class Group:
 
     def due(self, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list[tuple[int, int]]:
         """Ids due now, earliest due first, then by id."""
-        taken = self.take_due(now_ms, limit, with_zero)
-        self.release_taken(taken)
-        return taken
+        return self.take_due(now_ms, limit, with_zero)
 
     def next_event_ms(self) -> int | None:
         """The next moment something happens by itself: a timed retry, an expiry, the TTL's end."""
@@ -615,18 +927,36 @@ cdef class Group:
     @property
     def memory_bytes(self) -> int:
         cdef uint32_t i
-        total = 400 + 8 * self.chunk_capacity + 200 * len(self.consumers)
+        total = 400 + 32 * self.chunk_capacity + 200 * len(self.consumers)
+        total += self.policy_capacity * sizeof(Policy)
         for i in range(self.chunk_count):
             total += sizeof(Chunk) + self.chunks[i].capacity * sizeof(Pending)
         return total
 
     def dump(self) -> dict:
         """The group as msgpack-able values (docs/formats.md, group)."""
+        return self.facts(bytes(self.share_pending()))
+
+    def share(self) -> dict:
+        """As dump, but `pending` is a SharedPending: made at once, turned into bytes later."""
+        return self.facts(self.share_pending())
+
+    cdef SharedPending share_pending(self):
+        cdef SharedPending shared = SharedPending.__new__(SharedPending)
         cdef uint32_t i
-        packed = b"".join([
-            (<char*>self.chunks[i].items)[:self.chunks[i].used * sizeof(Pending)]
-            for i in range(self.chunk_count)
-        ])
+        if self.chunk_count == 0:
+            return shared
+        shared.chunks = <Chunk**>malloc(self.chunk_count * sizeof(Chunk*))
+        if shared.chunks == NULL:
+            raise MemoryError("no memory to share pending entries")
+        memcpy(shared.chunks, self.chunks, self.chunk_count * sizeof(Chunk*))
+        for i in range(self.chunk_count):
+            self.chunks[i].holders += 1
+        shared.count = self.chunk_count
+        shared.records = self.pending_count
+        return shared
+
+    cdef dict facts(self, pending):
         return {
             "name": self.name,
             "offset": [self.offset_ms, self.offset_seq],
@@ -636,8 +966,8 @@ cdef class Group:
             "consumers": [
                 None if c is None else [c.name, c.seen_ms, c.active_ms] for c in self.consumer_list
             ],
-            "policies": [None if p is None else list(p) for p in self.policies],
-            "pending": packed,
+            "policies": self.policy_pairs(),
+            "pending": pending,
         }
 
     @staticmethod
@@ -653,19 +983,22 @@ cdef class Group:
         group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
         group.entries_read = meta["entries_read"]
         group.ttl_ms = meta["ttl_ms"]
+        if len(meta["consumers"]) > CONSUMERS_MAX + 1:
+            raise ValueError(f"group {group.name!r} has too many consumers")
         for index, row in enumerate(meta["consumers"]):
             if index == 0:
                 continue
             if row is None:
                 group.consumer_list.append(None)
+                group.free_consumers.append(index)
                 continue
             if row[0] in group.consumers:
                 raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
             consumer = Consumer(row[0], index, row[1], row[2])
             group.consumer_list.append(consumer)
             group.consumers[consumer.name] = consumer
-        group.policies = checked_policies(meta["policies"], group.name)
-        group.policy_numbers = {p: i for i, p in enumerate(group.policies) if p is not None}
+        group.free_consumers.reverse()
+        group.set_policies(checked_policies(meta["policies"], group.name))
         if len(packed) % sizeof(Pending):
             raise ValueError(f"pending entries of group {group.name!r} end in the middle of one")
         before.ms = before.seq = 0
@@ -674,8 +1007,9 @@ cdef class Group:
             if record.consumer >= <size_t>len(group.consumer_list) or (
                     record.consumer and group.consumer_list[record.consumer] is None):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
-            if record.policy >= <size_t>len(group.policies) or (
-                    record.policy and group.policies[record.policy] is None):
+            if record.policy != NO_POLICY and (
+                    record.policy >= group.policy_count
+                    or not group.policies[record.policy].known):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown policy")
             if i and not id_less(before.ms, before.seq, record.ms, record.seq):
                 raise ValueError(f"pending entries of group {group.name!r} do not rise")
@@ -684,14 +1018,17 @@ cdef class Group:
         return group
 
     def check(self) -> None:
-        """Raise AssertionError when order, counts or bounds are wrong."""
-        cdef uint32_t i, j
+        """Raise AssertionError when order, counts, bounds or heaps are wrong."""
+        cdef uint32_t i, j, up
+        cdef int kind
         cdef Chunk* chunk
         cdef Pending* record
         total = 0
         unowned = 0
         before = None
         owned = {c.index: 0 for c in self.consumers.values()}
+        uses = {}
+        in_heaps = [0] * KINDS
         for i in range(self.chunk_count):
             chunk = self.chunks[i]
             assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
@@ -699,18 +1036,51 @@ cdef class Group:
                 record = &chunk.items[j]
                 assert before is None or before < (record.ms, record.seq)
                 before = (record.ms, record.seq)
-                assert not record.policy & TAKEN
-                assert chunk.retry_min <= self.due_ms(record, True)
-                assert chunk.wake_min <= self.due_ms(record, False)
-                assert chunk.expire_min <= self.expires_ms(record)
+                assert chunk.bounds[RETRY] <= self.due_ms(record, True)
+                assert chunk.bounds[WAKE] <= self.due_ms(record, False)
+                assert chunk.bounds[EXPIRE] <= self.expires_ms(record)
+                uses[record.policy] = uses.get(record.policy, 0) + 1
                 if record.consumer == UNOWNED:
                     unowned += 1
                 else:
                     owned[record.consumer] += 1
-            assert self.retry_min <= chunk.retry_min
-            assert self.wake_min <= chunk.wake_min
-            assert self.expire_min <= chunk.expire_min
+            for kind in range(KINDS):
+                assert (chunk.heap_at[kind] == ABSENT) == (chunk.bounds[kind] == NEVER)
+                if chunk.heap_at[kind] != ABSENT:
+                    in_heaps[kind] += 1
+                    up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
+                    assert self.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
+                    assert not is_before(chunk, self.heaps[kind].chunks[up], kind)
             total += chunk.used
         assert total == self.pending_count and unowned == self.unowned_count
         for c in self.consumers.values():
             assert c.pending == owned[c.index]
+        for kind in range(KINDS):
+            assert in_heaps[kind] == self.heaps[kind].count
+        for i in range(1, self.policy_count):
+            assert self.policies[i].uses == uses.get(i, 0)
+            assert self.policies[i].known != (i in self.free_policies)
+
+
+@cython.no_gc
+cdef class SharedPending:
+    """The pending entries of a group at one moment, as a snapshot holds them. bytes() gives them in
+    the documented form, on any thread, and lets other threads run meanwhile."""
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.count):
+            release(self.chunks[i])
+        free(self.chunks)
+
+    def __bytes__(self) -> bytes:
+        cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.records * sizeof(Pending))
+        cdef char* at = PyBytes_AS_STRING(packed)
+        cdef uint32_t i
+        cdef size_t size_bytes
+        with nogil:
+            for i in range(self.count):
+                size_bytes = self.chunks[i].used * sizeof(Pending)
+                memcpy(at, self.chunks[i].items, size_bytes)
+                at += size_bytes
+        return packed

@@ -2,8 +2,9 @@
 
 `Journal` writes. Under `appendfsync always` the loop only queues a frame; a worker takes everything
 that has come together, writes it with one call, syncs once and reports the sequence number: that is
-group commit, and the loop never waits. Under `everysec` and `no` the loop itself writes (a write(2)
-of a small frame costs less than handing it over) and the worker syncs, or nobody does.
+group commit, and the loop does not wait for it; it waits for the worker only to change the mode and
+to close. Under `everysec` and `no` the loop itself writes (a write(2) of a small frame costs less
+than handing it over) and the worker syncs, or nobody does.
 
 `JournalReader` reads all journals of a directory as one sequence. Where it ends badly it decides
 between a torn end, which is cut, and damage, which is refused; the rules are in docs/formats.md. A
@@ -17,6 +18,7 @@ written before a switch of modes unsynced).
 """
 
 import errno
+import os
 import re
 import struct
 from collections import deque
@@ -32,6 +34,7 @@ MAGIC = b"MILLJRNL"
 VERSION = 1
 HEADER_SIZE = 32
 FRAME_SIZE = 20
+RESERVE_LEAST = 64 * 1024
 REPAIR = "nothing was changed; restore this file from a copy"
 
 _HEADER = struct.Struct("<8sIIQI")
@@ -39,10 +42,12 @@ _FRAME = struct.Struct("<IIQI")
 _CHECKED = struct.Struct("<QI")  # the part of a frame's header that its crc32 covers
 _U32_MAX = 2**32 - 1
 _SECTOR = 512
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_SIZE = 1 << 20
 
 
-def encode_header(first_seq: int) -> bytes:
+def encode_header(first_seq: int = 0) -> bytes:
+    """A file's first bytes; 0: with which frame it begins was not known when it was made."""
     head = _HEADER.pack(MAGIC, VERSION, 0, first_seq, 0)
     return head + crc32(head).to_bytes(4, "little")
 
@@ -54,6 +59,36 @@ def encode_frame(seq: int, unsynced: int, payload: bytes) -> bytes:
 
 
 # ---------------------------------------------------------------------------------------- writing
+
+
+def create_journal(disk: Disk, name: str) -> File:
+    """A new journal of no frames. Its header is synced, so that a file that a manifest names and
+    that is shorter has lost something."""
+    file = disk.create(name)
+    try:
+        file.write(encode_header())
+        file.sync()
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def reserve_ahead(file: File, wanted_bytes: int) -> int:
+    """Keep up to `wanted_bytes` free behind the end of `file`; how many it could be.
+
+    What does not fit is halved down to RESERVE_LEAST; OSError when not even that much fits.
+    """
+    step_bytes = wanted_bytes
+    while True:
+        try:
+            file.reserve(file.size + step_bytes)
+        except OSError as error:
+            if error.errno not in _NO_SPACE or step_bytes <= RESERVE_LEAST:
+                raise
+            step_bytes = max(step_bytes // 2, RESERVE_LEAST)
+        else:
+            return step_bytes
 
 
 class Worker(Protocol):
@@ -94,7 +129,7 @@ class Journal:
         owner: JournalOwner,
         reserve_bytes: int,
     ) -> None:
-        """Go on in `file`, at frame `first_seq`; OSError when its header cannot be written."""
+        """Go on in `file`, which has a header, at frame `first_seq`."""
         self.mode = mode
         self.synced_seq = first_seq - 1
         self.error: OSError | None = None
@@ -102,16 +137,15 @@ class Journal:
         self._owner = owner
         self._file = file
         self._seq = first_seq - 1
-        self._pending: deque[bytes | tuple[File, int]] = deque()
+        self._pending: deque[bytes | File] = deque()
         self._kicked = False
         self._task = self._write_pending
         self._written_seq = first_seq - 1
         self._reserve_bytes = reserve_bytes
+        self._ahead_bytes = reserve_bytes // 2  # reserved again when less than this is left
         self._reserved_end = 0
         self._reserving = False
         self._space_error = False
-        if file.size == 0:
-            file.write(encode_header(first_seq))
 
     @property
     def size_bytes(self) -> int:
@@ -126,7 +160,11 @@ class Journal:
         """Add a frame; true when its effects may be answered at once (modes everysec and no)."""
         self._seq = seq
         unsynced = seq - 1 - self.synced_seq
-        frame = encode_frame(seq, unsynced if unsynced < _U32_MAX else _U32_MAX, payload)
+        try:
+            frame = encode_frame(seq, unsynced if unsynced < _U32_MAX else _U32_MAX, payload)
+        except MemoryError as error:  # no later frame may be written behind the gap
+            self._fail(error)
+            return False
         if self.mode == "always":
             self._pending.append(frame)
             if not self._kicked:
@@ -136,24 +174,21 @@ class Journal:
         return self._write_now(frame, seq)
 
     def rotate(self, file: File) -> None:
-        """Go on in the empty `file`; the old one is synced and closed."""
-        first_seq = self._seq + 1
+        """Go on in `file`, which has no frames; the old one is synced and closed."""
         if self.mode == "always":
-            self._pending.append((file, first_seq))
+            self._pending.append(file)
             self._kick()
             return
         old, self._file = self._file, file
+        last_seq = self._seq
         self._reserved_end = 0
-        self._worker.submit(lambda: self._retire(old, first_seq - 1))
-        if self.error is None:
-            try:
-                file.write(encode_header(first_seq))
-            except OSError as error:
-                self._fail(error)
+        self._worker.submit(lambda: self._retire(old, last_seq))
         self._want_space()
 
     def set_mode(self, mode: str) -> None:
-        """Change `appendfsync`; waits until what is queued is written."""
+        """Change `appendfsync`; a change waits until what is queued is written."""
+        if mode == self.mode:
+            return
         self._worker.drain()
         was, self.mode = self.mode, mode
         if was != "always" and mode == "always":
@@ -198,11 +233,11 @@ class Journal:
         file = self._file
         try:
             file.write(frame)
-        except OSError as error:
+        except Exception as error:  # the same here
             self._fail(error)
             return False
         self._written_seq = seq
-        if file.size + self._reserve_bytes // 2 > self._reserved_end:
+        if file.size + self._ahead_bytes > self._reserved_end:
             self._want_space()
         return True
 
@@ -233,22 +268,24 @@ class Journal:
         try:
             while self._pending:
                 self._write_batch()
-        except OSError as error:
+        except Exception as error:
+            # Whatever it was, frames taken from the queue may be lost: any that were written after
+            # them would leave a gap.
             self._fail(error)
 
     def _drop_pending(self) -> None:
         while self._pending:
             item = self._pending.popleft()
-            if isinstance(item, tuple):
-                item[0].close()
+            if not isinstance(item, bytes):
+                item.close()
 
     def _write_batch(self) -> None:
         pending = self._pending
         frames: list[bytes] = []
-        next_file: tuple[File, int] | None = None
+        next_file: File | None = None
         while pending:
             item = pending.popleft()
-            if isinstance(item, tuple):
+            if not isinstance(item, bytes):
                 next_file = item
                 break
             frames.append(item)
@@ -258,10 +295,9 @@ class Journal:
         self._sync_file(self._file, self._written_seq)
         if next_file is not None:
             self._file.close()
-            self._file, first_seq = next_file
+            self._file = next_file
             self._reserved_end = 0
-            self._file.write(encode_header(first_seq))
-        if self._file.size + self._reserve_bytes // 2 > self._reserved_end:
+        if self._file.size + self._ahead_bytes > self._reserved_end:
             self._reserve()
 
     def _sync_file(self, file: File, seq: int) -> None:
@@ -291,23 +327,32 @@ class Journal:
         if self.error is not None:
             return
         file = self._file
-        end = file.size + self._reserve_bytes
+        start = file.size
         try:
-            file.reserve(end)
+            step_bytes = reserve_ahead(file, self._reserve_bytes)
         except OSError as error:
             self._space_error = True
             self._owner.journal_space(self, error)
             return
         if file is self._file:  # the loop may have rotated meanwhile
-            self._reserved_end = end
+            self._reserved_end = start + step_bytes
+            self._ahead_bytes = step_bytes // 2
         if self._space_error:
             self._space_error = False
             self._owner.journal_space(self, None)
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self.error is None:
-            self.error = error
-            self._owner.journal_failed(self, error)
+            failure = error if isinstance(error, OSError) else _as_os_error(error)
+            self.error = failure
+            self._owner.journal_failed(self, failure)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """A failure that is not the disk's, as the owner of a journal is told of one."""
+    if isinstance(error, MemoryError):
+        return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    return OSError(errno.EIO, f"{type(error).__name__}: {error}")
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -315,11 +360,15 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class TornEnd:
-    """Where a crash tore the journals: cut file `index` at `offset`, the files after it wholly."""
+    """Where a crash tore the journals: file `index` ends at `offset`, nothing after it counts."""
 
     index: int
     offset: int
     torn_bytes: int
+
+    def kept(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Which of the journals go on to count; one that would begin behind a gap does not."""
+        return tuple(names[: self.index + (self.offset >= HEADER_SIZE)])
 
 
 class JournalReader:
@@ -337,12 +386,13 @@ class JournalReader:
     def frames(self) -> Iterator[tuple[File, int, bytes]]:
         """(file, offset, payload) of every frame."""
         for index, file in enumerate(self._files):
-            if file.size == 0:
-                continue
             if not self._read_header(index):
                 return
             offset = HEADER_SIZE
             for at, seq, _, payload in _sound_frames(file, offset):
+                if seq > self.next_seq and index and offset == HEADER_SIZE:
+                    self._judge(index, 0, _gap(self.next_seq, seq), missing=True)
+                    return
                 if seq != self.next_seq:
                     raise _damage(file, at, f"frame {seq} is there where {self.next_seq} was due")
                 yield file, at, payload
@@ -356,17 +406,19 @@ class JournalReader:
         """False when the sequence ends before this file."""
         file = self._files[index]
         head = file.read_at(0, HEADER_SIZE)
-        if len(head) < HEADER_SIZE or int.from_bytes(head[28:], "little") != crc32(head[:28]):
-            self._judge(index, 0, "the header cannot be read")
-            return False
+        if len(head) < HEADER_SIZE:
+            raise _damage(file, 0, f"it has {len(head)} of {HEADER_SIZE} bytes of its header")
+        if int.from_bytes(head[28:], "little") != crc32(head[:28]):
+            raise _damage(file, 0, "the header cannot be read")
         magic, version, _, first_seq, _ = _HEADER.unpack_from(head)
         if magic != MAGIC or version != VERSION:
             raise DataError(f"{file.name} has format {version}, which this version does not know")
+        if first_seq == 0:  # its first frame tells
+            return True
         if first_seq < self.next_seq or (first_seq > self.next_seq and index == 0):
             raise _damage(file, 16, f"it starts with frame {first_seq}, {self.next_seq} was due")
         if first_seq > self.next_seq:
-            reason = f"the frames {self.next_seq} to {first_seq - 1} before it are missing"
-            self._judge(index, 0, reason, missing=True)
+            self._judge(index, 0, _gap(self.next_seq, first_seq), missing=True)
             return False
         return True
 
@@ -375,7 +427,7 @@ class JournalReader:
         file = self._files[index]
         follows = self._require_no_proof(index, offset, reason)
         if not missing:
-            if offset >= HEADER_SIZE and _length_is_flipped(file, offset, self.next_seq):
+            if _length_is_flipped(file, offset, self.next_seq):
                 raise _damage(file, offset, "the length of the last frame is wrong")
             ends_early = follows is None and _passes_end(file, offset)
             end = file.size if follows is None else follows
@@ -405,16 +457,16 @@ class JournalReader:
 
 
 def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
-    """Cut what `JournalReader` found torn; last files first, so a crash here changes nothing."""
-    for index in range(len(names) - 1, torn.index - 1, -1):
-        size = torn.offset if index == torn.index and torn.offset >= HEADER_SIZE else 0
-        file = disk.append(names[index])
-        try:
-            if file.size > size:
-                file.truncate(size)
-                file.sync()
-        finally:
-            file.close()
+    """Cut the file that `JournalReader` found torn. A durable manifest must name no more than
+    `torn.kept` before: a later file could not be told from one with frames missing before it."""
+    if torn.offset < HEADER_SIZE:
+        return
+    file = disk.append(names[torn.index])
+    try:
+        file.truncate(torn.offset)
+        file.sync()
+    finally:
+        file.close()
 
 
 def _sound_frames(file: File, offset: int) -> Iterator[tuple[int, int, int, bytes]]:
@@ -461,8 +513,6 @@ def _find_sound_frame(file: File, start: int, due: int) -> int | None:
 
 
 def _passes_end(file: File, offset: int) -> bool:
-    if offset < HEADER_SIZE:
-        return file.size < HEADER_SIZE
     head = file.read_at(offset, FRAME_SIZE)
     if len(head) < FRAME_SIZE:
         return True
@@ -500,6 +550,12 @@ def _has_lost_sector(file: File, start: int, end: int) -> bool:
             at += len(piece)
         position = stop
     return False
+
+
+def _gap(due: int, found: int) -> str:
+    if found == due + 1:
+        return f"the frame {due} before it is missing"
+    return f"the frames {due} to {found - 1} before it are missing"
 
 
 def _reason(file: File, offset: int) -> str:

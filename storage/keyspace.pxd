@@ -24,6 +24,7 @@ cdef class Database:
     cpdef int mark_ready(self, bytes key) except -1
     cpdef int before_change(self, bytes key) except -1
     cdef int put(self, bytes key, value) except -1
+    cdef int forget_cached(self) noexcept
 
 
 cdef class Keyspace:
@@ -55,12 +56,14 @@ cdef class Capture:
     cdef Keyspace keyspace
     cdef uint64_t number
     cdef list tables
-    cdef list key_lists
+    cdef list slots
     cdef list early
-    cdef set done
+    cdef list done
     cdef int db
+    cdef object slot_numbers
     cdef object keys
+    cdef public uint64_t looked_at  # keys and slots; for tests
 
-    cdef int before_change(self, int db, bytes key, value) except -1
+    cdef int before_change(self, Database database, bytes key, value) except -1
     cdef take(self, int db, bytes key, Stream stream)
-    cdef bint next_table(self) except -1
+    cdef bint next_slot(self) except -1

@@ -12,7 +12,8 @@ class Captured:
     blocks: list[Block]
 
 class Capture:
-    def step(self, max_keys: int) -> list[Captured]: ...
+    looked_at: int
+    def step(self, max_keys: int) -> list[Captured] | None: ...
     def close(self) -> None: ...
 
 class Database:

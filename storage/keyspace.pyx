@@ -11,7 +11,7 @@ cursor is a slot number, so no change elsewhere can move a key from behind a cur
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
@@ -47,58 +47,71 @@ cdef class Capture:
         self.number = number
         # The table objects themselves: FLUSHALL gives a database a new one and leaves us the old.
         self.tables = [(<Database>db).table for db in keyspace.databases]
-        self.key_lists = [list(table) for table in self.tables]
+        # Slots that are added later hold new keys only.
+        self.slots = [(<Database>db).slots for db in keyspace.databases]
         self.early = []
-        self.done = set()
+        self.done = [set() for _ in keyspace.databases]
         self.db = -1
+        self.slot_numbers = iter(())
         self.keys = iter(())
 
-    cdef int before_change(self, int db, bytes key, value) except -1:
-        """A key is about to change: keep it as it is (None: it is not there), unless that was done.
-        What is put there from now on does not belong to this point in time."""
+    cdef int before_change(self, Database database, bytes key, value) except -1:
+        """A key is about to change: keep it as it is (None: it is not there), unless that was done
+        or its table is younger than this point in time. What is put there from now on does not
+        belong to this point in time."""
         cdef Stream stream
+        cdef int db = database.index
+        if database.table is not self.tables[db]:
+            return 0
         if isinstance(value, Stream):
             stream = value
             if stream.capture_mark != self.number:
                 self.early.append(self.take(db, key, stream))
-        elif (db, key) not in self.done:
-            self.done.add((db, key))
+        elif key not in <set>self.done[db]:
+            (<set>self.done[db]).add(key)
             if value is not None:
                 self.early.append(Captured(db, key, "string", {"value": value}, []))
         return 0
 
     cdef take(self, int db, bytes key, Stream stream):
         stream.capture_mark = self.number
-        self.done.add((db, key))
-        meta, blocks = stream.dump()
+        (<set>self.done[db]).add(key)
+        meta, blocks = stream.dump(True)
         return Captured(db, key, "stream", meta, blocks)
 
-    def step(self, Py_ssize_t max_keys) -> list[Captured]:
-        """The next keys, at most max_keys beside those that changes brought forward; [] at the
-        end."""
-        cdef list found = self.early
-        cdef Py_ssize_t wanted = len(found) + max_keys
-        self.early = []
-        while len(found) < wanted:
+    def step(self, Py_ssize_t max_keys) -> list[Captured] | None:
+        """The next keys, at most max_keys; None at the end. Also looks at about that many keys at
+        most: an empty list says that they had been taken before."""
+        cdef list found = self.early[-max_keys:]
+        cdef Py_ssize_t left = max_keys - len(found)
+        del self.early[-max_keys:]
+        while left > 0:
+            left -= 1
+            self.looked_at += 1
             key = next(self.keys, None)
             if key is None:
-                if not self.next_table():
-                    break
+                if not self.next_slot():
+                    return found or None
                 continue
             value = self.tables[self.db].get(key)
             if isinstance(value, Stream):
                 if (<Stream>value).capture_mark != self.number:
                     found.append(self.take(self.db, key, value))
-            elif value is not None and (self.db, key) not in self.done:
-                self.done.add((self.db, key))
+            elif value is not None and key not in <set>self.done[self.db]:
+                (<set>self.done[self.db]).add(key)
                 found.append(Captured(self.db, key, "string", {"value": value}, []))
         return found
 
-    cdef bint next_table(self) except -1:
-        if self.db + 1 >= len(self.tables):
-            return False
-        self.db += 1
-        self.keys = iter(self.key_lists[self.db])
+    cdef bint next_slot(self) except -1:
+        """Go on with the keys of the next slot: few, so they are listed at once."""
+        number = next(self.slot_numbers, None)
+        while number is None:
+            if self.db + 1 >= len(self.tables):
+                return False
+            self.db += 1
+            self.slot_numbers = iter(list(self.slots[self.db]))
+            number = next(self.slot_numbers, None)
+        self.keys = iter(list((<dict>self.slots[self.db]).get(number, ())))
         return True
 
     def close(self) -> None:
@@ -139,7 +152,7 @@ cdef class Database:
         """As stream_at, for a caller that will change the stream."""
         cdef Stream stream = self.stream_at(key)
         if self.keyspace.capture is not None and stream is not None:
-            self.keyspace.capture.before_change(self.index, self.cached_key, stream)
+            self.keyspace.capture.before_change(self, self.cached_key, stream)
         return stream
 
     cpdef Stream stream(self, bytes key):
@@ -157,7 +170,7 @@ cdef class Database:
         """As `stream`, for a caller that will change it."""
         cdef Stream stream = self.stream(key)
         if stream is not None and self.keyspace.capture is not None:
-            self.keyspace.capture.before_change(self.index, key, stream)
+            self.keyspace.capture.before_change(self, key, stream)
         return stream
 
     cpdef Stream make_stream(self, bytes key, uint64_t incarnation):
@@ -169,6 +182,12 @@ cdef class Database:
             self.keyspace.incarnation = incarnation
         self.put(key, stream)
         return stream
+
+    cdef int forget_cached(self) noexcept:
+        """The key last asked for may have another value now, and its stream may be gone."""
+        self.cached_key = None
+        self.cached_stream = None
+        return 0
 
     # ------------------------------------------------------------ keys
 
@@ -186,7 +205,7 @@ cdef class Database:
         if key not in self.table:
             self.slots.setdefault(crc32(key) & (SLOTS - 1), []).append(key)
         self.table[key] = value
-        self.cached_key = None
+        self.forget_cached()
         return 0
 
     def delete(self, bytes key not None) -> bool:
@@ -195,7 +214,7 @@ cdef class Database:
             return False
         self.before_change(key)
         del self.table[key]
-        self.cached_key = None
+        self.forget_cached()
         slot = crc32(key) & (SLOTS - 1)
         keys = self.slots[slot]
         keys.remove(key)
@@ -209,7 +228,7 @@ cdef class Database:
         count = len(self.table)
         self.table = {}
         self.slots = {}
-        self.cached_key = None
+        self.forget_cached()
         for key in self.waiting:
             self.mark_ready(key)
         return count
@@ -217,7 +236,7 @@ cdef class Database:
     cpdef int before_change(self, bytes key) except -1:
         """Call before the value at a key is replaced or removed."""
         if self.keyspace.capture is not None:
-            self.keyspace.capture.before_change(self.index, key, self.table.get(key))
+            self.keyspace.capture.before_change(self, key, self.table.get(key))
         return 0
 
     def keys(self):
@@ -288,10 +307,11 @@ cdef class Keyspace:
     cpdef int schedule_after(self, int db_index, bytes key, Group group,
                              uint64_t past_ms) except -1:
         """As `schedule`; retries due up to past_ms have had their turn and need no moment."""
-        cdef uint64_t moment = group.expire_min
+        cdef uint64_t moment = group.expiry_bound()
+        cdef uint64_t wake = group.wake_bound()
         cdef uint64_t end
-        if group.retry_waiters and group.wake_min < moment and group.wake_min > past_ms:
-            moment = group.wake_min
+        if group.retry_waiters and past_ms < wake < moment:
+            moment = wake
         if group.ttl_ms and not group.blocked_clients:
             end = group.last_used_ms + group.ttl_ms
             if end >= group.last_used_ms and end < moment:

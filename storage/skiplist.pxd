@@ -13,6 +13,9 @@ cdef struct Level:
 
 
 cdef struct Node:
+    # The block's first id, beside the links: a seek then touches one place in memory a step.
+    uint64_t ms
+    uint64_t seq
     PyObject* block
     Node* previous
     uint32_t height

@@ -181,7 +181,7 @@ class SnapshotWriter:
 
     def add(self, captured: CapturedLike) -> None:
         """Write a key: its blocks into chunks, the rest into the index."""
-        meta: bytes | None = msgpack.packb(captured.meta)
+        meta: bytes | None = msgpack.packb(captured.meta, default=bytes)
         place: tuple[int, int, int] | None = None
         if meta is not None and len(meta) > _META_INLINE_MAX:
             place = self._add_meta(meta)

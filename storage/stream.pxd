@@ -60,6 +60,8 @@ cdef class Stream:
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
     cpdef Group group(self, bytes name)
     cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
+    cdef int move_group(self, Group group, uint64_t ms, uint64_t seq,
+                        int64_t entries_read) except -1
     cpdef bint drop_group(self, bytes name)
     cdef seal(self)
     cdef inline Node* head_node(self) noexcept

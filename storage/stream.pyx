@@ -11,7 +11,7 @@ The counters serve later readers too: `entries_added` and `max_deleted` are Redi
 `max_evicted`, the greatest id that eviction (not XDEL) removed, is how a reader is told of a gap.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -19,7 +19,7 @@ cdef extern from "Python.h":
 cimport cython
 
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, id_less
+from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.block cimport (
     Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index, cursor_next,
     cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_find,
@@ -28,10 +28,7 @@ from millstream.storage.block cimport (
 from millstream.storage.group cimport Group
 from millstream.storage.skiplist cimport Node, SkipList, block_of
 
-from millstream.errors import CommandError
-
-cdef uint64_t MAX = 0xffffffffffffffffULL
-EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
+from millstream.errors import EXHAUSTED, CommandError
 
 
 cdef list nodes_of(const View* view, uint64_t hidden):
@@ -41,19 +38,19 @@ cdef list nodes_of(const View* view, uint64_t hidden):
     cdef uint32_t end
     cdef uint64_t before = hidden
     cdef uint64_t live
+    cdef EntryId behind
     found = []
     for i in range(view.node_count):
         end = view.nodes[i] if i + 1 < view.node_count else view.count
         cursor_to_index(&cursor, view, end - 1)
         cursor_next(&cursor, view)
-        last = (cursor.entry.ms, cursor.entry.seq)
-        if last[1] < MAX:
-            behind = (last[0], last[1] + 1)
-        else:
-            behind = (last[0] + 1, 0) if last[0] < MAX else last
-        live = view_live_before(view, behind[0], behind[1])
+        behind.ms = cursor.entry.ms
+        behind.seq = cursor.entry.seq
+        step_up(&behind)
+        live = view_live_before(view, behind.ms, behind.seq)
         if live >= before:
-            found.append((behind, last, live - before))
+            found.append(((behind.ms, behind.seq), (cursor.entry.ms, cursor.entry.seq),
+                          live - before))
             before = live
     return found
 
@@ -76,13 +73,10 @@ cdef class Stream:
         if now_ms > self.last_ms:
             out.ms = now_ms
             out.seq = 0
-        elif self.last_seq < MAX:
-            out.ms = self.last_ms
-            out.seq = self.last_seq + 1
-        elif self.last_ms < MAX:
-            out.ms = self.last_ms + 1
-            out.seq = 0
-        else:
+            return 0
+        out.ms = self.last_ms
+        out.seq = self.last_seq
+        if not step_up(out):
             raise CommandError(EXHAUSTED)
         return 0
 
@@ -142,12 +136,13 @@ cdef class Stream:
     cdef bint has_newer(self, uint64_t ms, uint64_t seq) noexcept:
         """Whether an entry with an id above ms-seq exists."""
         cdef Walk walk
+        cdef EntryId above
         if self.length == 0 or not id_less(ms, seq, self.last_ms, self.last_seq):
             return False
-        if seq < MAX:
-            self.walk_start(&walk, ms, seq + 1)
-        else:
-            self.walk_start(&walk, ms + 1, 0)
+        above.ms = ms
+        above.seq = seq
+        step_up(&above)
+        self.walk_start(&walk, above.ms, above.seq)
         return self.walk_next(&walk)
 
     cdef uint64_t rank_of(self, uint64_t ms, uint64_t seq) noexcept:
@@ -194,15 +189,14 @@ cdef class Stream:
     cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
                                 uint64_t end_seq) noexcept:
         """How many entries have start <= id <= end."""
-        cdef uint64_t past
+        cdef EntryId above
+        cdef uint64_t past = self.length
         if id_less(end_ms, end_seq, ms, seq):
             return 0
-        if end_seq == MAX and end_ms == MAX:
-            past = self.length
-        elif end_seq == MAX:
-            past = self.rank_of(end_ms + 1, 0)
-        else:
-            past = self.rank_of(end_ms, end_seq + 1)
+        above.ms = end_ms
+        above.seq = end_seq
+        if step_up(&above):
+            past = self.rank_of(above.ms, above.seq)
         return past - self.rank_of(ms, seq)
 
     cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept:
@@ -456,12 +450,11 @@ cdef class Stream:
 
     def past_end(self) -> tuple[int, int]:
         """The id right above the last one: keeping from here keeps nothing."""
-        if self.last_seq < MAX:
-            return self.last_ms, self.last_seq + 1
-        # At the very last id there is none above; the last entry then stays.
-        if self.last_ms < MAX:
-            return self.last_ms + 1, 0
-        return MAX, MAX
+        cdef EntryId above
+        above.ms = self.last_ms
+        above.seq = self.last_seq
+        step_up(&above)  # at the very last id there is none above; the last entry then stays
+        return above.ms, above.seq
 
     def boundary_by_nodes(self, keep, minid, uint64_t limit) -> tuple[int, int] | None:
         """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
@@ -507,11 +500,20 @@ cdef class Stream:
         """Add a group that will read what comes after ms-seq. One that starts at 0 is told of
         evictions after its creation only."""
         cdef Group group = Group(name, ms, seq, now_ms)
+        self.move_group(group, ms, seq, group.entries_read)
+        self.groups[name] = group
+        return group
+
+    cdef int move_group(self, Group group, uint64_t ms, uint64_t seq,
+                        int64_t entries_read) except -1:
+        """Let a group go on behind ms-seq; evictions before now are no gap if it begins at 0."""
+        group.offset_ms = ms
+        group.offset_seq = seq
+        group.entries_read = entries_read
         if ms == 0 and seq == 0:
             group.gap_floor_ms = self.max_evicted_ms
             group.gap_floor_seq = self.max_evicted_seq
-        self.groups[name] = group
-        return group
+        return 0
 
     cpdef bint drop_group(self, bytes name):
         """Remove a group with all it knows; False when there is none."""
@@ -640,8 +642,9 @@ cdef class Stream:
             total += group.memory_bytes
         return total
 
-    def dump(self) -> tuple[dict, list[Block]]:
-        """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream)."""
+    def dump(self, bint shared=False) -> tuple[dict, list[Block]]:
+        """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream).
+        shared: the groups' pending entries are not copied yet (Group.share)."""
         cdef Node* node = self.head_node()
         cdef list blocks = []
         while node != NULL:
@@ -659,7 +662,9 @@ cdef class Stream:
             "entries_evicted": self.entries_evicted,
             "entries_deleted": self.entries_deleted,
             "incarnation": self.incarnation,
-            "groups": [group.dump() for group in self.groups.values()],
+            "groups": [
+                group.share() if shared else group.dump() for group in self.groups.values()
+            ],
             "producers": {},
         }, blocks
 

@@ -1,4 +1,8 @@
-"""Fixtures of the black-box tests: live servers, emptied between tests."""
+"""Fixtures of the black-box tests: live servers, emptied between tests.
+
+Tests of commands that the server does not have yet are left out of the collection, and the head of
+the run says so: support/needs.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support import needs
 from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*names): commands that the server must have")
+
+
+def pytest_report_header() -> str:
+    return needs.header()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def lacks_something(item: pytest.Item) -> bool:
+        names = [name for mark in item.iter_markers("needs") for name in mark.args]
+        return not all(map(needs.is_there, names))
+
+    left_out = [item for item in items if lacks_something(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not lacks_something(item)]
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,16 @@ cdef class Output:
         return 0
 
 
+cdef inline int put_nil(Output out, int resp) except -1:
+    """A nil element."""
+    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
+
+
+cdef inline int put_null_array(Output out, int resp) except -1:
+    """What stands where RESP2 would have an array."""
+    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
+
+
 cdef inline Py_ssize_t write_head(char* at, char kind, uint64_t number) noexcept nogil:
     cdef Py_ssize_t size
     at[0] = kind

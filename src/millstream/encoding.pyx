@@ -6,8 +6,7 @@ the server) and because client and server share the elements. It knows bulk stri
 what a reply means is the server's business.
 """
 
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free, realloc
 
 cdef Py_ssize_t FIRST_CAPACITY = 512
 cdef Py_ssize_t KEPT_CAPACITY = 256 * 1024

@@ -26,6 +26,12 @@ SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"
 INVALID_ID = "ERR Invalid stream ID specified as stream command argument"
 NO_SUCH_KEY = "ERR no such key"
+EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
+
+
+def shown(word: bytes) -> str:
+    """A client's word inside an error; its bytes come back as they are."""
+    return word.decode("utf-8", "surrogateescape")
 
 
 def wrong_arity(name: str) -> CommandError:

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport UINT64_MAX, uint64_t
 from libc.string cimport memcpy
 
 
@@ -14,6 +14,30 @@ cdef extern from *:
     }
     """
     bint id_less "ms_id_less"(uint64_t ams, uint64_t aseq, uint64_t bms, uint64_t bseq) noexcept nogil
+
+
+cdef inline bint step_up(EntryId* entry_id) noexcept nogil:
+    """The id right above; False when there is none."""
+    if entry_id.seq < UINT64_MAX:
+        entry_id.seq += 1
+    elif entry_id.ms < UINT64_MAX:
+        entry_id.ms += 1
+        entry_id.seq = 0
+    else:
+        return False
+    return True
+
+
+cdef inline bint step_down(EntryId* entry_id) noexcept nogil:
+    """The id right below; False when there is none."""
+    if entry_id.seq > 0:
+        entry_id.seq -= 1
+    elif entry_id.ms > 0:
+        entry_id.ms -= 1
+        entry_id.seq = UINT64_MAX
+    else:
+        return False
+    return True
 
 
 cdef class Id:

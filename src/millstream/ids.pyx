@@ -7,12 +7,12 @@ digits at a time because an id is printed for every entry of every reply.
 """
 
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 cimport cython
 
 
 cdef extern from *:
     """
+    #include <string.h>
     static const char ms_two_digits[201] =
         "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
         "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"

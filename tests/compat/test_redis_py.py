@@ -44,7 +44,7 @@ CONVERSATION: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("xdel", ("s", "1-1"), {}),
     ("xtrim", ("s",), {"maxlen": 1, "approximate": False}),
     ("xgroup_destroy", ("s", "g"), {}),
-    ("set", ("str", "x"), {"ex": 100}),
+    ("set", ("str", "x"), {}),
     ("get", ("str",), {}),
     ("exists", ("s", "nokey"), {}),
     ("type", ("s",), {}),
@@ -132,15 +132,28 @@ def test_a_client_blocked_in_a_thread_is_woken(server: Server, protocol: int) ->
     assert got == [[[b"1.1", b"f", b"v"]]]
 
 
-def test_pipelines_and_transactions(server: Server, protocol: int) -> None:
+@pytest.mark.parametrize(
+    "transaction",
+    [False, pytest.param(True, marks=pytest.mark.needs("MULTI", "EXEC"))],
+    ids=["pipeline", "transaction"],
+)
+def test_pipelines_and_transactions(server: Server, protocol: int, transaction: bool) -> None:
+    with (
+        connect(server, protocol) as client,
+        client.pipeline(transaction=transaction) as pipeline,
+    ):
+        pipeline.xadd("s", {"f": "v"}, id="1-1")
+        pipeline.execute_command("TRANGE", "s", "-", "+")
+        pipeline.execute_command("TACK", "s", "g", "1.1")
+        assert pipeline.execute() == [b"1-1", [[b"1.1", b"f", b"v"]], 0]
+
+
+@pytest.mark.needs("SET EX", "TTL")
+def test_a_string_with_a_time_to_live(server: Server, protocol: int) -> None:
     with connect(server, protocol) as client:
-        for transaction in (False, True):
-            client.delete("s")
-            with client.pipeline(transaction=transaction) as pipeline:
-                pipeline.xadd("s", {"f": "v"}, id="1-1")
-                pipeline.execute_command("TRANGE", "s", "-", "+")
-                pipeline.execute_command("TACK", "s", "g", "1.1")
-                assert pipeline.execute() == [b"1-1", [[b"1.1", b"f", b"v"]], 0]
+        assert client.set("k", "v", ex=100)
+        assert 0 < client.ttl("k") <= 100
+        assert client.get("k") == b"v"
 
 
 def test_what_clients_ask_on_the_way(server: Server, protocol: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.resp import Simple
-from tests.support.server import Server, free_port, server_program
+from tests.support.server import Server, answers_ping, free_port, server_program
 from tests.support.waiting import wait_until
 
 START_DEADLINE_S = 30
@@ -81,17 +81,26 @@ def test_missing_configuration_file(tmp_path: Path) -> None:
     assert "missing.conf" in sentence
 
 
-def test_data_directory_does_not_exist(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    sentence = start(settings(missing), tmp_path)
-    assert str(missing) in sentence
-    assert not missing.exists()
+def test_data_directory_that_does_not_exist_is_made(tmp_path: Path) -> None:
+    missing, port = tmp_path / "folder" / "missing", free_port()
+    words = settings(missing, port=str(port))
+    process = subprocess.Popen([*server_program(), *words], stderr=subprocess.DEVNULL, cwd=tmp_path)
+    try:
+        wait_until(lambda: process.poll() is not None or answers_ping(port))
+        assert process.poll() is None
+        assert any(missing.iterdir())
+    finally:
+        process.kill()
+        process.wait()
 
 
-def test_data_directory_is_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", [".", "below", "below/it"])
+def test_data_directory_is_a_file(tmp_path: Path, below: str) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert str(file) in start(settings(file), tmp_path)
+    path = file / below
+    assert str(path) in start(settings(path), tmp_path)
+    assert file.read_text() == ""
 
 
 def without_privileges() -> list[str]:
@@ -104,15 +113,17 @@ def without_privileges() -> list[str]:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o500], ids=["unreadable", "not writable"])
-def test_data_directory_may_not_be_used(tmp_path: Path, mode: int) -> None:
+@pytest.mark.parametrize("below", [".", "missing"])
+def test_data_directory_may_not_be_used(tmp_path: Path, mode: int, below: str) -> None:
     directory = tmp_path / "closed"
     directory.mkdir()
     directory.chmod(mode)
     try:
-        sentence = start(settings(directory), tmp_path, without_privileges())
+        sentence = start(settings(directory / below), tmp_path, without_privileges())
     finally:
         directory.chmod(0o700)
-    assert str(directory) in sentence
+    assert str(directory / below) in sentence
+    assert list(directory.iterdir()) == []
 
 
 def test_second_server_on_the_same_directory(
@@ -151,3 +162,48 @@ def test_a_refused_start_leaves_the_data_alone(
     server.start()
     with server.client() as client:
         assert client.call("TRANGE", "s", "-", "+") == [[b"1.1", b"f", b"v"]]
+
+
+def test_a_refused_start_makes_no_directory(tmp_path: Path, taken_port: int) -> None:
+    start(settings(tmp_path / "below" / "data", port=str(taken_port)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_server_is_refused_when_the_lock_file_is_gone(
+    tmp_path: Path, new_server: Callable[..., Server]
+) -> None:
+    server = new_server().start()
+    (server.directory / "lock").unlink()
+    sentence = start(settings(server.directory), tmp_path)
+    assert f"the data directory {server.directory} is used by another server" in sentence
+
+
+def test_a_directory_that_holds_no_files(tmp_path: Path) -> None:
+    assert "cannot use the data directory /proc" in start(settings(Path("/proc")), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["manifest", "journal-1.log"])
+def test_a_directory_in_place_of_a_file(
+    tmp_path: Path, new_server: Callable[..., Server], name: str
+) -> None:
+    server = new_server().start()
+    server.kill()
+    path = server.directory / name
+    path.unlink()
+    path.mkdir()
+    assert str(path) in start(settings(server.directory), tmp_path)
+
+
+def test_a_full_disk_at_the_first_start_names_the_file(tmp_path: Path) -> None:
+    """No file may grow: the error is another one, the way to the sentence the same."""
+    limit = shutil.which("prlimit")
+    assert limit, "prlimit is missing: apt-get install util-linux"
+    sentence = start(settings(tmp_path / "data"), tmp_path, [limit, "--fsize=8"])
+    assert str(tmp_path / "data" / "manifest.tmp") in sentence
+
+
+def test_too_few_files_for_any_client(tmp_path: Path) -> None:
+    limit = shutil.which("prlimit")
+    assert limit, "prlimit is missing: apt-get install util-linux"
+    sentence = start(settings(tmp_path / "data"), tmp_path, [limit, "--nofile=30:30"])
+    assert "30 files" in sentence

@@ -208,11 +208,10 @@ class Model:
 
     def end_tick(self, now_ms: int, seq: int) -> None:
         """Clients whose wait is over go on; replies so far need `seq` to be durable."""
-        while self._resumable:
-            resuming, self._resumable = self._resumable, []
-            for client in resuming:
-                if client.waiter is None and not client.gone:
-                    self._run(client, now_ms)
+        resuming, self._resumable = self._resumable, []
+        for client in resuming:
+            if client.waiter is None and not client.gone:
+                self._run(client, now_ms)
         for due in self.untagged:
             due.seq = seq
         self.untagged = []

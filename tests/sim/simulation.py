@@ -252,7 +252,7 @@ class Simulation:
 
     def _take_again(self, client: SimClient) -> None:
         client.paused = False
-        self.world.executor.room(client)
+        self.world.executor.outbox.room(client)
 
     def _rewrite(self) -> None:
         """What the server does by itself when the journal has grown."""

@@ -24,7 +24,8 @@ from tests.support.resp import encode_command
 from millstream.commands.effects import apply_effects
 from millstream.commands.table import load_table
 from millstream.errors import CommandError
-from millstream.server.executor import Client, Executor
+from millstream.server.executor import Executor
+from millstream.server.outbox import Client
 from millstream.server.persistence import Persistence
 from millstream.server.waiting import Waiter
 from millstream.storage.block import Block
@@ -263,7 +264,7 @@ class World:
         self.served: list[int] = []  # clients whose wait was ended, in this order
         self._end_wait = self.executor.waiting.remove
         self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
-        self.persistence.on_durable = self.executor.durable
+        self.persistence.on_durable = self.executor.outbox.durable
         self.persistence.on_failed = self._on_failed
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
@@ -319,7 +320,7 @@ class World:
 
     def _on_failed(self, sentence: str) -> None:
         self.journal_failed = True
-        self.executor.journal_failed()
+        self.executor.outbox.journal_failed()
 
     def _tick_second(self) -> None:
         self.loop.call_later(1, self._tick_second)

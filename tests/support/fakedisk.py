@@ -16,6 +16,7 @@ import os
 import random
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from millstream.errors import DataError
 from millstream.storage.disk import Bytes
@@ -122,6 +123,8 @@ class FakeFile:
 class FakeDisk:
     """One directory. `capacity` limits the bytes of all files, reserved space included."""
 
+    directory = Path("fake")
+
     def __init__(self, seed: int = 0, capacity: int | None = None) -> None:
         self.chance = random.Random(seed)
         self.capacity = capacity
@@ -183,6 +186,10 @@ class FakeDisk:
 
     def unlock(self) -> None:
         self.locked = False
+
+    def holds(self, name: str) -> bool:
+        with self.lock_all:
+            return name in self.files
 
     def names(self) -> list[str]:
         with self.lock_all:

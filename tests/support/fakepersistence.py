@@ -82,8 +82,10 @@ class FakeCapture:
     def __post_init__(self) -> None:
         self.keys.reverse()
 
-    def step(self, max_keys: int) -> list[FakeCaptured]:
+    def step(self, max_keys: int) -> list[FakeCaptured] | None:
         assert not self.closed
+        if not self.keys:
+            return None
         batch = self.keys[-max_keys:]
         del self.keys[-max_keys:]
         return batch[::-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,9 +47,9 @@ def server_program() -> list[str]:
 
 def redis_program() -> list[str]:
     """The real redis-server. Its absence is a failure, not a skip."""
-    program = Path("/usr/bin/redis-server")
-    assert program.exists(), "redis-server is missing: apt-get install redis-server redis-tools"
-    return [str(program)]
+    program = shutil.which("redis-server")
+    assert program, "redis-server is missing: apt-get install redis-server redis-tools"
+    return [program]
 
 
 class Server:
@@ -165,7 +166,7 @@ class Server:
 
     def _becomes_ready(self, port: int) -> bool:
         wait_until(
-            lambda: not self.is_alive() or _answers_ping(port),
+            lambda: not self.is_alive() or answers_ping(port),
             what=f"PING on port {port} (log: {self.log_path})",
             deadline_s=START_DEADLINE_S,
         )
@@ -190,7 +191,8 @@ def _needs(program: Sequence[str]) -> dict[str, str]:
     return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}
 
 
-def _answers_ping(port: int) -> bool:
+def answers_ping(port: int) -> bool:
+    """Whether a server on this port answers PING now."""
     try:
         with RawClient(port, timeout_s=2.0) as client:
             return client.call("PING") == Simple("PONG")

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from .waiting import wait_until
 
+SYNC_DELAY_US = 3000
+
 FIRST_MARKED_ID = 7_000_000
 # strace prints CR LF as the four characters \r\n.
 MARKED_ID = re.compile(r"(7\d{6})[-.]1(?!\d)")
@@ -29,8 +31,11 @@ def wrapper(output: Path) -> list[str]:
     strace = shutil.which("strace")
     assert strace, "strace is missing: apt-get install strace"
     calls = "fdatasync,fsync,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg"
+    # On a slow disk much is asked while a sync is under way, which is when a reply may slip out.
+    slow_disk = f"inject=fdatasync,fsync:delay_enter={SYNC_DELAY_US}"
     # -D: the server stays our child, so that it is the server whom our signals reach.
-    return [strace, "-D", "-f", "-yy", "-s", "100000", "-e", f"trace={calls}", "-o", str(output)]
+    options = ["-D", "-f", "-yy", "-s", "100000", "-e", f"trace={calls}", "-e", slow_disk]
+    return [strace, *options, "-o", str(output)]
 
 
 def wait_complete(output: Path) -> None:

@@ -244,8 +244,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "binary"
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(StartError, match="not a text in UTF-8"):
+    file.write_bytes(b"port 1\n\n# \xff\xfe\n")
+    with pytest.raises(StartError, match=r"binary, line 3: .*not a text in UTF-8"):
         load(file, [])
 
 

@@ -51,6 +51,25 @@ def test_every_command_has_its_page() -> None:
                 assert f"## {sub.name.replace('|', ' ').upper()}" in page
 
 
+@pytest.mark.parametrize("name", ["tack", "tappend", "tappev", "trange", "tread"])
+def test_the_drafts_commands_are_told_in_full(script: ModuleType, name: str) -> None:
+    text = script.details(ROOT / "docs" / "commands" / f"{name}.md")
+    assert "```redis-cli\n" in text  # run by tests/wire/test_command_pages
+    assert "### Errors" in text
+
+
+def test_what_is_written_by_hand_is_kept(script: ModuleType, tmp_path: Path) -> None:
+    row, (begin, end) = COMMANDS[b"tack"], script.DETAILS
+    page = tmp_path / "tack.md"
+    assert script.details(page) == ""
+    page.write_text(script.page(row, f"{begin}\n\nMore words.\n\n{end}"))
+    assert "\n\nMore words.\n\n" in page.read_text()
+    assert script.page(row, script.details(page)) == page.read_text()
+    page.write_text(page.read_text().replace(end, ""))
+    with pytest.raises(ValueError, match=r"tack\.md"):
+        script.details(page)
+
+
 def test_links_between_the_pages_lead_somewhere() -> None:
     folder = ROOT / "docs" / "commands"
     for page in folder.glob("*.md"):

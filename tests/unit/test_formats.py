@@ -100,9 +100,14 @@ def decode(data: bytes) -> list[Entry]:
 def decode_pending(group: dict[str, Any]) -> list[tuple[Any, ...]]:
     """A group's pending entries in the shape of Group.pending."""
     found = []
-    for ms, seq, first_ms, last_ms, count, consumer, policy, _ in struct.iter_unpack(
-        "<QQQQIIII", group["pending"]
-    ):
+    packed = group["pending"]
+    assert len(packed) % 36 == 0
+    for start in range(0, len(packed), 36):
+        ms, seq = struct.unpack_from("<QQ", packed, start)
+        first_ms, last_ms, count, consumer, policy = (
+            int.from_bytes(packed[start + a : start + b], "little")
+            for a, b in [(16, 22), (22, 28), (28, 31), (31, 34), (34, 36)]
+        )
         name = group["consumers"][consumer][0] if consumer else b""
         retry_ms, expire_ms = group["policies"][policy] if policy else (None, None)
         found.append((ms, seq, name, last_ms, count, first_ms, retry_ms, expire_ms))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.commands.glob import matcher
+from millstream.commands.glob import PATTERN_MAX_BYTES, matcher
+from millstream.errors import CommandError
 
 
 def naive(pattern: bytes, text: bytes) -> bool:
@@ -79,3 +80,18 @@ def test_any_case() -> None:
 def test_a_hostile_pattern_does_not_run_away() -> None:
     # Backtracking would need more steps than there are atoms; the test's time-out is the judge.
     assert not matcher(b"*a" * 60 + b"*b")(b"a" * 20_000)
+
+
+@pytest.mark.parametrize("piece", [b"[a-z]", b"[^x]", b"[", b"?", b"*a", b"\\a"])
+def test_a_pattern_too_long_to_compile_at_once_is_refused(piece: bytes) -> None:
+    longest = (piece * PATTERN_MAX_BYTES)[:PATTERN_MAX_BYTES]
+    matcher(longest)(b"a" * 2000)
+    with pytest.raises(CommandError, match="at most 1024 bytes"):
+        matcher(longest + b"*")
+
+
+def test_a_long_name_without_wildcards_is_found() -> None:
+    name = b"n" * 100 * PATTERN_MAX_BYTES
+    assert matcher(name)(name)
+    assert not matcher(name)(name + b"n")
+    assert matcher(name, any_case=True)(name.upper())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
 
+from millstream.errors import CommandError
 from millstream.storage.group import PENDING_SIZE, Group
 
 retries = st.none() | st.tuples(
@@ -251,7 +252,143 @@ def test_the_time_to_live_waits_for_blocked_clients() -> None:
     assert not group.is_over(10_000)
 
 
+# ---------------------------------------------------------------- what looking for them costs
+
+
+def mixed_ages(count: int) -> Group:
+    group = Group(b"g")
+    chance = random.Random(7)
+    for ms in range(count):
+        group.deliver_id(ms, 0, chance.randrange(100_000), retry=(10, 200_000))
+    return group
+
+
+def test_taking_all_that_is_due_looks_at_each_record_once() -> None:
+    group = mixed_ages(50_000)
+    before = group.steps
+    assert len(group.due(10**6, 10**6)) == 50_000
+    assert group.steps - before < 3 * 50_000
+
+
+def test_taking_a_few_due_looks_at_a_few_chunks() -> None:
+    group = mixed_ages(50_000)
+    before = group.steps
+    assert len(group.due(10**6, 10)) == 10
+    assert group.steps - before < 20 * 128
+
+
+def test_taking_a_few_of_many_due_at_one_moment_looks_at_one_chunk() -> None:
+    group = Group(b"g")
+    for ms in range(50_000):
+        group.deliver_id(ms, 0, 5, retry=(10, 0))
+    before = group.steps
+    assert group.due(100, 10) == [(ms, 0) for ms in range(10)]
+    assert group.steps - before < 3 * 128
+
+
+def test_the_next_event_after_acknowledging_the_older_half_looks_at_each_record_once() -> None:
+    group = mixed_ages(50_000)
+    rows = sorted(group.pending(), key=lambda row: row[3])
+    for row in rows[:25_000]:
+        group.acknowledge_id(*row[:2])
+    before = group.steps
+    assert group.next_event_ms() == rows[25_000][3] + 10
+    assert group.steps - before < 4 * 50_000
+    before = group.steps
+    group.next_event_ms()
+    assert group.steps - before < 4 * 128
+
+
+def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
+    group = Group(b"g")
+    for ms in range(50_000):
+        group.deliver_id(ms, 0, 1000 + ms, retry=(10, 10_000))
+    before = group.steps
+    assert len(group.take_expired(11_099, 10_000)) == 100
+    group.check()
+    assert group.steps - before < 5 * 128
+
+
+# ---------------------------------------------------------------- chunks
+
+
+def test_what_acknowledgements_leave_behind_is_brought_together() -> None:
+    group = Group(b"g")
+    for ms in range(128 * 100):
+        group.deliver_id(ms, 0, 5, retry=(10, 0))
+    for ms in range(128 * 100):
+        if ms % 128:
+            group.acknowledge_id(ms, 0)
+    group.check()
+    assert [row[0] for row in group.pending()] == list(range(0, 128 * 100, 128))
+    assert group.memory_bytes < 400 + 100 * 200
+
+
+def test_the_last_record_of_a_full_group_costs_little() -> None:
+    group = Group(b"g")
+    for ms in range(128):
+        group.deliver_id(ms, 0, 5)
+    full = group.memory_bytes
+    for ms in range(127):
+        group.acknowledge_id(ms, 0)
+    group.check()
+    assert full - group.memory_bytes > 100 * 36
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_shared_stays_as_it_was_while_the_group_changes(seed: int) -> None:
+    chance = random.Random(seed)
+    group = Group(b"g")
+    group.make_consumer(b"a", 1)
+    for ms in range(2000):
+        group.deliver_id(2 * ms, 0, ms, *((b"a", None) if ms % 3 == 0 else (b"", (5, 500))))
+    expected = group.dump()["pending"]
+    shared = group.share()["pending"]
+    for _ in range(1500):
+        ms = chance.randrange(4000)
+        kind = chance.randrange(4)
+        if kind == 0:
+            group.acknowledge_id(ms, 0)
+        elif kind == 1:
+            group.redeliver_id(ms, 0, 9999, (1, 1) if chance.random() < 0.5 else None)
+        elif kind == 2:
+            group.deliver_id(ms, 1, 9999)
+        elif chance.random() < 0.02:
+            group.take_expired(chance.randrange(1500), 50)
+    if seed % 2:
+        group.delete_consumer(b"a")
+    group.check()
+    again = group.share()["pending"]
+    now = group.dump()["pending"]
+    assert bytes(shared) == expected != now
+    del group
+    assert bytes(shared) == expected
+    assert bytes(again) == now
+
+
 # ---------------------------------------------------------------- policies and consumers
+
+
+def test_thousands_of_consumers_are_made_and_deleted() -> None:
+    """With a search for a free number each this would take minutes."""
+    group = Group(b"g")
+    for _ in range(2):
+        for number in range(100_000):
+            group.make_consumer(b"%d" % number, 1)
+        assert len(group.dump()["consumers"]) == 100_001
+        for name in list(group.consumers):
+            group.delete_consumer(name)
+
+
+def test_more_pairs_in_use_than_numbers_are_refused() -> None:
+    group = Group(b"g")
+    for i in range(65_535):
+        group.deliver_id(i, 0, 0, retry=(i, 1))
+    with pytest.raises(CommandError, match="RETRY"):
+        group.deliver_id(70_000, 0, 0, retry=(70_000, 1))
+    group.acknowledge_id(5, 0)
+    group.deliver_id(70_000, 0, 0, retry=(70_000, 1))
+    group.check()
 
 
 def test_equal_pairs_share_one_policy() -> None:
@@ -262,12 +399,12 @@ def test_equal_pairs_share_one_policy() -> None:
 
 def test_policies_no_longer_used_make_room() -> None:
     group = Group(b"g")
-    for i in range(65_536):
+    for i in range(65_535):
         number = group.policy(i, 1)
         assert number == i + 1
     group.deliver_id(1, 0, 0, retry=(7, 1))
     fresh = group.policy(100_000, 1)
-    assert fresh < 65_536
+    assert 0 < fresh < 65_536
     assert len([pair for pair in group.dump()["policies"] if pair is not None]) == 2
     assert group.pending()[0][-2:] == (7, 1)
     group.deliver_id(2, 0, 0, retry=(100_000, 1))
@@ -311,12 +448,12 @@ def test_any_order_of_delivery_gives_id_order(count: int, seed: int) -> None:
 
 
 def test_a_pending_entry_takes_few_bytes() -> None:
-    """48 bytes a record; chunks filled in order stay full."""
+    """36 bytes a record; chunks filled in order stay full."""
     group = Group(b"g")
     for ms in range(20_000):
         group.deliver_id(ms, 0, 9)
-    assert PENDING_SIZE == 48
-    assert group.memory_bytes < 20_000 * 50
+    assert PENDING_SIZE == 36
+    assert group.memory_bytes < 20_000 * 38
 
 
 # ---------------------------------------------------------------- dump and load
@@ -345,7 +482,10 @@ def test_everything_but_the_last_use_survives_a_reload() -> None:
 def packed(
     ms: int, consumer: int = 0, policy: int = 0, first_ms: int = 5, last_ms: int = 5
 ) -> bytes:
-    return struct.pack("<4Q4I", ms, 0, first_ms, last_ms, 1, consumer, policy, 0)
+    return struct.pack("<QQ", ms, 0) + b"".join(
+        value.to_bytes(size, "little")
+        for value, size in [(first_ms, 6), (last_ms, 6), (1, 3), (consumer, 3), (policy, 2)]
+    )
 
 
 def meta_with(**changes: Any) -> dict[str, Any]:
@@ -375,12 +515,12 @@ def test_a_group_is_read_from_the_documented_form() -> None:
         {"pending": packed(2) + packed(1)},
         {"pending": packed(1) + packed(1)},
         {"pending": packed(1, consumer=2)},
-        {"pending": packed(1, consumer=2**32 - 1)},
+        {"pending": packed(1, consumer=2**24 - 1)},
         {"consumers": [None, None], "pending": packed(1, consumer=1)},
         {"consumers": [None, [b"a", 1, 1], [b"a", 1, 1]]},
         {"pending": packed(1, policy=2)},
-        {"pending": packed(1, policy=2**31)},
-        {"pending": packed(1, policy=2**31 + 1)},
+        {"pending": packed(1, policy=2**15)},
+        {"pending": packed(1, policy=2**16 - 1)},
         {"policies": [None, None], "pending": packed(1, policy=1)},
         {"policies": [], "pending": b""},
         {"policies": [[1, 2]], "pending": b""},

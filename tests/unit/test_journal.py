@@ -14,8 +14,10 @@ from millstream.errors import DataError
 from millstream.storage.journal import (
     FRAME_SIZE,
     HEADER_SIZE,
+    RESERVE_LEAST,
     Journal,
     JournalReader,
+    create_journal,
     cut_torn_end,
     encode_frame,
     encode_header,
@@ -49,7 +51,7 @@ class Bench:
         self.owner = Owner()
         self.names = ["journal-1.log"]
         self.journal = Journal(
-            self.disk.create("journal-1.log"), 1, mode, self.worker, self.owner, 4096
+            create_journal(self.disk, "journal-1.log"), 1, mode, self.worker, self.owner, 4096
         )
         self.disk.sync_directory()
         self.seq = 0
@@ -60,7 +62,7 @@ class Bench:
 
     def rotate(self) -> None:
         self.names.append(f"journal-{len(self.names) + 1}.log")
-        file = self.disk.create(self.names[-1])
+        file = create_journal(self.disk, self.names[-1])
         self.disk.sync_directory()
         self.journal.rotate(file)
 
@@ -103,6 +105,38 @@ def test_always_reports_a_frame_only_after_the_sync() -> None:
     assert bench.disk.files["journal-1.log"].durable.endswith(b"one\n")
 
 
+def test_a_frame_that_no_memory_was_left_to_write_ends_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    bench.append(b"one\n")
+    bench.worker.drain()
+    write = bench.journal._file.write
+
+    def refuse(data: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(bench.journal._file, "write", refuse)
+    bench.append(b"two\n")
+    bench.worker.drain()
+    monkeypatch.setattr(bench.journal._file, "write", write)
+    bench.append(b"three\n")
+    bench.worker.drain()
+    assert [type(error) for error in bench.owner.errors] == [OSError]
+    assert bench.owner.synced == [1]
+    payloads, reader = read(bench.disk, bench.names)
+    assert (payloads, reader.torn) == ([b"one\n"], None)
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_setting_the_same_mode_again_does_not_wait_for_the_worker(mode: str) -> None:
+    bench = Bench(mode)
+    bench.append(b"one\n")
+    queued = list(bench.worker.tasks)
+    bench.journal.set_mode(mode)
+    assert list(bench.worker.tasks) == queued
+
+
 def test_always_syncs_once_for_all_that_has_come_together() -> None:
     bench = Bench()
     for number in range(50):
@@ -140,7 +174,7 @@ def test_rotation_keeps_the_order_over_files(mode: str) -> None:
     bench.journal.close()
     found, reader = read(bench.disk, bench.names)
     assert (found, reader.next_seq, reader.torn) == (payloads, 10, None)
-    assert bench.disk.content("journal-2.log").startswith(encode_header(4))
+    assert bench.disk.content("journal-2.log").startswith(encode_header())
 
 
 def test_a_sync_queued_before_a_rotation_does_not_vouch_for_later_frames() -> None:
@@ -210,6 +244,30 @@ def test_missing_space_is_known_before_the_write_fails() -> None:
     assert bench.owner.space[-1] is None
 
 
+def test_the_header_is_on_the_disk_when_a_journal_is_made() -> None:
+    disk = FakeDisk()
+    assert create_journal(disk, "journal-1.log").size == HEADER_SIZE
+    assert disk.files["journal-1.log"].durable == encode_header()
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
+    disk = FakeDisk(capacity=300_000)
+    worker, owner = HandWorker("journal"), Owner()
+    file = create_journal(disk, "journal-1.log")
+    journal = Journal(file, 1, mode, worker, owner, 1 << 20)
+    journal.request_space()
+    worker.drain()
+    assert owner.space == []
+    seq = 0
+    while not owner.space:
+        seq += 1
+        journal.append(seq, b"x" * 1000)
+        worker.drain()
+    assert owner.errors == []
+    assert 300_000 - 2 * RESERVE_LEAST < file.size < 300_000
+
+
 # ---------------------------------------------------------------------------------------- reading
 
 
@@ -232,12 +290,12 @@ def test_every_cut_of_the_last_journal_loads_a_prefix() -> None:
     ends = [HEADER_SIZE]
     for payload in payloads:
         ends.append(ends[-1] + FRAME_SIZE + len(payload))
-    for size in range(len(whole)):
+    for size in range(HEADER_SIZE, len(whole)):
         disk, names = disk_with(journal_file([]), whole[:size])
         found, reader = read(disk, names)
         complete = max((at for at, end in enumerate(ends) if end <= size), default=0)
         assert found == payloads[:complete]
-        assert (reader.torn is None) == (size in (0, *ends))
+        assert (reader.torn is None) == (size in ends)
         if reader.torn is not None:
             cut_torn_end(disk, names, reader.torn)
             again, reader = read(disk, names)
@@ -313,8 +371,8 @@ def test_a_journal_whose_end_was_never_synced_is_cut_with_all_that_follows() -> 
     assert found == first[:2]
     assert reader.torn is not None
     cut_torn_end(disk, names, reader.torn)
-    assert disk.content("journal-2.log") == b""
-    assert read(disk, names)[0] == first[:2]
+    assert reader.torn.kept(names) == ("journal-1.log",)
+    assert read(disk, ["journal-1.log"])[0] == first[:2]
 
 
 def test_a_lost_sector_among_unsynced_frames_is_cut() -> None:
@@ -336,6 +394,34 @@ def test_a_lost_sector_among_synced_frames_is_refused() -> None:
     disk, names = disk_with(bytes(data))
     with pytest.raises(DataError, match="damaged"):
         read(disk, names)
+
+
+@pytest.mark.parametrize("size", range(HEADER_SIZE))
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_journal_shorter_than_its_header_is_refused(which: int, size: int) -> None:
+    """The header was on the disk before the manifest named the file."""
+    contents = [journal_file(effects(3)), journal_file(effects(3), first=4)]
+    contents[which] = contents[which][:size]
+    disk, names = disk_with(*contents)
+    with pytest.raises(DataError, match=rf"{names[which]} is damaged at offset 0: .*{size} of 32"):
+        read(disk, names)
+
+
+@pytest.mark.parametrize("synced_each", [True, False])
+def test_frames_missing_before_a_journal_made_ahead_of_them(synced_each: bool) -> None:
+    """Its header does not say with which frame it begins: its first frame does."""
+    later = encode_header() + journal_file(effects(2), synced_each, first=4)[HEADER_SIZE:]
+    if not synced_each:
+        later = encode_header() + encode_frame(4, 3, b"four\n") + encode_frame(5, 4, b"five\n")
+    disk, names = disk_with(journal_file(effects(2), synced_each), later)
+    if synced_each:
+        with pytest.raises(DataError, match="the frame 3 before it is missing"):
+            read(disk, names)
+        return
+    found, reader = read(disk, names)
+    assert found == effects(2)
+    assert reader.torn is not None
+    assert reader.torn.kept(names) == ("journal-1.log",)
 
 
 def test_a_missing_journal_in_the_middle_is_refused() -> None:
@@ -379,5 +465,5 @@ def test_a_crash_leaves_a_prefix_with_all_that_was_synced(seed: int, mode: str) 
     assert len(found) >= bench.journal.synced_seq
     if reader.torn is not None:
         cut_torn_end(disk, bench.names, reader.torn)
-        again, reader = read(disk, bench.names)
+        again, reader = read(disk, list(reader.torn.kept(bench.names)))
         assert (again, reader.torn) == (found, None)

@@ -14,7 +14,7 @@ from millstream.commands.connection import client_line
 from millstream.commands.context import Context, Session
 from millstream.commands.effects import Effects, apply_effects
 from millstream.commands.registry import COMMANDS
-from millstream.commands.replies import NO_REPLY, NULL_ARRAY, OK
+from millstream.commands.replies import NO_REPLY, OK
 from millstream.commands.table import load_table
 from millstream.errors import CommandError
 from millstream.server.config import Config, changed_values
@@ -552,7 +552,7 @@ def test_command_count_and_list(room: Room) -> None:
 
 def test_command_info_has_the_shape_of_redis(room: Room) -> None:
     absent, get = room.call("COMMAND", "INFO", "nosuch", "GET")
-    assert absent is NULL_ARRAY
+    assert absent is None
     assert get[:2] == [b"get", 2]
     assert get[2] == {b"readonly", b"fast"}
     assert get[3:6] == [1, 1, 1]

@@ -305,6 +305,24 @@ def test_leftovers_of_an_unfinished_snapshot_are_removed_at_start() -> None:
     assert "notes.txt" in disk.names()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_an_emptied_journal_is_refused(mode: str) -> None:
+    world = new_world(appendfsync=mode)
+    write_many(world, 3)
+    world.settle()
+    world.disk.fail("write", errno.ENOSPC, "base-")  # both journals stay
+    world.persistence.rewrite()
+    world.settle()
+    write_many(world, 3)
+    world.settle()
+    for name in ("journal-1.log", "journal-2.log"):
+        disk = world.disk.copy()
+        disk.put(name, b"")
+        with pytest.raises(DataError, match=rf"{name} is damaged at offset 0: .*nothing was"):
+            new_world(disk, appendfsync=mode)
+        assert disk.content(name) == b""
+
+
 # ------------------------------------------------------------------------------ appendonly on, off
 
 
@@ -430,6 +448,7 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
         written += 1
         assert written < 5000
     assert world.persistence.writable_error() == FULL
+    assert world.persistence.info()["aof_last_write_status"] == "err"
     assert world.failed == []
     assert len(world.acked) == written
     world.disk.mend()
@@ -438,6 +457,85 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
     world.write_tick()
     world.settle()
     assert len(world.acked) == written + 1
+    assert world.persistence.info()["aof_last_write_status"] == "ok"
+
+
+def test_a_full_disk_is_told_with_directive_and_size(caplog: pytest.LogCaptureFixture) -> None:
+    world = new_world(FakeDisk(capacity=10_000), journal_reserve_size=1 << 20)
+    assert world.persistence.writable_error() == FULL
+    assert any(
+        "journal-1.log" in line and "65536 bytes" in line and "journal-reserve-size" in line
+        for line in caplog.messages
+    )
+
+
+def test_a_rewrite_on_a_nearly_full_disk_takes_the_space_that_is_there() -> None:
+    world = new_world(FakeDisk(capacity=500_000), journal_reserve_size=1 << 20)
+    write_many(world, 5)
+    world.persistence.save()
+    world.settle()
+    assert world.disk.names() == ["base-2.msnap", "journal-2.log", "manifest"]
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("gone", ["all", "manifest", "journal-1.log"])
+def test_a_removed_directory_refuses_writes_until_it_is_there_again(
+    gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = new_world()
+    write_many(world, 3)
+    world.settle()
+    files = dict(world.disk.files)
+    for name in files:
+        if gone in ("all", name):
+            del world.disk.files[name]
+    world.second()
+    error = world.persistence.writable_error()
+    assert error is not None
+    assert error.startswith(b"MISCONF ")
+    world.second()
+    assert len([line for line in caplog.messages if "is gone" in line]) == 1
+    assert world.persistence.info()["aof_last_write_status"] == "err"
+    world.disk.files.update(files)
+    world.second()
+    assert world.persistence.writable_error() is None
+    assert world.persistence.info()["aof_last_write_status"] == "ok"
+
+
+def test_a_rewrite_puts_back_what_was_removed() -> None:
+    world = new_world()
+    write_many(world, 3)
+    world.settle()
+    world.disk.files.clear()
+    world.second()
+    assert world.persistence.writable_error() is not None
+    world.persistence.rewrite()
+    world.settle()
+    world.second()
+    assert world.persistence.writable_error() is None
+    world.write_tick()
+    world.settle()
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("act", ["save", "bgsave", "rewrite"])
+def test_a_finished_snapshot_is_logged(act: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    world = new_world()
+    write_many(world, 5)
+    world.settle()
+    getattr(world.persistence, act)()
+    world.settle()
+    size_bytes = len(world.disk.content("base-2.msnap"))
+    (line,) = [line for line in caplog.messages if "base-2.msnap" in line]
+    assert f"1 keys, 5 entries, {size_bytes} bytes" in line
+    assert "seconds" in line
+
+
+def test_switching_the_journal_off_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    world = new_world()
+    world.persistence.set_appendonly(False)
+    assert any("appendonly is off" in line and "lost" in line for line in caplog.messages)
 
 
 def test_a_journal_that_fails_during_a_rewrite_recovers() -> None:

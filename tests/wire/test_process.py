@@ -3,7 +3,9 @@ CONFIG SET says is in force at once."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable
@@ -140,6 +142,69 @@ def test_more_clients_than_maxclients_are_told_so(new_server: NewServer) -> None
         with server.client() as third:
             assert third.call("PING") == Simple("PONG")
         assert first.info("stats")["rejected_connections"] == "1"
+
+
+def test_few_open_files_lower_maxclients(tmp_path: Path) -> None:
+    limited = ["prlimit", "--nofile=64:64"]
+    server = Server(tmp_path / "data", {"maxclients": "1000"}, wrapper=limited).start()
+    try:
+        assert "maxclients" in server.log
+        with contextlib.ExitStack() as opened:
+            clients = [opened.enter_context(server.client()) for _ in range(32)]
+            assert clients[-1].call("CONFIG", "GET", "maxclients") == [b"maxclients", b"32"]
+            with server.client() as refused:
+                assert end_of(refused) == b"-ERR max number of clients reached\r\n"
+            assert clients[0].call("CONFIG", "SET", "maxclients", "33") == Error(
+                "ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating "
+                "system is not able to handle the specified number of clients, try with 32"
+            )
+            assert clients[0].call("CONFIG", "SET", "maxclients", "31") == Simple("OK")
+    finally:
+        server.stop()
+
+
+def test_a_request_that_is_too_long_is_logged(new_server: NewServer) -> None:
+    server = new_server("data", {"client-query-buffer-limit": "1mb"}).start()
+    with server.client() as client:
+        # One that is still unfinished when the limit is passed.
+        client.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4000000\r\n" + b"x" * 2_000_000)
+        with contextlib.suppress(ConnectionError):
+            assert end_of(client) == b""
+    wait_until(lambda: "client-query-buffer-limit" in server.log, what="a line in the log")
+
+
+def test_writes_are_refused_once_the_data_directory_is_gone(new_server: NewServer) -> None:
+    server = new_server().start()
+    moved = server.directory.with_name("moved")
+    with server.client() as client:
+        assert client.call("SET", "k", "v") == Simple("OK")
+        server.directory.rename(moved)
+        refused = wait_until(
+            lambda: client.call("SET", "k", "w"), lambda reply: isinstance(reply, Error), "MISCONF"
+        )
+        assert isinstance(refused, Error)
+        assert refused.text.startswith("MISCONF")
+        assert str(server.directory) in server.log
+        assert client.call("EXISTS", "k") == 1
+        moved.rename(server.directory)
+        wait_until(
+            lambda: client.call("SET", "k", "x"), lambda reply: reply == Simple("OK"), "a write"
+        )
+
+
+def test_a_new_directory_in_place_of_a_removed_one_is_written_anew(new_server: NewServer) -> None:
+    server = new_server().start()
+    with server.client() as client:
+        assert client.call("SET", "k", "v") == Simple("OK")
+        shutil.rmtree(server.directory)
+        wait_until(lambda: client.call("SET", "k", "v"), lambda reply: isinstance(reply, Error))
+        server.directory.mkdir()
+        server.rewrite_journal()
+        wait_until(lambda: client.call("SET", "l", "w"), lambda reply: reply == Simple("OK"))
+    server.restart("SIGKILL")
+    with server.client() as client:
+        assert client.call("GET", "k") == b"v"
+        assert client.call("GET", "l") == b"w"
 
 
 def test_idle_clients_are_closed(new_server: NewServer) -> None:

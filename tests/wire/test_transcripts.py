@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support import needs
 from tests.support.server import RESTART_WAYS, Server
 from tests.support.transcript import Player, Section, read_folder
 
@@ -17,11 +18,14 @@ def _plays(restarting: bool) -> list[object]:
         if ("@restart" in section.tags) != restarting:
             continue
         if restarting:
-            plays += [pytest.param(section, w, id=f"{section.label}[{w}]") for w in RESTART_WAYS]
+            ways: dict[str, object] = {way: way for way in RESTART_WAYS}
         else:
-            plays += [
-                pytest.param(section, p, id=f"{section.label}[RESP{p}]") for p in section.protocols
-            ]
+            ways = {f"RESP{protocol}": protocol for protocol in section.protocols}
+        marks = needs.mark(needs.missing_in(section))
+        plays += [
+            pytest.param(section, way, id=f"{section.label}[{name}]", marks=marks)
+            for name, way in ways.items()
+        ]
     return plays
 
 

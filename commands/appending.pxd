@@ -1,0 +1,11 @@
+from libc.stdint cimport uint64_t
+
+from millstream.commands.context cimport Context
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, Id
+from millstream.storage.stream cimport Stream
+
+cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                     Py_ssize_t count, bint dotted)
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff

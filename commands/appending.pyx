@@ -1,0 +1,53 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Appending to a stream and evicting from it, as a command does both: what TAPPEND, TAPPEV, XADD and
+XTRIM share. The stream is changed, the effect is recorded, and whoever waits on the key is noted.
+"""
+
+from libc.stdint cimport uint64_t
+
+from millstream.commands.context cimport Context
+from millstream.commands.delivery cimport stream_to_write
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, Id, make_id
+from millstream.storage.block cimport payload_of
+from millstream.storage.stream cimport Stream
+
+
+cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
+    """The stream an entry of these words goes to, made when there is none."""
+    cdef Stream stream = ctx.db.writable_at(key)
+    if stream is None:
+        payload_of(items, count)
+        stream = stream_to_write(ctx, key.ptr[:key.size])
+    return stream
+
+
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                     Py_ssize_t count, bint dotted):
+    """Append one entry, record it, mark its key ready; returns its id."""
+    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
+    ctx.keyspace.dirty += 1
+    if ctx.effects.enabled:
+        ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
+                           count)
+    ctx.db.mark_ready_at(key)
+    return make_id(entry_id.ms, entry_id.seq, dotted)
+
+
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
+                       boundary) except? 0xffffffffffffffff:
+    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many."""
+    cdef uint64_t evicted
+    if boundary is None:
+        return 0
+    if boundary == "all":
+        evicted = stream.evict_all()
+        if evicted and ctx.effects.enabled:
+            ctx.effects.record(ctx.db.index, b"EVICT", key, b"+")
+    else:
+        evicted = stream.evict_before(boundary[0], boundary[1])
+        if evicted and ctx.effects.enabled:
+            ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
+    ctx.keyspace.dirty += evicted
+    return evicted

@@ -1,0 +1,150 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Finding a request's command in the table, and what is counted of each.
+
+The table is the registry's, in a small open hash: a name is told by its first and its last eight
+bytes, read as two numbers with the letters in lower case.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from millstream.commands.arguments cimport Args, same_word
+from millstream.encoding cimport Slice
+
+from millstream.commands.registry import COMMANDS
+
+UNKNOWN_ARGS_BYTES = 128
+
+
+cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
+    """Up to eight bytes as one number, letters in lower case."""
+    cdef uint32_t low
+    cdef uint32_t high
+    cdef uint64_t whole
+    if size >= 8:
+        memcpy(&whole, at, 8)
+    elif size >= 4:
+        memcpy(&low, at, 4)
+        memcpy(&high, at + size - 4, 4)
+        whole = low | (<uint64_t>high << 32)
+    else:
+        whole = 0
+        memcpy(&whole, at, size)
+    return whole | 0x2020202020202020ULL
+
+
+cdef inline uint32_t name_place(uint64_t front, uint64_t back, Py_ssize_t size,
+                                uint32_t mask) noexcept nogil:
+    """Where to look for a name: its first eight and its last eight bytes, mixed."""
+    cdef uint64_t mixed = (front ^ (back * 31) ^ <uint64_t>size) * 0x9e3779b97f4a7c15ULL
+    return <uint32_t>(mixed >> 40) & mask
+
+
+class CallStat:
+    """What INFO commandstats says of one command."""
+
+    __slots__ = ("calls", "failed_calls", "rejected_calls", "usec")
+
+    def __init__(self, calls, usec, rejected_calls, failed_calls):
+        self.calls = calls
+        self.usec = usec
+        self.rejected_calls = rejected_calls
+        self.failed_calls = failed_calls
+
+
+cdef class Row:
+    """A command of the table with what execution needs at hand, and its statistics."""
+
+    def __init__(self, command):
+        self.command = command
+        self.handler = command.handler
+        self.name = command.name
+        self.upper = command.name.upper().encode()
+        self.size = len(self.upper)
+        self.front = word_at(self.upper, self.size)
+        self.back = word_at(<const char*>self.upper + self.size - 8, 8) if self.size > 8 else 0
+        self.arity = command.arity
+        self.writes = "write" in command.flags
+        self.open_to_all = "no_auth" in command.flags
+        self.subcommands = {name: Row(sub) for name, sub in command.subcommands.items()}
+        self.top = "|" not in command.name
+
+
+cdef class Table:
+    """The rows of all commands."""
+
+    def __init__(self):
+        cdef Row row
+        cdef uint32_t place
+        self.rows = [Row(command) for command in COMMANDS.values()]
+        size = 256
+        while size < 4 * len(self.rows):
+            size *= 2
+        self.mask = size - 1
+        self.slots = [None] * size
+        for row in self.rows:
+            place = name_place(row.front, row.back, row.size, self.mask)
+            while self.slots[place] is not None:
+                place = (place + 1) & self.mask
+            self.slots[place] = row
+
+    cdef Row find(self, Args args, Row likely):
+        """A request's row, its subcommand's where there is one; None if unknown. `likely` is the
+        row of the request before, which is mostly the same one."""
+        cdef Slice* name = &args.items[0]
+        cdef uint64_t front = word_at(name.ptr, name.size)
+        cdef uint64_t back = word_at(name.ptr + name.size - 8, 8) if name.size > 8 else 0
+        cdef uint32_t place = name_place(front, back, name.size, self.mask)
+        cdef Row row = likely
+        if row is None or not row.top or row.front != front or row.size != name.size or (
+                row.back != back):
+            while True:
+                row = <Row>self.slots[place]
+                if row is None:
+                    return None
+                if row.front == front and row.size == name.size and row.back == back:
+                    break
+                place = (place + 1) & self.mask
+        if not same_word(name, row.upper, row.size):
+            return None
+        if row.subcommands and args.count > 1:
+            sub = row.subcommands.get(args[1].lower())
+            if sub is not None:
+                args.pos = 2
+                return sub
+        return row
+
+    def all_rows(self) -> list:
+        """Every row, subcommands too."""
+        cdef Row row
+        found = list(self.rows)
+        for row in self.rows:
+            found += row.subcommands.values()
+        return found
+
+    def stats(self) -> dict:
+        """CallStat by name, of commands that were called or refused."""
+        cdef Row row
+        return {
+            row.name: CallStat(row.calls, row.nanoseconds // 1000, row.rejected, row.failed)
+            for row in self.all_rows()
+            if row.calls or row.rejected
+        }
+
+    def reset(self) -> None:
+        """Forget all statistics."""
+        cdef Row row
+        for row in self.all_rows():
+            row.calls = row.nanoseconds = row.rejected = row.failed = 0
+
+
+cdef str unknown_command(Args args):
+    """Redis' words: the name and the first arguments, each cut at 128 bytes together."""
+    quoted = ""
+    for word in args.all()[1:]:
+        if len(quoted) >= UNKNOWN_ARGS_BYTES:
+            break
+        text = word[:UNKNOWN_ARGS_BYTES - len(quoted)].decode("utf-8", "surrogateescape")
+        quoted += f"'{text}' "
+    name = args[0][:UNKNOWN_ARGS_BYTES].decode("utf-8", "surrogateescape")
+    return f"ERR unknown command '{name}', with args beginning with: {quoted}"

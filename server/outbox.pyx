@@ -1,0 +1,160 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What clients are to be sent, and when it may leave.
+
+Replies of one tick are collected per client and sent in one write at its end. While the journal has
+not made durable what was executed before them they are held, in order, and leave when it has. Long
+replies follow in slices, one a turn, as the client takes them.
+
+A client's requests run unless it is in one of these states; each has one way out:
+
+| state | since | until |
+|---|---|---|
+| `blocked` | its read returned a Wait | it was served or timed out (executor) |
+| `producer` | its reply goes out in slices | the last slice was sent (`pump`) |
+| `full` | more than OUTPUT_MAX held or made, or the transport is `paused` | all left (`room`) |
+| `close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed |
+| `closed` | killed or gone | for good |
+"""
+
+from collections import deque
+
+from millstream.commands.context cimport Session
+
+
+cdef class Client(Session):
+    """A client as the executor needs it. `transmit` and `end` belong to the transport, which sets
+    `paused` while the client does not take what it was sent."""
+
+    cpdef int transmit(self, bytes data) except -1:
+        """Send these bytes behind all before."""
+        raise NotImplementedError
+
+    cpdef int end(self, bint after_reply) except -1:
+        """Close the connection, at once or when everything transmitted has been sent."""
+        raise NotImplementedError
+
+    cdef bint stopped(self) noexcept:
+        """Whether no further request of this client may run now."""
+        return (self.blocked or self.full or self.closed or self.close_after_reply
+                or self.producer is not None)
+
+    def is_stopped(self) -> bool:
+        """`stopped` for those who look from outside."""
+        return self.stopped()
+
+    @property
+    def query_buffer_bytes(self) -> int:
+        """Bytes received and not executed yet."""
+        return 0 if self.parser is None else self.parser.waiting_bytes()
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of replies that have not left."""
+        return self.held_bytes
+
+
+cdef class Outbox:
+    """Replies on their way. `resume(client)` is called when a client may run again."""
+
+    def __init__(self, persistence, loop, resume):
+        self.persistence = persistence
+        self.loop = loop
+        self.resume = resume
+        self.dirty_clients = []
+        self.held = deque()
+
+    cdef int put(self, Client client, bytes data) except -1:
+        """Note bytes for a client (None: only that it is to be closed), sent with the tick."""
+        if data is not None:
+            client.chunks.append(data)
+        if not client.dirty:
+            client.dirty = True
+            self.dirty_clients.append(client)
+        return 0
+
+    cdef int send(self) except -1:
+        """The tick ends: release what was noted, or hold it until the journal is durable."""
+        cdef Client client
+        cdef bytes data
+        cdef list clients = self.dirty_clients
+        cdef object last = self.persistence.last_seq
+        cdef bint hold = self.persistence.durable_seq < last
+        self.dirty_clients = []
+        for client in clients:
+            client.dirty = False
+            if client.closed:
+                continue
+            data = client.chunks[0] if len(client.chunks) == 1 else b"".join(client.chunks)
+            client.chunks.clear()
+            if hold:
+                client.held_pieces += 1
+                client.held_bytes += len(data)
+                client.full = client.full or client.held_bytes > OUTPUT_MAX
+                self.held.append((last, client, data))
+            else:
+                self.release(client, data)
+        return 0
+
+    cdef int release(self, Client client, bytes data) except -1:
+        """Everything executed before these bytes is durable: let them go."""
+        if client.closed:
+            return 0
+        if data:
+            self.bytes_out += len(data)
+            client.transmit(data)
+            client.full = client.full or client.paused
+        if client.close_after_reply:
+            if not client.held_pieces and not client.dirty:
+                client.end(True)
+        elif client.producer is not None:
+            self.pump(client)
+        elif client.full:
+            self.room(client)
+        return 0
+
+    def durable(self, sequence) -> None:
+        """The journal has made everything up to this sequence number durable."""
+        cdef Client client
+        while self.held and self.held[0][0] <= sequence:
+            _, client, data = self.held.popleft()
+            client.held_pieces -= 1
+            client.held_bytes -= len(data)
+            self.release(client, data)
+
+    def journal_failed(self) -> None:
+        """What waits for the journal has an unknown outcome: those connections are closed."""
+        cdef Client client
+        while self.held:
+            _, client, data = self.held.popleft()
+            client.held_pieces -= 1
+            client.held_bytes -= len(data)
+            if not client.closed:
+                client.end(False)
+
+    def room(self, Client client not None) -> None:
+        """The client has taken what it was sent: go on with a long reply or its next requests."""
+        if client.closed:
+            return
+        if client.producer is not None:
+            self.pump(client)
+        elif client.full and not client.held_pieces and not client.paused:
+            client.full = False
+            self.resume(client)
+
+    def pump(self, Client client not None) -> None:
+        """Send the next slice of a long reply; one a turn, so that others get theirs."""
+        if client.closed or client.producer is None or client.paused:
+            return
+        if client.dirty or client.held_pieces:
+            return  # its first slice is still to come; that one's release begins anew
+        data = client.producer.next_slice()
+        if data:
+            self.bytes_out += len(data)
+            client.transmit(data)
+            self.loop.call_soon(self.pump, client)
+            return
+        client.producer = None
+        if client.full:
+            self.room(client)
+        else:
+            self.resume(client)

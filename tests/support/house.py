@@ -1,0 +1,158 @@
+"""A server without sockets, disk or clock: an executor whose clients are lists of replies.
+
+Time stands still until a test moves it, callbacks wait until they are run, and the journal only
+collects what it is given, so that a test can ask whether the effects lead to the same state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.resp import Reply, encode_command, read_reply
+
+from millstream.commands.effects import apply_effects
+from millstream.commands.table import load_table
+from millstream.server.executor import Executor
+from millstream.server.outbox import Client
+from millstream.storage.group import Group
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.stream import Stream
+
+NOW_MS = 1_700_000_000_000
+
+load_table()
+
+
+class Timer:
+    def cancel(self) -> None:
+        pass
+
+
+class Loop:
+    """Callbacks wait until `run`; timers never ring by themselves."""
+
+    def __init__(self) -> None:
+        self.ready: deque[Callable[[], object]] = deque()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.ready.append(lambda: callback(*args))
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
+        return Timer()
+
+    def run(self) -> None:
+        while self.ready:
+            self.ready.popleft()()
+
+
+class Journal:
+    """Everything is durable at once."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.last_seq = self.durable_seq = 0
+
+    def writable_error(self) -> bytes | None:
+        return None
+
+    def commit(self, payload: bytes) -> int:
+        self.payloads.append(payload)
+        self.last_seq = self.durable_seq = len(self.payloads)
+        return self.last_seq
+
+
+class Player(Client):
+    """A client whose replies are read one by one."""
+
+    def __init__(self, house: House, resp: int) -> None:
+        super().__init__(len(house.players) + 1, now_ms=house.wall_ms)
+        self.resp = resp
+        self.authenticated = True
+        self.house = house
+        self.unread = b""
+
+    def transmit(self, data: bytes) -> int:
+        self.unread += data
+        return 0
+
+    def end(self, after_reply: bool) -> int:
+        return 0
+
+    def writable(self) -> bool:
+        return True
+
+    def send(self, line: str) -> None:
+        self.house.executor.feed(self, encode_command(words(line)))
+        self.house.settle()
+
+    def call(self, line: str) -> Reply:
+        self.send(line)
+        return self.read()
+
+    def read(self) -> Reply:
+        return read_reply(self._line, self._exactly)
+
+    def _line(self) -> bytes:
+        assert self.unread, "no reply"
+        line, _, self.unread = self.unread.partition(b"\r\n")
+        return line
+
+    def _exactly(self, size: int) -> bytes:
+        taken, self.unread = self.unread[:size], self.unread[size:]
+        return taken
+
+
+def words(line: str) -> list[str]:
+    return ["" if word == '""' else word for word in line.split()]
+
+
+class House:
+    """A server without an outside."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.keyspace = Keyspace()
+        self.persistence = journal or Journal()
+        self.loop = Loop()
+        self.wall_ms = NOW_MS
+        self.tick_per_look_ms = 0  # time passes by as much each time the clock is read
+        self.players: list[Player] = []
+        self.executor = Executor(self)
+
+    def now_ms(self) -> int:
+        self.wall_ms += self.tick_per_look_ms
+        return self.wall_ms
+
+    def player(self, resp: int = 2) -> Player:
+        player = Player(self, resp)
+        self.players.append(player)
+        self.executor.attach(player)
+        return player
+
+    def settle(self) -> None:
+        self.executor.end_tick()
+        self.loop.run()
+
+    def wait_ms(self, span_ms: int) -> None:
+        """Time passes, and the timer rings."""
+        self.wall_ms += span_ms
+        self.executor.on_timer()
+        self.settle()
+
+    def stream(self, key: bytes = b"s") -> Stream:
+        found = self.keyspace.databases[0].stream(key)
+        assert found is not None
+        return found
+
+    def group(self, name: bytes = b"g", key: bytes = b"s") -> Group:
+        found = self.stream(key).group(name)
+        assert found is not None
+        return found
+
+    def replayed(self) -> Keyspace:
+        again = Keyspace()
+        again.now_ms = self.wall_ms
+        for payload in self.persistence.payloads:
+            apply_effects(again, payload)
+        return again

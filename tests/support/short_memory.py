@@ -1,0 +1,72 @@
+"""Plays a delivery whose reply does not fit into memory, in a process of its own.
+
+How much memory a process can still find depends on what it freed before, so tests that others ran
+before would decide the outcome: `python -m tests.support.short_memory LINE` begins anew.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.house import House, Player
+from tests.support.resp import Error, Reply
+
+from millstream.storage.stream import Stream
+
+MIB = 1 << 20
+
+
+@contextmanager
+def spare_memory(size_bytes: int) -> Iterator[None]:
+    """This process can get about this much more memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def large_stream() -> tuple[House, Player, Stream]:
+    house = House()
+    player = house.player()
+    player.call("XGROUP CREATE s g 0 MKSTREAM")
+    for number in range(1, 97):
+        player.call(f"XADD s {number}-1 n {'v' * MIB}")
+    stream = house.keyspace.databases[0].stream(b"s")
+    assert stream is not None
+    return house, player, stream
+
+
+def is_out_of_memory(reply: Reply) -> bool:
+    return isinstance(reply, Error) and reply.text.startswith("OOM")
+
+
+def first_delivery(line: str) -> None:
+    """Nothing is given and nothing is pending when the reply cannot be made."""
+    _, player, stream = large_stream()
+    with spare_memory(48 * MIB):
+        assert is_out_of_memory(player.call(line))
+    group = stream.groups[b"g"]
+    assert (group.offset_ms, group.pending_count) == (0, 0)
+
+
+def redelivery(line: str) -> None:
+    """Pending entries are counted as before when the reply cannot be made."""
+    house, player, stream = large_stream()
+    group = stream.groups[b"g"]
+    for number in range(1, 97):
+        group.deliver_id(number, 1, house.wall_ms, retry=(0, 0))
+    before = group.pending()
+    with spare_memory(48 * MIB):
+        assert is_out_of_memory(player.call(line))
+    assert group.pending() == before
+
+
+if __name__ == "__main__":
+    {"first": first_delivery, "again": redelivery}[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,55 @@
+"""The real disk: who may use a directory, whether it is still there, and errors that say where."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import DataError
+from millstream.storage.disk import SystemDisk
+
+
+def test_the_lock_is_on_the_directory_and_not_only_on_a_file_in_it(tmp_path: Path) -> None:
+    first, second = SystemDisk(tmp_path / "data"), SystemDisk(tmp_path / "data")
+    first.lock()
+    (tmp_path / "data" / "lock").unlink()
+    with pytest.raises(DataError, match=r"data is used by another server \(process unknown\)"):
+        second.lock()
+    first.unlock()
+    second.lock()
+    second.unlock()
+
+
+def test_a_directory_that_was_replaced_is_another_one(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    disk = SystemDisk(directory)
+    disk.lock()
+    assert not disk.holds("manifest")
+    (directory / "manifest").touch()
+    assert disk.holds("manifest")
+    shutil.copytree(directory, tmp_path / "copy")
+    directory.rename(tmp_path / "old")
+    assert not disk.holds("manifest")
+    (tmp_path / "copy").rename(directory)
+    assert not disk.holds("manifest")
+    shutil.rmtree(directory)
+    (tmp_path / "old").rename(directory)
+    assert disk.holds("manifest")
+    disk.unlock()
+
+
+def test_an_error_names_the_file_and_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "journal-1.log").mkdir()
+    disk = SystemDisk(tmp_path)
+    file = disk.read("journal-1.log")
+    with pytest.raises(OSError, match="Is a directory") as refused:
+        file.read_at(0, 32)
+    assert refused.value.filename == str(tmp_path / "journal-1.log")
+    with pytest.raises(OSError, match="Bad file descriptor") as refused:
+        file.write(b"x")
+    assert (refused.value.errno, refused.value.filename) == (
+        errno.EBADF,
+        str(tmp_path / "journal-1.log"),
+    )
+    file.close()

@@ -1,0 +1,175 @@
+"""The executor and the outbox without sockets: turns, holding back, waits, and what is counted."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.house import House, Journal, Player
+
+from millstream.server import ticker
+from millstream.server.resp import parse_pieces
+
+
+class SlowJournal(Journal):
+    """Nothing is durable until the test says so."""
+
+    def commit(self, payload: bytes) -> int:
+        self.payloads.append(payload)
+        self.last_seq = len(self.payloads)
+        return self.last_seq
+
+
+class ClosingPlayer(Player):
+    """Notes what it had been sent when it was closed."""
+
+    sent_at_end: bytes | None = None
+
+    def end(self, after_reply: bool) -> int:
+        if self.sent_at_end is None:
+            self.sent_at_end = self.unread
+        if not after_reply:
+            self.house.executor.detach(self)
+        return 0
+
+
+def request(*words: str) -> bytes:
+    parts = [f"*{len(words)}\r\n"] + [f"${len(word)}\r\n{word}\r\n" for word in words]
+    return "".join(parts).encode()
+
+
+@pytest.mark.parametrize("empty", [b"*0\r\n\r\n", b"\r\n", b"*0\r\n"])
+def test_any_number_of_empty_requests_is_none(empty: bytes) -> None:
+    data = b"PING\r\n" + empty * 300_000 + b"PING\r\n"
+    assert parse_pieces([data]) == [[b"PING"], [b"PING"]]
+
+
+def test_an_empty_line_makes_nobody_trusted() -> None:
+    (error,) = parse_pieces([b"\r\n*1\r\n$100000000\r\n"], trusted=False)
+    assert error == b"Protocol error: unauthenticated bulk length"
+
+
+def closing(house: House) -> ClosingPlayer:
+    player = ClosingPlayer(house, 2)
+    house.players.append(player)
+    house.executor.attach(player)
+    return player
+
+
+def test_quit_closes_only_behind_every_held_reply() -> None:
+    journal = SlowJournal()
+    house = House(journal)
+    player = closing(house)
+    for words in (("TAPPEND", "s", "a", "1"), ("TAPPEND", "s", "a", "2"), ("QUIT",)):
+        house.executor.feed(player, request(*words))
+        house.settle()
+    assert player.unread == b""
+    for sequence in range(1, journal.last_seq + 1):
+        journal.durable_seq = sequence
+        house.executor.outbox.durable(sequence)
+    assert player.sent_at_end is not None
+    assert player.sent_at_end.count(b"$15") == 2
+    assert player.sent_at_end.endswith(b"+OK\r\n")
+
+
+def test_a_closed_client_is_given_nothing() -> None:
+    house = House()
+    dead, alive = closing(house), closing(house)
+    for player in (dead, alive):
+        house.executor.feed(player, request("TREAD", "s", "", "1", "BLOCK", "0", "GROUP", "g", "0"))
+        house.settle()
+    dead.end(False)
+    house.executor.feed(closing(house), request("TAPPEND", "s", "a", "1"))
+    house.settle()
+    assert dead.unread == b""
+    assert b"$1\r\na\r\n$1\r\n1\r\n" in alive.unread
+
+
+def test_a_served_wait_leaves_no_alarm_behind() -> None:
+    house = House()
+    reader, writer = closing(house), closing(house)
+    for _ in range(1000):
+        house.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "86400000"))
+        house.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
+        house.settle()
+    assert len(house.executor.ticker) == 0
+    assert len(house.executor.ticker._heap) <= 2 * ticker._SWEEP_MIN + 2
+
+
+def test_a_subcommand_is_no_command_of_its_own() -> None:
+    house = House()
+    player = closing(house)
+    house.executor.feed(player, request("CLIENT", "ID") + request("CLIENT|ID", "x"))
+    house.settle()
+    assert b"-ERR unknown command 'CLIENT|ID'" in player.unread
+
+
+def test_a_refused_call_counts_as_rejected_and_not_as_failed() -> None:
+    house = House()
+    player = closing(house)
+    house.executor.feed(player, request("TAPPEND", "s") + request("TACK", "s", "g", "x"))
+    house.executor.feed(player, request("TRANGE", "s", "x", "+"))
+    house.settle()
+    stats = house.executor.command_stats()
+    assert (stats["tappend"].rejected_calls, stats["tappend"].failed_calls) == (1, 0)
+    assert (stats["trange"].rejected_calls, stats["trange"].failed_calls) == (0, 1)
+
+
+def test_a_fault_in_a_waiting_read_is_not_the_appenders() -> None:
+    house = House()
+    reader, writer = closing(house), closing(house)
+    house.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "0"))
+    house.settle()
+    (waiter,) = [w for queue in house.keyspace.databases[0].waiting.values() for w in queue.plain]
+
+    class Broken:
+        keys = waiter.read.keys
+        group = None
+
+        def attempt(self, ctx: object) -> object:
+            raise RuntimeError("on purpose")
+
+        def ended(self, ctx: object) -> None:
+            pass
+
+    waiter.read = Broken()
+    house.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
+    house.settle()
+    assert writer.unread.startswith(b"$15\r\n")
+    assert reader.unread == b"-ERR internal error, see the server's log\r\n"
+
+
+def test_a_client_with_very_many_requests_lets_others_have_a_turn() -> None:
+    house = House()
+    busy, other = closing(house), closing(house)
+    house.tick_per_look_ms = 1
+    house.executor.feed(busy, request("PING") * 1000)
+    house.executor.feed(other, request("PING"))
+    house.executor.end_tick()
+    assert other.unread == b"+PONG\r\n"
+    assert 0 < busy.unread.count(b"+PONG") < 1000
+    house.settle()
+    assert busy.unread.count(b"+PONG") == 1000
+
+
+@pytest.mark.parametrize("line", [b"POST / HTTP/1.1\r\n", b"Host: localhost:6455\r\n"])
+def test_http_ends_the_connection_before_its_body_runs(line: bytes) -> None:
+    house = House()
+    player = closing(house)
+    house.executor.feed(player, line + b"\r\n" + request("SET", "k", "v"))
+    house.settle()
+    assert player.sent_at_end == b""
+    assert house.keyspace.databases[0].get(b"k") is None
+
+
+def test_requests_left_over_many_times_are_not_mixed_up() -> None:
+    house = House()
+    player = closing(house)
+    house.tick_per_look_ms = 1  # a turn ends after a few requests
+    wanted = [f"value {number} {'x' * (number % 50)}" for number in range(2000)]
+    data = b"".join(request("ECHO", value) for value in wanted)
+    for start in range(0, len(data), 9973):
+        house.executor.feed(player, data[start : start + 9973])
+        house.executor.end_tick()
+    house.settle()
+    assert player.unread == b"".join(
+        b"$%d\r\n%s\r\n" % (len(value), value.encode()) for value in wanted
+    )

@@ -1,0 +1,122 @@
+"""A captured point in time is what was there when it began, whatever happens meanwhile; and a
+step of it is short."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from millstream.storage.keyspace import Capture, Keyspace
+from millstream.storage.stream import Stream
+
+
+def finish(capture: Capture) -> dict[tuple[int, bytes], Any]:
+    found: dict[tuple[int, bytes], Any] = {}
+    while (step := capture.step(16)) is not None:
+        assert len(step) <= 16
+        for one in step:
+            assert (one.db, one.key) not in found, "a key was captured twice"
+            found[one.db, one.key] = one.meta["value"] if one.kind == "string" else one.kind
+    capture.close()
+    return found
+
+
+@pytest.mark.parametrize("steps", [0, 1, 100])
+def test_a_key_set_again_after_a_flush_is_captured_as_it_was(steps: int) -> None:
+    keyspace = Keyspace()
+    db = keyspace.databases[0]
+    db.set(b"k", b"old")
+    capture = keyspace.begin_capture()
+    db.clear()
+    db.set(b"k", b"new")
+    db.set(b"other", b"new")
+    assert finish(capture) == {(0, b"k"): b"old"}
+    assert db.get(b"k") == b"new"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_capture_is_the_point_in_time(seed: int) -> None:
+    chance = random.Random(seed)
+    keyspace = Keyspace(2)
+    found: dict[tuple[int, bytes], Any] = {}
+
+    def change() -> None:
+        db = chance.choice(keyspace.databases)
+        key = b"%d" % chance.randrange(150)
+        kind = chance.randrange(20)
+        if kind < 8:
+            db.set(key, b"%d" % chance.randrange(1000))
+        elif kind < 12:
+            db.delete(key)
+        elif kind < 19:
+            if db.get(key) is None:
+                db.make_stream(key, keyspace.next_incarnation(1))
+            elif isinstance(db.get(key), Stream):
+                db.writable_stream(key)
+        elif chance.random() < 0.1:
+            db.clear()
+
+    for _ in range(300):
+        change()
+    for _ in range(3):
+        expected = {
+            (db.index, key): "stream" if isinstance(db.get(key), Stream) else db.get(key)
+            for db in keyspace.databases
+            for key in db.keys()  # noqa: SIM118
+        }
+        found = {}
+        capture = keyspace.begin_capture()
+        while (step := capture.step(5)) is not None:
+            for one in step:
+                assert (one.db, one.key) not in found, "a key was captured twice"
+                found[one.db, one.key] = one.meta["value"] if one.kind == "string" else one.kind
+            for _ in range(20):
+                change()
+        capture.close()
+        assert found == expected
+
+
+def test_a_step_is_short_after_many_deletions() -> None:
+    keyspace = Keyspace(1)
+    db = keyspace.databases[0]
+    for number in range(10_000):
+        db.set(b"%d" % number, b"v")
+    capture = keyspace.begin_capture()
+    for number in range(10_000):
+        db.delete(b"%d" % number)
+    assert len(finish(capture)) == 10_000
+
+
+def test_a_step_looks_at_few_keys_even_when_all_were_taken_before() -> None:
+    keyspace = Keyspace(1)
+    db = keyspace.databases[0]
+    for number in range(10_000):
+        db.set(b"%d" % number, b"v")
+    capture = keyspace.begin_capture()
+    for number in range(10_000):
+        db.set(b"%d" % number, b"w")
+    taken = 0
+    while (step := capture.step(64)) is not None:
+        taken += len(step)
+        assert capture.looked_at <= 64
+        capture.looked_at = 0
+    assert taken == 10_000
+
+
+@pytest.mark.parametrize("how", ["delete", "clear", "set"])
+def test_a_stream_ends_with_its_key(how: str) -> None:
+    keyspace = Keyspace(1)
+    db = keyspace.databases[0]
+    db.make_stream(b"k", 1)
+    stream = db.stream(b"k")
+    held = sys.getrefcount(stream)
+    if how == "delete":
+        db.delete(b"k")
+    elif how == "clear":
+        db.clear()
+    else:
+        db.set(b"k", b"string")
+    assert sys.getrefcount(stream) == held - 2, "neither the table nor what it saw last has it"
