@@ -35,6 +35,7 @@ cdef class Executor:
     cdef bint tick_scheduled
     cdef object timer
     cdef uint64_t timer_ms
+    cdef bint timer_stale
     cdef readonly uint64_t commands_processed
     cdef readonly uint64_t error_replies
     cdef readonly dict errors_by_code

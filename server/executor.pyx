@@ -248,6 +248,7 @@ cdef class Executor:
             if (<Wait>reply).deadline_ms:
                 client.waiter.alarm = self.ticker.at(
                     (<Wait>reply).deadline_ms, partial(self.time_out, client.waiter))
+                self.timer_stale = True
             # Nothing is sent, but what the read did or noted for later is taken up by the tick.
             return self.schedule_tick()
         put_reply(self.out, reply, client.resp)
@@ -390,11 +391,13 @@ cdef class Executor:
             for moment, db_index, key, name in self.keyspace.agenda:
                 self.ticker.at(moment, partial(self.group_due, db_index, key, name))
             self.keyspace.agenda = []
+            self.timer_stale = True
         if self.effects.out.size:
             self.persistence.commit(self.effects.take())
         if self.outbox.dirty_clients:
             self.outbox.send()
-        self.set_timer()
+        if self.timer_stale:
+            self.set_timer()
 
     def resume(self, Client client not None) -> None:
         """Run what a client sent while it had to stop, at the end of this tick."""
@@ -405,6 +408,7 @@ cdef class Executor:
 
     cdef int set_timer(self) except -1:
         """Keep one timer, to the earliest moment that the ticker knows."""
+        self.timer_stale = False
         next_ms = self.ticker.next_ms
         if next_ms is None or <uint64_t>next_ms >= self.timer_ms:
             return 0
@@ -419,6 +423,7 @@ cdef class Executor:
         """Do what is due."""
         self.timer = None
         self.timer_ms = NEVER
+        self.timer_stale = True
         self.look_around()
         for action in self.ticker.due(self.context.now_ms, DUE_MAX):
             try:

@@ -919,7 +919,10 @@ cdef class OpenBlock:
         cdef int ref
         if self.set_count == 0:
             return -1
-        if same_names(self.data + self.sets[self.last_ref], items, count):
+        # The first set stands behind the first entry's head byte: with very many streams every
+        # place in memory less that an append touches counts.
+        if same_names(self.data + (1 if self.last_ref == 0 else self.sets[self.last_ref]), items,
+                      count):
             return self.last_ref
         for ref in range(self.set_count):
             if ref != self.last_ref and same_names(self.data + self.sets[ref], items, count):
