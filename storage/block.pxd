@@ -61,27 +61,28 @@ cdef class Block:
 
 
 cdef class OpenBlock:
+    # What every append touches comes first.
     cdef uint8_t* data
-    cdef uint32_t* checkpoints
-    cdef uint32_t* sets
-    cdef uint32_t* nodes
     cdef uint32_t size
     cdef uint32_t capacity
     cdef readonly uint32_t count
     cdef readonly uint32_t live
     cdef uint16_t set_count
-    cdef uint16_t set_capacity
-    cdef uint16_t node_count
-    cdef uint16_t node_capacity
     cdef uint16_t last_ref
-    cdef uint32_t checkpoint_capacity
     cdef uint32_t node_start
     cdef uint32_t node_start_size
     cdef bint closed
-    cdef uint64_t first_ms
-    cdef uint64_t first_seq
     cdef uint64_t last_ms
     cdef uint64_t last_seq
+    cdef uint32_t* checkpoints
+    cdef uint32_t* sets
+    cdef uint32_t* nodes
+    cdef uint64_t first_ms
+    cdef uint64_t first_seq
+    cdef uint32_t checkpoint_capacity
+    cdef uint16_t set_capacity
+    cdef uint16_t node_count
+    cdef uint16_t node_capacity
 
     cdef void view(self, View* out) noexcept
     cdef bint place(self, uint64_t payload, uint32_t node_entries, uint32_t node_bytes) except -1

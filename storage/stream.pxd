@@ -16,11 +16,14 @@ cdef struct Walk:
 
 
 cdef class Stream:
-    cdef SkipList sealed
+    # What every append touches stands together: with very many streams each line of the cache
+    # counts.
     cdef OpenBlock tail
     cdef readonly uint64_t length
     cdef public uint64_t last_ms
     cdef public uint64_t last_seq
+    cdef public uint64_t entries_added
+    cdef SkipList sealed
     cdef uint64_t head_ms
     cdef uint64_t head_seq
     cdef uint64_t head_gone
@@ -28,7 +31,6 @@ cdef class Stream:
     cdef public uint64_t max_evicted_seq
     cdef public uint64_t max_deleted_ms
     cdef public uint64_t max_deleted_seq
-    cdef public uint64_t entries_added
     cdef readonly uint64_t entries_evicted
     cdef readonly uint64_t entries_deleted
     cdef public uint64_t incarnation
