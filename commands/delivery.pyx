@@ -12,7 +12,7 @@ from libc.stdlib cimport free, realloc
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.encoding cimport Output, put_nil
-from millstream.ids cimport EntryId, id_less, make_id, parse_id
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
 from millstream.storage.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
 from millstream.storage.stream cimport Stream, Walk
@@ -264,10 +264,8 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
     start.seq = group.offset_seq
     id_text.size = 0
     id_text.dotted = dotted
-    if start.seq < MAX:
-        stream.walk_start(&walk, start.ms, start.seq + 1)
-    else:
-        stream.walk_start(&walk, start.ms + 1, 0)
+    step_up(&start)
+    stream.walk_start(&walk, start.ms, start.seq)
     # The reply first: it is what may not fit into memory, and then nothing has been given.
     while found < limit and stream.walk_next(&walk):
         encode_entry(out, &walk.view, &walk.cursor.entry, &id_text)

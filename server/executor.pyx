@@ -128,7 +128,11 @@ cdef class Executor:
         return 0
 
     cdef int run_batch(self, Client client) except -1:
-        """Run the client's requests until none is complete or it has to stop."""
+        """Run the client's requests until none is complete or it has to stop.
+
+        A tick's end follows every batch, whether or not there is something to say: it records what
+        was done and notes what falls due.
+        """
         self.look_around()
         client.last_active_ms = self.context.now_ms
         self.row = None
@@ -156,9 +160,6 @@ cdef class Executor:
             self.outbox.put(client, self.out.take())
         elif client.close_after_reply:
             self.outbox.put(client, None)
-        elif self.effects.out.size or self.keyspace.agenda:
-            # Nothing to say, but something to record or to wake up for: a group read that blocks.
-            self.schedule_tick()
         return 0
 
     cdef int run_requests(self, Client client) except -1:
@@ -249,8 +250,7 @@ cdef class Executor:
                 client.waiter.alarm = self.ticker.at(
                     (<Wait>reply).deadline_ms, partial(self.time_out, client.waiter))
                 self.timer_stale = True
-            # Nothing is sent, but what the read did or noted for later is taken up by the tick.
-            return self.schedule_tick()
+            return 0
         put_reply(self.out, reply, client.resp)
         if isinstance(reply, Encodable):
             client.producer = (<Encodable>reply).rest()
