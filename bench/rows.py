@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
-from bench.figures import NO_GOAL, OURS, REDIS, Goal, Lanes, Reading
-from bench.stand import Row, Stand
+from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
+from bench.stand import OURS_X, Row, Stand
 
 MILLION = 1_000_000
 APPEND = "Append"
 RANGE = "Range, 1 M entries"
 RANGE_LARGE = "Range, {large} entries"
+GROUPS = "Groups, 1 M entries"
+DIALECTS = "X commands against T commands"
 MEMORY = "Memory"
 SEEK = "Seek"
 
@@ -41,6 +43,10 @@ def row(
         return made
 
     return register
+
+
+def row_named(name: str) -> Row:
+    return next(made for made in ROWS if made.name == name)
 
 
 # Append
@@ -102,7 +108,10 @@ def memory_payload(stand: Stand) -> Lanes:
 # Range and seek: on the small stream, then on the large one
 
 RANGE_GOALS = {10: 1.3, 100: 4.0, 1000: 4.5}
-RANGE_REQUESTS = {10: (200_000, 20_000), 100: (40_000, 4_000), 1000: (5_000, 1_000)}
+# At -P 1 the kernel's share of a short range hides both servers; a reply of 1,000 entries does not
+# need company.
+RANGE_PIPELINES = {10: 16, 100: 16, 1000: 1}
+RANGE_REQUESTS = {10: (800_000, 80_000), 100: (80_000, 16_000), 1000: (5_000, 1_000)}
 POSITIONS = ("head", "middle", "tail")
 
 
@@ -110,24 +119,73 @@ def add_ranges(section: str, prefix: str, large: bool) -> None:
     """The nine range rows of one stream."""
     for count, ratio in RANGE_GOALS.items():
         for position in POSITIONS:
-            title = f"range, COUNT {count}, {position}"
+            pipeline = RANGE_PIPELINES[count]
+            title = f"COUNT {count}, {position}, -P {pipeline}"
             name = f"{prefix}-{count}-{position}"
-            measure = range_measure(position, count, large)
+            measure = range_measure(position, count, pipeline, large)
             row(name, section, title, Goal(ratio=ratio), full_only=large)(measure)
 
 
-def range_measure(position: str, count: int, large: bool) -> Callable[[Stand], Lanes]:
+def range_measure(
+    position: str, count: int, pipeline: int, large: bool = False
+) -> Callable[[Stand], Lanes]:
     """A measuring function for one place and one count."""
     full, quick = RANGE_REQUESTS[count]
 
     def measure(stand: Stand) -> Lanes:
         entries = stand.plan.large_entries if large else MILLION
-        return stand.ranges(entries, position, count, full, quick)
+        return stand.ranges(entries, position, count, pipeline, full, quick)
 
     return measure
 
 
 add_ranges(RANGE, "range", large=False)
+row("range-10-p1", RANGE, "COUNT 10, middle, -P 1")(range_measure("middle", 10, 1))
+row("range-100-p1", RANGE, "COUNT 100, middle, -P 1")(range_measure("middle", 100, 1))
+
+
+@row("read-10", RANGE, "read COUNT 10, middle, -P 16")
+def read_ten(stand: Stand) -> Lanes:
+    return stand.reads(MILLION, 10, pipeline=16, full=800_000, quick=80_000)
+
+
+# Groups
+
+
+@row("group-read-10", GROUPS, "group read COUNT 10, -P 16", Goal(ratio=3.0))
+def group_read(stand: Stand) -> Lanes:
+    return stand.group_reads(MILLION, 10, pipeline=16)
+
+
+@row("acknowledge", GROUPS, "acknowledge, -P 16", Goal(ratio=1.5))
+def acknowledge(stand: Stand) -> Lanes:
+    return stand.acknowledgements(MILLION, pipeline=16, full=800_000, quick=80_000)
+
+
+# Our X commands against our T commands: the same road, so within a tenth
+
+
+def add_dialect(name: str, title: str, of: Row) -> None:
+    """A row that says how many times as long the X command takes as the T command does."""
+
+    def measure(stand: Stand) -> Lanes:
+        lanes = stand.measured(of)
+        if OURS_X not in lanes:
+            raise BenchError("our side speaks one dialect only")
+        times = zip(lanes[OURS], lanes[OURS_X], strict=True)
+        ours = [Reading(x.cost / t.cost) for t, x in times]
+        return {REDIS: [Reading(1.0)] * len(ours), OURS: ours}
+
+    row(name, DIALECTS, title, Goal(cost_max=1.1), unit="times")(measure)
+
+
+add_dialect("x-append-p16", "XADD against TAPPEND, -P 16", append_p16)
+add_dialect("x-append-p100", "XADD against TAPPEND, -P 100", append_p100)
+add_dialect("x-range-10", "XRANGE against TRANGE, COUNT 10", row_named("range-10-middle"))
+add_dialect("x-range-100", "XRANGE against TRANGE, COUNT 100", row_named("range-100-middle"))
+add_dialect("x-read-10", "XREAD against TREAD, COUNT 10", read_ten)
+add_dialect("x-group-read", "XREADGROUP against TREAD GROUP", group_read)
+add_dialect("x-acknowledge", "XACK against TACK", acknowledge)
 
 
 @row("seek", SEEK, "seek in 1 M entries, -P 100")

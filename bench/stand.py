@@ -33,6 +33,7 @@ JOURNAL_OFF = ("--appendonly", "no", "--save", "")
 WARM_UP_SHARE = 10
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
 OURS_X = "ours, X command"
+GROUP = "g"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,26 @@ class Side:
     def range(self, key: str, start: str, count: int) -> tuple[str, ...]:
         """`count` entries from `start` on."""
         return (f"{self.dialect}RANGE", key, start, "+", "COUNT", str(count))
+
+    def read(self, key: str, after: str, count: int) -> tuple[str, ...]:
+        """`count` entries behind an id."""
+        if self.dialect == "T":
+            return ("TREAD", key, after, str(count))
+        return ("XREAD", "COUNT", str(count), "STREAMS", key, after)
+
+    def group_read(self, count: int) -> tuple[str, ...]:
+        """The next `count` entries for the group, which keeps them pending."""
+        if self.dialect == "T":
+            return ("TREAD", KEY, "0", str(count), "GROUP", GROUP, "0", "RETRY", "3600000", "0")
+        return ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(count), "STREAMS", KEY, ">")
+
+    def acknowledge(self, entry: str) -> tuple[str, ...]:
+        return (f"{self.dialect}ACK", KEY, GROUP, entry)
+
+    def new_group(self) -> None:
+        """The group stands before the first entry and has nothing pending."""
+        self.call("XGROUP", "DESTROY", KEY, GROUP)
+        self.call("XGROUP", "CREATE", KEY, GROUP, "0")
 
     def call(self, *words: str) -> object:
         """One command on a connection of its own."""
@@ -218,39 +239,71 @@ class Stand:
                 )
             return reading
 
-        for side in pair.values():
-            once(side, warm_up_of(request))
-        lanes = self.alternate({lane: _bind(once, side, request) for lane, side in pair.items()})
+        lanes = self._measure(once, request, pair)
         for side in pair.values():
             side.empty()
         return lanes
 
-    def ranges(self, entries: int, position: str, count: int, full: int, quick: int) -> Lanes:
+    def ranges(
+        self, entries: int, position: str, count: int, pipeline: int, full: int, quick: int
+    ) -> Lanes:
         """Read `count` entries at the head, in the middle or at the tail of a long stream."""
         start = entry_id(range_start(position, entries, count))
         self._check_range(self.loaded_pair(entries), start, count)
-        return self._reads(entries, start, count, Load(self.plan.size(full, quick)))
+        return self._ranges(entries, start, count, Load(self.plan.size(full, quick), pipeline))
+
+    def reads(self, entries: int, count: int, pipeline: int, full: int, quick: int) -> Lanes:
+        """Read `count` entries behind an id in the middle of a long stream."""
+        after = entry_id(range_start("middle", entries, count))
+        request = Load(self.plan.size(full, quick), pipeline)
+
+        def once(side: Side, request: Load) -> Reading:
+            return side.drive(request, side.read(KEY, after, count))
+
+        return self._measure(once, request, self.loaded_pair(entries))
+
+    def group_reads(self, entries: int, count: int, pipeline: int) -> Lanes:
+        """Read a long stream through a group, `count` entries at a time; they become pending."""
+        requests = self.plan.size(entries, entries // 4) // count // pipeline * pipeline
+
+        def once(side: Side, request: Load) -> Reading:
+            side.new_group()
+            return side.drive(request, side.group_read(count))
+
+        return self._measure(once, Load(requests, pipeline), self.loaded_pair(entries))
+
+    def acknowledgements(self, entries: int, pipeline: int, full: int, quick: int) -> Lanes:
+        """Acknowledge entries at random, of a group in which the whole stream is pending."""
+        request = Load(self.plan.size(full, quick), pipeline, milliseconds(entries))
+
+        def once(side: Side, request: Load) -> Reading:
+            side.new_group()
+            side.drive(Load(entries // 1000), side.group_read(1000))
+            return side.drive(request, side.acknowledge(RANDOM_MS))
+
+        return self._measure(once, request, self.loaded_pair(entries))
+
+    def _measure(self, once: Callable[[Side, Load], Reading], request: Load, pair: Pair) -> Lanes:
+        """Both sides, and our own X command beside our T command."""
+        sides = dict(pair)
+        if pair[OURS].dialect == "T":
+            sides[OURS_X] = Side(pair[OURS].server, "X")
+        for side in sides.values():
+            once(side, warm_up_of(request))
+        return self.alternate({lane: _bind(once, side, request) for lane, side in sides.items()})
 
     def seeks(self, entries: int, pipeline: int, full: int, quick: int) -> Lanes:
         """Read one entry at a random millisecond of a long stream."""
         sample = entry_id(range_start("middle", entries, 1))
         self._check_range(self.loaded_pair(entries), sample, 1)
         request = Load(self.plan.size(full, quick), pipeline, milliseconds(entries))
-        return self._reads(entries, RANDOM_MS, 1, request)
+        return self._ranges(entries, RANDOM_MS, 1, request)
 
-    def _reads(self, entries: int, start: str, count: int, request: Load) -> Lanes:
-        """Both sides, and our own X command beside our T command."""
-        pair = self.loaded_pair(entries)
-        sides = dict(pair)
-        if pair[OURS].dialect == "T":
-            sides[OURS_X] = Side(pair[OURS].server, "X")
-
+    def _ranges(self, entries: int, start: str, count: int, request: Load) -> Lanes:
         def once(side: Side, request: Load) -> Reading:
             return side.drive(request, side.range(KEY, start, count))
 
-        for side in sides.values():
-            once(side, warm_up_of(request))
-        return self.alternate({lane: _bind(once, side, request) for lane, side in sides.items()})
+        return self._measure(once, request, self.loaded_pair(entries))
 
     def _check_range(self, pair: Pair, start: str, count: int) -> None:
         """Both sides must answer the same entries, or the comparison means nothing."""

@@ -1,4 +1,4 @@
-"""Commands about the server itself: INFO, CONFIG, saving, shutting down, memory.
+"""Commands about the server itself: INFO, CONFIG, ROLE and the like.
 
 They ask the process through `ctx.server` (commands/outside); what they decide themselves is the
 grammar and the words.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream import __version__
+from millstream.commands.connection import REDIS_VERSION
 from millstream.commands.containers import container
 from millstream.commands.registry import command
-from millstream.commands.replies import NO_REPLY, OK, Simple, Verbatim
+from millstream.commands.replies import OK, Verbatim
 from millstream.errors import SYNTAX, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
     from millstream.commands.context import Context
-
-KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its two byte strings
 
 
 @command(
@@ -31,8 +31,9 @@ KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its tw
 )
 def info(ctx: Context, args: Args) -> object:
     """Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
-    server, clients, memory, persistence, stats, replication, cpu, modules, errorstats, cluster,
-    keyspace; with `all` or `everything` also commandstats."""
+    server, clients, memory, persistence, stats, replication, cpu, modules, commandstats,
+    errorstats, latencystats, cluster, keyspace. Without one, or with `default`, all but
+    commandstats and latencystats; `all` and `everything` are all of them."""
     sections = [word.decode("utf-8", "replace").lower() for word in args.rest()]
     return Verbatim(ctx.server.info(sections).encode("utf-8", "surrogateescape"))
 
@@ -42,6 +43,7 @@ def info(ctx: Context, args: Args) -> object:
     arity=1,
     flags="loading stale fast",
     group="server",
+    since="2.6.0",
     summary="Returns the server time.",
 )
 def time(ctx: Context, args: Args) -> object:
@@ -53,7 +55,12 @@ def time(ctx: Context, args: Args) -> object:
 
 # CONFIG
 
-container("CONFIG", group="server", summary="A container for server configuration commands.")
+container(
+    "CONFIG",
+    group="server",
+    since="2.0.0",
+    summary="A container for server configuration commands.",
+)
 
 
 @command(
@@ -61,6 +68,7 @@ container("CONFIG", group="server", summary="A container for server configuratio
     arity=-3,
     flags="admin noscript loading stale",
     group="server",
+    since="2.0.0",
     summary="Returns the effective values of configuration parameters.",
     syntax="parameter [parameter ...]",
     complexity="O(N), N the number of directives",
@@ -78,6 +86,7 @@ def config_get(ctx: Context, args: Args) -> object:
     arity=-4,
     flags="admin noscript loading stale",
     group="server",
+    since="2.0.0",
     summary="Sets configuration parameters in-flight.",
     syntax="parameter value [parameter value ...]",
     complexity="O(N), N the number of pairs",
@@ -96,6 +105,7 @@ def config_set(ctx: Context, args: Args) -> object:
     arity=2,
     flags="admin noscript loading stale",
     group="server",
+    since="2.0.0",
     summary="Resets the server's statistics.",
 )
 def config_resetstat(ctx: Context, args: Args) -> object:
@@ -103,117 +113,63 @@ def config_resetstat(ctx: Context, args: Args) -> object:
     return OK
 
 
-# Saving and stopping
-
-
 @command(
-    "SAVE",
-    arity=1,
-    flags="admin noscript no_async_loading no_multi",
+    "CONFIG|REWRITE",
+    arity=2,
+    flags="admin noscript loading stale",
     group="server",
-    summary="Synchronously saves the database(s) to disk.",
-    complexity="O(N), N the number of keys in all databases",
+    since="2.8.0",
+    summary="Persists the effective configuration to file.",
+    complexity="O(N), N the number of directives",
 )
-def save(ctx: Context, args: Args) -> object:
-    """OK once the snapshot is on disk. No other client is served meanwhile: prefer BGSAVE."""
-    ctx.server.save()
+def config_rewrite(ctx: Context, args: Args) -> object:
+    """OK once the configuration file says what the server runs with. Comments and order stay; what
+    differs from the default and was not in the file comes to its end. The file is replaced in one
+    step."""
+    ctx.server.config_rewrite()
     return OK
 
 
-@command(
-    "BGSAVE",
-    arity=-1,
-    flags="admin noscript no_async_loading",
-    group="server",
-    summary="Asynchronously saves the database(s) to disk.",
-    syntax="[SCHEDULE]",
-)
-def bgsave(ctx: Context, args: Args) -> object:
-    """A snapshot in the background, without a fork; LASTSAVE and INFO persistence tell when it
-    is done. SCHEDULE: while the journal is rewritten, afterwards instead of an error."""
-    schedule = args.option(b"SCHEDULE")
-    args.finish()
-    return Simple(ctx.server.bgsave(schedule).encode())
+# The rest
 
 
 @command(
-    "BGREWRITEAOF",
+    "ROLE",
     arity=1,
-    flags="admin noscript no_async_loading",
+    flags="noscript loading stale fast",
     group="server",
-    summary="Asynchronously rewrites the append-only file to disk.",
-)
-def bgrewriteaof(ctx: Context, args: Args) -> object:
-    """A new base and an empty journal in place of a long one; during a BGSAVE, afterwards."""
-    return Simple(ctx.server.rewrite().encode())
-
-
-@command(
-    "LASTSAVE",
-    arity=1,
-    flags="loading stale fast",
-    group="server",
-    summary="Returns the Unix timestamp of the last successful save to disk.",
+    since="2.8.12",
+    summary="Returns the replication role.",
     categories=("admin", "dangerous"),
 )
-def lastsave(ctx: Context, args: Args) -> object:
-    return ctx.server.last_save_s
+def role(ctx: Context, args: Args) -> object:
+    """Always [master, 0, []]: there are no replicas."""
+    return [b"master", 0, []]
+
+
+DRAWING = """\
+        .-----.
+      .' \\ | / '.
+~~~~~/ -- (o) -- \\~~~~~~~~~~~~~~
+~~~~~\\   / | \\   /~~~~~~~~~~~~~~
+  ~~~~'.      .'~~~~~~~~~~~~~~
+    ~~~~'----'~~~~~~~~~~~~~~~~
+"""
 
 
 @command(
-    "SHUTDOWN",
+    "LOLWUT",
     arity=-1,
-    flags="admin noscript loading stale no_multi allow_busy",
+    flags="readonly fast",
     group="server",
-    summary="Synchronously saves the database(s) to disk and shuts down the server.",
-    syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
-    complexity="O(N) when saving, N the number of keys in all databases",
+    since="5.0.0",
+    summary="Displays computer art and the server's version.",
+    syntax="[VERSION version [argument [argument ...]]]",
 )
-def shutdown(ctx: Context, args: Args) -> object:
-    """Closes the connection and stops the server. The journal always gets its last fsync; SAVE
-    writes a snapshot as well. NOW is accepted (there are no replicas to wait for); FORCE stops
-    even when the snapshot fails. ABORT has nothing to abort."""
-    given = {word.upper() for word in args.rest()}
-    if (
-        not given <= {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
-        or {b"NOSAVE", b"SAVE"} <= given
-    ):
-        raise CommandError(SYNTAX)
-    if b"ABORT" in given:
-        raise CommandError(SYNTAX if len(given) > 1 else "ERR No shutdown in progress.")
-    wish = True if b"SAVE" in given else False if b"NOSAVE" in given else None
-    try:
-        ctx.server.shutdown(wish)
-    except CommandError:
-        if b"FORCE" not in given:
-            raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.") from None
-        ctx.server.shutdown(False)
-    return NO_REPLY
-
-
-# MEMORY
-
-container("MEMORY", group="server", summary="A container for memory diagnostics commands.")
-
-
-@command(
-    "MEMORY|USAGE",
-    arity=-3,
-    flags="readonly",
-    keys=(2, 2, 1),
-    group="server",
-    summary="Estimates the memory usage of a key.",
-    syntax="key [SAMPLES count]",
-)
-def memory_usage(ctx: Context, args: Args) -> object:
-    """Bytes that the key and its value take, null when the key does not exist. A stream knows its
-    size, so nothing is sampled; SAMPLES is checked and accepted."""
-    key = args.take()
-    while args.remaining:
-        if args.remaining < 2 or not args.option(b"SAMPLES") or args.take_int() < 0:
-            raise CommandError(SYNTAX)
-    value = ctx.db.get(key)
-    if value is None:
-        return None
-    size = len(value) if isinstance(value, bytes) else value.memory_bytes
-    return KEY_OVERHEAD_BYTES + len(key) + size
+def lolwut(ctx: Context, args: Args) -> object:
+    """Text: a mill wheel in its stream. There is one drawing; VERSION and what follows it are
+    checked to be numbers."""
+    if args.remaining >= 2 and args.option(b"VERSION"):
+        while args.remaining:
+            args.take_int()
+    return Verbatim(f"{DRAWING}\nRedis ver. {REDIS_VERSION} (millstream {__version__})\n".encode())

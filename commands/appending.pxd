@@ -9,3 +9,4 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
+cdef int tell_evicted(Context ctx, bytes key, uint64_t evicted) except -1

@@ -6,7 +6,7 @@ XTRIM share. The stream is changed, the effect is recorded, and whoever waits on
 from libc.stdint cimport uint64_t
 
 from millstream.commands.context cimport Context
-from millstream.commands.delivery cimport stream_to_write
+from millstream.commands.upkeep cimport stream_to_write
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id, make_id
 from millstream.storage.block cimport payload_of
@@ -32,12 +32,15 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
         ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
                            count)
     ctx.db.mark_ready_at(key)
+    if ctx.events:
+        ctx.notify(b"t", b"xadd", ctx.db.key_of(key))
     return make_id(entry_id.ms, entry_id.seq, dotted)
 
 
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
                        boundary) except? 0xffffffffffffffff:
-    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many."""
+    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many.
+    They are not counted as changes: behind an append, which is one, Redis does not count them."""
     cdef uint64_t evicted
     if boundary is None:
         return 0
@@ -49,5 +52,11 @@ cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
         evicted = stream.evict_before(boundary[0], boundary[1])
         if evicted and ctx.effects.enabled:
             ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
-    ctx.keyspace.dirty += evicted
+    tell_evicted(ctx, key, evicted)
     return evicted
+
+
+cdef int tell_evicted(Context ctx, bytes key, uint64_t evicted) except -1:
+    if evicted and ctx.events:
+        ctx.notify(b"t", b"xtrim", key)
+    return 0

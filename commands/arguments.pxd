@@ -13,6 +13,8 @@ cdef class Args:
     cpdef bytes take(self)
     cdef int take_id(self, EntryId* out, bint dot_allowed, uint64_t missing_seq) except -1
     cpdef int64_t take_int(self) except? -1
+    cpdef int64_t take_int_or(self, str refusal) except? -1
+    cdef list take_id_block(self)
     cdef bint next_is(self, const char* upper, Py_ssize_t size) noexcept
 
 

@@ -10,7 +10,7 @@ are valid only while the command runs.
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.ids cimport parse_id
+from millstream.ids cimport EntryId, parse_id
 
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 
@@ -18,6 +18,8 @@ from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
 TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE = "ERR timeout is negative"
+TIMEOUT_TOO_LONG = "ERR timeout is out of range"
+IDS_NOT_POSITIVE = "ERR Number of IDs must be a positive integer"
 
 
 cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil:
@@ -67,6 +69,12 @@ cdef int parse_int(const char* text, Py_ssize_t size, int64_t* out) noexcept nog
     return 0
 
 
+def parse_integer(bytes text not None) -> int | None:
+    """A signed 64-bit integer as Redis reads one, else None."""
+    cdef int64_t number
+    return number if parse_int(text, len(text), &number) == 0 else None
+
+
 cdef class Args:
     """A view of one request. Index 0 is the command's name; the cursor starts behind it."""
 
@@ -90,11 +98,29 @@ cdef class Args:
 
     cpdef int64_t take_int(self) except? -1:
         """The next argument as a signed 64-bit integer; Redis' error when it is not one."""
+        return self.take_int_or(NOT_INTEGER)
+
+    cpdef int64_t take_int_or(self, str refusal) except? -1:
+        """As take_int, with other words for what is none."""
         cdef Slice* word = self.take_slice()
         cdef int64_t value
         if parse_int(word.ptr, word.size, &value) < 0:
-            raise CommandError(NOT_INTEGER)
+            raise CommandError(refusal)
         return value
+
+    cdef list take_id_block(self):
+        """What stands behind IDS: a number and as many ids, each as (ms, seq)."""
+        cdef int64_t count = self.take_int_or(IDS_NOT_POSITIVE)
+        cdef EntryId found
+        cdef list ids = []
+        if count <= 0:
+            raise CommandError(IDS_NOT_POSITIVE)
+        if count > self.count - self.pos:
+            raise CommandError("ERR The `numids` parameter must match the number of arguments")
+        for _ in range(count):
+            self.take_id(&found, False, 0)
+            ids.append((found.ms, found.seq))
+        return ids
 
     cdef bint next_is(self, const char* upper, Py_ssize_t size) noexcept:
         """True, and the cursor moves on, when the next argument is this word in any case."""
@@ -136,18 +162,18 @@ cdef class Args:
 
 
 cdef int64_t take_timeout_ms(Args args) except? -1:
-    """BLOCK's milliseconds."""
-    cdef int64_t timeout_ms
-    try:
-        timeout_ms = args.take_int()
-    except CommandError as error:
-        raise CommandError(
-            TIMEOUT_NOT_INTEGER if error.message == NOT_INTEGER else error.message) from None
+    """As `take_timeout`, for compiled callers."""
+    cdef int64_t timeout_ms = args.take_int_or(TIMEOUT_NOT_INTEGER)
     if timeout_ms < 0:
         raise CommandError(TIMEOUT_NEGATIVE)
     if timeout_ms > TIMEOUT_MAX_MS:
-        raise CommandError("ERR timeout is out of range")
+        raise CommandError(TIMEOUT_TOO_LONG)
     return timeout_ms
+
+
+def take_timeout(Args args not None) -> int:
+    """Milliseconds to wait, 0 and more; Redis' errors. Added to any clock they stay 64-bit."""
+    return take_timeout_ms(args)
 
 
 cdef class OwnedArgs(Args):

@@ -25,7 +25,24 @@ def unknown_subcommand(container: str, word: bytes) -> CommandError:
     return CommandError(f"ERR unknown subcommand '{beginning}'. Try {container} HELP.")
 
 
-def container(name: str, *, group: str, summary: str, bare: Handler | None = None) -> None:
+def wrong_subcommand(container: str, word: bytes) -> CommandError:
+    """Redis' words for a subcommand that has no such form; `word` as the client wrote it."""
+    beginning = shown(word[:SHOWN_WORD_BYTES])
+    return CommandError(
+        f"ERR unknown subcommand or wrong number of arguments for '{beginning}'. "
+        f"Try {container} HELP."
+    )
+
+
+def container(
+    name: str,
+    *,
+    group: str,
+    summary: str,
+    since: str = "1.0.0",
+    categories: tuple[str, ...] = (),
+    bare: Handler | None = None,
+) -> None:
     """Register the container NAME and its HELP; subcommands are registered after it.
 
     `bare` answers NAME alone; without it that is a wrong number of arguments.
@@ -45,17 +62,21 @@ def container(name: str, *, group: str, summary: str, bare: Handler | None = Non
     command(
         name,
         arity=-1 if bare else -2,
-        flags="loading stale",
+        flags="loading stale" if bare else "",
         group=group,
+        since=since,
         summary=summary,
         syntax="" if bare else "subcommand [argument ...]",
+        categories=categories,
     )(answer)
     command(
         f"{name}|HELP",
         arity=2,
         flags="loading stale",
         group=group,
+        since=since,
         summary="Prints this help.",
+        categories=categories,
     )(answer_help)
 
 

@@ -1,7 +1,9 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.effects cimport Effects
+from millstream.encoding cimport Slice
 from millstream.storage.keyspace cimport Database, Keyspace
+from millstream.storage.stream cimport Stream
 
 
 cdef class Session:
@@ -21,6 +23,17 @@ cdef class Session:
     cdef public object last_command
     cdef public bint no_evict
     cdef public bint no_touch
+    cdef public list queue
+    cdef public bint queue_failed
+    cdef public uint64_t queued_bytes
+    cdef public dict watches
+    cdef public dict channels
+    cdef public dict patterns
+    cdef public str reply_mode
+    cdef public bint monitoring
+    cdef bint special
+
+    cdef bint is_special(self) noexcept
 
 
 cdef class Context:
@@ -34,3 +47,10 @@ cdef class Context:
     cdef public str write_error
     cdef public dict shared
     cdef public set remade
+    cdef public bytes events
+    cdef public set scripts
+
+    cdef Stream stream_at(self, Slice* key)
+    cdef Stream groups_at(self, Slice* key)
+    cpdef Stream stream_with_groups(self, bytes key)
+    cdef int count_look_up(self, bytes key, bint found) except -1

@@ -1,6 +1,9 @@
+from typing import Any
+
 from millstream.commands.effects import Effects
 from millstream.commands.outside import Outside
 from millstream.storage.keyspace import Database, Keyspace
+from millstream.storage.stream import Stream
 
 class Session:
     id: int
@@ -19,6 +22,16 @@ class Session:
     last_command: str | None
     no_evict: bool
     no_touch: bool
+    queue: list[Any] | None
+    queue_failed: bool
+    queued_bytes: int
+    watches: dict[tuple[int, bytes], tuple[Database, tuple[Any, ...]]]
+    channels: dict[bytes, None]
+    patterns: dict[bytes, None]
+    reply_mode: str
+    monitoring: bool
+    def leave_transaction(self) -> None: ...
+    def forget_watches(self) -> None: ...
     def __init__(
         self, id: int, address: str = "", local_address: str = "", now_ms: int = 0
     ) -> None: ...
@@ -34,6 +47,12 @@ class Context:
     write_error: str | None
     shared: dict[object, bytes] | None
     remade: set[tuple[int, bytes, bytes]] | None
+    events: bytes
+    scripts: set[bytes]
+    def stream_with_groups(self, key: bytes) -> Stream | None: ...
+    def notify(
+        self, kind: bytes, event: bytes, key: bytes, db_index: int | None = None
+    ) -> None: ...
     def __init__(
         self, keyspace: Keyspace, effects: Effects, server: Outside | None = None
     ) -> None: ...

@@ -1,26 +1,32 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Giving a group's entries out: what TREAD GROUP and XREADGROUP share.
+"""Giving a group's entries out and taking them back: what the commands of both dialects share.
 
-Here is also what happens to a group by itself (pending entries that expire, a time to live that
-ends). It is done when the moment comes and, because a timer may be late, again before any command
-looks at the group; so no reply depends on when the timer ran.
+The reply is made first, for it is what may not fit into memory; then what it shows is given and
+recorded. One delivery is one effect, however many entries it gives.
 """
 
-from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
+from millstream.commands.entries_read cimport count_read, is_broken
+from millstream.commands.ranges cimport EntryRange
+from millstream.commands.upkeep cimport live_group, record_ids, used
 from millstream.encoding cimport Output, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
-from millstream.storage.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
+from millstream.storage.group cimport (
+    NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
+)
 from millstream.storage.stream cimport Stream, Walk
 
-cdef enum:
-    # Expired pending entries dropped at once; what is left goes on with the next moment.
-    EXPIRED_MAX = 10000
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
 
+cdef enum:
+    # At least so many entries are looked at together, to find those that can be claimed.
+    CLAIM_BATCH = 128
 
 
 cdef class Retry:
@@ -29,152 +35,6 @@ cdef class Retry:
     def __init__(self, uint64_t retry_ms, uint64_t expire_ms):
         self.retry_ms = retry_ms
         self.expire_ms = expire_ms
-
-
-cdef Stream stream_to_write(Context ctx, bytes key):
-    """The stream at a key, made when there is none."""
-    cdef Stream stream = ctx.db.writable_stream(key)
-    if stream is None:
-        stream = ctx.db.make_stream(key, ctx.keyspace.next_incarnation(ctx.now_ms))
-        ctx.keyspace.dirty += 1
-        ctx.effects.record(ctx.db.index, b"STREAM", key, stream.incarnation)
-        ctx.db.mark_ready(key)  # readers that wait on a group make it anew
-        stream = ctx.db.stream(key)
-    return stream
-
-
-# ---------------------------------------------------------------- upkeep
-
-cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
-    """A group after all that was due by itself; None when there is none (any more). The stream
-    was taken for writing."""
-    cdef Group group = stream.group(name)
-    if group is None:
-        return None
-    if group.ttl_ms and group.is_over(ctx.now_ms):
-        stream.drop_group(name)
-        ctx.keyspace.dirty += 1
-        ctx.effects.record(ctx.db.index, b"GROUPDROP", key, name)
-        ctx.db.mark_ready(key)
-        return None
-    if group.has_expired(ctx.now_ms):
-        gone = group.take_expired(ctx.now_ms, EXPIRED_MAX)
-        if gone:
-            ctx.keyspace.dirty += len(gone)
-            record_ids(ctx, b"ACK", key, name, gone)
-    return group
-
-
-def find_live_group(Context ctx not None, bytes key not None, Stream stream not None,
-                    bytes name not None) -> Group | None:
-    """`live_group` for handlers in Python."""
-    return live_group(ctx, key, stream, name)
-
-
-cdef int record_ids(Context ctx, bytes effect, bytes key, bytes name, list ids) except -1:
-    """An effect on some pending entries."""
-    if ctx.effects.enabled:
-        ctx.effects.record(ctx.db.index, effect, key, name,
-                           *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
-    return 0
-
-
-cdef int used(Context ctx, bytes key, Group group) except -1:
-    """A command was about this group: its time to live starts anew."""
-    group.last_used_ms = ctx.now_ms
-    return ctx.keyspace.schedule(ctx.db.index, key, group)
-
-
-def group_moment(Context ctx not None, bytes key not None, bytes name not None) -> None:
-    """A moment noted for a group has come: do what is due, wake a reader for a retry, note the
-    next moment."""
-    cdef Stream stream
-    cdef Group group
-    value = ctx.db.get(key)
-    if not isinstance(value, Stream):
-        return
-    stream = ctx.db.writable_stream(key)
-    group = live_group(ctx, key, stream, name)
-    if group is None:
-        return
-    group.scheduled_ms = MAX
-    if group.retry_waiters and group.next_wake_ms() <= ctx.now_ms:
-        # The readers' turn comes behind this; each that blocks again notes the next moment.
-        ctx.db.mark_ready(key)
-    group.next_expiry_ms()
-    ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.now_ms)
-
-
-cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
-                     int64_t entries_read, uint64_t ttl_ms):
-    """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
-    cdef Group group = stream.make_group(name, ms, seq, ctx.now_ms)
-    waiting = ctx.db.waiting.get(key)
-    if waiting is not None:
-        waiting.join(name, stream, group)
-    group.entries_read = entries_read
-    group.ttl_ms = ttl_ms
-    ctx.keyspace.dirty += 1
-    if ctx.effects.enabled:
-        ctx.effects.record(ctx.db.index, b"GROUP", key, name, bytes(make_id(ms, seq, False)),
-                           b"%d" % entries_read, ttl_ms)
-    return group
-
-
-# ---------------------------------------------------------------- entries read, as Redis counts
-
-cdef int64_t distance_from_first(Stream stream, uint64_t ms, uint64_t seq) noexcept:
-    """How many entries were ever added up to this id, -1 when it cannot be known
-    (Redis 7.0, streamEstimateDistanceFromFirstEverEntry)."""
-    cdef EntryId first
-    cdef bint unbroken
-    if stream.entries_added == 0:
-        return 0
-    if stream.length == 0:
-        return -1 if id_less(stream.last_ms, stream.last_seq, ms, seq) else (
-            <int64_t>stream.entries_added)
-    if (ms or seq) and id_less(ms, seq, stream.max_deleted_ms, stream.max_deleted_seq):
-        return -1
-    if ms == stream.last_ms and seq == stream.last_seq:
-        return stream.entries_added
-    if id_less(stream.last_ms, stream.last_seq, ms, seq):
-        return -1
-    stream.first_entry(&first)
-    unbroken = id_less(stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq)
-    if not unbroken:
-        return -1
-    if id_less(ms, seq, first.ms, first.seq):
-        return stream.entries_added - stream.length
-    if ms == first.ms and seq == first.seq:
-        return stream.entries_added - stream.length + 1
-    return -1
-
-
-cdef bint has_tombstones(Stream stream, uint64_t ms, uint64_t seq) noexcept:
-    """Whether an entry at or above this id was deleted (Redis 7.2, streamRangeHasTombstones)."""
-    cdef EntryId first
-    if stream.max_deleted_ms == 0 and stream.max_deleted_seq == 0:
-        return False
-    if not stream.first_entry(&first):
-        return False
-    if id_less(stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq):
-        return False
-    return not id_less(stream.max_deleted_ms, stream.max_deleted_seq, ms, seq)
-
-
-def group_lag(Stream stream not None, Group group not None) -> int | None:
-    """Entries a group has not read yet, None when that cannot be known (Redis 8's rules)."""
-    cdef int64_t read
-    cdef EntryId oldest
-    if not stream.first_entry(&oldest):
-        return 0
-    if id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq) and id_less(
-            stream.max_deleted_ms, stream.max_deleted_seq, oldest.ms, oldest.seq):
-        return stream.length
-    if group.entries_read >= 0 and not has_tombstones(stream, group.offset_ms, group.offset_seq):
-        return <int64_t>stream.entries_added - group.entries_read
-    read = distance_from_first(stream, group.offset_ms, group.offset_seq)
-    return None if read < 0 else <int64_t>stream.entries_added - read
 
 
 # ---------------------------------------------------------------- delivery
@@ -187,34 +47,8 @@ cdef bint group_has_gap(Stream stream, Group group) noexcept:
         group.gap_floor_ms, group.gap_floor_seq, stream.max_evicted_ms, stream.max_evicted_seq)
 
 
-cdef bint is_broken(Stream stream, Group group) noexcept:
-    """Whether the count of entries read cannot just go on: entries behind the group's offset were
-    deleted, or evicted unread."""
-    cdef EntryId oldest
-    return has_tombstones(stream, group.offset_ms, group.offset_seq) or (
-        stream.first_entry(&oldest)
-        and id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq))
-
-
-cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
-                    bint broken) except -1:
-    """`given` entries from `first` up to the group's offset were read. What Redis counts entry by
-    entry: on from a known count, else from what the first entry's place tells, else the last's."""
-    cdef int64_t read = group.entries_read
-    if read < 0 or broken:
-        read = distance_from_first(stream, first.ms, first.seq) - 1
-    if read >= 0:
-        group.entries_read = read + given
-    else:
-        group.entries_read = distance_from_first(stream, group.offset_ms, group.offset_seq)
-    return 0
-
-
 cdef class Ids:
     """Ids of entries that a reply shows, before they count as given."""
-    cdef EntryId* items
-    cdef size_t count
-    cdef size_t capacity
 
     def __dealloc__(self):
         free(self.items)
@@ -234,6 +68,13 @@ cdef class Ids:
         self.count += 1
         return 0
 
+    cdef int put(self, Output out) except -1:
+        """The ids as words of an effect."""
+        cdef size_t i
+        for i in range(self.count):
+            out.put_id(self.items[i].ms, self.items[i].seq, False)
+        return 0
+
 
 cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                        bint keep, Retry retry, uint64_t limit, bint dotted,
@@ -243,51 +84,113 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
     keep: they become pending, of `consumer` (b"" for nobody), with `retry` or without (None).
     The whole delivery is one effect.
     """
+    cdef Room room
+    room.entries = limit
+    room.full_size = PY_SSIZE_T_MAX
+    room.made = 0
+    room.with_age = False
+    return give_within(ctx, key, stream, group, consumer, keep, retry, limit, dotted, out, &room)
+
+
+cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                          bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
+                          Room* room) except? 0xffffffffffffffff:
+    """`give_new` into a reply that holds only so much."""
     cdef Walk walk
     cdef IdText id_text
-    cdef EntryId first
-    cdef EntryId start
+    cdef Delivery delivery
     cdef uint64_t found = 0
-    cdef uint64_t given = 0
-    cdef uint32_t policy = NO_POLICY
-    cdef uint32_t owner = UNOWNED
-    cdef bint broken
+    cdef uint64_t i
+    cdef Py_ssize_t start_size
     cdef Ids shown = Ids.__new__(Ids)
-    if limit == 0 or not stream.has_newer(group.offset_ms, group.offset_seq):
+    limit = min(limit, room.entries)
+    if limit == 0 or is_full(out, room) or not stream.has_newer(
+            group.offset_ms, group.offset_seq):
         return 0
-    if retry is not None:
-        policy = group.policy(retry.retry_ms, retry.expire_ms)
-    if consumer:
-        owner = group.consumer(consumer).index
-    broken = is_broken(stream, group)
-    start.ms = group.offset_ms
-    start.seq = group.offset_seq
+    begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
     id_text.size = 0
     id_text.dotted = dotted
-    step_up(&start)
-    stream.walk_start(&walk, start.ms, start.seq)
+    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
     # The reply first: it is what may not fit into memory, and then nothing has been given.
     while found < limit and stream.walk_next(&walk):
+        start_size = out.size
         encode_entry(out, &walk.view, &walk.cursor.entry, &id_text)
+        if room.with_age:
+            put_age(out, start_size, 0, 0)
         shown.add(walk.cursor.entry.ms, walk.cursor.entry.seq)
         found += 1
-    first = shown.items[0]
+        if out.size >= room.full_size:
+            break
+    room.entries -= found
+    room.made += found
     try:
-        for given in range(found):
-            if keep:
-                group.deliver(shown.items[given].ms, shown.items[given].seq, ctx.now_ms, owner,
-                              policy)
-            group.offset_ms = shown.items[given].ms
-            group.offset_seq = shown.items[given].seq
-        given = found
+        for i in range(found):
+            deliver_one(&delivery, group, shown.items[i].ms, shown.items[i].seq)
     finally:
-        # Should a delivery fail nevertheless, those before it count and are recorded.
-        if given:
-            count_read(stream, group, first, given, broken)
-            ctx.keyspace.dirty += given
-            if ctx.effects.enabled:
-                record_delivery(ctx, key, group, consumer, first, keep, retry)
+        end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
     return found
+
+
+cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                      bint keep, Retry retry, EntryRange entries) except -1:
+    """As `give_new` for many entries, of which there are some: they are delivered now, one after
+    the other without a look at what is in them, and `entries` becomes the range of just these."""
+    cdef Walk walk
+    cdef Delivery delivery
+    begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
+    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
+    try:
+        while delivery.given < entries.limit and stream.walk_next(&walk):
+            deliver_one(&delivery, group, walk.cursor.entry.ms, walk.cursor.entry.seq)
+    finally:
+        end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
+    entries.start = delivery.first
+    entries.end.ms = group.offset_ms
+    entries.end.seq = group.offset_seq
+    entries.limit = delivery.given
+    return 0
+
+
+cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group group,
+                        bytes consumer, bint keep, Retry retry) except -1:
+    """What a delivery of new entries needs; `first` is where to look for them from."""
+    delivery.keep = keep
+    delivery.now_ms = ctx.now_ms
+    delivery.policy = NO_POLICY
+    delivery.owner = UNOWNED
+    if retry is not None:
+        delivery.policy = group.policy(retry.retry_ms, retry.expire_ms)
+    if consumer:
+        delivery.owner = group.consumer(consumer).index
+    delivery.broken = is_broken(stream, group)
+    delivery.given = 0
+    delivery.first.ms = group.offset_ms
+    delivery.first.seq = group.offset_seq
+    step_up(&delivery.first)
+    return 0
+
+
+cdef inline int deliver_one(Delivery* delivery, Group group, uint64_t ms, uint64_t seq) except -1:
+    if delivery.keep:
+        group.deliver(ms, seq, delivery.now_ms, delivery.owner, delivery.policy)
+    if delivery.given == 0:
+        delivery.first.ms = ms
+        delivery.first.seq = seq
+    delivery.given += 1
+    group.offset_ms = ms
+    group.offset_seq = seq
+    return 0
+
+
+cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream, Group group,
+                      bytes consumer, Retry retry) except -1:
+    """Count and record what was given; should a delivery have failed, those before it."""
+    if delivery.given:
+        count_read(stream, group, delivery.first, delivery.given, delivery.broken)
+        ctx.keyspace.dirty += 1
+        if ctx.effects.enabled:
+            record_delivery(ctx, key, group, consumer, delivery.first, delivery.keep, retry)
+    return 0
 
 
 cdef int record_delivery(Context ctx, bytes key, Group group, bytes consumer, EntryId first,
@@ -306,7 +209,158 @@ cdef int record_delivery(Context ctx, bytes key, Group group, bytes consumer, En
     else:
         ctx.effects.put_number(retry.retry_ms)
         ctx.effects.put_number(retry.expire_ms)
-    return out.put_bulk_bytes(b"keep" if keep else b"forget")
+    out.put_bulk_bytes(b"keep" if keep else b"forget")
+    return ctx.effects.finish()
+
+
+cdef bint is_full(Output out, Room* room) noexcept:
+    """Whether a reply takes no more entries; the first one always fits."""
+    return room.entries == 0 or (room.made > 0 and out.size >= room.full_size)
+
+
+cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1:
+    """Behind the entry encoded at `at`, how long it has been idle and how often it was delivered
+    before."""
+    out.buf[at + 1] = c'4'  # it began with `*2`
+    put_idle(out, idle_ms)
+    return out.put_head(c':', deliveries)
+
+
+cdef int put_idle(Output out, int64_t idle_ms) except -1:
+    return out.put_raw(b":-1\r\n", 5) if idle_ms < 0 else out.put_head(c':', idle_ms)
+
+
+cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
+    """Milliseconds since the last delivery as a reply shows them: -1 for what XNACK released."""
+    if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
+        return -1
+    return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
+
+
+cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                        uint64_t min_idle_ms, uint64_t limit, Output out,
+                        Room* room) except? 0xffffffffffffffff:
+    """Hand over to a consumer up to `limit` pending entries that were not delivered for so long,
+    idle longest first, whoever has them; returns how many. What is gone from the stream is no
+    longer pending. The whole is one effect."""
+    cdef Pending* record
+    cdef PendingAt at
+    cdef View view
+    cdef Entry entry
+    cdef IdText id_text
+    cdef uint64_t ms, seq
+    cdef list taken
+    cdef Ids shown = Ids.__new__(Ids)
+    cdef size_t i
+    cdef Py_ssize_t start_size
+    cdef uint64_t batch = MAX
+    id_text.size = 0
+    id_text.dotted = False
+    limit = min(limit, room.entries)
+    if room.full_size != PY_SSIZE_T_MAX:
+        # Perhaps few of them fit. What is taken stays idle until the end, so each batch begins with
+        # those before it, and is twice as long.
+        batch = CLAIM_BATCH
+    # The reply first, then the effect, then the change: what runs out of memory has done nothing.
+    while shown.count < limit and not is_full(out, room):
+        taken = idle_entries(ctx, key, stream, group, min_idle_ms, min(limit, batch))
+        for ms, seq in taken[shown.count:]:
+            if is_full(out, room):
+                break
+            record = group.find(ms, seq, &at)
+            stream.find(ms, seq, &view, &entry)
+            start_size = out.size
+            encode_entry(out, &view, &entry, &id_text)
+            put_age(out, start_size, idle_of(record, ctx.now_ms), group.deliveries(record))
+            shown.add(ms, seq)
+            room.made += 1
+            room.entries -= 1
+        if <uint64_t>len(taken) < batch:
+            break
+        batch *= 2
+    if shown.count:
+        ctx.keyspace.dirty += 1
+        record_claim(ctx, key, group, consumer, ctx.now_ms, b"+", shown)
+        for i in range(shown.count):
+            record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
+            group.hand_over(&at, consumer.index, ctx.now_ms, one_more(group.deliveries(record)))
+        consumer.active_ms = ctx.now_ms
+    return shown.count
+
+
+cdef list idle_entries(Context ctx, bytes key, Stream stream, Group group, uint64_t min_idle_ms,
+                       uint64_t limit):
+    """Up to `limit` ids that can be claimed; those met whose entry is gone are acknowledged."""
+    cdef View view
+    cdef Entry entry
+    cdef uint64_t ms, seq
+    cdef list found, gone
+    while limit:
+        found = group.take_idle(ctx.now_ms, min_idle_ms, max(limit, <uint64_t>CLAIM_BATCH))
+        gone = [(ms, seq) for ms, seq in found if not stream.find(ms, seq, &view, &entry)]
+        if not gone:
+            return found[:limit] if <uint64_t>len(found) > limit else found
+        drop_gone(ctx, key, group, gone)
+    return []
+
+
+cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
+    """Entries that the stream has no more are no longer pending."""
+    cdef uint64_t ms, seq
+    if gone:
+        gone = list(dict.fromkeys(gone))  # an XCLAIM may name one twice
+        ctx.keyspace.dirty += len(gone)
+        record_ids(ctx, b"ACK", key, group.name, gone)
+        for ms, seq in gone:
+            group.acknowledge(ms, seq)
+    return 0
+
+
+cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
+                      bytes deliveries, Ids ids) except -1:
+    """Entries got another owner. deliveries: a count, `+` for one more, `=` for as many as before.
+    """
+    cdef Output out = ctx.effects.out
+    if not ctx.effects.enabled:
+        return 0
+    ctx.effects.begin(ctx.db.index, b"$5\r\nCLAIM\r\n", 11, 7 + ids.count)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    out.put_bulk_bytes(consumer.name)
+    ctx.effects.put_number(ctx.now_ms)
+    ctx.effects.put_number(delivery_ms)
+    out.put_bulk_bytes(deliveries)
+    ids.put(out)
+    return ctx.effects.finish()
+
+
+cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1:
+    """A consumer read entries of its own again."""
+    cdef Output out = ctx.effects.out
+    if not ctx.effects.enabled:
+        return 0
+    ctx.effects.begin(ctx.db.index, b"$9\r\nREDELIVER\r\n", 15, 6 + ids.count)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    ctx.effects.put_number(ctx.now_ms)
+    out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+    ids.put(out)
+    return ctx.effects.finish()
+
+
+cdef int record_release(Context ctx, bytes key, Group group, bytes deliveries,
+                        list ids) except -1:
+    """Entries have no owner any more. deliveries: a count, `-` for one less, `=` for as many as
+    before."""
+    if ctx.effects.enabled:
+        ctx.effects.record(
+            ctx.db.index, b"RELEASE", key, group.name, ctx.now_ms, deliveries,
+            *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
+    return 0
+
+
+cdef int64_t one_more(int64_t deliveries) noexcept:
+    return deliveries if deliveries == INT64_MAX else deliveries + 1
 
 
 cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
@@ -342,7 +396,7 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
             ctx.db.index, b"REDELIVER", key, group.name, ctx.now_ms,
             retry.retry_ms if change else b"-", retry.expire_ms if change else b"-",
             *[bytes(make_id(ms, seq, False)) for ms, seq in again])
-    ctx.keyspace.dirty += len(taken)
+    ctx.keyspace.dirty += 1 if taken else 0
     for ms, seq in again:
         record = group.find(ms, seq, &at)
         group.redeliver(record, &at, ctx.now_ms, policy, change)
@@ -361,7 +415,7 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
 
 cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
     """TACK and XACK: how many of the ids were pending."""
-    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef Stream stream = ctx.groups_at(&args.items[1])
     cdef bytes key
     cdef bytes name
     cdef Group group

@@ -12,14 +12,16 @@ from millstream.commands.appending cimport append_entry, evict_to, stream_to_app
 from millstream.commands.arguments cimport Args, same_word, take_timeout_ms
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
-    Retry, acknowledge, give_due, give_new, group_has_gap, live_group, new_group, stream_to_write,
-    used,
+    Retry, acknowledge, give_due, give_new, group_has_gap,
 )
 from millstream.commands.ranges cimport (
     EntryRange, length_room, make_range, put_info, put_length_here, take_end, take_limit,
     take_start,
 )
 from millstream.commands.replies cimport BlockedRead, make_raw
+from millstream.commands.upkeep cimport (
+    is_refused, live_group, new_group, stream_to_write, used,
+)
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, parse_id, step_up
 from millstream.storage.group cimport Group
@@ -29,9 +31,6 @@ from millstream.storage.stream cimport Stream
 from millstream.commands.registry import command
 from millstream.commands.replies import NULL_ARRAY, Wait
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
-
-# When a retry that fell due while writes are refused is tried again.
-cdef uint64_t REFUSED_AGAIN_MS = 1000
 
 
 # ---------------------------------------------------------------- append and evict
@@ -99,7 +98,10 @@ def tappev(Context ctx not None, Args args not None):
     evicted = 0
     if boundary is not None:
         evicted = evict_to(ctx, ctx.db.key_of(&args.items[1]), stream, boundary)
-    return evicted if reply is None else reply
+    if reply is not None:
+        return reply
+    ctx.keyspace.dirty += evicted
+    return evicted
 
 
 # ---------------------------------------------------------------- ranges
@@ -117,7 +119,7 @@ def trange(Context ctx not None, Args args not None):
     take_start(args, &reply.start, True)
     take_end(args, &reply.end, True)
     take_limit(args, &reply.limit)
-    stream = ctx.db.stream_at(&args.items[1])
+    stream = ctx.stream_at(&args.items[1])
     if stream is None or reply.limit == 0:
         return []
     reply.stream = stream
@@ -134,7 +136,7 @@ cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
 
 
 @command(
-    "TREAD", arity=-4, flags="readonly blocking", keys=(1, 1, 1), group="stream",
+    "TREAD", arity=-4, flags="readonly blocking", writes_with=b"GROUP", keys=(1, 1, 1), group="stream",
     summary="Reads entries behind an id, or the next of a group; waits for them on request.",
     syntax="key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
@@ -171,12 +173,12 @@ def tread(Context ctx not None, Args args not None):
             with_info = True
         else:
             raise CommandError(SYNTAX)
-    block = block and ctx.may_block and limit > 0
+    block = block and limit > 0
     deadline_ms = ctx.now_ms + timeout_ms if timeout_ms else 0
     if group is not None:
         return read_group(ctx, args.items[1].ptr[:args.items[1].size], after, from_end, limit,
                           group, ttl_ms, retry, with_info, block, deadline_ms)
-    stream = ctx.db.stream_at(&args.items[1])
+    stream = ctx.stream_at(&args.items[1])
     if from_end and stream is not None:
         after.ms = stream.last_ms
         after.seq = stream.last_seq
@@ -365,10 +367,7 @@ cdef class GroupRead(BlockedRead):
         cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
         cdef Stream stream
         cdef Group group
-        if ctx.write_error is not None:
-            # Nothing may be given out, for nothing can be recorded: look again later.
-            ctx.keyspace.agenda.append(
-                (ctx.now_ms + REFUSED_AGAIN_MS, self.db_index, self.key, self.group))
+        if is_refused(ctx, self.keys, self.group):
             return None
         ctx.db = db
         stream = db.writable_stream(self.key)

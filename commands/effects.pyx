@@ -7,7 +7,7 @@ however many entries it delivered. docs/formats.md lists them all; the same byte
 replicas. An effect names a database once (`SELECT n`); each frame starts at database 0.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.commands.arguments cimport Args, parse_int
@@ -40,22 +40,33 @@ def effect(bytes name not None):
 
 
 cdef class Effects:
-    """The effects of one tick. Nothing is kept while `enabled` is false (no journal)."""
+    """The effects of one tick. Nothing is kept while `enabled` is false (no journal).
+
+    Whoever records an effect calls `begin`, puts its words into `out` and calls `finish`. One that
+    was begun and not finished failed on its way (out of memory): what it should have told may have
+    happened already, so the whole tick has no payload, and the journal ends before it.
+    """
 
     def __init__(self, bint enabled=True):
         self.enabled = enabled
         self.out = Output()
+        self.out.reserve(64)  # what is begun leaves something behind, whatever memory is left
 
     cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1:
         """Start an effect of `words` words; head is its name as a RESP bulk string."""
         cdef char[20] text
-        self.count += 1
+        self.begun += 1
         if db >= 0 and db != self.db:
             self.out.put_raw(b"*2\r\n$6\r\nSELECT\r\n", 16)
             self.out.put_bulk(text, format_u64(text, <uint64_t>db))
             self.db = db
         self.out.put_head(c'*', words)
         self.out.put_raw(head, head_size)
+        return 0
+
+    cdef int finish(self) except -1:
+        """All words of the effect are there."""
+        self.count += 1
         return 0
 
     cdef int put_number(self, uint64_t number) except -1:
@@ -72,14 +83,15 @@ cdef class Effects:
         self.out.put_id(ms, seq, False)
         for i in range(count):
             self.out.put_bulk(items[i].ptr, items[i].size)
-        return 0
+        return self.finish()
 
     cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1:
         if not self.enabled:
             return 0
         self.begin(db, b"$5\r\nEVICT\r\n", 11, 3)
         self.out.put_bulk(key, len(key))
-        return self.out.put_id(ms, seq, False)
+        self.out.put_id(ms, seq, False)
+        return self.finish()
 
     def record(self, int db, *words) -> None:
         """One effect; words are bytes or integers, the first is its name. db -1: of no database."""
@@ -90,13 +102,23 @@ cdef class Effects:
             if isinstance(word, int):
                 word = b"%d" % word
             self.out.put_bulk_bytes(word)
+        self.finish()
 
     cdef bytes take(self):
+        cdef bytes payload = None
         self.db = 0
-        return self.out.take()
+        if self.begun == self.count:
+            try:
+                payload = self.out.take()
+            except MemoryError:
+                pass
+        self.begun = self.count
+        self.out.clear()
+        return payload
 
-    def take_payload(self) -> bytes:
-        """What was recorded since the last call: the payload of one journal frame."""
+    def take_payload(self) -> bytes | None:
+        """What was recorded since the last call: the payload of one journal frame. None when not
+        all of it could be recorded."""
         return self.take()
 
     def __len__(self) -> int:
@@ -190,7 +212,7 @@ cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
     cdef Stream stream
     if args.count < 5:
         raise ValueError("APPEND without an entry")
-    stream = database.stream_at(&args.items[1])
+    stream = database.writable_at(&args.items[1])
     if stream is None:
         raise ValueError("APPEND to a stream that does not exist")
     if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
@@ -221,6 +243,13 @@ cdef Group group_of(Keyspace keyspace, int db, bytes key, bytes name):
     if group is None:
         raise ValueError(f"stream {key!r} has no group {name!r}")
     return group
+
+
+cdef Consumer consumer_of(Group group, bytes name):
+    cdef Consumer consumer = group.consumer(name)
+    if consumer is None:
+        raise ValueError(f"group {group.name!r} has no consumer {name!r}")
+    return consumer
 
 
 @effect(b"STREAM")
@@ -292,8 +321,7 @@ def apply_consumer(Keyspace keyspace, int db, list words):
 def apply_consumer_drop(Keyspace keyspace, int db, list words):
     """CONSUMERDROP key group name: a consumer goes, and what it has pending."""
     group = group_of(keyspace, db, words[0], words[1])
-    if group.consumer(words[2]) is None:
-        raise ValueError(f"group {words[1]!r} has no consumer {words[2]!r}")
+    consumer_of(group, words[2])
     group.delete_consumer(words[2])
 
 
@@ -316,9 +344,7 @@ def apply_deliver(Keyspace keyspace, int db, list words):
     ms, seq = id_of(words[3])
     end_ms, end_seq = id_of(words[4])
     if words[2]:
-        consumer = group.consumer(words[2])
-        if consumer is None:
-            raise ValueError(f"group {words[1]!r} has no consumer {words[2]!r}")
+        consumer = consumer_of(group, words[2])
         consumer.seen_ms = now_ms
         if words[9] == b"keep":
             consumer.active_ms = now_ms
@@ -360,3 +386,46 @@ def apply_ack(Keyspace keyspace, int db, list words):
     for text in words[2:]:
         ms, seq = id_of(text)
         group.acknowledge(ms, seq)
+
+
+@effect(b"CLAIM")
+def apply_claim(Keyspace keyspace, int db, list words):
+    """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer takes entries over;
+    one that is not pending becomes so, with one delivery before what deliveries says: a number,
+    `+` for one more, `=` for as many as before."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    cdef Consumer consumer = consumer_of(group, words[2])
+    cdef uint64_t delivery_ms = int(words[4])
+    cdef PendingAt at
+    cdef Pending* record
+    cdef int64_t deliveries
+    consumer.seen_ms = consumer.active_ms = int(words[3])
+    for text in words[6:]:
+        ms, seq = id_of(text)
+        record = group.find(ms, seq, &at)
+        if record == NULL:
+            group.deliver(ms, seq, delivery_ms, UNOWNED, NO_POLICY)
+            record = group.find(ms, seq, &at)
+        deliveries = group.deliveries(record)
+        if words[5] == b"+":
+            deliveries = min(deliveries, <int64_t>INT64_MAX - 1) + 1
+        elif words[5] != b"=":
+            deliveries = int(words[5])
+        group.hand_over(&at, consumer.index, delivery_ms, deliveries)
+
+
+@effect(b"RELEASE")
+def apply_release(Keyspace keyspace, int db, list words):
+    """RELEASE key group ms deliveries id [id ...]: entries that nobody owns any more; one that is
+    not pending becomes so, with no delivery before what deliveries says: a number, `-` for one
+    less, `=` for as many as before."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    for text in words[4:]:
+        ms, seq = id_of(text)
+        group.let_go(ms, seq, words[3], int(words[2]))
+
+
+@effect(b"SEEN")
+def apply_seen(Keyspace keyspace, int db, list words):
+    """SEEN key group consumer ms: it asked, and got nothing new to own."""
+    consumer_of(group_of(keyspace, db, words[0], words[1]), words[2]).seen_ms = int(words[3])

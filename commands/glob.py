@@ -17,6 +17,8 @@ from functools import lru_cache
 from millstream.errors import CommandError
 
 PATTERN_MAX_BYTES = 1024
+STARS_MAX = 1000
+STARS_LOOK_BYTES = 1024**2  # in a longer pattern they are not counted
 TOO_LONG = f"ERR a pattern with wildcards may have at most {PATTERN_MAX_BYTES} bytes"
 
 _WILD = re.compile(rb"[*?\[\\]")
@@ -83,10 +85,17 @@ def _expression(pattern: bytes, any_case: bool) -> re.Pattern[bytes]:
     return re.compile(expression, re.DOTALL | (re.IGNORECASE if any_case else 0))
 
 
+def _has_too_many_stars(pattern: bytes) -> bool:
+    if pattern.count(b"*") <= STARS_MAX or len(pattern) > STARS_LOOK_BYTES:
+        return False
+    return sum(map(bool, _pieces(pattern)[1:])) > STARS_MAX
+
+
 def matcher(pattern: bytes, *, any_case: bool = False) -> Callable[[bytes], object]:
     """A function that answers something true for the strings that the whole pattern matches.
 
-    CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES.
+    CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES. As in Redis,
+    one with more than STARS_MAX stars that something stands behind matches nothing.
     """
     if _WILD.search(pattern) is None:
         if not any_case:
@@ -94,5 +103,7 @@ def matcher(pattern: bytes, *, any_case: bool = False) -> Callable[[bytes], obje
         wanted = pattern.lower()
         return lambda text: text.lower() == wanted
     if len(pattern) > PATTERN_MAX_BYTES:
+        if _has_too_many_stars(pattern):
+            return lambda text: False
         raise CommandError(TOO_LONG)
     return _expression(pattern, any_case).fullmatch

@@ -10,24 +10,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.commands.containers import container
-from millstream.commands.delivery import find_live_group, group_lag
+from millstream.commands.entries_read import group_lag
 from millstream.commands.registry import command
+from millstream.commands.upkeep import find_live_group
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
+from millstream.storage.idempotence import Window
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
     from millstream.commands.context import Context
-    from millstream.storage.group import Consumer, Group
+    from millstream.storage.group import Consumer, Group, Row
     from millstream.storage.stream import Stream
 
 Fields = dict[bytes, object]
 
-# Redis' defaults of an idempotent producer's window, of which nothing is kept yet.
-IDMP_DURATION_S = 100
-IDMP_MAXSIZE = 100
+# Entries, and pending entries of each group and consumer, that FULL shows.
+FULL_COUNT = 10
 
-container("XINFO", group="stream", summary="A container for stream introspection commands.")
+container(
+    "XINFO",
+    group="stream",
+    since="5.0.0",
+    summary="A container for stream introspection commands.",
+)
 
 
 @command(
@@ -37,17 +43,45 @@ container("XINFO", group="stream", summary="A container for stream introspection
     keys=(2, 2, 1),
     group="stream",
     summary="Returns information about a stream.",
-    syntax="key",
+    since="5.0.0",
+    syntax="key [FULL [COUNT count]]",
 )
 def xinfo_stream(ctx: Context, args: Args) -> Fields:
-    """A map: length, ids, counters, and the first and the last entry."""
+    """A map: length, ids, counters, and the first and the last entry; with FULL the first entries
+    and all that is known of the groups."""
     key = args.take()
     stream = _stream(ctx, key)
-    if args.remaining:
+    if not args.remaining:
+        return _stream_fields(ctx, key, stream)
+    limit = _full_limit(args)
+    entries = [[Id(ms, seq), words] for ms, seq, words in stream.range(limit=limit)]
+    groups = [_full_group_fields(stream, group, limit) for group in _live_groups(ctx, key, stream)]
+    return _counters(ctx, stream) | {b"entries": entries, b"groups": groups}
+
+
+def _full_limit(args: Args) -> int | None:
+    """FULL [COUNT n]: how many of each to show, None for all."""
+    is_full = args.option(b"FULL")
+    if is_full and args.remaining == 2 and args.option(b"COUNT"):
+        count = args.take_int()
+        return FULL_COUNT if count < 0 else count or None
+    if not is_full or args.remaining:
         raise CommandError(
             f"ERR unknown subcommand or wrong number of arguments for '{shown(args[1])}'. "
             "Try XINFO HELP."
         )
+    return FULL_COUNT
+
+
+def _stream_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
+    return _counters(ctx, stream) | {
+        b"groups": len(_live_groups(ctx, key, stream)),
+        b"first-entry": _entry(stream, stream.first_id),
+        b"last-entry": _entry(stream, stream.newest_id),
+    }
+
+
+def _counters(ctx: Context, stream: Stream) -> Fields:
     return {
         b"length": len(stream),
         b"radix-tree-keys": stream.block_count,
@@ -56,15 +90,50 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields:
         b"max-deleted-entry-id": Id(*stream.max_deleted_id),
         b"entries-added": stream.entries_added,
         b"recorded-first-entry-id": Id(*(stream.first_id or (0, 0))),
-        b"idmp-duration": IDMP_DURATION_S,
-        b"idmp-maxsize": IDMP_MAXSIZE,
-        b"pids-tracked": 0,
-        b"iids-tracked": 0,
-        b"iids-added": 0,
-        b"iids-duplicates": 0,
-        b"groups": len(_live_groups(ctx, key, stream)),
-        b"first-entry": _entry(stream, stream.first_id),
-        b"last-entry": _entry(stream, stream.newest_id),
+    } | _idempotence_fields(ctx, stream.idempotence or Window())
+
+
+def _idempotence_fields(ctx: Context, window: Window) -> Fields:
+    window.expire(ctx.now_ms)
+    producers, names = window.tracked()
+    return {
+        b"idmp-duration": window.duration_s,
+        b"idmp-maxsize": window.maxsize,
+        b"pids-tracked": producers,
+        b"iids-tracked": names,
+        b"iids-added": window.added,
+        b"iids-duplicates": window.duplicates,
+    }
+
+
+def _full_group_fields(stream: Stream, group: Group, limit: int | None) -> Fields:
+    owned = group.owned(limit)
+    return {
+        b"name": group.name,
+        b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
+        b"entries-read": group.entries_read if group.entries_read >= 0 else None,
+        b"lag": group_lag(stream, group),
+        b"pel-count": group.pending_count,
+        b"pending": [
+            [Id(ms, seq), owner, delivered_ms, count]
+            for ms, seq, owner, delivered_ms, count, *_ in group.pending(limit=limit)
+        ],
+        b"consumers": [
+            _full_consumer_fields(consumer, owned[name])
+            for name, consumer in sorted(group.consumers.items())
+        ],
+    }
+
+
+def _full_consumer_fields(consumer: Consumer, owned: list[Row]) -> Fields:
+    return {
+        b"name": consumer.name,
+        b"seen-time": consumer.seen_ms,
+        b"active-time": consumer.active_ms,
+        b"pel-count": consumer.pending,
+        b"pending": [
+            [Id(ms, seq), delivered_ms, count] for ms, seq, _, delivered_ms, count, *_ in owned
+        ],
     }
 
 
@@ -74,6 +143,7 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields:
     flags="readonly",
     keys=(2, 2, 1),
     group="stream",
+    since="5.0.0",
     summary="Returns the consumer groups of a stream.",
     syntax="key",
     complexity="O(n), n the number of groups",
@@ -91,6 +161,7 @@ def xinfo_groups(ctx: Context, args: Args) -> list[Fields]:
     flags="readonly",
     keys=(2, 2, 1),
     group="stream",
+    since="5.0.0",
     summary="Returns the consumers of a consumer group.",
     syntax="key group",
     complexity="O(n), n the number of consumers",
@@ -109,7 +180,7 @@ def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
 
 def _stream(ctx: Context, key: bytes) -> Stream:
     # For writing, because a group that has ended is removed when it is looked for.
-    stream = ctx.db.writable_stream(key)
+    stream = ctx.stream_with_groups(key)
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     return stream

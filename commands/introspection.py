@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.commands.containers import container
 from millstream.commands.glob import matcher
+from millstream.commands.keyspecs import TIPS, KeySpec, key_specs, keys_with_flags
 from millstream.commands.registry import COMMANDS, Command, command
 from millstream.commands.replies import Simple
 from millstream.commands.syntax import Argument, parse_syntax
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from millstream.commands.arguments import Args
     from millstream.commands.context import Context
 
-GROUP_CATEGORIES = {"stream", "string", "connection", "pubsub", "transactions", "scripting"}
+GROUP_CATEGORIES = {"stream", "string", "connection", "transactions", "scripting"}
 
 
 def categories(row: Command) -> list[str]:
@@ -33,25 +34,27 @@ def categories(row: Command) -> list[str]:
         found |= {"admin", "dangerous"}
     if "fast" not in flags:
         found.add("slow")
-    if row.group in GROUP_CATEGORIES:
+    if row.group in GROUP_CATEGORIES and not (row.subcommands and row.arity == -2):
         found.add("transaction" if row.group == "transactions" else row.group)
     return sorted(found)
 
 
-def _key_specs(row: Command) -> list[object]:
-    """Where the keys are, in the form that cluster-aware clients read (Redis 7 and later)."""
-    first, last, step = row.keys
-    if first == 0:
-        return []
-    access = [b"RW", b"update"] if "write" in row.flags else [b"RO", b"access"]
-    span = {b"lastkey": last - first if last >= 0 else last, b"keystep": step, b"limit": 0}
-    return [
-        {
-            b"flags": [Simple(flag) for flag in access],
-            b"begin_search": {b"type": b"index", b"spec": {b"index": first}},
-            b"find_keys": {b"type": b"range", b"spec": span},
-        }
-    ]
+def _described(spec: KeySpec) -> dict[bytes, object]:
+    """A key spec in the form that cluster-aware clients read (Redis 7 and later)."""
+    if spec.keyword:
+        place = {b"keyword": spec.keyword.encode(), b"startfrom": spec.first}
+        begin: dict[bytes, object] = {b"type": b"keyword", b"spec": place}
+    else:
+        begin = {b"type": b"index", b"spec": {b"index": spec.first}}
+    kind = b"range"
+    span = {b"lastkey": spec.last, b"keystep": spec.step, b"limit": 2 if spec.keyword else 0}
+    if spec.counted:
+        kind, span = b"keynum", {b"keynumidx": 0, b"firstkey": 1, b"keystep": spec.step}
+    return {
+        b"flags": {Simple(flag.encode()) for flag in spec.flags.split()},
+        b"begin_search": begin,
+        b"find_keys": {b"type": kind, b"spec": span},
+    }
 
 
 def details(row: Command) -> list[object]:
@@ -62,8 +65,8 @@ def details(row: Command) -> list[object]:
         {Simple(flag.encode()) for flag in row.flags},
         *row.keys,
         {Simple(b"@" + name.encode()) for name in categories(row)},
-        [],
-        _key_specs(row),
+        [tip.encode() for tip in TIPS.get(row.name, ())],
+        [_described(spec) for spec in key_specs(row)],
         [details(sub) for sub in row.subcommands.values()],
     ]
 
@@ -74,11 +77,11 @@ def _argument_docs(argument: Argument) -> dict[bytes, object]:
         described[b"display_text"] = argument.name.encode()
     if argument.token:
         described[b"token"] = argument.token.encode()
-    flags = [
+    flags = {
         Simple(name)
         for name, held in ((b"optional", argument.optional), (b"multiple", argument.multiple))
         if held
-    ]
+    }
     if flags:
         described[b"flags"] = flags
     if argument.parts:
@@ -117,7 +120,9 @@ def _all_details(ctx: Context, args: Args) -> list[object]:
 container(
     "COMMAND",
     group="server",
+    since="2.8.13",
     summary="Returns detailed information about all commands.",
+    categories=("connection",),
     bare=_all_details,
 )
 
@@ -127,6 +132,7 @@ container(
     arity=2,
     flags="loading stale",
     group="server",
+    since="2.8.13",
     summary="Returns a count of commands.",
     categories=("connection",),
 )
@@ -139,6 +145,7 @@ def command_count(ctx: Context, args: Args) -> object:
     arity=-2,
     flags="loading stale",
     group="server",
+    since="2.8.13",
     summary="Returns information about one, multiple or all commands.",
     syntax="[command-name [command-name ...]]",
     complexity="O(N), N the number of commands looked up",
@@ -157,6 +164,7 @@ def command_info(ctx: Context, args: Args) -> object:
     arity=-2,
     flags="loading stale",
     group="server",
+    since="7.0.0",
     summary="Returns documentary information about one, multiple or all commands.",
     syntax="[command-name [command-name ...]]",
     complexity="O(N), N the number of commands looked up",
@@ -174,7 +182,7 @@ def _matching_names(args: Args) -> list[bytes]:
     names = [row.name for row in COMMANDS.values()]
     names += [sub.name for row in COMMANDS.values() for sub in row.subcommands.values()]
     if not args.remaining:
-        return [row.name.encode() for row in COMMANDS.values()]
+        return [name.encode() for name in names]
     if args.remaining != 3 or not args.option(b"FILTERBY"):
         raise CommandError(SYNTAX)
     kind, value = args.take().upper(), args.take()
@@ -195,28 +203,19 @@ def _matching_names(args: Args) -> list[bytes]:
     arity=-2,
     flags="loading stale",
     group="server",
+    since="7.0.0",
     summary="Returns a list of command names.",
     syntax="[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
     complexity="O(N), N the number of commands",
     categories=("connection",),
 )
 def command_list(ctx: Context, args: Args) -> object:
-    """Names in lower case; with a filter subcommands too, as `container|sub`."""
+    """Names in lower case, subcommands as `container|sub`."""
     return _matching_names(args)
 
 
-@command(
-    "COMMAND|GETKEYS",
-    arity=-3,
-    flags="loading stale",
-    group="server",
-    summary="Extracts the key names from an arbitrary command.",
-    syntax="command [arg [arg ...]]",
-    complexity="O(N), N the number of arguments",
-    categories=("connection",),
-)
-def command_getkeys(ctx: Context, args: Args) -> object:
-    words = args.rest()
+def _keys_of(words: list[bytes]) -> list[tuple[bytes, list[str]]]:
+    """A request's keys and how they are used; CommandError in Redis' words."""
     row = COMMANDS.get(words[0].lower())
     if row is not None and row.subcommands and len(words) > 1:
         row = row.subcommands.get(words[1].lower(), row)
@@ -227,6 +226,39 @@ def command_getkeys(ctx: Context, args: Args) -> object:
     if len(words) != row.arity if row.arity > 0 else len(words) < -row.arity:
         raise CommandError("ERR Invalid number of arguments specified for command")
     try:
-        return [words[index] for index in row.key_positions(words)]
+        return list(keys_with_flags(row, words))
     except (CommandError, IndexError, ValueError):
         raise CommandError("ERR Invalid arguments specified for command") from None
+
+
+@command(
+    "COMMAND|GETKEYS",
+    arity=-3,
+    flags="loading stale",
+    group="server",
+    since="2.8.13",
+    summary="Extracts the key names from an arbitrary command.",
+    syntax="command [arg [arg ...]]",
+    complexity="O(N), N the number of arguments",
+    categories=("connection",),
+)
+def command_getkeys(ctx: Context, args: Args) -> object:
+    return [key for key, _ in _keys_of(args.rest())]
+
+
+@command(
+    "COMMAND|GETKEYSANDFLAGS",
+    arity=-3,
+    flags="loading stale",
+    group="server",
+    since="7.0.0",
+    summary="Extracts the key names and access flags for an arbitrary command.",
+    syntax="command [arg [arg ...]]",
+    complexity="O(N), N the number of arguments",
+    categories=("connection",),
+)
+def command_getkeysandflags(ctx: Context, args: Args) -> object:
+    """[key, flags] for each key of the request; the flags are those of COMMAND INFO's key specs,
+    as they are for this very request."""
+    keys = _keys_of(args.rest())
+    return [[key, {Simple(flag.encode()) for flag in flags}] for key, flags in keys]

@@ -7,8 +7,11 @@ implements with a few lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from millstream.commands.context import Session
 
 
 class Client(Protocol):
@@ -29,6 +32,19 @@ class Client(Protocol):
     last_command: str | None
     no_evict: bool
     no_touch: bool
+    queue: list[Any] | None
+    watches: dict[tuple[int, bytes], Any]
+    channels: dict[bytes, None]
+    patterns: dict[bytes, None]
+    monitoring: bool
+    closed: bool
+    total_bytes_in: int
+    total_bytes_out: int
+    total_commands: int
+
+    @property
+    def file_number(self) -> int:
+        """The descriptor of its socket; -1 when it has none any more."""
 
     @property
     def query_buffer_bytes(self) -> int: ...
@@ -39,8 +55,60 @@ class Client(Protocol):
         """Closes the connection, at once or when what is written has been sent."""
 
 
+class Exchange(Protocol):
+    """Channels, patterns and who listens to them."""
+
+    @property
+    def pattern_count(self) -> int: ...
+
+    def subscribe(self, client: Any, channel: bytes) -> None: ...
+    def unsubscribe(self, client: Any, channel: bytes) -> None: ...
+    def subscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+    def unsubscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+
+    def forget(self, client: Any) -> None:
+        """Ends all of a client's subscriptions without telling it."""
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Sends a message; answers how often it was sent."""
+
+    def channels(self) -> list[bytes]: ...
+    def listeners_of(self, channel: bytes) -> int: ...
+
+
+class SlowlogEntries(Protocol):
+    """The slow log, as SLOWLOG sees it."""
+
+    def entries(self, count: int) -> Sequence[Iterable[object]]:
+        """The newest, newest first, -1 for all: number, unix time in seconds, microseconds, words,
+        address, name."""
+
+    def clear(self) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class LatencySeries(Protocol):
+    """Latency spikes by event, as LATENCY sees them."""
+
+    threshold_ms: int
+
+    def latest(self) -> list[tuple[str, int, int, int]]:
+        """(event, unix time in seconds and milliseconds of the last spike, greatest ever)."""
+
+    def history(self, event: str) -> list[list[int]]:
+        """[unix time in seconds, milliseconds], oldest first."""
+
+    def reset(self, events: list[str]) -> int:
+        """Forgets these events, all when none is named; how many there were."""
+
+
 class Outside(Protocol):
     """What the server does for commands. Refusals are CommandErrors in Redis' words."""
+
+    slowlog: SlowlogEntries
+    latency: LatencySeries
+    sync_waits: dict[int, int]
+    """WAITAOF's clients by id, and the position of the journal that each waits for."""
 
     @property
     def clients(self) -> Mapping[int, Client]:
@@ -50,6 +118,25 @@ class Outside(Protocol):
     def last_save_s(self) -> int:
         """Unix time of the last snapshot that succeeded."""
 
+    @property
+    def pubsub(self) -> Exchange: ...
+
+    def push(self, client: Any, message: object) -> None:
+        """Sends a client a message of its own, behind the reply of the command that runs."""
+
+    def add_monitor(self, client: Any) -> None:
+        """From now on the client is shown every command (MONITOR)."""
+
+    def remove_monitor(self, client: Any) -> None: ...
+
+    def pause_clients(self, until_ms: int, writes_only: bool) -> None:
+        """Puts off commands, or those that write, until a moment."""
+
+    def unpause_clients(self) -> None: ...
+
+    def unblock_client(self, client: Client, error: bool) -> bool:
+        """Ends a client's wait as its time-out would, or with an error; false if it waits not."""
+
     def password_required(self) -> bool: ...
 
     def password_matches(self, password: bytes) -> bool:
@@ -58,13 +145,33 @@ class Outside(Protocol):
     def kill_client(self, client: Client) -> None:
         """Closes another client's connection."""
 
+    def random_number(self) -> int:
+        """64 random bits, for commands that choose by chance."""
+
     def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
         """Directives whose names match one of the globs, in the order of the table."""
+
+    @property
+    def longest_string_bytes(self) -> int:
+        """proto-max-bulk-len, which config_get would take long to find for every APPEND."""
 
     def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """Changes all of them or, with a CommandError, none."""
 
+    def config_rewrite(self) -> None:
+        """Brings the configuration file up to date."""
+
     def reset_stats(self) -> None: ...
+
+    def latency_counts(self) -> dict[str, list[int]]:
+        """By command that was called, how many calls took up to 1, 2, 4 ... microseconds; empty
+        while latency-tracking is off."""
+
+    def memory_facts(self) -> dict[str, object]:
+        """The figures of MEMORY STATS, with its names."""
+
+    def give_back_memory(self) -> None:
+        """Asks the C library to give unused memory back to the machine."""
 
     def info(self, sections: Sequence[str]) -> str:
         """The text of INFO for these sections (lower case; none: the default ones)."""
@@ -77,6 +184,32 @@ class Outside(Protocol):
 
     def rewrite(self) -> str:
         """Starts to rewrite the journal in the background, or notes it; says which."""
+
+    @property
+    def keeps_journal(self) -> bool:
+        """Whether appendonly is on."""
+
+    def journal_position(self) -> int:
+        """The end of the journal behind everything done so far."""
+
+    @property
+    def journal_synced(self) -> int:
+        """How far the journal is on the disk, or will be before any reply leaves."""
+
+    def wait_for_sync(self, client_id: int, position: int) -> None:
+        """Forces the journal to disk soon, and then ends the wait of that client."""
+
+    def may_debug(self, session: Session) -> bool:
+        """Whether this client may use DEBUG."""
+
+    def stand_still(self, seconds: float) -> None:
+        """Stops the whole server for so long."""
+
+    def log(self, message: str) -> None: ...
+
+    def reload(self, *, save: bool, flush: bool) -> None:
+        """Loads what the disk has into the running server: after a snapshot (save), into emptied
+        databases (flush) or over what is there."""
 
     def shutdown(self, save: bool | None) -> None:
         """Stops the server once this tick is done. save: None writes a snapshot only where nothing

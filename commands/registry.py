@@ -28,6 +28,7 @@ FLAGS = frozenset(
         "skip_slowlog",
         "fast",
         "no_auth",  # allowed before AUTH
+        "no_mandatory_keys",
         "movablekeys",
         "no_multi",
         "no_async_loading",
@@ -40,7 +41,8 @@ FLAGS = frozenset(
 class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity as in Redis:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) with
-    0 for none; `find_keys` lists the key positions of commands whose keys move."""
+    0 for none; `find_keys` lists the key positions of commands whose keys move.
+    `writes_with` is the option with which a command that else only reads may change data."""
 
     name: str
     handler: Handler
@@ -54,6 +56,7 @@ class Command:
     complexity: str
     categories: tuple[str, ...] = ()
     find_keys: Callable[[list[bytes]], list[int]] | None = None
+    writes_with: bytes | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
 
     def key_positions(self, words: list[bytes]) -> list[int]:
@@ -83,6 +86,7 @@ def command(
     complexity: str = "O(1)",
     categories: tuple[str, ...] = (),
     find_keys: Callable[[list[bytes]], list[int]] | None = None,
+    writes_with: bytes | None = None,
 ) -> Callable[[Handler], Handler]:
     """Register a handler under NAME or ``CONTAINER|SUB`` and return it as it is.
 
@@ -97,7 +101,7 @@ def command(
     def register(handler: Handler) -> Handler:
         row = Command(
             name.lower(), handler, arity, words, keys, group, since, summary, syntax, complexity,
-            categories, find_keys,
+            categories, find_keys, writes_with,
         )  # fmt: skip
         container, _, sub = row.name.encode().partition(b"|")
         table = COMMANDS[container].subcommands if sub else COMMANDS

@@ -16,6 +16,10 @@ cdef class Raw(Encodable):
     cdef bytes data
 
 
+cdef class Run:
+    cdef readonly list requests
+
+
 cdef class Wait:
     cdef readonly object read
     cdef readonly int64_t deadline_ms

@@ -66,6 +66,10 @@ class Verbatim(bytes):
     """Text for people (INFO, CLIENT LIST): RESP3 `=` with the `txt` mark, a bulk string in RESP2."""
 
 
+class Several(list):
+    """Several replies, one behind the other (SUBSCRIBE answers one for each channel)."""
+
+
 class Pairs(list):
     """A map given as (name, value) pairs where the order matters or names repeat."""
 
@@ -73,6 +77,13 @@ class Pairs(list):
 OK = Simple(b"OK")
 NULL_ARRAY = NullArray()
 NO_REPLY = NoReply()
+
+
+cdef class Run:
+    """EXEC: the executor runs these requests and answers the array of their replies."""
+
+    def __init__(self, list requests not None):
+        self.requests = requests
 
 
 cdef class Wait:
@@ -90,8 +101,12 @@ cdef class BlockedRead:
     """A read that waits. `keys` are (db, key) pairs; `group` the group's name or None.
 
     attempt() answers a reply, or None to go on waiting and keep its place in the queue; it may
-    raise CommandError, which ends the wait. All reads of one class find or miss the same things.
+    raise CommandError, which ends the wait. All reads of one `kind` find or miss the same things.
     """
+
+    @property
+    def kind(self):
+        return type(self)
 
     def attempt(self, ctx):
         raise NotImplementedError

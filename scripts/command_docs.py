@@ -16,7 +16,8 @@ from pathlib import Path
 from millstream.commands.introspection import categories
 from millstream.commands.registry import COMMANDS, Command
 from millstream.commands.table import load_table
-from millstream.server.config import DIRECTIVES, REQUIRED_BY_TOOLS, Config, Directive
+from millstream.server.compatibility import ALIASES
+from millstream.server.config import COMPATIBILITY, DIRECTIVES, Config, Directive
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"
@@ -26,7 +27,10 @@ GROUPS = {
     "stream": "Streams",
     "generic": "Keys",
     "string": "Strings",
+    "pubsub": "Publish and subscribe",
     "connection": "Connections",
+    "scripting": "Scripts",
+    "cluster": "Cluster",
     "server": "Server",
 }
 
@@ -134,20 +138,37 @@ def _readable(config: Config, directive: Directive) -> str:
 def directive_table() -> str:
     config = Config()
     lines: list[str] = []
-    for name in dict.fromkeys(directive.section for directive in DIRECTIVES.values()):
-        lines += [f"### {name}", "", "| directive | default | values | changed by CONFIG SET | |"]
+    sections = dict.fromkeys(directive.section for directive in DIRECTIVES.values())
+    for name in sections:
+        rows = [directive for directive in DIRECTIVES.values() if directive.section == name]
+        mark = _accepted_row if name == COMPATIBILITY else _row
+        last = "older name" if name == COMPATIBILITY else ""
+        lines += [
+            f"### {name}",
+            "",
+            f"| directive | default | values | changed by CONFIG SET | {last} |",
+        ]
         lines.append("|---|---|---|---|---|")
-        for directive in DIRECTIVES.values():
-            if directive.section == name:
-                mutable = "yes" if directive.mutable else "no"
-                why = REQUIRED_BY_TOOLS.get(directive.name)
-                meaning = f"{directive.meaning} ({why})" if why else directive.meaning
-                lines.append(
-                    f"| `{directive.name}` | `{_readable(config, directive)}` | "
-                    f"{directive.kind.name} | {mutable} | {meaning} |"
-                )
+        lines += [mark(config, directive) for directive in rows]
         lines.append("")
     return "\n".join(lines)
+
+
+def _row(config: Config, directive: Directive) -> str:
+    mutable = "yes" if directive.mutable else "no"
+    return (
+        f"| `{directive.name}` | `{_readable(config, directive)}` | {directive.kind.name} | "
+        f"{mutable} | {directive.meaning} |"
+    )
+
+
+def _accepted_row(config: Config, directive: Directive) -> str:
+    older = ", ".join(f"`{name}`" for name, new in ALIASES.items() if new == directive.name)
+    mutable = "yes" if directive.mutable else "no"
+    return (
+        f"| `{directive.name}` | `{_readable(config, directive)}` | {directive.kind.name} | "
+        f"{mutable} | {older} |"
+    )
 
 
 def configuration_page() -> str:

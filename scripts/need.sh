@@ -4,7 +4,8 @@
 #   scripts/need.sh build   a Python >= 3.11 that can make a virtualenv and compile, and a C compiler
 #   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them
 #   scripts/need.sh test    also strace, by which a test sees that no reply leaves before its fsync,
-#                           and setpriv, by which root is asked for permission as others are
+#                           and setpriv, by which root is asked for permission as others are;
+#                           and Node.js with npm, for the clients that are written for it
 #
 # What is missing is installed with apt where root or a sudo without password allows it. Otherwise
 # one apt line is printed and the exit code is 1. What is there is never upgraded. Only the Python's
@@ -45,6 +46,8 @@ missing_packages() {
     if [[ $what == test ]]; then
         command -v strace >/dev/null || echo strace
         command -v setpriv >/dev/null || echo util-linux
+        command -v node >/dev/null || echo nodejs
+        command -v npm >/dev/null || echo npm
     fi
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import hmac
 import os
@@ -21,19 +22,25 @@ from pathlib import Path
 from typing import Any, cast
 
 from millstream import __version__
+from millstream.commands.context import Session
 from millstream.commands.effects import apply_effects
 from millstream.commands.outside import Client
 from millstream.commands.table import load_table
-from millstream.errors import CommandError, StartError
+from millstream.errors import CommandError, DataError, StartError
 from millstream.server import log
 from millstream.server.clock import wall_clock_ms
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
 from millstream.server.executor import Executor
-from millstream.server.facts import Rates, info_text, rss_bytes
+from millstream.server.facts import Rates, info_text, memory_facts, rss_bytes
+from millstream.server.latency import LatencyMonitor
 from millstream.server.listen import bind_sockets, why_not_listening
 from millstream.server.log import LOGGER
+from millstream.server.output_limits import OutputLimits
 from millstream.server.persistence import Persistence
+from millstream.server.pubsub import PubSub
+from millstream.server.rewriting import rewrite_file
+from millstream.server.slowlog import Slowlog
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk, SystemDisk
 from millstream.storage.keyspace import Keyspace
@@ -41,6 +48,8 @@ from millstream.storage.keyspace import Keyspace
 SPARE_FILES = 32  # descriptors beside the clients': journals, snapshots, log
 STOP_GRACE_S = 2.0
 GC_THRESHOLDS = (200_000, 50, 100)
+LONGEST_US = 2**53  # thresholds above are never reached
+LONGEST_MS = 2**43
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
@@ -81,15 +90,18 @@ class Server:
         self.clients: dict[int, Client] = {}
         self.connections_received = 0
         self.connections_rejected = 0
+        self.output_limit_closings = 0
         self.startup_rss_bytes = rss_bytes()
         self.rates = Rates()
+        self.slowlog = Slowlog()
+        self.latency = LatencyMonitor()
+        self.sync_waits: dict[int, int] = {}
         self.stopping = asyncio.Event()
         self._empty = asyncio.Event()  # set when the last client is gone from a stopping server
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
         self._last_signal_failed = False
-        self._above_soft_limit: dict[int, float] = {}
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
             config,
@@ -101,7 +113,11 @@ class Server:
             block_type=Block,
         )
         self.executor = Executor(self)
+        self.pubsub = PubSub(self.executor.push_encoded)
+        self.output_limits = OutputLimits(config, time.monotonic)
+        self.executor.outbox.check_output = self.check_output
         self.persistence.on_durable = self.executor.outbox.durable
+        self.persistence.on_synced = self._journal_synced
         self.persistence.on_failed = lambda sentence: self.executor.outbox.journal_failed()
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
@@ -109,21 +125,23 @@ class Server:
 
     def _flush_tick(self) -> None:
         """Commit what this tick has done so far: a snapshot begins here."""
-        payload = self.executor.effects.take_payload()
-        if payload:
-            self.persistence.commit(payload)
+        effects = self.executor.effects
+        if len(effects):
+            self.persistence.commit(effects.take_payload())
 
     # Life
 
     async def start(self) -> None:
         """Load the data, then listen. Raises StartError or DataError with one sentence."""
         sockets = bind_sockets(self.config.bind, self.config.port)
-        self.port = sockets[0].getsockname()[1]
+        self.port = self.config.port = sockets[0].getsockname()[1]
         self._fit_maxclients()
         if self._disk is None:
             _make_directory(self.config.dir)
-        self.keyspace.now_ms = self.now_ms()
+        self.keyspace.set_time(self.now_ms())
+        self.keyspace.expiring = False  # the journal says what expired
         report = self.persistence.load(log.progress_line())
+        self.keyspace.expiring = True
         self.executor.end_tick()  # the moments of the loaded groups come without any client
         keys = sum(map(len, self.keyspace.databases))
         folder = self.config.dir.resolve()
@@ -221,6 +239,7 @@ class Server:
         self.rates.sample(
             self.now_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
         )
+        executor.on_second()
         self._close_idle_clients()
         self._close_slow_clients()
         self.persistence.tick_second(self.keyspace.dirty)
@@ -235,26 +254,21 @@ class Server:
                     client.close(after_reply=False)
 
     def _close_slow_clients(self) -> None:
-        """Enforce client-output-buffer-limit: above the hard limit, or too long above the soft."""
-        limit = self.config.client_output_buffer_limit["normal"]
-        if not limit.hard_bytes and not limit.soft_bytes:
-            return
-        above_since = self._above_soft_limit
-        self._above_soft_limit = {}
-        now_s = time.monotonic()
-        for client in list(self.clients.values()):
-            waiting_bytes = client.output_bytes
-            if limit.soft_bytes and waiting_bytes >= limit.soft_bytes:
-                since_s = above_since.get(client.id, now_s)
-                self._above_soft_limit[client.id] = since_s
-                too_long = now_s - since_s >= limit.soft_s
-            else:
-                too_long = False
-            if too_long or (limit.hard_bytes and waiting_bytes >= limit.hard_bytes):
-                LOGGER.warning(
-                    "closing client %s: %d bytes wait for it", client.address, waiting_bytes
-                )
-                client.close(after_reply=False)
+        lagging = self.executor.outbox.lagging
+        for client in list(lagging):
+            if not client.closed:
+                self.check_output(client)
+            if client.closed or not client.output_bytes:
+                lagging.discard(client)
+
+    def check_output(self, client: Client) -> None:
+        """Close the client if client-output-buffer-limit is exceeded."""
+        if self.output_limits.is_exceeded(client):
+            LOGGER.warning(
+                "closing client %s: %d bytes wait for it", client.address, client.output_bytes
+            )
+            self.output_limit_closings += 1
+            self.kill_client(client)
 
     # Clients
 
@@ -288,12 +302,40 @@ class Server:
         return None
 
     def client_closed(self, client: Connection) -> None:
-        self.clients.pop(client.id, None)
+        """A connection is gone; what was refused or killed before may come here too."""
+        self._forget(client)
         if self.stopping.is_set() and not self.clients:
             self._empty.set()
 
+    def _forget(self, client: Client) -> None:
+        self.clients.pop(client.id, None)
+        self.pubsub.forget(client)
+        self.remove_monitor(client)
+        self.output_limits.forget(client)
+
     def kill_client(self, client: Client) -> None:
+        self._forget(client)  # no list shows it any more, though its socket closes a moment later
         client.close(after_reply=False)
+
+    def add_monitor(self, client: Any) -> None:
+        client.monitoring = True
+        self.executor.monitors[client.id] = client
+
+    def remove_monitor(self, client: Client) -> None:
+        client.monitoring = False
+        self.executor.monitors.pop(client.id, None)
+
+    def push(self, client: Any, message: object) -> None:
+        self.executor.push(client, message)
+
+    def pause_clients(self, until_ms: int, writes_only: bool) -> None:
+        self.executor.start_pause(until_ms, writes_only)
+
+    def unpause_clients(self) -> None:
+        self.executor.end_pause()
+
+    def unblock_client(self, client: Any, error: bool) -> bool:
+        return self.executor.unblock_client(client, error)
 
     def password_required(self) -> bool:
         return bool(self.config.requirepass)
@@ -306,6 +348,10 @@ class Server:
 
     def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
         return self.config.matching(patterns)
+
+    @property
+    def longest_string_bytes(self) -> int:
+        return self.config.proto_max_bulk_len
 
     def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         values = changed_values(self.config, pairs)
@@ -331,24 +377,117 @@ class Server:
     def _put_in_force(self) -> None:
         """Tell all who keep a copy of a directive; the others read the config each time."""
         config = self.config
-        self.keyspace.node_bytes = config.stream_node_max_bytes or UINT32_MAX
-        self.keyspace.node_entries = config.stream_node_max_entries or UINT32_MAX
+        self.keyspace.node_bytes = min(config.stream_node_max_bytes, UINT32_MAX) or UINT32_MAX
+        self.keyspace.node_entries = min(config.stream_node_max_entries, UINT32_MAX) or UINT32_MAX
+        self.keyspace.idmp_duration_s = config.stream_idmp_duration
+        self.keyspace.idmp_maxsize = config.stream_idmp_maxsize
         self.executor.limits.bulk_bytes = config.proto_max_bulk_len
         self.executor.limits.query_bytes = config.client_query_buffer_limit
         self.executor.password_required = self.password_required()
-        self.executor.effects.enabled = config.appendonly
         self.persistence.set_fsync(config.appendfsync)
-        self.persistence.set_appendonly(config.appendonly)
+        if self.executor.context.may_block:
+            self._set_appendonly()
+        else:  # behind EXEC, so that all that it does is in the journal, or nothing
+            self.loop.call_soon(self._set_appendonly)
+        self._set_events(config.notify_keyspace_events)
+        self._set_output_limits()
+        self._set_watching()
         log.set_style(config.loglevel, config.log_format)
+
+    def _set_appendonly(self) -> None:
+        wanted = self.config.appendonly
+        self.executor.effects.enabled = wanted
+        self.persistence.set_appendonly(wanted)
+
+    def _set_events(self, letters: str) -> None:
+        """notify-keyspace-events: without K or E nobody would be told, so nothing is noted."""
+        self.pubsub.tells_keyspace = "K" in letters
+        self.pubsub.tells_keyevent = "E" in letters
+        told = "K" in letters or "E" in letters
+        self.executor.context.events = letters.encode() if told else b""
+
+    def _set_output_limits(self) -> None:
+        outbox, least_bytes = self.executor.outbox, self.output_limits.least_bytes
+        if outbox.least_limit_bytes != least_bytes:
+            outbox.least_limit_bytes = least_bytes
+            outbox.lagging.update(self.clients.values())  # who waits may be above it already
+
+    def _set_watching(self) -> None:
+        config = self.config
+        self.slowlog.threshold_us = config.slowlog_log_slower_than
+        self.slowlog.max_len = config.slowlog_max_len
+        self.slowlog.trim()
+        self.latency.threshold_ms = config.latency_monitor_threshold
+        self.executor.set_slow(
+            min(config.slowlog_log_slower_than, LONGEST_US),
+            min(config.latency_monitor_threshold, LONGEST_MS),
+        )
+
+    def config_rewrite(self) -> None:
+        if self.config_file is None:
+            raise CommandError("ERR The server is running without a config file")
+        try:
+            rewrite_file(self.config_file, self.config)
+        except (OSError, ValueError) as problem:
+            LOGGER.error("the configuration cannot be rewritten: %s", problem)
+            words = getattr(problem, "strerror", None) or problem
+            raise CommandError(f"ERR Rewriting config file: {words}") from None
+        LOGGER.info("the configuration is written to %s", self.config_file)
 
     def reset_stats(self) -> None:
         self.executor.reset_stats()
+        self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
         self.connections_received = 0
         self.connections_rejected = 0
+        self.output_limit_closings = 0
         self.rates.clear()
 
     def info(self, sections: Sequence[str]) -> str:
         return info_text(self, sections)
+
+    def latency_counts(self) -> dict[str, list[int]]:
+        return self.executor.latency_counts() if self.config.latency_tracking else {}
+
+    def memory_facts(self) -> dict[str, object]:
+        return memory_facts(self)
+
+    def give_back_memory(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
+
+    # DEBUG
+
+    def may_debug(self, session: Session) -> bool:
+        allowed = self.config.enable_debug_command
+        is_local = session.address.lstrip("[").startswith(LOOPBACK)
+        return allowed == "yes" or (allowed == "local" and is_local)
+
+    def stand_still(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.executor.look_again()
+
+    def log(self, message: str) -> None:
+        LOGGER.info("%s", message)
+
+    def reload(self, *, save: bool, flush: bool) -> None:
+        if save:
+            self.save()
+        self.keyspace.expiring = False  # the journal says what expired, as at start
+        try:
+            self.persistence.read_again(self._empty_databases if flush else lambda: None)
+        except DataError as problem:
+            # Nothing that half a load has left may be served or saved; the disk has everything.
+            LOGGER.critical("stopping: the data cannot be loaded again: %s", problem)
+            os._exit(1)
+        finally:
+            self.keyspace.expiring = True
+        for db in self.keyspace.databases:
+            for key in list(db.waiting):
+                self.keyspace.mark_ready(db.index, key)
+
+    def _empty_databases(self) -> None:
+        for db in self.keyspace.databases:
+            db.clear()
 
     def uptime_s(self) -> int:
         return int(time.monotonic() - self.started_s)
@@ -358,6 +497,36 @@ class Server:
     @property
     def last_save_s(self) -> int:
         return int(self.persistence.last_save_s)
+
+    def random_number(self) -> int:
+        return secrets.randbits(64)
+
+    @property
+    def keeps_journal(self) -> bool:
+        return self.config.appendonly
+
+    def journal_position(self) -> int:
+        if not self.executor.context.may_block:  # within EXEC: its one frame is still to come
+            return self.persistence.last_seq + bool(len(self.executor.effects))
+        self._flush_tick()
+        return self.persistence.last_seq
+
+    @property
+    def journal_synced(self) -> int:
+        return self.persistence.synced_seq
+
+    def wait_for_sync(self, client_id: int, position: int) -> None:
+        self.sync_waits[client_id] = position
+        self.persistence.sync_soon()
+
+    def _journal_synced(self) -> None:
+        """The journal was forced to disk: clients that wait for just that are answered."""
+        if not self.sync_waits:
+            return
+        reached = self.persistence.synced_seq
+        for client_id, position in list(self.sync_waits.items()):
+            if position <= reached and client_id in self.clients:
+                self.unblock_client(self.clients[client_id], False)
 
     def save(self) -> None:
         self.persistence.save()

@@ -2,8 +2,8 @@
 
 The table is the dataclass `Config`: a field is a directive (``_`` for ``-``), its metadata says how
 it is read, shown, bounded and explained, so a directive cannot exist in one place and be missing in
-another. docs/configuration.md is written from it. Directives without any effect here are refused,
-except the few in `REQUIRED_BY_TOOLS`, which take just the value that is true.
+another. docs/configuration.md is written from it. A directive that is unknown here is refused;
+those that are accepted though nothing follows from them are a named list (server/compatibility).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from millstream.commands.glob import matcher
 from millstream.errors import CommandError, StartError
+from millstream.server.compatibility import ACCEPTED, ALIASES, Form
 
 INT32_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
@@ -58,7 +59,10 @@ def integer(low: int, high: int) -> Kind:
     def parse(text: str, current: object) -> int:
         if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
             raise ValueError("argument couldn't be parsed into an integer")
-        return _within(int(text), low, high)
+        number = int(text)
+        if not -INT64_MAX - 1 <= number <= INT64_MAX:
+            raise ValueError("argument couldn't be parsed into an integer")
+        return _within(number, low, high)
 
     return Kind(parse, str, f"integer, {low} to {high}")
 
@@ -80,6 +84,19 @@ def size(low: int, high: int = INT64_MAX) -> Kind:
     return Kind(lambda text, current: _within(parse_size(text), low, high), str, "size")
 
 
+def _parse_size_or_share(text: str, current: object) -> str:
+    if not text.endswith("%"):
+        return str(_within(parse_size(text), 0, INT64_MAX))
+    if not re.fullmatch(r"\d+%", text, re.ASCII):
+        raise ValueError("argument must be a memory or percent value")
+    if int(text[:-1]) > 100:
+        raise ValueError("percentage argument must be less or equal to 100")
+    return text
+
+
+SIZE_OR_SHARE = Kind(_parse_size_or_share, str, "size, or a percentage")
+
+
 def one_of(*choices: str) -> Kind:
     def parse(text: str, current: object) -> str:
         if text.lower() not in choices:
@@ -91,6 +108,60 @@ def one_of(*choices: str) -> Kind:
         return text.lower()
 
     return Kind(parse, str, " or ".join(choices))
+
+
+def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(word) for word in text.split())
+    except ValueError:
+        raise ValueError("Invalid latency-tracking-info-percentiles parameters") from None
+    if not all(0 <= number <= 100 for number in numbers):
+        raise ValueError(
+            "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"
+        )
+    return numbers
+
+
+PERCENTILES = Kind(
+    _parse_percentiles,
+    lambda numbers: " ".join(f"{number:g}" for number in numbers),
+    "numbers from 0 to 100",
+    many=True,
+)
+
+
+def _parse_scores(text: str, current: object) -> str:
+    words = text.split()
+    try:
+        scores = [int(word) for word in words]
+    except ValueError:
+        scores = []
+    if len(scores) != 3 or not all(-2000 <= score <= 2000 for score in scores):
+        raise ValueError("Invalid oom-score-adj-values, elements must be between -2000 and 2000.")
+    return " ".join(words)
+
+
+SCORES = Kind(_parse_scores, str, "three numbers", many=True)
+
+EVENT_CLASSES = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
+EVENTS_OF_ALL = "g$lshzxetd"  # what A stands for
+
+
+def _parse_events(text: str, current: object) -> str:
+    """The letters without A, each once, in the order of EVENT_CLASSES; empty: no events."""
+    if not set(text) <= {*EVENT_CLASSES, "A"}:
+        raise ValueError("Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")
+    wanted = set(text) | (set(EVENTS_OF_ALL) if "A" in text else set())
+    return "".join(letter for letter in EVENT_CLASSES if letter in wanted)
+
+
+def _show_events(letters: str) -> str:
+    if set(EVENTS_OF_ALL) <= set(letters):
+        return "A" + letters.translate(str.maketrans("", "", EVENTS_OF_ALL))
+    return letters
+
+
+EVENTS = Kind(_parse_events, _show_events, "letters")
 
 
 def only(value: int) -> Kind:
@@ -116,7 +187,7 @@ SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
 def _parse_save(text: str, current: object) -> str:
     words = text.split()
     numbers = [int(word) for word in words if word.isdigit()]
-    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2]:
+    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2] or (text and not words):
         raise ValueError("Invalid save parameters")
     return " ".join(map(str, numbers))
 
@@ -185,17 +256,41 @@ def _directive(
 
 
 NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"
-TOOLS = "Asked for by tools"
-
-REQUIRED_BY_TOOLS = {
-    "maxmemory": "dashboards read it beside used_memory; nothing is evicted to make room",
-    "maxmemory-policy": "clients that keep locks or queues check that nothing is evicted",
-    "aof-use-rdb-preamble": "comes with Redis' own configuration file; a base is always a snapshot",
-}
+WATCHING = "Watching the server"
+COMPATIBILITY = "Accepted for compatibility"
 
 
-@dataclass(slots=True)
-class Config:
+FORMS = {
+    "yes": YES_NO, "text": TEXT, "size": size(0), "share": SIZE_OR_SHARE, "scores": SCORES,
+}  # fmt: skip
+
+
+def _kind_of(form: Form) -> Kind:
+    if isinstance(form, tuple):
+        return integer(*form)
+    if isinstance(form, list):
+        return one_of(*form)
+    return FORMS[form]
+
+
+class Accepted:
+    """The directives of server/compatibility as fields of Config."""
+
+
+for _name, _written, _form, _mutable in ACCEPTED:
+    _kind = _kind_of(_form)
+    _attribute = _name.replace("-", "_")
+    Accepted.__annotations__[_attribute] = Any
+    setattr(
+        Accepted,
+        _attribute,
+        _directive(_kind.parse(_written, None), _kind, "", section=COMPATIBILITY, mutable=_mutable),
+    )
+dataclass(Accepted)
+
+
+@dataclass
+class Config(Accepted):
     # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
     """All directives with their values; sizes in bytes."""
 
@@ -302,14 +397,26 @@ class Config:
 
     stream_node_max_bytes: int = _directive(
         4096,
-        size(0, UINT32_MAX),
+        size(0),
         "bytes in a node, the unit of `MAXLEN ~`; 0: no limit",
         section=STREAM,
     )
     stream_node_max_entries: int = _directive(
         100,
-        integer(0, UINT32_MAX),
+        integer(0, INT64_MAX),
         "entries in a node; 0: no limit",
+        section=STREAM,
+    )
+    stream_idmp_duration: int = _directive(
+        100,
+        integer(1, 86400),
+        "seconds for which a new stream remembers the ids of idempotent producers",
+        section=STREAM,
+    )
+    stream_idmp_maxsize: int = _directive(
+        100,
+        integer(1, 10000),
+        "and how many ids of each producer it remembers",
         section=STREAM,
     )
 
@@ -324,12 +431,48 @@ class Config:
         "text", one_of("text", "json"), "a readable line, or a JSON object a line", section=LOG
     )
 
-    maxmemory: int = _directive(0, only(0), "memory limit: none", section=TOOLS)
-    maxmemory_policy: str = _directive(
-        "noeviction", one_of("noeviction"), "what is evicted: nothing", section=TOOLS
+    slowlog_log_slower_than: int = _directive(
+        10000,
+        integer(-1, INT64_MAX),
+        "microseconds from which on a command is noted in the slow log; 0: every one, -1: none",
+        section=WATCHING,
     )
-    aof_use_rdb_preamble: str = _directive(
-        "yes", one_of("yes"), "whether a journal's base is a snapshot", section=TOOLS
+    slowlog_max_len: int = _directive(
+        128, integer(0, INT64_MAX), "entries kept in the slow log", section=WATCHING
+    )
+    latency_monitor_threshold: int = _directive(
+        0,
+        integer(0, INT64_MAX),
+        "milliseconds from which on an event is noted for LATENCY; 0: none is",
+        section=WATCHING,
+    )
+    latency_tracking: bool = _directive(
+        True, YES_NO, "show each command's latencies in INFO latencystats and LATENCY HISTOGRAM",
+        section=WATCHING,
+    )  # fmt: skip
+    latency_tracking_info_percentiles: tuple[float, ...] = _directive(
+        (50.0, 99.0, 99.9), PERCENTILES, "what INFO latencystats shows", section=WATCHING
+    )
+    notify_keyspace_events: str = _directive(
+        "",
+        EVENTS,
+        "which keyspace events are published: K and E choose the two kinds of channels, the other "
+        "letters the classes of events, as in Redis; empty: none",
+        section=WATCHING,
+    )
+    enable_debug_command: str = _directive(
+        "local",
+        one_of("no", "yes", "local"),
+        "who may use DEBUG: nobody, everybody, or clients of this machine",
+        section=WATCHING,
+        mutable=False,
+    )
+    maxmemory: int = _directive(
+        0,
+        only(0),
+        "memory limit: none. Dashboards read it beside used_memory; nothing is evicted to make "
+        "room",
+        section=LIMIT,
     )
 
     def shown(self, name: str) -> str:
@@ -341,11 +484,13 @@ class Config:
         return directive.kind.show(value)
 
     def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
-        """Directives whose names match one of the globs, in the table's order."""
+        """Directives and their older names that match one of the globs, in the table's order. One
+        that is named in full is called as it was written."""
+        written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
         tests = [matcher(pattern.lower()) for pattern in patterns]
         return {
-            name: self.shown(name)
-            for name in DIRECTIVES
+            written.get(name, name.encode()).decode(): self.shown(ALIASES.get(name, name))
+            for name in [*DIRECTIVES, *ALIASES]
             if any(matches(name.encode()) for matches in tests)
         }
 
@@ -368,14 +513,27 @@ class Directive:
 
 
 def _rows() -> Iterable[Directive]:
-    for row in dataclasses.fields(Config):
-        yield Directive(row.name.replace("_", "-"), row.name, **row.metadata)
+    """Those with an effect first."""
+    rows = [
+        Directive(row.name.replace("_", "-"), row.name, **row.metadata)
+        for row in dataclasses.fields(Config)
+    ]
+    return sorted(rows, key=lambda directive: directive.section == COMPATIBILITY)
 
 
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
 
 
+def find_directive(name: str) -> Directive | None:
+    """A directive by its name or an older one, in any case."""
+    name = name.lower()
+    return DIRECTIVES.get(ALIASES.get(name, name))
+
+
 # CONFIG SET
+
+
+CHANGEABLE_IN_REDIS = frozenset({"bind", "dbfilename", "dir", "port"})
 
 
 def refused(name: str, why: str) -> CommandError:
@@ -389,24 +547,34 @@ def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict
     """
     names = [name.decode("utf-8", "replace") for name, _ in pairs]
     values: dict[str, Any] = {}
-    for name in names:
-        directive = DIRECTIVES.get(name.lower())
+    for name, (_, text) in zip(names, pairs, strict=True):
+        directive = find_directive(name)
         if directive is None:
             raise CommandError(
                 f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
             )
-        if not directive.mutable:
+        if not directive.mutable and not _is_as_it_is(config, directive, text):
             raise refused(name, "can't set immutable config")
         if directive.attribute in values:
             raise refused(name, "duplicate parameter")
         values[directive.attribute] = None
     for name, (_, text) in zip(names, pairs, strict=True):
+        directive = find_directive(name)
+        assert directive is not None
         try:
-            value = config.parsed(name.lower(), text.decode("utf-8", "surrogateescape"))
+            value = config.parsed(directive.name, text.decode("utf-8", "surrogateescape"))
         except ValueError as problem:
             raise refused(name, str(problem)) from None
-        values[DIRECTIVES[name.lower()].attribute] = value
+        values[directive.attribute] = value
     return values
+
+
+def _is_as_it_is(config: Config, directive: Directive, text: bytes) -> bool:
+    """Whether one of the directives that Redis could change, and this server cannot, is to be set
+    to what it is: a tool that puts back what it found."""
+    if directive.name not in CHANGEABLE_IN_REDIS:
+        return False
+    return config.shown(directive.name) == text.decode("utf-8", "surrogateescape")
 
 
 # Files and command lines
@@ -497,7 +665,7 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
     """
     saves: dict[str, list[str]] = {}
     for where, name, words in lines:
-        directive = DIRECTIVES.get(name)
+        directive = find_directive(name)
         if directive is None:
             raise StartError(f"{where}: unknown directive '{name}'")
         if not words or (len(words) > 1 and not directive.kind.many):
@@ -506,7 +674,7 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
             source = where.partition(",")[0]
             words = saves[source] = [*saves.get(source, []), *words] if words != [""] else [""]
         try:
-            value = config.parsed(name, " ".join(words))
+            value = config.parsed(directive.name, " ".join(words))
         except ValueError as problem:
             raise StartError(f"{where}: {name}: {problem}") from None
         setattr(config, directive.attribute, value)

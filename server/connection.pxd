@@ -1,3 +1,5 @@
+from libc.stdint cimport uint64_t
+
 from millstream.server.executor cimport Executor
 from millstream.server.outbox cimport Client
 
@@ -6,6 +8,5 @@ cdef class Connection(Client):
     cdef object server
     cdef Executor executor
     cdef readonly object transport
-    cdef bint reading
-
-    cdef read_again(self)
+    cdef readonly uint64_t total_bytes_in
+    cdef readonly uint64_t total_bytes_out

@@ -36,10 +36,10 @@ cdef class Connection(Client):
     def data_received(self, bytes data) -> None:
         if self.closed:
             return
+        self.total_bytes_in += len(data)
         self.executor.receive(self, data)
-        if self.reading and self.parser.waiting_bytes() > UNREAD_MAX and self.stopped():
-            self.reading = False
-            self.transport.pause_reading()
+        if self.parser.waiting_bytes() > UNREAD_MAX:
+            self.regulate()
 
     def eof_received(self) -> bool:
         return False
@@ -54,17 +54,27 @@ cdef class Connection(Client):
     def resume_writing(self) -> None:
         self.paused = False
         self.executor.outbox.room(self)
-        self.read_again()
+        self.regulate()
 
-    cdef read_again(self):
-        if not self.reading and not self.closed:
-            self.reading = True
+    cpdef int regulate(self) except -1:
+        """Stop reading while much of what was read has to wait, and go on afterwards. One long
+        request that is not complete does not wait: the rest of it has to come."""
+        cdef bint wait = self.parser.waiting_bytes() > UNREAD_MAX and (
+            self.unfinished or self.stopped())
+        if self.closed or wait != self.reading:
+            return 0
+        self.reading = not wait
+        if wait:
+            self.transport.pause_reading()
+        else:
             self.transport.resume_reading()
+        return 0
 
     cpdef int transmit(self, bytes data) except -1:
         self.transport.write(data)
-        if not self.reading and not self.paused:
-            self.read_again()
+        self.total_bytes_out += len(data)
+        if self.paused:
+            self.server.check_output(self)
         return 0
 
     cpdef int end(self, bint after_reply) except -1:
@@ -80,6 +90,12 @@ cdef class Connection(Client):
     def close(self, bint after_reply) -> None:
         """Close the connection, at once or when everything written has been sent."""
         self.end(after_reply)
+
+    @property
+    def file_number(self) -> int:
+        """The descriptor of its socket; -1 once that is closed."""
+        connected = self.transport.get_extra_info("socket")
+        return -1 if connected is None else connected.fileno()
 
     @property
     def output_bytes(self) -> int:

@@ -7,6 +7,8 @@ from millstream.encoding cimport Output
 from millstream.server.lookup cimport Row, Table
 from millstream.server.outbox cimport Client, Outbox
 from millstream.server.resp cimport Limits
+from millstream.server.serving cimport Serving
+from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Keyspace
 
 
@@ -16,45 +18,51 @@ cdef class Executor:
     cdef readonly Effects effects
     cdef readonly Context context
     cdef readonly Limits limits
-    cdef readonly object waiting
     cdef readonly object ticker
     cdef object persistence
     cdef object loop
     cdef object clock
     cdef Output out
-    cdef Output side
     cdef public bint password_required
     cdef Row row
     cdef Py_ssize_t reply_start
-    cdef Row timed
-    cdef uint64_t timed_since
     cdef Table table
+    cdef Statistics statistics
+    cdef readonly Serving serving
+    cdef readonly object pause
     cdef readonly Outbox outbox
     cdef object resumable
     cdef bint running
+    cdef int batch_left
+    cdef uint64_t batch_end_ns
     cdef bint tick_scheduled
     cdef object timer
     cdef uint64_t timer_ms
-    cdef bint timer_stale
-    cdef readonly uint64_t commands_processed
-    cdef readonly uint64_t error_replies
-    cdef readonly dict errors_by_code
+    cdef object current
+    cdef list pushes
+    cdef readonly dict monitors
     cdef public uint64_t bytes_in
 
     cdef uint64_t read_clock(self) except? 0
-    cdef uint64_t read_stopwatch(self) except? 0
     cdef int receive(self, Client client, bytes data) except -1
     cdef int look_around(self) except -1
     cdef int run_batch(self, Client client) except -1
     cdef int run_requests(self, Client client) except -1
     cdef int execute(self, Client client, Args args) except -1
     cdef int stranger(self, Client client, Args args) except -1
+    cdef uint64_t fair_share(self) noexcept
+    cdef wrong_words(self, Client client, Row row)
+    cdef int run_row(self, Client client, Row row, Args args) except -1
+    cdef int run_queue(self, Client client, list requests) except -1
+    cdef int run_queued(self, Client client, Row row, Args args) except -1
+    cdef int explain(self, error) except -1
+    cdef bint divert(self, Client client, Row row, Args args) except -1
+    cdef int conclude(self, Client client) except -1
+    cdef int flush_pushes(self, Client client) except -1
+    cdef int postpone(self, Client client, Args args) except -1
+    cdef int show_monitors(self, Client client, Args args) except -1
     cdef int put_slow(self, Client client, reply) except -1
     cdef int refuse(self, str message) except -1
     cdef int break_off(self, Client client) except -1
-    cdef int serve_ready(self) except -1
-    cdef int end_wait(self, object waiter) except -1
-    cdef int unblock(self, object waiter, reply) except -1
     cdef int schedule_tick(self) except -1
     cdef int set_timer(self) except -1
-    cdef inline int count_time(self, Row row) except -1

@@ -12,31 +12,38 @@ Clients are abstract here (bytes in, `transmit` out), so a test runs the same co
 time and timers come from the server object.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from collections import deque
 from functools import partial
 import logging
 
 from millstream.commands.arguments cimport Args, OwnedArgs
-from millstream.commands.context cimport Context, Session
+from millstream.commands.context cimport Context
 from millstream.commands.effects cimport Effects
-from millstream.commands.replies cimport Encodable, Wait
+from millstream.commands.ranges cimport SlicedChain
+from millstream.commands.replies cimport Encodable, Run, Wait
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
-from millstream.server.clock cimport monotonic_ns, wall_ms
+from millstream.server.clock cimport wall_ms
 from millstream.server.lookup cimport Row, Table, unknown_command
 from millstream.server.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.resp cimport (
-    COMPLETE, INLINE, NEED_MORE, Limits, Parser, put_error, put_reply,
+    COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser, put_error, put_reply,
 )
+from millstream.server.serving cimport Serving
+from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
 
-from millstream.commands.delivery import group_moment
+from millstream.commands.replies import Simple
+from millstream.commands.upkeep import group_moment
 from millstream.errors import CommandError, wrong_arity
 from millstream.server.clock import wall_clock_ms
+from millstream.server.inline import quoted
+from millstream.server.pausing import Pause
+from millstream.server.serving import INTERNAL
+from millstream.server.slowlog import without_secrets
 from millstream.server.ticker import Ticker
-from millstream.server.waiting import Waiting
 
 LOGGER = logging.getLogger("millstream")
 
@@ -46,12 +53,19 @@ cdef enum:
     # One client's requests run for this long, looked at every so many of them; then it is others'
     # turn.
     BATCH_NS = 2000000
+    BATCH_MIN_NS = 100000
     BATCH_LOOK = 16
+    # Clients that go on with what they sent before run for this long in one turn of the loop.
+    RESUMED_NS = 4000000
+    EXPIRED_MAX = 200
+    # A request of more words may take long whatever its command.
+    HOT_WORDS_MAX = 64
 
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 
-INTERNAL = "ERR internal error, see the server's log"
+QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
+QUEUED = Simple(b"QUEUED")
 
 
 cdef class Executor:
@@ -71,27 +85,28 @@ cdef class Executor:
         self.effects = Effects()
         self.context = Context(self.keyspace, self.effects, server)
         self.limits = Limits()
-        self.waiting = Waiting(self.keyspace.databases)
         self.ticker = Ticker()
         self.out = Output()
-        self.side = Output()
         self.table = Table()
         self.outbox = Outbox(self.persistence, self.loop, self.resume)
         self.resumable = deque()
+        self.statistics = Statistics(server, self.clock)
+        self.serving = Serving(self.context, self.outbox, self.statistics, self.ticker,
+                               self.resumable.append)
         self.timer_ms = NEVER
-        self.errors_by_code = {}
+        self.pushes = []
+        self.monitors = {}
+        self.keyspace.expiring = True
+        self.keyspace.on_expired = self.key_expired
 
     def attach(self, Client client not None) -> None:
         """Take a new client in."""
         client.parser = Parser(self.limits)
         client.chunks = []
+        client.reading = True
 
     cdef uint64_t read_clock(self) except? 0:
         return wall_ms() if self.clock is None else self.clock()
-
-    cdef uint64_t read_stopwatch(self) except? 0:
-        """Nanoseconds, for durations."""
-        return monotonic_ns() if self.clock is None else <uint64_t>self.clock() * 1000000
 
     # ------------------------------------------------------------ requests
 
@@ -99,7 +114,7 @@ cdef class Executor:
         """A client sent bytes: run what can run, keep the rest."""
         self.bytes_in += len(data)
         client.parser.feed(data, len(data))
-        if client.stopped():
+        if client.stopped() or client.unfinished:
             client.parser.keep_rest()
             if client.parser.waiting_bytes() > self.limits.query_bytes:
                 LOGGER.warning("closing client %s: unread requests of more than "
@@ -123,9 +138,20 @@ cdef class Executor:
     cdef int look_around(self) except -1:
         """Read the clock, and whether anything may be changed now."""
         self.context.now_ms = self.read_clock()
+        self.keyspace.look_at(self.context.now_ms)
         problem = self.persistence.writable_error()
         self.context.write_error = None if problem is None else problem.decode()
+        if problem is None and self.pause is None:
+            if not self.keyspace.may_delete:
+                self.keyspace.may_delete = True
+                self.serving.timer_stale = True
+        else:
+            self.keyspace.may_delete = False
         return 0
+
+    def look_again(self) -> None:
+        """Read the clock anew within a command that takes its time (DEBUG SLEEP)."""
+        self.look_around()
 
     cdef int run_batch(self, Client client) except -1:
         """Run the client's requests until none is complete or it has to stop.
@@ -135,44 +161,78 @@ cdef class Executor:
         """
         self.look_around()
         client.last_active_ms = self.context.now_ms
+        self.keyspace.touching = not client.no_touch
+        self.current = client
         self.row = None
-        self.timed = None
+        self.statistics.timed = None
+        client.unfinished = False
+        self.batch_left = BATCH_LOOK
+        self.batch_end_ns = self.statistics.read() + self.fair_share()
         while True:
             try:
                 self.run_requests(client)
                 break
-            except CommandError as error:
-                self.refuse(error.message)
-            except MemoryError as error:
-                LOGGER.error("a command ran out of memory: %s", error)
-                self.out.size = self.reply_start
-                self.refuse("OOM " + (str(error) or "out of memory"))
-            except Exception:
-                self.out.size = self.reply_start
-                # A fault of ours: this one command fails, the server goes on and says where.
-                LOGGER.exception("command %s failed", self.row.name if self.row else "?")
-                self.refuse(INTERNAL)
-        self.count_time(None)
+            except Exception as error:
+                self.explain(error)
+                if client.queue is not None and not self.running:
+                    client.queue_failed = True
+                self.conclude(client)
+        self.statistics.begin(None)
         if self.keyspace.ready:
-            self.serve_ready()
+            self.serving.serve_ready()
+        if self.pushes:
+            self.flush_pushes(client)
         client.parser.keep_rest()
         if self.out.size:
             self.outbox.put(client, self.out.take())
         elif client.close_after_reply:
             self.outbox.put(client, None)
+        self.current = None
+        if not client.reading:
+            client.regulate()
         return 0
+
+    cdef uint64_t fair_share(self) noexcept:
+        """How long, in nanoseconds, one client's requests may run: less when many have to wait."""
+        cdef uint64_t waiting = len(self.resumable)
+        cdef uint64_t share = BATCH_NS // (1 + waiting // 4)
+        return share if share > <uint64_t>BATCH_MIN_NS else <uint64_t>BATCH_MIN_NS
+
+    cdef int explain(self, error) except -1:
+        """A command failed: answer why."""
+        if isinstance(error, CommandError):
+            return self.refuse(error.message)
+        self.out.size = self.reply_start
+        if isinstance(error, MemoryError):
+            LOGGER.error("a command ran out of memory: %s", error)
+            return self.refuse("OOM " + (str(error) or "out of memory"))
+        # A fault of ours: this one command fails, the server goes on and says where.
+        LOGGER.error("command %s failed", self.row.name if self.row else "?", exc_info=error)
+        return self.refuse(INTERNAL)
 
     cdef int run_requests(self, Client client) except -1:
         cdef int state
-        cdef int left = BATCH_LOOK
-        cdef uint64_t end_ns = self.read_stopwatch() + BATCH_NS
-        while not client.stopped():
-            left -= 1
-            if left == 0:
-                if self.read_stopwatch() > end_ns:
+        if client.postponed is not None and not client.stopped():
+            args = client.postponed
+            client.postponed = None
+            self.reply_start = self.out.size
+            self.running = False
+            self.execute(client, args)
+        while True:
+            # Behind the request before, whether it was answered or failed.
+            if self.keyspace.ready:
+                self.serving.serve_ready()
+            if self.out.size > OUTPUT_MAX:
+                client.full = True
+            if client.stopped():
+                return 0
+            self.batch_left -= 1
+            if self.batch_left == 0:
+                self.batch_left = BATCH_LOOK
+                if self.statistics.read() > self.batch_end_ns:
+                    client.unfinished = True
                     self.resume(client)
                     return 0
-                left = BATCH_LOOK
             self.reply_start = self.out.size
             self.running = False
             state = client.parser.next(client.authenticated)
@@ -182,13 +242,10 @@ cdef class Executor:
                 self.execute(client, OwnedArgs(client.parser.inline_words))
             elif state == NEED_MORE:
                 return 0
+            elif state == EMPTY:
+                continue
             else:
                 return self.break_off(client)
-            if self.keyspace.ready:
-                self.serve_ready()
-            if self.out.size > OUTPUT_MAX:
-                client.full = True
-        return 0
 
     cdef int break_off(self, Client client) except -1:
         """The byte stream is broken: say so and close this connection alone."""
@@ -204,31 +261,185 @@ cdef class Executor:
 
     cdef int execute(self, Client client, Args args) except -1:
         cdef Context context = self.context
-        cdef Row row = self.table.find(args, self.timed)
+        cdef Row row = self.table.find(args, self.statistics.timed)
         self.row = row
         if row is None:
             return self.stranger(client, args)
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
-            raise wrong_arity(row.name)
+            raise self.wrong_words(client, row)
         if self.password_required and not client.authenticated and not row.open_to_all:
             row.rejected += 1
             raise CommandError(NOAUTH)
         if row.writes and context.write_error is not None:
             row.rejected += 1
             raise CommandError(context.write_error)
-        if row is not self.timed:
-            self.count_time(row)
+        client.last_command = row.name
+        if self.pause is not None and self.pause.puts_off(row, args, client.queue):
+            return self.postpone(client, args)
+        if client.special and self.divert(client, row, args):
+            return 0
+        return self.run_row(client, row, args)
+
+    cdef wrong_words(self, Client client, Row row):
+        error = wrong_arity(row.name)
+        if row.name != "exec":
+            return error
+        client.leave_transaction()
+        reason = error.message.removeprefix("ERR ")
+        return CommandError(f"EXECABORT Transaction discarded because of: {reason}")
+
+    cdef int run_row(self, Client client, Row row, Args args) except -1:
+        """Run a command that may run."""
+        cdef Context context = self.context
+        if row is not self.statistics.timed:
+            self.statistics.begin(row)
         row.calls += 1
         self.running = True
-        self.commands_processed += 1
-        client.last_command = row.name
+        self.statistics.commands += 1
+        client.total_commands += 1
         context.session = client
         context.db = <Database>self.keyspace.databases[client.db_index]
-        reply = row.handler(context, args)
-        if type(reply) is Id or type(reply) is int:
-            return put_reply(self.out, reply, client.resp)
-        return self.put_slow(client, reply)
+        try:
+            reply = row.handler(context, args)
+            if type(reply) is Id or type(reply) is int:
+                put_reply(self.out, reply, client.resp)
+            else:
+                self.put_slow(client, reply)
+        finally:
+            # Behind the command, so that EXEC comes behind what it ran and SELECT in its database.
+            if self.monitors and row.shown_to_monitors:
+                self.show_monitors(client, args)
+        if client.special or self.pushes:
+            self.conclude(client)
+        if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX:
+            self.statistics.finish(row, client, args, context.now_ms)
+        return 0
+
+    # ------------------------------------------------------------ what is not just run
+
+    cdef bint divert(self, Client client, Row row, Args args) except -1:
+        """Whether a request is not run now but queued by MULTI. A RESP2 client that has subscribed
+        may ask for little else."""
+        if client.resp == 2 and not row.when_subscribed and (client.channels or client.patterns):
+            row.rejected += 1
+            raise CommandError(
+                f"ERR Can't execute '{row.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / "
+                "QUIT / RESET are allowed in this context")
+        if client.queue is None or not row.queued:
+            return False
+        if row.refused_in_multi:
+            row.rejected += 1
+            raise CommandError("ERR Command not allowed inside a transaction")
+        words = args.all()
+        client.queued_bytes += sum(map(len, words)) + QUEUED_WORD_BYTES * len(words)
+        if <int64_t>client.queued_bytes > self.limits.query_bytes:
+            LOGGER.warning("closing client %s: a transaction of more than "
+                           "client-query-buffer-limit", client.address)
+            client.end(False)
+            return True
+        client.queue.append((row, OwnedArgs(words), args.pos))
+        put_reply(self.out, QUEUED, client.resp)
+        self.conclude(client)
+        return True
+
+    cdef int run_queue(self, Client client, list requests) except -1:
+        """EXEC: run the queued requests one after the other; none of them may wait."""
+        cdef Py_ssize_t start = self.reply_start
+        cdef Row row
+        cdef Args args
+        cdef list later = None
+        cdef Py_ssize_t mark
+        if self.context.write_error is not None and any(
+                (<Row>row).will_write(args) for row, args, _ in requests):
+            raise CommandError(
+                f"EXECABORT Transaction discarded because of: {self.context.write_error}")
+        self.out.put_head(c'*', len(requests))
+        self.context.may_block = False
+        try:
+            for row, args, pos in requests:
+                args.pos = pos
+                mark = self.out.size
+                self.run_queued(client, row, args)
+                if later is not None:
+                    later.append(self.out.buf[mark:self.out.size])
+                    self.out.size = mark
+                if client.producer is not None:
+                    # The rest of a long reply; what follows it in the array can only come behind.
+                    later = [] if later is None else later
+                    later.append(client.producer)
+                    client.producer = None
+            if later is not None:
+                client.producer = SlicedChain(later)
+        finally:
+            self.context.may_block = True
+            self.reply_start = start
+            self.running = True
+        return 0
+
+    cdef int run_queued(self, Client client, Row row, Args args) except -1:
+        self.row = row
+        self.running = False
+        self.reply_start = self.out.size
+        try:
+            self.run_row(client, row, args)
+        except Exception as error:
+            self.explain(error)
+        return 0
+
+    cdef int conclude(self, Client client) except -1:
+        """A request of a client in a special state was answered: drop what it does not want to
+        hear, send behind it what was said to it meanwhile."""
+        if not self.context.may_block:
+            return 0  # within EXEC, which concludes as a whole
+        if client.reply_mode != "on":
+            self.out.size = self.reply_start
+            client.producer = None
+            if client.reply_mode == "skip":
+                client.reply_mode = "skip-next"
+            elif client.reply_mode == "skip-next":
+                client.reply_mode = "on"
+        if self.pushes:
+            self.flush_pushes(client)
+        client.special = client.is_special()
+        return 0
+
+    cdef int flush_pushes(self, Client client) except -1:
+        pushes = self.pushes
+        self.pushes = []
+        for data in pushes:
+            if client.producer is None:
+                self.out.put(data)
+            else:
+                self.outbox.push(client, data)
+        return 0
+
+    def push(self, Client client not None, message) -> None:
+        """Send a message of its own to a client, behind the reply of the command that runs."""
+        cdef Output out = Output()
+        put_reply(out, message, client.resp)
+        self.push_encoded(client, out.take_bytes())
+
+    def push_encoded(self, Client client not None, bytes data not None) -> None:
+        """`push` for a message encoded already, in the client's protocol."""
+        if client.closed:
+            return
+        if client is self.current:
+            self.pushes.append(data)
+            return
+        self.outbox.push(client, data)
+        self.schedule_tick()
+
+    cdef int show_monitors(self, Client client, Args args) except -1:
+        """Tell every client that runs MONITOR; passwords are left out."""
+        request = " ".join(map(quoted, without_secrets(args.all())))
+        now_ms = self.context.now_ms
+        line = Simple(
+            f"{now_ms // 1000}.{now_ms % 1000:03d}000 [{client.db_index} {client.address}] {request}"
+            .encode())
+        for monitor in list(self.monitors.values()):
+            self.push(monitor, line)
+        return 0
 
     cdef int stranger(self, Client client, Args args) except -1:
         """No command of ours. A web page can make a browser send requests here; the first lines of
@@ -243,126 +454,87 @@ cdef class Executor:
     cdef int put_slow(self, Client client, reply) except -1:
         """Replies other than an id or an integer: a Wait parks the client, and one too long to make
         at once leaves the rest to be sent in slices."""
+        if type(reply) is Wait and not self.context.may_block:
+            # Nothing waits in a transaction: its time is over at once.
+            read = (<Wait>reply).read
+            reply = read.timeout_reply(self.context)
+            read.ended(self.context)
         if type(reply) is Wait:
-            client.waiter = self.waiting.add(client, reply)
-            client.blocked = True
-            if (<Wait>reply).deadline_ms:
-                client.waiter.alarm = self.ticker.at(
-                    (<Wait>reply).deadline_ms, partial(self.time_out, client.waiter))
-                self.timer_stale = True
-            return 0
-        put_reply(self.out, reply, client.resp)
-        if isinstance(reply, Encodable):
-            client.producer = (<Encodable>reply).rest()
-        return 0
-
-    cdef inline int count_time(self, Row row) except -1:
-        """Time is read when the kind of command changes: equal commands in a row share it."""
-        cdef uint64_t now = self.read_stopwatch()
-        if self.timed is not None:
-            self.timed.nanoseconds += now - self.timed_since
-        self.timed = row
-        self.timed_since = now
+            return self.serving.begin(client, reply)
+        if type(reply) is Run:
+            self.run_queue(client, (<Run>reply).requests)
+        else:
+            put_reply(self.out, reply, client.resp)
+            if isinstance(reply, Encodable):
+                client.producer = (<Encodable>reply).rest()
+        client.special = client.is_special()
         return 0
 
     cdef int refuse(self, str message) except -1:
         """Reply an error and count it by its code."""
-        code = message.split(" ", 1)[0]
-        self.error_replies += 1
-        if code in self.errors_by_code or len(self.errors_by_code) < 128:
-            self.errors_by_code[code] = self.errors_by_code.get(code, 0) + 1
+        self.statistics.count_error(message)
         if self.running:
             self.row.failed += 1
         return put_error(self.out, message)
 
-    # ------------------------------------------------------------ waiting
-
-    cdef int serve_ready(self) except -1:
-        """Try the waiting reads of every key marked ready, until nothing is marked any more."""
-        while self.keyspace.ready:
-            marked = dict.fromkeys(self.keyspace.ready)
-            self.keyspace.ready = []
-            self.context.shared = {}
-            self.context.remade = set()
-            try:
-                for db_index, key in marked:
-                    self.waiting.serve(db_index, key, self.attempt)
-            finally:
-                self.context.shared = self.context.remade = None
-        return 0
-
-    def attempt(self, waiter) -> bool:
-        """Try a waiting read again; True when its client was served."""
-        cdef Context context = self.context
-        cdef Client client = waiter.client
-        cdef Session running = context.session
-        cdef Database running_db = context.db
-        context.session = client
-        context.db = <Database>self.keyspace.databases[client.db_index]
-        try:
-            reply = waiter.read.attempt(context)
-            if reply is None:
-                return False
-            self.unblock(waiter, reply)
-        except CommandError as error:
-            self.unblock(waiter, error)
-        except Exception:
-            # A fault of ours ends this one wait, not the command that woke it.
-            LOGGER.exception("a waiting read failed")
-            self.side.clear()
-            self.unblock(waiter, CommandError(INTERNAL))
-        finally:
-            context.session = running
-            context.db = running_db
-        return True
-
-    def time_out(self, waiter) -> None:
-        """A wait's time is over."""
-        cdef Client client = waiter.client
-        if waiter.over:
-            return
-        self.context.session = client
-        self.context.db = <Database>self.keyspace.databases[client.db_index]
-        self.unblock(waiter, waiter.read.timeout_reply(self.context))
-
-    cdef int unblock(self, object waiter, reply) except -1:
-        """End a wait with this reply (or CommandError)."""
-        cdef Client client = waiter.client
-        self.end_wait(waiter)
-        if isinstance(reply, CommandError):
-            self.error_replies += 1
-            put_error(self.side, reply.message)
-        else:
-            put_reply(self.side, reply, client.resp)
-            if isinstance(reply, Encodable):
-                client.producer = (<Encodable>reply).rest()
-        self.outbox.put(client, self.side.take())
-        self.resumable.append(client)
-        return 0
-
-    cdef int end_wait(self, object waiter) except -1:
-        """A wait is over: out of every queue, its alarm off."""
-        cdef Client client = waiter.client
-        self.waiting.remove(waiter)
-        if waiter.alarm is not None:
-            self.ticker.cancel(waiter.alarm)
-        client.blocked = False
-        client.waiter = None
-        waiter.read.ended(self.context)
-        return 0
-
     def detach(self, Client client not None) -> None:
         """A client is gone: forget its wait and what it would have got."""
         client.closed = True
+        client.leave_transaction()
+        self.monitors.pop(client.id, None)
+        if client.postponed is not None:
+            client.postponed = None
+            if self.pause is not None:
+                self.pause.clients.pop(client.id, None)
         if client.waiter is not None:
-            waiter = client.waiter
-            self.context.session = client
-            self.context.db = <Database>self.keyspace.databases[client.db_index]
-            self.context.now_ms = self.read_clock()
-            self.end_wait(waiter)
+            if self.current is None:
+                self.context.now_ms = self.read_clock()
+            self.serving.leave(client)
             self.schedule_tick()
         client.producer = None
         client.chunks = []
+
+    def unblock_client(self, Client client not None, bint error) -> bool:
+        """End a client's wait as if its time were over, or with an error; False when it does not
+        wait (CLIENT UNBLOCK)."""
+        self.schedule_tick()
+        return self.serving.unblock_client(client, error)
+
+    # ------------------------------------------------------------ pausing
+
+    @property
+    def paused(self) -> bool:
+        return self.pause is not None
+
+    def start_pause(self, uint64_t until_ms, bint writes_only) -> None:
+        """Put off the requests of all clients, or those that write, until a time (CLIENT PAUSE).
+        The stricter kind and the later time of two pauses hold."""
+        if self.pause is None:
+            self.pause = Pause()
+        else:
+            self.ticker.cancel(self.pause.alarm)
+        self.pause.extend(until_ms, writes_only)
+        self.pause.alarm = self.ticker.at(self.pause.until_ms, self.end_pause)
+        self.serving.timer_stale = True
+
+    def end_pause(self) -> None:
+        """Run what was put off."""
+        cdef Client client
+        if self.pause is None:
+            return
+        self.ticker.cancel(self.pause.alarm)
+        for client in self.pause.clients.values():
+            client.blocked = False
+            self.resumable.append(client)
+        self.pause = None
+        self.look_around()
+        self.schedule_tick()
+
+    cdef int postpone(self, Client client, Args args) except -1:
+        client.postponed = OwnedArgs(args.all())
+        client.blocked = True
+        self.pause.clients[client.id] = client
+        return 0
 
     # ------------------------------------------------------------ ticks
 
@@ -377,6 +549,7 @@ cdef class Executor:
         cdef Client client
         cdef Py_ssize_t resumed = 0
         cdef Py_ssize_t waiting = len(self.resumable)
+        cdef uint64_t end_ns = self.statistics.read() + RESUMED_NS if waiting else 0
         self.tick_scheduled = False
         # Only those that may run now: a client that comes back meanwhile has its turn behind the
         # other sockets.
@@ -385,18 +558,23 @@ cdef class Executor:
             resumed += 1
             if not client.stopped():
                 self.run_batch(client)
+                if self.statistics.read() > end_ns:
+                    break
         if self.resumable:
             self.schedule_tick()
         if self.keyspace.agenda:
             for moment, db_index, key, name in self.keyspace.agenda:
                 self.ticker.at(moment, partial(self.group_due, db_index, key, name))
             self.keyspace.agenda = []
-            self.timer_stale = True
+            self.serving.timer_stale = True
+        if self.keyspace.expiry_noted:
+            self.keyspace.expiry_noted = False
+            self.serving.timer_stale = True
         if self.effects.out.size:
             self.persistence.commit(self.effects.take())
         if self.outbox.dirty_clients:
             self.outbox.send()
-        if self.timer_stale:
+        if self.serving.timer_stale:
             self.set_timer()
 
     def resume(self, Client client not None) -> None:
@@ -408,8 +586,11 @@ cdef class Executor:
 
     cdef int set_timer(self) except -1:
         """Keep one timer, to the earliest moment that the ticker knows."""
-        self.timer_stale = False
+        self.serving.timer_stale = False
         next_ms = self.ticker.next_ms
+        expiry_ms = self.keyspace.next_expiry_ms() if self.keyspace.may_delete else None
+        if expiry_ms is not None and (next_ms is None or expiry_ms < next_ms):
+            next_ms = expiry_ms
         if next_ms is None or <uint64_t>next_ms >= self.timer_ms:
             return 0
         if self.timer is not None:
@@ -419,20 +600,32 @@ cdef class Executor:
         self.timer = self.loop.call_later(max(0, next_ms - now_ms) / 1000, self.on_timer)
         return 0
 
+    def on_second(self) -> None:
+        """Once a second: whether keys may expire by themselves (again) shows without a request."""
+        self.look_around()
+        if self.serving.timer_stale:
+            self.set_timer()
+
     def on_timer(self) -> None:
         """Do what is due."""
         self.timer = None
         self.timer_ms = NEVER
-        self.timer_stale = True
+        self.serving.timer_stale = True
         self.look_around()
         for action in self.ticker.due(self.context.now_ms, DUE_MAX):
             try:
                 action()
             except Exception:
                 LOGGER.exception("what was due now failed")
+        self.keyspace.expire_due(EXPIRED_MAX)
         if self.keyspace.ready:
-            self.serve_ready()
+            self.serving.serve_ready()
         self.schedule_tick()
+
+    def key_expired(self, int db_index, bytes key) -> None:
+        """A key went by its time: for the journal a deletion like any other."""
+        self.effects.record(db_index, b"DEL", key)
+        self.context.notify(b"x", b"expired", key, db_index)
 
     def group_due(self, int db_index, bytes key, bytes name) -> None:
         """A moment noted for a group has come: expire, end, or wake a reader."""
@@ -444,15 +637,41 @@ cdef class Executor:
 
     @property
     def blocked_count(self) -> int:
-        return self.waiting.count
+        put_off = 0 if self.pause is None else len(self.pause.clients)
+        return self.serving.waiting.count + put_off
 
     @property
     def blocking_keys(self) -> int:
-        return sum(1 for _ in self.waiting.keys())
+        return sum(1 for _ in self.serving.waiting.keys())
+
+    @property
+    def waiting(self):
+        return self.serving.waiting
+
+    @property
+    def commands_processed(self) -> int:
+        return self.statistics.commands
+
+    @property
+    def error_replies(self) -> int:
+        return self.statistics.error_replies
+
+    @property
+    def errors_by_code(self) -> dict:
+        return self.statistics.errors_by_code
 
     @property
     def bytes_out(self) -> int:
         return self.outbox.bytes_out
+
+    def set_slow(self, int64_t slow_us, uint64_t latency_ms) -> None:
+        """Commands that take slow_us or longer are noted in the slow log (negative: none), those
+        that take latency_ms or longer by the latency monitor (0: none)."""
+        self.statistics.set_slow(slow_us, latency_ms)
+
+    def latency_counts(self) -> dict:
+        """By command, how many calls took up to 1, 2, 4 ... microseconds."""
+        return self.table.latencies()
 
     def command_stats(self) -> dict:
         """CallStat by name, of commands that were called or refused."""
@@ -461,8 +680,8 @@ cdef class Executor:
     def reset_stats(self) -> None:
         """Forget all statistics (CONFIG RESETSTAT)."""
         self.table.reset()
-        self.errors_by_code = {}
-        self.commands_processed = 0
-        self.error_replies = 0
+        if self.running and self.row is not None:
+            self.row.calls = 1  # the one that asks for it, as in Redis
+        self.statistics.reset()
         self.bytes_in = 0
         self.outbox.bytes_out = 0

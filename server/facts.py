@@ -8,6 +8,7 @@ no common account.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import resource
@@ -73,31 +74,47 @@ def _server(server: Server) -> Section:
         "millstream_version": __version__,
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "arch_bits": 64,
+        "monotonic_clock": "POSIX clock_gettime",
         "python_version": platform.python_version(),
         "multiplexing_api": "uvloop",
         "process_id": os.getpid(),
+        "process_supervised": "no",
         "run_id": server.run_id,
         "tcp_port": server.port,
         "server_time_usec": server.now_ms() * 1000,
         "uptime_in_seconds": uptime_s,
         "uptime_in_days": uptime_s // 86400,
-        "executable": sys.argv[0],
-        "config_file": str(server.config_file or ""),
+        "lru_clock": server.now_ms() // 1000 & 0xFFFFFF,
+        "executable": os.path.abspath(sys.argv[0]),
+        "config_file": str(server.config_file.absolute() if server.config_file else ""),
+        "io_threads_active": 0,
+        **{
+            f"listener{number}": f"name=tcp,bind={address},port={server.port}"
+            for number, address in enumerate(server.config.bind)
+        },
     }
 
 
 def _clients(server: Server) -> Section:
+    clients = server.clients.values()
+    waiting = server.executor.waiting
+    watched: set[tuple[int, bytes]] = set().union(*(client.watches for client in clients))
     return {
-        "connected_clients": len(server.clients),
+        "connected_clients": len(clients),
         "cluster_connections": 0,
         "maxclients": server.config.maxclients,
+        "client_recent_max_input_buffer": max(
+            (one.query_buffer_bytes for one in clients), default=0
+        ),
+        "client_recent_max_output_buffer": max((one.output_bytes for one in clients), default=0),
         "blocked_clients": server.executor.blocked_count,
         "tracking_clients": 0,
-        "pubsub_clients": 0,
-        "watching_clients": 0,
-        "total_watched_keys": 0,
+        "pubsub_clients": sum(1 for one in clients if one.channels or one.patterns),
+        "watching_clients": sum(1 for one in clients if one.watches),
+        "clients_in_timeout_table": sum(1 for one in clients if one.blocked),
+        "total_watched_keys": len(watched),
         "total_blocking_keys": server.executor.blocking_keys,
-        "total_blocking_keys_on_nokey": 0,
+        "total_blocking_keys_on_nokey": sum(1 for _ in waiting.keys_that_must_stay()),
     }
 
 
@@ -110,9 +127,17 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _client_bytes(server: Server) -> int:
+    return sum(
+        client.query_buffer_bytes + client.output_bytes for client in server.clients.values()
+    )
+
+
 def _memory(server: Server) -> Section:
     used = rss_bytes()
     peak = max(peak_rss_bytes(), used)
+    startup = server.startup_rss_bytes
+    grown = max(0, used - startup)
     total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
     return {
         "used_memory": used,
@@ -122,23 +147,77 @@ def _memory(server: Server) -> Section:
         "used_memory_peak": peak,
         "used_memory_peak_human": human(peak),
         "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
-        "used_memory_startup": server.startup_rss_bytes,
-        "used_memory_dataset": max(0, used - server.startup_rss_bytes),
+        "used_memory_overhead": used - grown,
+        "used_memory_startup": startup,
+        "used_memory_dataset": grown,
+        "used_memory_dataset_perc": f"{100 * grown / used:.2f}%",
         "total_system_memory": total,
         "total_system_memory_human": human(total),
-        "maxmemory": 0,
-        "maxmemory_human": human(0),
-        "maxmemory_policy": "noeviction",
+        "used_memory_lua": 0,
+        "used_memory_vm_eval": 0,
+        "used_memory_lua_human": human(0),
+        "used_memory_scripts_eval": 0,
+        "number_of_cached_scripts": len(server.executor.context.scripts),
+        "number_of_functions": 0,
+        "number_of_libraries": 0,
+        "used_memory_vm_functions": 0,
+        "used_memory_vm_total": 0,
+        "used_memory_vm_total_human": human(0),
+        "used_memory_functions": 0,
+        "used_memory_scripts": 0,
+        "used_memory_scripts_human": human(0),
+        "maxmemory": server.config.maxmemory,
+        "maxmemory_human": human(server.config.maxmemory),
+        "maxmemory_policy": server.config.shown("maxmemory-policy"),
         "mem_fragmentation_ratio": "1.00",
-        "mem_clients_normal": sum(
-            client.query_buffer_bytes + client.output_bytes for client in server.clients.values()
-        ),
+        "mem_fragmentation_bytes": 0,
+        "mem_not_counted_for_evict": 0,
+        "mem_replication_backlog": 0,
+        "mem_total_replication_buffers": 0,
+        "mem_clients_slaves": 0,
+        "mem_clients_normal": _client_bytes(server),
+        "mem_cluster_links": 0,
+        "mem_allocator": "libc",
+        "active_defrag_running": 0,
+        "lazyfree_pending_objects": 0,
+        "lazyfreed_objects": 0,
+    }
+
+
+def memory_facts(server: Server) -> dict[str, object]:
+    """The figures of MEMORY STATS, under its names."""
+    used = rss_bytes()
+    peak = max(peak_rss_bytes(), used)
+    startup = server.startup_rss_bytes
+    grown = max(0, used - startup)
+    keys = sum(map(len, server.keyspace.databases))
+    return {
+        "peak.allocated": peak,
+        "total.allocated": used,
+        "startup.allocated": startup,
+        "replication.backlog": 0,
+        "clients.slaves": 0,
+        "clients.normal": _client_bytes(server),
+        "cluster.links": 0,
+        "lua.caches": 0,
+        "functions.caches": 0,
+        "overhead.total": used - grown,
+        "keys.count": keys,
+        "keys.bytes-per-key": grown // keys if keys else 0,
+        "dataset.bytes": grown,
+        "dataset.percentage": 100 * grown / used,
+        "peak.percentage": 100 * used / peak,
+        "fragmentation": 1.0,
+        "fragmentation.bytes": 0,
     }
 
 
 def _persistence(server: Server) -> Section:
     changes = server.keyspace.dirty - server.persistence.changes_at_save
-    return {**server.persistence.info(), "rdb_changes_since_last_save": changes}
+    fields = dict(server.persistence.info())
+    # Where Redis has it: behind what is being loaded and saved now.
+    first = {name: fields.pop(name) for name in ("loading", "async_loading")}
+    return {**first, "rdb_changes_since_last_save": changes, **fields}
 
 
 def _stats(server: Server) -> Section:
@@ -150,20 +229,46 @@ def _stats(server: Server) -> Section:
         "instantaneous_ops_per_sec": round(commands),
         "total_net_input_bytes": executor.bytes_in,
         "total_net_output_bytes": executor.bytes_out,
+        "total_net_repl_input_bytes": 0,
+        "total_net_repl_output_bytes": 0,
         "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
         "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
+        "instantaneous_input_repl_kbps": "0.00",
+        "instantaneous_output_repl_kbps": "0.00",
         "rejected_connections": server.connections_rejected,
         "sync_full": 0,
         "sync_partial_ok": 0,
         "sync_partial_err": 0,
-        "expired_keys": 0,
+        "expired_keys": server.keyspace.expired_count,
         "evicted_keys": 0,
         "evicted_clients": 0,
-        "pubsub_channels": 0,
-        "pubsub_patterns": 0,
+        "evicted_scripts": 0,
+        "total_eviction_exceeded_time": 0,
+        "current_eviction_exceeded_time": 0,
+        "keyspace_hits": server.keyspace.hits,
+        "keyspace_misses": server.keyspace.misses,
+        "pubsub_channels": server.pubsub.channel_count,
+        "pubsub_patterns": server.pubsub.pattern_count,
+        "pubsubshard_channels": 0,
         "latest_fork_usec": 0,
         "total_forks": 0,
+        "migrate_cached_sockets": 0,
+        "slave_expires_tracked_keys": 0,
+        "active_defrag_hits": 0,
+        "active_defrag_misses": 0,
+        "active_defrag_key_hits": 0,
+        "active_defrag_key_misses": 0,
+        "total_active_defrag_time": 0,
+        "current_active_defrag_time": 0,
+        "tracking_total_keys": 0,
+        "tracking_total_items": 0,
+        "tracking_total_prefixes": 0,
+        "unexpected_error_replies": 0,
         "total_error_replies": executor.error_replies,
+        "dump_payload_sanitizations": 0,
+        "io_threaded_reads_processed": 0,
+        "io_threaded_writes_processed": 0,
+        "client_output_buffer_limit_disconnections": server.output_limit_closings,
     }
 
 
@@ -215,13 +320,37 @@ def _errorstats(server: Server) -> Section:
     return {f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}
 
 
+def percentile_us(counts: Sequence[int], percentage: float) -> int:
+    """Microseconds within which that share of the calls was done: the end of a bucket of powers of
+    two. `counts` has at least one call."""
+    wanted = max(1, math.ceil(sum(counts) * percentage / 100))
+    seen = 0
+    for exponent, count in enumerate(counts):
+        seen += count
+        if seen >= wanted:
+            return 1 << exponent
+    raise ValueError("there are no calls")
+
+
+def _latencystats(server: Server) -> Section:
+    percentages = server.config.latency_tracking_info_percentiles
+    return {
+        f"latency_percentiles_usec_{name}": ",".join(
+            f"p{percentage:g}={percentile_us(counts, percentage):.3f}" for percentage in percentages
+        )
+        for name, counts in server.latency_counts().items()
+        if any(counts)
+    }
+
+
 def _cluster(server: Server) -> Section:
     return {"cluster_enabled": 0}
 
 
 def _keyspace(server: Server) -> Section:
     return {
-        f"db{db.index}": f"keys={len(db)},expires=0,avg_ttl=0"
+        f"db{db.index}": f"keys={len(db)},expires={db.expiring_count},"
+        f"avg_ttl={db.average_ttl_ms()},subexpiry=0"
         for db in server.keyspace.databases
         if len(db)
     }
@@ -238,18 +367,20 @@ SECTIONS: dict[str, tuple[str, Callable[[Server], Section]]] = {
     "modules": ("Modules", _modules),
     "commandstats": ("Commandstats", _commandstats),
     "errorstats": ("Errorstats", _errorstats),
+    "latencystats": ("Latencystats", _latencystats),
     "cluster": ("Cluster", _cluster),
     "keyspace": ("Keyspace", _keyspace),
 }
-BY_DEFAULT = frozenset(SECTIONS) - {"commandstats"}
+EVERYTHING = frozenset(SECTIONS)
+BY_DEFAULT = EVERYTHING - {"commandstats", "latencystats"}
+GROUPS = {"default": BY_DEFAULT, "all": EVERYTHING, "everything": EVERYTHING}
 
 
 def _chosen(names: Sequence[str]) -> frozenset[str]:
-    if {"all", "everything"} & set(names):
-        return frozenset(SECTIONS)
-    if not names or "default" in names:
-        return BY_DEFAULT | (frozenset(names) & frozenset(SECTIONS))
-    return frozenset(names) & frozenset(SECTIONS)
+    """The sections that these names mean together."""
+    if not names:
+        return BY_DEFAULT
+    return frozenset().union(*(GROUPS.get(name, {name} & EVERYTHING) for name in names))
 
 
 def info_text(server: Server, names: Sequence[str]) -> str:

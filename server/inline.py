@@ -1,8 +1,11 @@
-"""Requests typed by hand: one line, split into words as Redis' sdssplitargs does."""
+"""Requests typed by hand: one line, split into words as Redis' sdssplitargs does; and words shown
+to people in the same notation (MONITOR)."""
 
 from __future__ import annotations
 
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+_SHOWN = {letter[0]: f"\\{escape.decode()}" for escape, letter in _ESCAPES.items()}
+_SHOWN |= {ord('"'): '\\"', ord("\\"): "\\\\"}
 _SPACES = b" \n\r\t\v\f\0"
 _HEX = b"0123456789abcdefABCDEF"
 
@@ -56,3 +59,12 @@ def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int | None:
         word += letter
         at += 1
     return None
+
+
+def quoted(word: bytes) -> str:
+    """A word in double quotes, which `split_inline` reads back."""
+    shown = (
+        _SHOWN.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
+        for byte in word
+    )
+    return f'"{"".join(shown)}"'

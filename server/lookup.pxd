@@ -3,6 +3,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from millstream.commands.arguments cimport Args
 
 
+cdef enum:
+    BUCKETS = 40
+
+
 cdef class Row:
     cdef readonly object command
     cdef object handler
@@ -12,14 +16,27 @@ cdef class Row:
     cdef uint64_t back
     cdef Py_ssize_t size
     cdef Py_ssize_t arity
-    cdef bint writes
+    cdef readonly bint writes
     cdef bint open_to_all
     cdef dict subcommands
     cdef uint64_t calls
     cdef uint64_t nanoseconds
+    cdef uint64_t timed_calls
+    cdef uint64_t[BUCKETS] buckets
+    cdef bint fast
+    cdef bint hot
+    cdef bytes writes_with
+    cdef bint queued
+    cdef bint refused_in_multi
+    cdef bint when_subscribed
+    cdef bint shown_to_monitors
+    cdef bint logged_when_slow
+
+    cdef void add_time(self, uint64_t nanoseconds) noexcept
     cdef uint64_t rejected
     cdef uint64_t failed
     cdef bint top
+    cdef bint counted
 
 
 cdef class Table:

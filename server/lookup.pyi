@@ -1,3 +1,5 @@
+from millstream.commands.arguments import Args
+
 class CallStat:
     calls: int
     usec: int
@@ -6,8 +8,11 @@ class CallStat:
 
 class Row:
     name: str
+    writes: bool
+    def will_write(self, args: Args) -> bool: ...
 
 class Table:
+    def latencies(self) -> dict[str, list[int]]: ...
     def stats(self) -> dict[str, CallStat]: ...
     def reset(self) -> None: ...
     def all_rows(self) -> list[Row]: ...

@@ -15,6 +15,16 @@ from millstream.commands.registry import COMMANDS
 
 UNKNOWN_ARGS_BYTES = 128
 
+# Quick whatever they are asked for in few words: equal ones in a row share their time.
+HOT = frozenset({"tappend", "xadd", "tack", "xack", "get", "set", "incr", "ping"})
+# Commands that act on the transaction itself and those that end the conversation.
+NEVER_QUEUED = frozenset({"multi", "exec", "discard", "watch", "quit", "reset"})
+# What a RESP2 client may still ask for once it has subscribed.
+WHEN_SUBSCRIBED = frozenset({
+    "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",
+    "ping", "quit", "reset",
+})
+
 
 cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
     """Up to eight bytes as one number, letters in lower case."""
@@ -68,6 +78,37 @@ cdef class Row:
         self.open_to_all = "no_auth" in command.flags
         self.subcommands = {name: Row(sub) for name, sub in command.subcommands.items()}
         self.top = "|" not in command.name
+        # What a container answers to an unknown subcommand is no call of a command.
+        self.counted = not command.subcommands or command.arity == -1
+        self.fast = "fast" in command.flags
+        self.hot = command.name in HOT
+        self.writes_with = command.writes_with
+        self.queued = command.name not in NEVER_QUEUED
+        self.refused_in_multi = "no_multi" in command.flags
+        self.when_subscribed = command.name in WHEN_SUBSCRIBED
+        # Redis shows what skip_monitor names (scripts) by another way, before what they do.
+        self.shown_to_monitors = "admin" not in command.flags
+        self.logged_when_slow = "skip_slowlog" not in command.flags
+
+    def will_write(self, Args args not None) -> bool:
+        """Whether this request may change data: some commands do with one of their options."""
+        return self.writes or (self.writes_with is not None and any(
+            word.upper() == self.writes_with for word in args.all()))
+
+    cdef void add_time(self, uint64_t nanoseconds) noexcept:
+        """The calls since the last time took so long together. Bucket i counts calls of more than
+        2**(i-1) and at most 2**i microseconds."""
+        cdef uint64_t count = self.calls - self.timed_calls
+        cdef uint64_t most = 1000
+        cdef int bucket = 0
+        self.nanoseconds += nanoseconds
+        if count == 0:
+            return
+        self.timed_calls = self.calls
+        while most * count < nanoseconds and bucket < BUCKETS - 1:
+            most *= 2
+            bucket += 1
+        self.buckets[bucket] += count
 
 
 cdef class Table:
@@ -128,14 +169,25 @@ cdef class Table:
         return {
             row.name: CallStat(row.calls, row.nanoseconds // 1000, row.rejected, row.failed)
             for row in self.all_rows()
-            if row.calls or row.rejected
+            if (row.calls and row.counted) or row.rejected
         }
 
     def reset(self) -> None:
         """Forget all statistics."""
         cdef Row row
         for row in self.all_rows():
-            row.calls = row.nanoseconds = row.rejected = row.failed = 0
+            row.calls = row.nanoseconds = row.rejected = row.failed = row.timed_calls = 0
+            for bucket in range(BUCKETS):
+                row.buckets[bucket] = 0
+
+    def latencies(self) -> dict:
+        """By name, how many calls of each command took up to 1, 2, 4 ... microseconds."""
+        cdef Row row
+        return {
+            row.name: [row.buckets[bucket] for bucket in range(BUCKETS)]
+            for row in self.all_rows()
+            if row.timed_calls
+        }
 
 
 cdef str unknown_command(Args args):

@@ -7,6 +7,8 @@ cdef enum:
     # A client that is to take more than this of replies, or whose unread requests are more, stops.
     OUTPUT_MAX = 1048576
     UNREAD_MAX = 262144
+    # So much may wait in a transport before it says that the client does not take it.
+    UNNOTICED_MAX = 65536
 
 
 cdef class Client(Session):
@@ -20,9 +22,16 @@ cdef class Client(Session):
     cdef public bint paused
     cdef bint dirty
     cdef public bint closed
+    cdef list pushes
+    cdef object postponed
+    # Its batch ended because its time was over: it has requests to run.
+    cdef bint unfinished
+    cdef bint reading
+    cdef readonly uint64_t total_commands
 
     cpdef int transmit(self, bytes data) except -1
     cpdef int end(self, bint after_reply) except -1
+    cpdef int regulate(self) except -1
     cdef bint stopped(self) noexcept
 
 
@@ -33,7 +42,13 @@ cdef class Outbox:
     cdef list dirty_clients
     cdef object held
     cdef public uint64_t bytes_out
+    cdef public object check_output
+    cdef public uint64_t least_limit_bytes
+    cdef readonly set lagging
 
     cdef int put(self, Client client, bytes data) except -1
+    cdef int push(self, Client client, bytes data) except -1
+    cdef int transmit(self, Client client, bytes data) except -1
+    cdef int look_at_held(self, Client client) except -1
     cdef int send(self) except -1
     cdef int release(self, Client client, bytes data) except -1

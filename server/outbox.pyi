@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 from millstream.commands.context import Session
@@ -7,6 +8,7 @@ class Client(Session):
     full: bool
     paused: bool
     closed: bool
+    total_commands: int
     def transmit(self, data: bytes) -> int: ...
     def end(self, after_reply: bool) -> int: ...
     def is_stopped(self) -> bool: ...
@@ -17,6 +19,9 @@ class Client(Session):
 
 class Outbox:
     bytes_out: int
+    check_output: Callable[[Any], object] | None
+    least_limit_bytes: int
+    lagging: set[Any]
     def __init__(self, persistence: Any, loop: Any, resume: Any) -> None: ...
     def durable(self, sequence: int) -> None: ...
     def journal_failed(self) -> None: ...

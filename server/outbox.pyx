@@ -9,12 +9,14 @@ A client's requests run unless it is in one of these states; each has one way ou
 
 | state | since | until |
 |---|---|---|
-| `blocked` | its read returned a Wait | it was served or timed out (executor) |
+| `blocked` | its read returned a Wait, or CLIENT PAUSE put a request off | it was served or timed out, or the pause is over (executor) |
 | `producer` | its reply goes out in slices | the last slice was sent (`pump`) |
 | `full` | more than OUTPUT_MAX held or made, or the transport is `paused` | all left (`room`) |
 | `close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed |
 | `closed` | killed or gone | for good |
 """
+
+from libc.stdint cimport UINT64_MAX
 
 from collections import deque
 
@@ -32,6 +34,10 @@ cdef class Client(Session):
     cpdef int end(self, bint after_reply) except -1:
         """Close the connection, at once or when everything transmitted has been sent."""
         raise NotImplementedError
+
+    cpdef int regulate(self) except -1:
+        """Take more requests from the transport, or none while many wait to be run."""
+        return 0
 
     cdef bint stopped(self) noexcept:
         """Whether no further request of this client may run now."""
@@ -54,7 +60,12 @@ cdef class Client(Session):
 
 
 cdef class Outbox:
-    """Replies on their way. `resume(client)` is called when a client may run again."""
+    """Replies on their way. `resume(client)` is called when a client may run again.
+
+    `check_output(client)` may close a client for which too much waits. It is asked where that
+    grows: for what is held from `least_limit_bytes` on. `lagging` are those for whom so much waits,
+    or who do not take what they are sent; who looks at them takes them out.
+    """
 
     def __init__(self, persistence, loop, resume):
         self.persistence = persistence
@@ -62,6 +73,9 @@ cdef class Outbox:
         self.resume = resume
         self.dirty_clients = []
         self.held = deque()
+        self.check_output = None
+        self.least_limit_bytes = UINT64_MAX
+        self.lagging = set()
 
     cdef int put(self, Client client, bytes data) except -1:
         """Note bytes for a client (None: only that it is to be closed), sent with the tick."""
@@ -70,6 +84,31 @@ cdef class Outbox:
         if not client.dirty:
             client.dirty = True
             self.dirty_clients.append(client)
+        return 0
+
+    cdef int push(self, Client client, bytes data) except -1:
+        """As `put`, for a message of its own: never between the slices of a reply."""
+        if client.producer is not None:
+            if client.pushes is None:
+                client.pushes = []
+            client.pushes.append(data)
+            client.held_bytes += len(data)
+            return self.look_at_held(client)
+        return self.put(client, data)
+
+    cdef int look_at_held(self, Client client) except -1:
+        """More waits for a client: it may be too much."""
+        if client.held_bytes >= self.least_limit_bytes or client.paused:
+            self.lagging.add(client)
+            if self.check_output is not None:
+                self.check_output(client)
+        return 0
+
+    cdef int transmit(self, Client client, bytes data) except -1:
+        self.bytes_out += len(data)
+        client.transmit(data)
+        if client.paused or self.least_limit_bytes <= UNNOTICED_MAX:
+            self.lagging.add(client)
         return 0
 
     cdef int send(self) except -1:
@@ -91,6 +130,7 @@ cdef class Outbox:
                 client.held_bytes += len(data)
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
                 self.held.append((last, client, data))
+                self.look_at_held(client)
             else:
                 self.release(client, data)
         return 0
@@ -100,8 +140,7 @@ cdef class Outbox:
         if client.closed:
             return 0
         if data:
-            self.bytes_out += len(data)
-            client.transmit(data)
+            self.transmit(client, data)
             client.full = client.full or client.paused
         if client.close_after_reply:
             if not client.held_pieces and not client.dirty:
@@ -149,11 +188,15 @@ cdef class Outbox:
             return  # its first slice is still to come; that one's release begins anew
         data = client.producer.next_slice()
         if data:
-            self.bytes_out += len(data)
-            client.transmit(data)
+            self.transmit(client, data)
             self.loop.call_soon(self.pump, client)
             return
         client.producer = None
+        if client.pushes is not None:
+            for data in client.pushes:
+                client.held_bytes -= len(data)
+                self.put(client, data)
+            client.pushes = None
         if client.full:
             self.room(client)
         else:

@@ -14,9 +14,11 @@ Stopping between any two steps leaves a directory that loads. When no sound jour
 attached to (it failed, or appendonly was off) step 1 publishes nothing and the new journal counts
 only from step 4 on; until then commits promise nothing.
 
-The event loop never waits for the disk here, but in SAVE and `close`, which are meant to, and in
-the small write(2) of `appendfsync everysec` and `no`. Workers are passed in, so a test can run
-every step by hand.
+The event loop waits for the disk only where that is meant: in SAVE (also SHUTDOWN's and DEBUG
+RELOAD's), loading, and `close`; in CONFIG SET appendfsync, until what is queued is written, and
+CONFIG SET appendonly no, until it is synced; when the directory's lock is taken anew after all
+files were gone; and in the small write(2) of `appendfsync everysec` and `no`. Workers are passed
+in, so a test can run every step by hand.
 """
 
 import errno
@@ -29,16 +31,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millstream.errors import CommandError, DataError
 from millstream.server.config import SAVE_POINTS_DEFAULT
+from millstream.server.loading import Loader, LoadReport, Progress, Restorable
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import (
     RESERVE_LEAST,
     Journal,
-    JournalReader,
     TornEnd,
     create_journal,
     cut_torn_end,
@@ -53,7 +56,7 @@ from millstream.storage.manifest import (
     store_manifest,
     sweep,
 )
-from millstream.storage.snapshot import BlockType, SnapshotReader, SnapshotWriter
+from millstream.storage.snapshot import BlockType, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
@@ -63,8 +66,6 @@ _QUEUE_FULL_WAIT_S = 0.002
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
 _AUTO_RETRY_MS = 5_000
-_PROGRESS_BYTES = 1 << 20
-_FRAMES_PER_SLICE = 256
 _BGSAVE_ERROR = (
     b"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to "
     b"disk. Commands that may modify the data set are disabled, because this instance is "
@@ -104,13 +105,9 @@ class CaptureLike(Protocol):
     def close(self) -> None: ...
 
 
-class KeyspaceLike(Protocol):
+class KeyspaceLike(Restorable, Protocol):
     def begin_capture(self) -> CaptureLike: ...
-    def restore(
-        self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Any], /
-    ) -> None: ...
     def global_meta(self) -> dict[str, Any]: ...
-    def restore_global(self, meta: dict[str, Any], /) -> None: ...
 
 
 class TaskWorker(Protocol):
@@ -169,23 +166,6 @@ class ThreadWorker:
 
 
 @dataclass
-class LoadReport:
-    """What `load` found. `notes` are sentences for the log and the terminal."""
-
-    keys: int = 0
-    entries: int = 0
-    frames: int = 0
-    effects: int = 0
-    bytes: int = 0
-    torn_bytes: int = 0
-    seconds: float = 0.0
-    base: str | None = None
-    journals: tuple[str, ...] = ()
-    removed: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass
 class _Job:
     """One snapshot on its way from prepare to publish."""
 
@@ -216,7 +196,8 @@ class _Cancelled(Exception):
 class Persistence:
     """See the module's text. All methods are called on the loop's thread.
 
-    Hooks, set by the executor: `on_durable(seq)`, `on_failed(sentence)` (called while `durable_seq`
+    Hooks, set by the executor: `on_durable(seq)`, `on_synced()` (the journal was forced to disk; it
+    comes behind `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
     still tells what may be answered; then it rises to `last_seq`), `flush_tick()` (commit the
     effects of this tick so far: called before a capture) and `count_changes()`.
     """
@@ -244,6 +225,7 @@ class Persistence:
         self._journal_worker = new_worker("millstream-journal")
         self._snapshot_worker = new_worker("millstream-snapshot")
         self.on_durable: Callable[[int], None] = lambda seq: None
+        self.on_synced: Callable[[], None] = lambda: None
         self.on_failed: Callable[[str], None] = lambda sentence: None
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: self._changes_seen
@@ -266,8 +248,13 @@ class Persistence:
         self._closing = False
         self._retry_s = _RETRY_FIRST_S
         self._retry_set = False
+        self._looking = False
         self._changes_seen = 0
+        self._loader = self._new_loader()
         self._init_statistics()
+
+    def _new_loader(self) -> Loader:
+        return Loader(self._disk, self._keyspace, self._apply, self._block_type)
 
     def _init_statistics(self) -> None:
         self.last_save_s = self._clock() // 1000
@@ -276,18 +263,41 @@ class Persistence:
         self._save_ok = self._rewrite_ok = True
         self._save_s = self._rewrite_s = -1
         self._auto_after_ms = 0
-        self._load_start_ms = self._load_total = self._load_done = 0
+        self._load_start_ms = 0
         self._loaded_keys = 0
 
     # ------------------------------------------------------------------------------------ commit
 
-    def commit(self, payload: bytes) -> int:
-        """Record one tick's effects; their sequence number. `durable_seq` says when to answer."""
+    def commit(self, payload: bytes | None) -> int:
+        """Record one tick's effects; their sequence number. `durable_seq` says when to answer.
+
+        None: they could not be put into words. The journal then fails, as when it cannot be
+        written: no frame may come behind one that is missing.
+        """
         seq = self.last_seq = self.last_seq + 1
         journal = self._journal
-        if journal is None or journal.append(seq, payload) or not self._attached:
+        if payload is None and journal is not None:
+            journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        elif (
+            payload is None or journal is None or journal.append(seq, payload) or not self._attached
+        ):
             self.durable_seq = seq
         return seq
+
+    @property
+    def synced_seq(self) -> int:
+        """The last sequence number that is on the disk, or, with `always`, will be before anything
+        is answered: that of the tick under way, too. -1 while no journal counts."""
+        journal = self._journal
+        if journal is None or not self._attached or journal.error is not None:
+            return -1
+        return self.last_seq + 1 if journal.mode == "always" else journal.synced_seq
+
+    def sync_soon(self) -> None:
+        """Force the journal to disk without waiting for the next time it is due; `on_synced` tells
+        when it is done."""
+        if self._journal is not None:
+            self._journal.sync_soon()
 
     def writable_error(self) -> bytes | None:
         """The MISCONF error while write commands must be refused, else None."""
@@ -320,6 +330,7 @@ class Persistence:
         if journal is self._journal and self._attached and seq > self.durable_seq:
             self.durable_seq = seq
             self.on_durable(seq)
+        self.on_synced()
 
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
         if journal is not self._journal:
@@ -392,10 +403,9 @@ class Persistence:
         self._refuse_if_running()
         job = self._job = self._new_job("save", lambda: None)
         self._step(job, self._prepare)
-        if job.error is None:
-            self._begin_capture(job)
-            self._step(job, self._open_base)
-            self._capture_all(job)
+        self._step(job, self._begin_capture)
+        self._step(job, self._open_base)
+        self._capture_all(job)
         self._step(job, self._publish)
         self._after_publish(job)
         if job.error is not None:
@@ -479,8 +489,8 @@ class Persistence:
         self._manifest = manifest
 
     def _after_prepare(self, job: _Job) -> None:
-        if job.error is None and not job.cancelled:
-            self._begin_capture(job)
+        if not job.cancelled:
+            self._step(job, self._begin_capture)
         if job.error is not None or job.cancelled:
             self._in_worker(job, self._publish, self._after_publish)
             return
@@ -530,8 +540,7 @@ class Persistence:
         if job.slices_sent - job.slices_written >= _QUEUED_SLICES_MAX:
             self._scheduler.call_later(_QUEUE_FULL_WAIT_S, self._capture_slice, job)
             return
-        assert job.capture is not None
-        captured = job.capture.step(_SLICE_KEYS)
+        captured = self._next_slice(job)
         if captured is None:
             self._end_capture(job)
             self._in_worker(job, self._publish, self._after_publish)
@@ -543,11 +552,22 @@ class Persistence:
 
     def _capture_all(self, job: _Job) -> None:
         while job.error is None and job.capture is not None:
-            captured = job.capture.step(_SLICE_KEYS)
+            captured = self._next_slice(job)
             if captured is None:
                 break
             self._step(job, self._slice_writer(captured))
         self._end_capture(job)
+
+    @staticmethod
+    def _next_slice(job: _Job) -> list[Any] | None:
+        """The next keys; None at the end, and when they cannot be captured: the job has failed."""
+        assert job.capture is not None
+        try:
+            return job.capture.step(_SLICE_KEYS)
+        except Exception as error:
+            log.exception("the keys could not be captured")
+            job.error = error
+            return None
 
     def _end_capture(self, job: _Job) -> None:
         if job.capture is not None:
@@ -688,7 +708,6 @@ class Persistence:
         if self._journal is not None:
             self._journal.tick_second()
         self._look_for_files()
-        self._set_misconf()
         if self._job is not None or self._clock() < self._auto_after_ms:
             return
         if self._attached and self._has_grown():
@@ -698,10 +717,24 @@ class Persistence:
 
     def _look_for_files(self) -> None:
         """Notice that the files were taken away: what goes to them now, no start would find."""
-        names = [NAME] if self._job is not None else [NAME, *self._manifest.files]
-        lost = None
-        if self._attached:
-            lost = next((name for name in names if not self._disk.holds(name)), None)
+        if not self._attached:
+            self._on_files(self._manifest, None)
+        elif not self._looking:
+            self._looking = True
+            self._journal_worker.submit(self._look_in_worker)
+
+    def _look_in_worker(self) -> None:
+        manifest, job = self._manifest, self._job
+        names = [NAME] if job is not None else [NAME, *manifest.files]
+        lost = next((name for name in names if not self._disk.holds(name)), None)
+        self._post(self._on_files, manifest, lost)
+
+    def _on_files(self, manifest: Manifest, lost: str | None) -> None:
+        self._looking = False
+        if lost is not None and lost != NAME and manifest is not self._manifest:
+            return  # it was replaced meanwhile
+        if not self._attached:
+            lost = None
         if lost is not None and self._lost_error is None:
             log.error(
                 "%s in the data directory %s is gone, or the directory is another one than at the"
@@ -713,6 +746,7 @@ class Persistence:
         elif lost is None and self._lost_error is not None:
             log.warning("the data directory is there again, writes are taken")
         self._lost_error = None if lost is None else _misconf(_gone())
+        self._set_misconf()
 
     def _has_grown(self) -> bool:
         percentage = self._config.auto_aof_rewrite_percentage
@@ -749,8 +783,10 @@ class Persistence:
 
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""
-        if wanted == self._appendonly:
+        if wanted == self._appendonly or self._closing:
             return
+        if not wanted:
+            self.flush_tick()  # the journal answers for all that was done while it was on
         self._appendonly = wanted
         self._cancel_job()
         if not wanted:
@@ -800,25 +836,18 @@ class Persistence:
 
     # ------------------------------------------------------------------------------------- loading
 
-    def load(self, progress: Callable[[int, int], None] | None = None) -> LoadReport:
+    def load(self, progress: Progress | None = None) -> LoadReport:
         """Read the directory into the keyspace and begin to write. DataError: it cannot be trusted.
 
         `progress(bytes_done, bytes_total)` is called about once a MiB.
         """
         report = LoadReport()
-        collecting = gc.isenabled()
-        gc.disable()  # nothing is garbage yet: it would walk the same new objects again and again
-        try:
+        with _without_collections():
             for _ in self.load_slices(report, progress):
                 pass
-        finally:
-            if collecting:
-                gc.enable()
         return report
 
-    def load_slices(
-        self, report: LoadReport, progress: Callable[[int, int], None] | None = None
-    ) -> Iterator[None]:
+    def load_slices(self, report: LoadReport, progress: Progress | None = None) -> Iterator[None]:
         """`load` as an iterator: a server may answer other clients between two steps."""
         self.loading = True
         started_ms = self._load_start_ms = self._clock()
@@ -826,48 +855,48 @@ class Persistence:
         try:
             yield from self._load(report, progress)
         except OSError as error:
-            name = error.filename or "the data directory"
-            raise DataError(f"{name} cannot be read or written: {_words(error)}") from error
+            raise _unreadable(error) from error
         report.seconds = (self._clock() - started_ms) / 1000
-        report.bytes = self._load_done
+        report.bytes = self._loader.done_bytes
         self._loaded_keys = report.keys
         self.loading = False
         for note in report.notes:
             log.warning("%s", note)
 
-    def _load(
-        self, report: LoadReport, progress: Callable[[int, int], None] | None
-    ) -> Iterator[None]:
+    def _load(self, report: LoadReport, progress: Progress | None) -> Iterator[None]:
         self._open_manifest(report)
-        files = [self._disk.read(name) for name in self._manifest.files]
-        self._load_total = sum(file.size for file in files)
-        journals = files
-        try:
-            first_seq = 1
-            if self._manifest.base is not None:
-                base, journals = files[0], files[1:]
-                reader = SnapshotReader(base)
-                first_seq = reader.summary.seq + 1
-                self.last_save_s = reader.summary.created_ms // 1000
-                for _ in self._load_base(reader, report):
-                    self._tell(progress)
-                    yield
-                self._base_bytes = self._load_done = base.size
-            frames = JournalReader(journals, first_seq)
-            for _ in self._load_journals(frames, report):
-                self._tell(progress)
-                yield
-        finally:
-            for file in files:
-                file.close()
-        self._load_done = self._load_total
-        self._tell(progress)
-        self.last_seq = self.durable_seq = frames.next_seq - 1
-        self._after_frames(frames.torn, report)
+        loader = self._loader = self._new_loader()
+        yield from loader.read(self._manifest, report, progress)
+        if self._manifest.base is not None:
+            self.last_save_s = loader.created_ms // 1000
+            self._base_bytes = loader.base_bytes
+        self.last_seq = self.durable_seq = loader.next_seq - 1
+        self._after_frames(loader.torn, report)
 
-    def _tell(self, progress: Callable[[int, int], None] | None) -> None:
-        if progress is not None:
-            progress(self._load_done, self._load_total)
+    def read_again(self, empty: Callable[[], None]) -> LoadReport:
+        """Load what the disk has into the running keyspace, which `empty()` clears before.
+
+        Whatever was done so far is in the journal first. CommandError, and nothing is touched, when
+        the disk has not all of it; DataError when the files cannot be read: the keyspace is then
+        not to be used any more.
+        """
+        self.flush_tick()
+        self._journal_worker.drain()
+        journal = self._journal
+        if self._appendonly and (not self._attached or journal is None or journal.error):
+            raise CommandError("ERR the journal does not hold all data now; see INFO persistence")
+        report = LoadReport()
+        loader = self._new_loader()
+        with _without_collections():
+            empty()
+            try:
+                for _ in loader.read(self._manifest, report):
+                    pass
+            except OSError as error:
+                raise _unreadable(error) from error
+        if loader.torn is not None or (self._attached and loader.next_seq - 1 != self.last_seq):
+            raise DataError(f"the journal ends at frame {loader.next_seq - 1} of {self.last_seq}")
+        return report
 
     def _open_manifest(self, report: LoadReport) -> None:
         manifest = load_manifest(self._disk)
@@ -880,51 +909,6 @@ class Persistence:
         report.removed = sweep(self._disk, manifest)
         if report.removed:
             report.notes.append(f"removed unfinished files: {', '.join(report.removed)}")
-
-    def _load_base(self, reader: SnapshotReader, report: LoadReport) -> Iterator[None]:
-        summary = reader.summary
-        self._keyspace.restore_global(summary.global_meta)
-        report.entries = summary.entries
-        told = 0
-        for section in range(len(summary.sections)):
-            for record in reader.records(section):
-                blocks = list(reader.blocks(record, self._block_type))
-                try:
-                    self._keyspace.restore(
-                        record.db, record.key, record.kind, reader.meta(record), blocks
-                    )
-                except (ValueError, KeyError, TypeError) as error:
-                    raise DataError(
-                        f"{reader.name}: the key {record.key!r} cannot be restored ({error})"
-                        " though its checksum fits: another version may have written it; nothing"
-                        " was changed"
-                    ) from error
-                report.keys += 1
-                if record.pieces:
-                    self._load_done = summary.chunks[record.pieces[-1].chunk].offset
-                if self._load_done - told >= _PROGRESS_BYTES or report.keys % 1024 == 0:
-                    told = self._load_done
-                    yield
-
-    def _load_journals(self, frames: JournalReader, report: LoadReport) -> Iterator[None]:
-        keyspace, apply = self._keyspace, self._apply
-        before = self._load_done
-        current: File | None = None
-        for file, offset, payload in frames.frames():
-            if file is not current:
-                before += current.size if current is not None else 0
-                current = file
-            try:
-                report.effects += apply(keyspace, payload)
-            except Exception as error:
-                raise DataError(
-                    f"{file.name} has a frame at offset {offset} that cannot be applied ({error});"
-                    " nothing was changed; restore this file from a copy"
-                ) from error
-            report.frames += 1
-            if report.frames % _FRAMES_PER_SLICE == 0:
-                self._load_done = before + offset
-                yield
 
     def _after_frames(self, torn: TornEnd | None, report: LoadReport) -> None:
         names = self._manifest.journals
@@ -1019,7 +1003,7 @@ class Persistence:
         return fields
 
     def _loading_info(self, now_ms: int) -> dict[str, object]:
-        done, total = self._load_done, self._load_total
+        done, total = self._loader.done_bytes, self._loader.total_bytes
         elapsed_s = (now_ms - self._load_start_ms) / 1000
         eta_s = int(elapsed_s * (total - done) / done) if done else 1
         return {
@@ -1029,6 +1013,24 @@ class Persistence:
             "loading_loaded_perc": f"{100 * done / total if total else 100:.2f}",
             "loading_eta_seconds": eta_s,
         }
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Nothing is garbage while data is loaded: a collector would walk the same new objects again
+    and again."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _unreadable(error: OSError) -> DataError:
+    name = error.filename or "the data directory"
+    return DataError(f"{name} cannot be read or written: {_words(error)}")
 
 
 def _status(ok: bool) -> str:

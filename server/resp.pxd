@@ -7,6 +7,7 @@ cdef enum:
     NEED_MORE = 0
     COMPLETE = 1
     INLINE = 2
+    EMPTY = 3
     BROKEN = -1
 
 

@@ -16,11 +16,15 @@ from millstream.commands.replies cimport Encodable
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport Id
 
-from millstream.commands.replies import NoReply, NullArray, Pairs, Push, Simple, Verbatim
+from millstream.commands.replies import (
+    NoReply, NullArray, Pairs, Push, Several, Simple, Verbatim,
+)
 from millstream.server.inline import split_inline
 
 cdef enum:
     LINE_MAX = 65536
+    # Requests without words skipped at once.
+    EMPTY_MAX = 64
     WORDS_MAX = 1048576
     UNKNOWN_WORDS_MAX = 10
     UNKNOWN_BULK_MAX = 16384
@@ -139,14 +143,19 @@ cdef class Parser:
         return BROKEN
 
     cdef int next(self, bint trusted) except -2:
-        """Parse one request: COMPLETE (in args), INLINE (in inline_words), NEED_MORE or BROKEN
-        (`error` says why). An untrusted client, one that must log in first, gets less room."""
+        """Parse one request: COMPLETE (in args), INLINE (in inline_words), NEED_MORE, BROKEN
+        (`error` says why), or EMPTY after many requests without words. An untrusted client, one
+        that must log in first, gets less room."""
         cdef int state
+        cdef int empty = 0
         if self.words_wanted < 0:
             while True:
                 self.command_start = self.at
                 if self.at >= self.data_end:
                     return NEED_MORE
+                empty += 1
+                if empty > EMPTY_MAX:
+                    return EMPTY
                 if self.at[0] != c'*':
                     state = self.read_inline()
                     if state != COMPLETE:
@@ -361,6 +370,10 @@ cdef int put_other(Output out, reply, kind, int resp) except -1:
         for item in reply:
             put_reply(out, item, resp)
         return 0
+    if kind is Several:
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
     if kind is Verbatim:
         if resp == 3:
             text = b"txt:" + bytes(reply)
@@ -408,7 +421,7 @@ def parse_pieces(pieces, bint trusted=True, Limits limits=None) -> list:
                 found.append(parser.args.all())
             elif state == INLINE:
                 found.append(list(parser.inline_words))
-            else:
+            elif state != EMPTY:
                 break
         if state == BROKEN:
             found.append(parser.error)

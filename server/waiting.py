@@ -42,16 +42,16 @@ class GroupQueue:
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.kinds: Counter[type[BlockedRead]] = Counter()
+        self.kinds: Counter[object] = Counter()
 
     def add(self, waiter: Waiter) -> None:
         self.waiters[waiter] = None
-        self.kinds[type(waiter.read)] += 1
+        self.kinds[waiter.read.kind] += 1
 
     def remove(self, waiter: Waiter) -> None:
         if waiter in self.waiters:
             del self.waiters[waiter]
-            kind = type(waiter.read)
+            kind = waiter.read.kind
             self.kinds[kind] -= 1
             if not self.kinds[kind]:
                 del self.kinds[kind]
@@ -59,11 +59,11 @@ class GroupQueue:
     def serve(self, attempt: Attempt) -> None:
         """Try one after the other. What one read of a kind does not find, the others of that kind
         do not find either; a served one has left the queue."""
-        empty_handed: set[type[BlockedRead]] = set()
+        empty_handed: set[object] = set()
         while any(kind not in empty_handed for kind in self.kinds):
-            waiter = next(w for w in self.waiters if type(w.read) not in empty_handed)
+            waiter = next(w for w in self.waiters if w.read.kind not in empty_handed)
             if not attempt(waiter):
-                empty_handed.add(type(waiter.read))
+                empty_handed.add(waiter.read.kind)
 
 
 class KeyQueue:
@@ -153,3 +153,14 @@ class Waiting:
         for database in self._databases:
             for key in database.waiting:
                 yield database.index, key
+
+    def keys_that_must_stay(self) -> Iterator[tuple[int, bytes]]:
+        """Those on which a read waits that ends with an error when the key goes (XREADGROUP)."""
+        for database in self._databases:
+            for key, queue in database.waiting.items():
+                if any(
+                    getattr(kind[0] if isinstance(kind, tuple) else kind, "ends_without_key", False)
+                    for group in queue.groups.values()
+                    for kind in group.kinds
+                ):
+                    yield database.index, key

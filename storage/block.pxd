@@ -58,6 +58,8 @@ cdef class Block:
     cdef void view(self, View* out) noexcept
     cdef Py_ssize_t data_size(self) noexcept
     cdef Block without(self, uint64_t ms, uint64_t seq)
+    cdef Block without_all(self, list ids)
+    cdef Block copy(self)
 
 
 cdef class OpenBlock:

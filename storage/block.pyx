@@ -516,7 +516,6 @@ cdef class Block:
         cdef Cursor cursor
         cdef const uint8_t* at
         cdef Block copy
-        cdef Py_ssize_t size = self.data_size()
         self.view(&view)
         cursor_seek(&cursor, &view, ms, seq)
         at = cursor.at
@@ -524,20 +523,45 @@ cdef class Block:
             return None
         if cursor.entry.ms != ms or cursor.entry.seq != seq:
             return None
-        copy = Block.__new__(Block)
-        copy.data = <char*>malloc(size + SLACK)
-        if copy.data == NULL:
-            raise MemoryError(f"no memory for a block of {size} bytes")
-        memcpy(copy.data, self.data, size + SLACK)
+        copy = self.copy()
         copy.data[<const char*>at - self.data] |= <char>DELETED
-        copy.count = self.count
-        copy.live = self.live - 1
-        copy.entries_size = self.entries_size
-        copy.set_count = self.set_count
-        copy.node_count = self.node_count
-        copy.first_ms, copy.first_seq = self.first_ms, self.first_seq
-        copy.last_ms, copy.last_seq = self.last_ms, self.last_seq
+        copy.live -= 1
         return copy
+
+    cdef Block without_all(self, list ids):
+        """A copy in which the undeleted entries with these ids (ms, seq), in order, are deleted."""
+        cdef View view
+        cdef Cursor cursor
+        cdef const uint8_t* at
+        cdef Py_ssize_t done = 0
+        cdef Block copy = self.copy()
+        self.view(&view)
+        cursor_start(&cursor, &view)
+        while done < len(ids):
+            at = cursor.at
+            if not cursor_next(&cursor, &view):
+                break
+            if not cursor.entry.deleted and (cursor.entry.ms, cursor.entry.seq) == ids[done]:
+                copy.data[<const char*>at - self.data] |= <char>DELETED
+                done += 1
+        copy.live -= <uint32_t>done
+        return copy
+
+    cdef Block copy(self):
+        cdef Block made = Block.__new__(Block)
+        cdef Py_ssize_t size = self.data_size()
+        made.data = <char*>malloc(size + SLACK)
+        if made.data == NULL:
+            raise MemoryError(f"no memory for a block of {size} bytes")
+        memcpy(made.data, self.data, size + SLACK)
+        made.count = self.count
+        made.live = self.live
+        made.entries_size = self.entries_size
+        made.set_count = self.set_count
+        made.node_count = self.node_count
+        made.first_ms, made.first_seq = self.first_ms, self.first_seq
+        made.last_ms, made.last_seq = self.last_ms, self.last_seq
+        return made
 
     @property
     def first_id(self) -> tuple[int, int]:
@@ -975,6 +999,43 @@ cdef class OpenBlock:
         block.first_ms, block.first_seq = self.first_ms, self.first_seq
         block.last_ms, block.last_seq = self.last_ms, self.last_seq
         return block
+
+    @staticmethod
+    def reopen(Block block not None) -> OpenBlock | None:
+        """An open block that goes on where this one, which stays as it is, was frozen; None when it
+        was not written here."""
+        cdef OpenBlock made = OpenBlock.__new__(OpenBlock)
+        cdef View view
+        cdef Cursor cursor
+        cdef uint32_t checkpoints = checkpoint_count(block.count)
+        cdef uint32_t nodes = block.node_count - 1
+        block.view(&view)
+        if view.set_count and view.sets[0] != 1:
+            return None  # appending looks for the first set there
+        made.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
+        memcpy(made.data, view.entries, view.size + SLACK)
+        made.capacity = view.size + SLACK
+        if checkpoints:
+            made.checkpoints = <uint32_t*>grown(NULL, checkpoints, 4)
+            memcpy(made.checkpoints, view.checkpoints, 4 * checkpoints)
+            made.checkpoint_capacity = checkpoints
+        if view.set_count:
+            made.sets = <uint32_t*>grown(NULL, view.set_count, 4)
+            memcpy(made.sets, view.sets, 4 * view.set_count)
+        if nodes:
+            made.nodes = <uint32_t*>grown(NULL, nodes, 4)
+            memcpy(made.nodes, view.nodes, 4 * nodes)
+            made.node_start = view.nodes[nodes - 1]
+        cursor_to_index(&cursor, &view, made.node_start)
+        made.node_start_size = <uint32_t>(cursor.at - view.entries)
+        made.set_count = made.set_capacity = block.set_count
+        made.node_count = block.node_count
+        made.node_capacity = <uint16_t>nodes
+        made.size = view.size
+        made.count, made.live = block.count, block.live
+        made.first_ms, made.first_seq = block.first_ms, block.first_seq
+        made.last_ms, made.last_seq = block.last_ms, block.last_seq
+        return made
 
     def __len__(self) -> int:
         return self.live

@@ -42,8 +42,8 @@ cdef struct Chunk:
     uint32_t used
     uint32_t capacity
     uint32_t holders
-    uint32_t[3] heap_at
-    uint64_t[3] bounds
+    uint32_t[4] heap_at
+    uint64_t[4] bounds
     Pending[1] items
 
 
@@ -76,6 +76,8 @@ cdef class Consumer:
     cdef readonly uint32_t index
     cdef public int64_t seen_ms
     cdef public int64_t active_ms
+    # When it was last written to the journal that it was seen without getting anything.
+    cdef public uint64_t noted_ms
     cdef readonly uint64_t pending
 
 
@@ -94,6 +96,8 @@ cdef class Group:
     cdef public uint64_t scheduled_ms
     cdef public uint32_t blocked_clients
     cdef public uint32_t retry_waiters
+    cdef readonly uint64_t claim_idle_ms
+    cdef dict claim_waits
     cdef readonly uint64_t pending_count
     cdef readonly uint64_t unowned_count
     cdef readonly dict consumers
@@ -101,13 +105,14 @@ cdef class Group:
     cdef list free_consumers
     cdef dict policy_numbers
     cdef list free_policies
+    cdef dict large_counts
     cdef Policy* policies
     cdef uint32_t policy_count
     cdef uint32_t policy_capacity
     cdef Chunk** chunks
     cdef uint32_t chunk_count
     cdef uint32_t chunk_capacity
-    cdef Heap[3] heaps
+    cdef Heap[4] heaps
     # Records and heap places looked at to find out what is due: what the tests hold small.
     cdef readonly uint64_t steps
 
@@ -117,12 +122,24 @@ cdef class Group:
     cdef Pending* find(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept
     cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept
     cdef Pending* after(self, PendingAt* at) noexcept
+    cdef Pending* advance(self, PendingAt* at, uint64_t ms, uint64_t seq) noexcept
+    cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
                      uint32_t policy) except -1
     cdef int put(self, Pending* record) except -1
     cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
                        bint change_policy) except -1
+    cdef int64_t deliveries(self, const Pending* record) except -1
+    cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1
+    cdef inline int forget_count(self, const Pending* record) except -1
+    cdef int hand_over(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+                       int64_t deliveries) except -1
+    cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
+    cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1
+    cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept
+    cdef uint64_t claim_bound(self) noexcept
+    cdef inline uint64_t moment_of(self, const Pending* record, int kind) noexcept
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept
     cdef uint64_t expires_ms(self, const Pending* record) noexcept
     cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept
@@ -132,7 +149,11 @@ cdef class Group:
     cdef uint64_t wake_bound(self) noexcept
     cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
+    cdef list take_idle(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
+    cdef list take(self, int kind, uint64_t until_ms, uint64_t limit)
+    cdef tuple row(self, const Pending* record)
     cdef dict facts(self, pending)
+    cdef int load_large_counts(self, rows) except -1
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
     cdef int merge_small(self, uint32_t place) except -1

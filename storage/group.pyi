@@ -2,6 +2,8 @@ from typing import Any
 
 PENDING_SIZE: int
 
+Row = tuple[int, int, bytes, int, int, int, int | None, int | None]
+
 class SharedPending:
     records: int
     def __bytes__(self) -> bytes: ...
@@ -25,6 +27,7 @@ class Group:
     scheduled_ms: int
     blocked_clients: int
     retry_waiters: int
+    claim_idle_ms: int
     pending_count: int
     unowned_count: int
     steps: int
@@ -45,7 +48,8 @@ class Group:
         end: tuple[int, int] | None = None,
         limit: int | None = None,
         consumer: bytes | None = None,
-    ) -> list[tuple[int, int, bytes, int, int, int, int | None, int | None]]: ...
+    ) -> list[Row]: ...
+    def owned(self, limit: int | None = None) -> dict[bytes, list[Row]]: ...
     def acknowledge_id(self, ms: int, seq: int) -> bool: ...
     def deliver_id(
         self,
@@ -58,6 +62,10 @@ class Group:
     def redeliver_id(
         self, ms: int, seq: int, now_ms: int, retry: tuple[int, int] | None = None
     ) -> bool: ...
+    def hand_over_id(
+        self, ms: int, seq: int, consumer: bytes, delivery_ms: int, deliveries: int
+    ) -> bool: ...
+    def idle(self, now_ms: int, min_idle_ms: int, limit: int) -> list[tuple[int, int]]: ...
     def due(self, now_ms: int, limit: int, with_zero: bool = True) -> list[tuple[int, int]]: ...
     def next_event_ms(self) -> int | None: ...
     def is_over(self, now_ms: int) -> bool: ...

@@ -203,6 +203,11 @@ class Journal:
         if self._space_error:
             self._want_space()
 
+    def sync_soon(self) -> None:
+        """Sync what is written, unless that comes by itself (`always`) or nothing is to be done."""
+        if self.error is None and self.mode != "always" and self.synced_seq < self._seq:
+            self._sync_soon()
+
     def request_space(self) -> None:
         """Reserve the first step now, so that a full disk is known before the first write."""
         self._want_space()
@@ -217,6 +222,10 @@ class Journal:
         self._file.close()
         if self.error is not None:
             raise self.error
+
+    def fail(self, error: OSError) -> None:
+        """As if writing had failed: the owner has no frame to append where one is due."""
+        self._fail(error)
 
     def abandon(self) -> None:
         """Close the file of a failed journal, unsynced: its end is what a crash would leave."""
@@ -307,8 +316,8 @@ class Journal:
             self._owner.journal_synced(self, seq)
 
     def _sync(self, file: File, seq: int) -> None:
-        if self.error is not None:
-            return
+        if self.error is not None or seq <= self.synced_seq:
+            return  # many may ask for the same sync
         try:
             self._sync_file(file, seq)
         except OSError as error:

@@ -5,15 +5,28 @@ from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
 
 
+cdef class Watch:
+    cdef uint64_t changes
+    cdef uint64_t holders
+
+
 cdef class Database:
     cdef readonly int index
     cdef Keyspace keyspace
     cdef dict table
     cdef dict slots
+    cdef dict expiries
+    cdef object due
+    cdef dict used_s
+    cdef dict growing
+    cdef readonly dict watched
     cdef public dict waiting
     cdef bytes cached_key
     cdef Stream cached_stream
 
+    cdef peek(self, bytes key)
+    cdef settle(self, bytes key)
+    cdef int settle_all(self) except -1
     cdef bytes key_of(self, Slice* key)
     cdef Stream stream_at(self, Slice* key)
     cdef Stream writable_at(self, Slice* key)
@@ -25,6 +38,15 @@ cdef class Database:
     cpdef int before_change(self, bytes key) except -1
     cdef int put(self, bytes key, value) except -1
     cdef int forget_cached(self) noexcept
+    cdef int begin_table(self) except -1
+    cdef inline Stream find_at(self, Slice* key)
+    cdef int note_use(self, bytes key, value) except -1
+    cdef int schedule_groups(self, bytes key, Stream stream) except -1
+    cdef int remove(self, bytes key) except -1
+    cdef bint has_expired(self, bytes key) except -1
+    cdef int drop_expired(self, bytes key) except -1
+    cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1
+    cdef int drop_expiry(self, bytes key) except -1
 
 
 cdef class Keyspace:
@@ -33,11 +55,25 @@ cdef class Keyspace:
     cdef public uint64_t now_ms
     cdef public uint32_t node_entries
     cdef public uint32_t node_bytes
+    cdef public uint32_t idmp_duration_s
+    cdef public uint32_t idmp_maxsize
     cdef public uint64_t incarnation
     cdef public list ready
     cdef public list agenda
     cdef readonly Capture capture
     cdef uint64_t capture_number
+    cdef uint32_t now_s
+    cdef public bint expiring
+    cdef public bint may_delete
+    cdef public bint touching
+    cdef public bint active_expiry
+    cdef public bint expiry_noted
+    cdef public object on_expired
+    cdef public uint64_t expired_count
+    cdef public uint64_t hits
+    cdef public uint64_t misses
+
+    cdef int look_at(self, uint64_t now_ms) noexcept
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
     cpdef int schedule(self, int db_index, bytes key, Group group) except -1
@@ -57,6 +93,8 @@ cdef class Capture:
     cdef uint64_t number
     cdef list tables
     cdef list slots
+    cdef list expiries
+    cdef dict places
     cdef list early
     cdef list done
     cdef int db
@@ -66,4 +104,6 @@ cdef class Capture:
 
     cdef int before_change(self, Database database, bytes key, value) except -1
     cdef take(self, int db, bytes key, Stream stream)
+    cdef take_string(self, int db, bytes key, value)
+    cdef dict with_expiry(self, int db, bytes key, dict meta)
     cdef bint next_slot(self) except -1

@@ -8,24 +8,39 @@ slices, and writers keep ahead of it.
 
 SCAN must return every key that is there throughout. Each key has a fixed slot by its checksum and a
 cursor is a slot number, so no change elsewhere can move a key from behind a cursor to before it.
+
+A key may have an expiry. Whoever asks for it then finds nothing and thereby deletes it; the server
+also deletes what is due by its timer. `now_ms` is the time they go by. While effects are applied
+at start nothing expires: the journal says what did.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from bisect import bisect_left
 from zlib import crc32
 
+from sortedcontainers import SortedList
+
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
+from millstream.storage.idempotence import DURATION_S, MAXSIZE
 
 cdef int SLOTS = 65536
 cdef uint64_t NEVER = 0xffffffffffffffffULL
+
+
+class Appended(bytes):
+    """A string that was appended to: for OBJECT ENCODING it is `raw` from then on, as in Redis. It
+    may not leave the database as it is: replies want plain bytes."""
+
+
+GROWING = Appended()
 
 
 cdef class Captured:
@@ -45,10 +60,15 @@ cdef class Capture:
     def __init__(self, Keyspace keyspace, uint64_t number):
         self.keyspace = keyspace
         self.number = number
+        for db in keyspace.databases:
+            (<Database>db).settle_all()
         # The table objects themselves: FLUSHALL gives a database a new one and leaves us the old.
         self.tables = [(<Database>db).table for db in keyspace.databases]
         # Slots that are added later hold new keys only.
         self.slots = [(<Database>db).slots for db in keyspace.databases]
+        self.expiries = [(<Database>db).expiries for db in keyspace.databases]
+        # SWAPDB moves tables; a point in time knows them by the database they were in.
+        self.places = {id(table): db for db, table in enumerate(self.tables)}
         self.early = []
         self.done = [set() for _ in keyspace.databases]
         self.db = -1
@@ -60,9 +80,10 @@ cdef class Capture:
         or its table is younger than this point in time. What is put there from now on does not
         belong to this point in time."""
         cdef Stream stream
-        cdef int db = database.index
-        if database.table is not self.tables[db]:
+        place = self.places.get(id(database.table))
+        if place is None:
             return 0
+        cdef int db = place
         if isinstance(value, Stream):
             stream = value
             if stream.capture_mark != self.number:
@@ -70,14 +91,25 @@ cdef class Capture:
         elif key not in <set>self.done[db]:
             (<set>self.done[db]).add(key)
             if value is not None:
-                self.early.append(Captured(db, key, "string", {"value": value}, []))
+                self.early.append(self.take_string(db, key, value))
         return 0
 
-    cdef take(self, int db, bytes key, Stream stream):
-        stream.capture_mark = self.number
+    cdef take_string(self, int db, bytes key, value):
         (<set>self.done[db]).add(key)
+        return Captured(db, key, "string", self.with_expiry(db, key, {"value": value}), [])
+
+    cdef dict with_expiry(self, int db, bytes key, dict meta):
+        expiry_ms = (<dict>self.expiries[db]).get(key)
+        if expiry_ms is not None:
+            meta["expires_ms"] = expiry_ms
+        return meta
+
+    cdef take(self, int db, bytes key, Stream stream):
         meta, blocks = stream.dump(True)
-        return Captured(db, key, "stream", meta, blocks)
+        taken = Captured(db, key, "stream", self.with_expiry(db, key, meta), blocks)
+        (<set>self.done[db]).add(key)
+        stream.capture_mark = self.number  # last: one that could not be taken is still to come
+        return taken
 
     def step(self, Py_ssize_t max_keys) -> list[Captured] | None:
         """The next keys, at most max_keys; None at the end. Also looks at about that many keys at
@@ -98,8 +130,7 @@ cdef class Capture:
                 if (<Stream>value).capture_mark != self.number:
                     found.append(self.take(self.db, key, value))
             elif value is not None and key not in <set>self.done[self.db]:
-                (<set>self.done[self.db]).add(key)
-                found.append(Captured(self.db, key, "string", {"value": value}, []))
+                found.append(self.take_string(self.db, key, value))
         return found
 
     cdef bint next_slot(self) except -1:
@@ -120,15 +151,34 @@ cdef class Capture:
             self.keyspace.capture = None
 
 
+cdef class Watch:
+    """What is counted of a watched key: how often it was set, removed or given an expiry."""
+
+
 cdef class Database:
-    """The keys of one database. `waiting` maps keys to what blocked clients wait on them with."""
+    """The keys of one database.
+
+    `waiting` maps keys to what blocked clients wait on them with; `watched` those that WATCH names
+    to a Watch; `expiries` keys to the unix time in milliseconds at which they go, and `due` holds
+    the same in order of time. `growing` holds strings that are being appended to, in a form that
+    grows in place; who reads such a key finds GROWING in the table and has it settled into bytes.
+    """
 
     def __init__(self, Keyspace keyspace, int index):
         self.keyspace = keyspace
         self.index = index
+        self.waiting = {}
+        self.watched = {}
+        self.begin_table()
+
+    cdef int begin_table(self) except -1:
         self.table = {}
         self.slots = {}
-        self.waiting = {}
+        self.expiries = {}
+        self.due = SortedList()
+        self.used_s = {}
+        self.growing = {}
+        return self.forget_cached()
 
     # ------------------------------------------------------------ streams, from argument views
 
@@ -140,19 +190,32 @@ cdef class Database:
             return cached
         return PyBytes_FromStringAndSize(key.ptr, key.size)
 
-    cdef Stream stream_at(self, Slice* key):
-        """The stream at a key, None when there is none; WRONGTYPE when it is something else."""
+    cdef inline Stream find_at(self, Slice* key):
         cdef bytes cached = self.cached_key
         if cached is not None and PyBytes_GET_SIZE(cached) == key.size and memcmp(
                 PyBytes_AS_STRING(cached), key.ptr, key.size) == 0:
+            # A key with an expiry is never cached.
+            if self.keyspace.touching:
+                self.cached_stream.used_s = self.keyspace.now_s
             return self.cached_stream
         return self.stream(PyBytes_FromStringAndSize(key.ptr, key.size))
 
+    cdef Stream stream_at(self, Slice* key):
+        """The stream at a key, None when there is none; WRONGTYPE when it is something else.
+        Counts as a look-up."""
+        cdef Stream stream
+        self.keyspace.hits += 1  # what is of the wrong type is there, too
+        stream = self.find_at(key)
+        if stream is None:
+            self.keyspace.hits -= 1
+            self.keyspace.misses += 1
+        return stream
+
     cdef Stream writable_at(self, Slice* key):
-        """As stream_at, for a caller that will change the stream."""
-        cdef Stream stream = self.stream_at(key)
+        """As stream_at, for a caller that will change the stream; not counted."""
+        cdef Stream stream = self.find_at(key)
         if self.keyspace.capture is not None and stream is not None:
-            self.keyspace.capture.before_change(self, self.cached_key, stream)
+            self.keyspace.capture.before_change(self, self.key_of(key), stream)
         return stream
 
     cpdef Stream stream(self, bytes key):
@@ -160,10 +223,15 @@ cdef class Database:
         value = self.table.get(key)
         if value is None:
             return None
+        if self.expiries and self.has_expired(key):
+            return None
         if not isinstance(value, Stream):
             raise CommandError(WRONG_TYPE)
-        self.cached_key = key
-        self.cached_stream = value
+        if self.keyspace.touching:
+            (<Stream>value).used_s = self.keyspace.now_s
+        if not self.expiries or key not in self.expiries:
+            self.cached_key = key
+            self.cached_stream = value
         return value
 
     cpdef Stream writable_stream(self, bytes key):
@@ -176,7 +244,6 @@ cdef class Database:
     cpdef Stream make_stream(self, bytes key, uint64_t incarnation):
         """Put an empty stream at a free key."""
         cdef Stream stream = Stream(incarnation)
-        stream.capture_mark = self.keyspace.capture_number
         self.before_change(key)
         if incarnation > self.keyspace.incarnation:
             self.keyspace.incarnation = incarnation
@@ -192,59 +259,199 @@ cdef class Database:
     # ------------------------------------------------------------ keys
 
     def get(self, bytes key not None):
-        """The value at a key: a Stream, bytes, or None."""
-        return self.table.get(key)
+        """The value at a key: a Stream, bytes, or None. Not a use of the key (OBJECT IDLETIME)."""
+        value = self.peek(key)
+        return self.settle(key) if value is GROWING else value
 
-    def set(self, bytes key not None, value) -> None:
-        """Put bytes or a Stream at a key, whatever was there."""
+    cdef peek(self, bytes key):
+        """As `get`, but GROWING for a string that is being appended to."""
+        value = self.table.get(key)
+        if value is None or (self.expiries and self.has_expired(key)):
+            return None
+        return value
+
+    cdef settle(self, bytes key):
+        """Give a string that was growing its usual form: one copy for all the appends before."""
+        value = self.table[key] = Appended(self.growing.pop(key))
+        return value
+
+    cdef int settle_all(self) except -1:
+        for key in list(self.growing):
+            self.settle(key)
+        return 0
+
+    def string_bytes(self, bytes key not None) -> int | None:
+        """The length of the string at a key; None when there is none, or something else."""
+        value = self.table.get(key)
+        if not isinstance(value, bytes) or (self.expiries and self.has_expired(key)):
+            return None
+        return len(self.growing[key] if value is GROWING else value)
+
+    def extend(self, bytes key not None, bytes more not None) -> int:
+        """Append to the string at a key, in time that does not depend on its length unless it was
+        read since the last time; its length afterwards. Its expiry stays."""
+        cdef bytearray text
+        value = self.table[key]
         self.before_change(key)
+        if value is GROWING:
+            text = self.growing[key]
+        else:
+            text = self.growing[key] = bytearray(value)
+            self.table[key] = GROWING
+        text += more
+        if self.keyspace.touching:
+            self.note_use(key, GROWING)
+        self.mark_ready(key)
+        return len(text)
+
+    def look_up(self, bytes key not None) -> None:
+        """Count a look-up and a use of a key that is there, without its value."""
+        self.keyspace.hits += 1
+        if self.keyspace.touching:
+            self.note_use(key, self.table[key])
+
+    def read(self, bytes key not None):
+        """As `get`, as a use of the key and a look-up that is counted."""
+        value = self.get(key)
+        if value is None:
+            self.keyspace.misses += 1
+            return None
+        self.keyspace.hits += 1
+        if self.keyspace.touching:
+            self.note_use(key, value)
+        return value
+
+    cdef int note_use(self, bytes key, value) except -1:
+        if isinstance(value, Stream):
+            (<Stream>value).used_s = self.keyspace.now_s
+        else:
+            self.used_s[key] = self.keyspace.now_s
+        return 0
+
+    def touch(self, bytes key not None) -> bool:
+        """Use a key; False when it is not there."""
+        value = self.get(key)
+        if value is None:
+            return False
+        self.note_use(key, value)
+        return True
+
+    def idle_s(self, bytes key not None) -> int:
+        """Seconds since the key was last used."""
+        value = self.table[key]
+        used_s = (<Stream>value).used_s if isinstance(value, Stream) else self.used_s[key]
+        return max(0, <int64_t>self.keyspace.now_s - <int64_t>used_s)
+
+    def set(self, bytes key not None, value, bint keep_expiry=False) -> None:
+        """Put bytes or a Stream at a key, whatever was there; its expiry goes unless it is kept."""
+        self.before_change(key)
+        if not keep_expiry:
+            self.drop_expiry(key)
         self.put(key, value)
+        if isinstance(value, Stream):
+            self.schedule_groups(key, value)
         self.mark_ready(key)
 
     cdef int put(self, bytes key, value) except -1:
         if key not in self.table:
             self.slots.setdefault(crc32(key) & (SLOTS - 1), []).append(key)
         self.table[key] = value
-        self.forget_cached()
+        if self.growing:
+            self.growing.pop(key, None)
+        self.note_use(key, value)
+        if isinstance(value, Stream):
+            # What is put somewhere now belongs to no point in time that is being taken.
+            (<Stream>value).capture_mark = self.keyspace.capture_number
+        return self.forget_cached()
+
+    cdef int schedule_groups(self, bytes key, Stream stream) except -1:
+        """The moments of its groups were noted under another key, or not at all."""
+        cdef Group group
+        for group in stream.groups.values():
+            group.scheduled_ms = NEVER
+            if group.blocked_clients:
+                # Its readers wait under the old key and let go of it now: its time to live begins.
+                group.last_used_ms = self.keyspace.now_ms
+                if group.ttl_ms:
+                    group.scheduled_ms = group.last_used_ms + group.ttl_ms
+                    self.keyspace.agenda.append(
+                        (group.scheduled_ms, self.index, key, group.name))
+            self.keyspace.schedule(self.index, key, group)
         return 0
 
     def delete(self, bytes key not None) -> bool:
         """Remove a key; False when it was not there."""
-        if key not in self.table:
+        if key not in self.table or (self.expiries and self.has_expired(key)):
             return False
         self.before_change(key)
+        self.remove(key)
+        self.mark_ready(key)
+        return True
+
+    cdef int remove(self, bytes key) except -1:
         del self.table[key]
-        self.forget_cached()
+        self.used_s.pop(key, None)
+        if self.growing:
+            self.growing.pop(key, None)
+        self.drop_expiry(key)
         slot = crc32(key) & (SLOTS - 1)
         keys = self.slots[slot]
         keys.remove(key)
         if not keys:
             del self.slots[slot]
+        return self.forget_cached()
+
+    def rename(self, bytes key not None, Database to not None, bytes new_key not None) -> None:
+        """Move what is at a key, expiry and all, to another key of this or another database;
+        whatever was there is gone."""
+        value = self.table[key]
+        if value is GROWING:
+            value = self.settle(key)
+        expiry_ms = self.expiries.get(key)
+        used_s = (<Stream>value).used_s if isinstance(value, Stream) else self.used_s[key]
+        self.before_change(key)
+        to.before_change(new_key)
+        self.remove(key)
+        to.drop_expiry(new_key)
+        to.put(new_key, value)
+        if expiry_ms is not None:
+            to.note_expiry(new_key, expiry_ms)
+        if isinstance(value, Stream):
+            (<Stream>value).used_s = used_s
+            to.schedule_groups(new_key, value)
+        else:
+            to.used_s[new_key] = used_s
         self.mark_ready(key)
-        return True
+        to.mark_ready(new_key)
 
     def clear(self) -> int:
         """Remove every key; returns how many there were."""
         count = len(self.table)
-        self.table = {}
-        self.slots = {}
-        self.forget_cached()
+        for key, watch in self.watched.items():
+            (<Watch>watch).changes += key in self.table
+        self.begin_table()
         for key in self.waiting:
             self.mark_ready(key)
         return count
 
     cpdef int before_change(self, bytes key) except -1:
-        """Call before the value at a key is replaced or removed."""
+        """Call before the value or the expiry at a key is replaced or removed."""
         if self.keyspace.capture is not None:
             self.keyspace.capture.before_change(self, key, self.table.get(key))
+        if self.watched:
+            watch = self.watched.get(key)
+            if watch is not None:
+                (<Watch>watch).changes += 1
         return 0
 
     def keys(self):
-        """All keys; the database must not change while they are walked."""
+        """All keys, those that are due and not yet deleted too; the database must not change while
+        they are walked."""
         return self.table.keys()
 
     def scan(self, uint64_t cursor, uint64_t count) -> tuple[int, list[bytes]]:
-        """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end."""
+        """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end. They
+        may be due and not yet deleted."""
         cdef list found = []
         cdef uint64_t slot
         if len(self.slots) < 2048:
@@ -262,8 +469,105 @@ cdef class Database:
                 found += keys
         return 0, found
 
+    def key_at(self, uint64_t number) -> bytes | None:
+        """Some key, another one for another number; None when there is none."""
+        cdef uint64_t slot = number % SLOTS
+        if not self.table:
+            return None
+        if len(self.slots) < 2048:
+            order = list(self.slots)
+            keys = self.slots[order[number % <uint64_t>len(order)]]
+        else:
+            while slot not in self.slots:
+                slot = (slot + 1) % SLOTS
+            keys = self.slots[slot]
+        return keys[(number // SLOTS) % <uint64_t>len(keys)]
+
     def __len__(self) -> int:
         return len(self.table)
+
+    # ------------------------------------------------------------ expiry
+
+    cdef bint has_expired(self, bytes key) except -1:
+        """Whether a key's time has come; it is then deleted, unless nothing may be changed now."""
+        cdef Keyspace keyspace = self.keyspace
+        expiry_ms = self.expiries.get(key)
+        if expiry_ms is None or not keyspace.expiring or <uint64_t>expiry_ms > keyspace.now_ms:
+            return False
+        if keyspace.may_delete:
+            self.drop_expired(key)
+        return True
+
+    cdef int drop_expired(self, bytes key) except -1:
+        self.before_change(key)
+        self.remove(key)
+        self.mark_ready(key)
+        self.keyspace.expired_count += 1
+        self.keyspace.dirty += 1
+        if self.keyspace.on_expired is not None:
+            self.keyspace.on_expired(self.index, key)
+        return 0
+
+    def expiry_ms(self, bytes key not None) -> int:
+        """The unix time in milliseconds at which a key goes, 0 for never."""
+        return self.expiries.get(key, 0)
+
+    def set_expiry(self, bytes key not None, uint64_t at_ms) -> None:
+        """Let a key that is there go at a unix time in milliseconds; 0: never."""
+        self.before_change(key)
+        self.drop_expiry(key)
+        if at_ms:
+            self.note_expiry(key, at_ms)
+        self.forget_cached()
+
+    cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1:
+        self.expiries[key] = at_ms
+        self.due.add((at_ms, key))
+        self.keyspace.expiry_noted = True
+        return 0
+
+    cdef int drop_expiry(self, bytes key) except -1:
+        if self.expiries:
+            expiry_ms = self.expiries.pop(key, None)
+            if expiry_ms is not None:
+                self.due.remove((expiry_ms, key))
+        return 0
+
+    @property
+    def expiring_count(self) -> int:
+        """How many keys have an expiry."""
+        return len(self.expiries)
+
+    def average_ttl_ms(self) -> int:
+        """Of some of the keys with an expiry, the time that is left to them on average."""
+        some = self.due[:64]
+        now_ms = self.keyspace.now_ms
+        return sum(max(0, at - now_ms) for at, _ in some) // len(some) if some else 0
+
+    # ------------------------------------------------------------ watching
+
+    def watch(self, bytes key not None) -> tuple:
+        """Begin to watch a key: its state now, for `is_changed`. End it with `unwatch`."""
+        cdef Watch watch = self.watched.get(key)
+        value = self.peek(key)
+        if watch is None:
+            watch = self.watched[key] = Watch()
+        watch.holders += 1
+        return watch, watch.changes, value is None, marks_of(value)
+
+    def is_changed(self, bytes key not None, tuple state) -> bool:
+        """Whether a watched key was changed since `watch` gave this state."""
+        watch, changes, absent, marks = state
+        value = self.peek(key)
+        # One that is due and may not be deleted now counts no change, but is not there.
+        return (<Watch>watch).changes != changes or (value is None) != absent or (
+            marks_of(value) != marks)
+
+    def unwatch(self, bytes key not None, tuple state) -> None:
+        cdef Watch watch = state[0]
+        watch.holders -= 1
+        if not watch.holders:
+            del self.watched[key]
 
     # ------------------------------------------------------------ readiness
 
@@ -279,20 +583,92 @@ cdef class Database:
         return 0
 
 
+cdef marks_of(value):
+    """What differs after a stream's entries were changed in place; other values are replaced."""
+    cdef Stream stream
+    if not isinstance(value, Stream):
+        return None
+    stream = value
+    return (stream.incarnation, stream.entries_added, stream.length, stream.entries_deleted,
+            stream.entries_evicted, stream.last_id, stream.max_deleted_id)
+
+
 cdef class Keyspace:
     """Sixteen databases and what belongs to all of them.
 
     `dirty` counts changes; `ready` and `agenda` collect, for the server, keys whose waiting readers
-    are to be tried again and the moments at which groups have something to do; `now_ms` is the time
-    restored groups count from; node_entries and node_bytes are the limits of a node.
+    are to be tried again and the moments at which groups have something to do; node_entries and
+    node_bytes are the limits of a node.
+
+    `now_ms` is the time keys expire by and restored groups count from. While `expiring` is false (at
+    start) no key expires; while `may_delete` is false those that are due are not there, but stay;
+    while `touching` is false commands are no use of a key. `on_expired(db_index, key)` is told of
+    each key that went by its time; `expiry_noted` says that some key got an expiry.
     """
 
     def __init__(self, int databases=16, uint32_t node_entries=100, uint32_t node_bytes=4096):
         self.node_entries = node_entries
         self.node_bytes = node_bytes
+        self.idmp_duration_s = DURATION_S
+        self.idmp_maxsize = MAXSIZE
         self.ready = []
         self.agenda = []
+        self.touching = True
+        self.may_delete = True
+        self.active_expiry = True
         self.databases = [Database(self, i) for i in range(databases)]
+
+    def set_time(self, uint64_t now_ms) -> None:
+        """The time by which keys expire."""
+        self.look_at(now_ms)
+
+    cdef int look_at(self, uint64_t now_ms) noexcept:
+        self.now_ms = now_ms
+        self.now_s = <uint32_t>(now_ms // 1000)
+        return 0
+
+    def next_expiry_ms(self) -> int | None:
+        """The earliest moment at which a key expires; None when none will by itself."""
+        if not self.active_expiry:
+            return None
+        return min([(<Database>db).due[0][0] for db in self.databases if (<Database>db).due],
+                   default=None)
+
+    def expire_due(self, Py_ssize_t limit) -> int:
+        """Delete keys whose time has come, at most `limit` of them; returns how many."""
+        cdef Database db
+        cdef Py_ssize_t dropped = 0
+        if not (self.active_expiry and self.may_delete and self.expiring):
+            return 0
+        for db in self.databases:
+            while dropped < limit and db.due and <uint64_t>db.due[0][0] <= self.now_ms:
+                db.drop_expired(db.due[0][1])
+                dropped += 1
+        return dropped
+
+    def swap(self, int first, int second) -> None:
+        """Exchange the keys of two databases; who waits or watches there stays."""
+        cdef Database a = self.databases[first]
+        cdef Database b = self.databases[second]
+        if a is b:
+            return
+        for db in (a, b):
+            for key, watch in (<Database>db).watched.items():
+                (<Watch>watch).changes += key in a.table or key in b.table
+        a.table, b.table = b.table, a.table
+        a.slots, b.slots = b.slots, a.slots
+        a.expiries, b.expiries = b.expiries, a.expiries
+        a.due, b.due = b.due, a.due
+        a.used_s, b.used_s = b.used_s, a.used_s
+        a.growing, b.growing = b.growing, a.growing
+        self.expiry_noted = True
+        for db in (a, b):
+            (<Database>db).forget_cached()
+            for key, value in (<Database>db).table.items():
+                if isinstance(value, Stream) and (<Stream>value).groups:
+                    (<Database>db).schedule_groups(key, value)
+            for key in (<Database>db).waiting:
+                (<Database>db).mark_ready(key)
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0:
         """A number for a new stream, above all given before; from the clock, so that it rises also
@@ -306,12 +682,15 @@ cdef class Keyspace:
 
     cpdef int schedule_after(self, int db_index, bytes key, Group group,
                              uint64_t past_ms) except -1:
-        """As `schedule`; retries due up to past_ms have had their turn and need no moment."""
+        """As `schedule`; retries and claims due up to past_ms had their turn and need none."""
         cdef uint64_t moment = group.expiry_bound()
         cdef uint64_t wake = group.wake_bound()
+        cdef uint64_t claim = group.claim_bound()
         cdef uint64_t end
         if group.retry_waiters and past_ms < wake < moment:
             moment = wake
+        if past_ms < claim < moment:
+            moment = claim
         if group.ttl_ms and not group.blocked_clients:
             end = group.last_used_ms + group.ttl_ms
             if end >= group.last_used_ms and end < moment:
@@ -335,6 +714,7 @@ cdef class Keyspace:
 
     def restore(self, int db, bytes key, str kind, dict meta, list blocks) -> None:
         """Put back a captured key; ValueError when its parts do not fit together."""
+        cdef Database database
         if not 0 <= db < len(self.databases):
             raise ValueError(f"it belongs to database {db}; there are {len(self.databases)}")
         if kind == "stream":
@@ -343,10 +723,12 @@ cdef class Keyspace:
             value = meta["value"]
         else:
             raise ValueError(f"values of kind {kind!r} are not known to this version")
-        (<Database>self.databases[db]).put(key, value)
+        database = <Database>self.databases[db]
+        database.put(key, value)
+        if "expires_ms" in meta:
+            database.note_expiry(key, meta["expires_ms"])
         if kind == "stream":
-            for group in (<Stream>value).groups.values():
-                self.schedule(db, key, group)
+            database.schedule_groups(key, value)
 
     def global_meta(self) -> dict:
         """What belongs to no key, as msgpack-able values."""

@@ -7,8 +7,10 @@ cdef enum:
     HEIGHT_MAX = 16
 
 
+# next_ms repeats next.ms: a seek that goes down here need not touch the next node.
 cdef struct Level:
     Node* next
+    uint64_t next_ms
     uint64_t span
 
 
@@ -19,7 +21,14 @@ cdef struct Node:
     PyObject* block
     Node* previous
     uint32_t height
+    bint in_slab
     Level[1] levels
+
+
+# Room for many nodes on one page; `nodes` of them are in use.
+cdef struct Slab:
+    uint32_t nodes
+    uint32_t used_bytes
 
 
 cdef class SkipList:
@@ -28,6 +37,7 @@ cdef class SkipList:
     cdef uint64_t last_rank[HEIGHT_MAX]
     cdef uint32_t height
     cdef uint32_t seed
+    cdef Slab* slab
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks
     cdef readonly uint64_t data_bytes
@@ -36,6 +46,7 @@ cdef class SkipList:
     cdef Node* end(self) noexcept
     cpdef int push(self, Block block) except -1
     cpdef int drop_head(self) except -1
+    cdef Node* take_node(self, uint32_t height) except NULL
     cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
     cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept
     cdef int replace(self, Node* node, Block block) except -1
@@ -43,6 +54,7 @@ cdef class SkipList:
     cdef uint32_t random_height(self) noexcept
     cdef inline void lower_last(self, uint32_t level, Block changed, uint64_t gone) noexcept
     cdef void forget(self, Node* node) noexcept
+    cdef void leave_slab(self) noexcept
     cdef void find_path(self, uint64_t ms, uint64_t seq, Node** path) noexcept
 
 

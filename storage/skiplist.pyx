@@ -4,8 +4,12 @@
 It is the draft's structure. Appending and dropping happen at the ends and touch only the few levels
 of one node; a seek takes O(log blocks) steps. Spans count undeleted entries, so the n-th entry and
 the number of entries below an id are found on the same walk. Nodes are plain C memory holding one
-reference to their block; a node of average height costs 70 bytes. The heights come from a generator
+reference to their block; a node of average height costs 80 bytes. The heights come from a generator
 of our own with a fixed seed: the same history gives the same list.
+
+The nodes of a long list lie many to a page, in slabs: the last steps of a seek are among neighbours,
+and nodes between the blocks would cost a page each. A slab is given back with its last node; what is
+removed from the middle leaves a hole until then.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -15,20 +19,46 @@ from libc.stdlib cimport free, malloc
 from millstream.ids cimport id_less
 from millstream.storage.block cimport Block
 
+cdef extern from "<stdlib.h>" nogil:
+    void* aligned_alloc(size_t alignment, size_t size)
+
+
+cdef enum:
+    SLAB_BYTES = 4096
+    # Shorter lists take their nodes one by one.
+    SLABS_FROM_BLOCKS = 64
+
+NO_MEMORY = "no memory for a block's place in its stream"
+
+
+cdef inline size_t node_bytes(uint32_t height) noexcept:
+    return sizeof(Node) + (height - 1) * sizeof(Level)
+
 
 cdef Node* new_node(uint32_t height) except NULL:
-    cdef Node* node = <Node*>malloc(sizeof(Node) + (height - 1) * sizeof(Level))
+    cdef Node* node = <Node*>malloc(node_bytes(height))
     if node == NULL:
-        raise MemoryError("no memory for a block's place in its stream")
+        raise MemoryError(NO_MEMORY)
+    node.in_slab = False
+    return empty_node(node, height)
+
+
+cdef Node* empty_node(Node* node, uint32_t height) noexcept:
+    cdef uint32_t i
     node.ms = node.seq = 0
     node.block = NULL
     node.previous = NULL
     node.height = height
-    cdef uint32_t i
     for i in range(height):
         node.levels[i].next = NULL
+        node.levels[i].next_ms = 0
         node.levels[i].span = 0
     return node
+
+
+cdef inline void link(Level* level, Node* node) noexcept:
+    level.next = node
+    level.next_ms = 0 if node == NULL else node.ms
 
 
 cdef class SkipList:
@@ -50,11 +80,44 @@ cdef class SkipList:
             after = node.levels[0].next
             self.forget(node)
             node = after
+        free(self.slab)
+
+    cdef Node* take_node(self, uint32_t height) except NULL:
+        """Memory for one more node."""
+        cdef Node* node
+        cdef size_t size = node_bytes(height)
+        if self.blocks < SLABS_FROM_BLOCKS:
+            return new_node(height)
+        if self.slab == NULL or self.slab.used_bytes + size > SLAB_BYTES:
+            self.leave_slab()
+            self.slab = <Slab*>aligned_alloc(SLAB_BYTES, SLAB_BYTES)
+            if self.slab == NULL:
+                raise MemoryError(NO_MEMORY)
+            self.slab.nodes = 0
+            self.slab.used_bytes = sizeof(Slab)
+        node = <Node*>(<char*>self.slab + self.slab.used_bytes)
+        self.slab.used_bytes += size
+        self.slab.nodes += 1
+        node.in_slab = True
+        return empty_node(node, height)
+
+    cdef void leave_slab(self) noexcept:
+        """The slab is full: it goes with its last node, or now if they are gone."""
+        if self.slab != NULL and self.slab.nodes == 0:
+            free(self.slab)
+        self.slab = NULL
 
     cdef void forget(self, Node* node) noexcept:
+        cdef Slab* slab
         if node.block != NULL:
             Py_DECREF(<object>node.block)
-        free(node)
+        if not node.in_slab:
+            free(node)
+            return
+        slab = <Slab*>(<size_t>node & ~<size_t>(SLAB_BYTES - 1))
+        slab.nodes -= 1
+        if slab.nodes == 0 and slab != self.slab:
+            free(slab)
 
     cdef Node* first(self) noexcept:
         return self.head.levels[0].next
@@ -79,7 +142,7 @@ cdef class SkipList:
     cpdef int push(self, Block block) except -1:
         """Put a block behind the last one; its ids are above all others."""
         cdef uint32_t height = self.random_height()
-        cdef Node* node = new_node(height)
+        cdef Node* node = self.take_node(height)
         cdef uint32_t i
         Py_INCREF(block)
         node.block = <PyObject*>block
@@ -89,7 +152,7 @@ cdef class SkipList:
         if height > self.height:
             self.height = height
         for i in range(height):
-            self.last[i].levels[i].next = node
+            link(&self.last[i].levels[i], node)
             self.last[i].levels[i].span = self.live - self.last_rank[i]
             self.last[i] = node
             self.last_rank[i] = self.live
@@ -110,7 +173,7 @@ cdef class SkipList:
         gone = block.live
         for i in range(self.height):
             if i < node.height:
-                self.head.levels[i].next = node.levels[i].next
+                link(&self.head.levels[i], node.levels[i].next)
                 self.head.levels[i].span = node.levels[i].span
                 if self.last[i] == node:
                     self.last[i] = self.head
@@ -133,15 +196,16 @@ cdef class SkipList:
         rank becomes the number of undeleted entries in the blocks before it.
         """
         cdef Node* node = self.head
-        cdef Node* after
+        cdef Level* level
         cdef int i
         rank[0] = 0
         for i in range(<int>self.height - 1, -1, -1):
-            after = node.levels[i].next
-            while after != NULL and not id_less(ms, seq, after.ms, after.seq):
-                rank[0] += node.levels[i].span
-                node = after
-                after = node.levels[i].next
+            level = &node.levels[i]
+            while level.next != NULL and (level.next_ms < ms or (
+                    level.next_ms == ms and level.next.seq <= seq)):
+                rank[0] += level.span
+                node = level.next
+                level = &node.levels[i]
         return NULL if node == self.head else node
 
     cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
@@ -163,13 +227,14 @@ cdef class SkipList:
     cdef void find_path(self, uint64_t ms, uint64_t seq, Node** path) noexcept:
         """Per level the last node whose first id is below ms-seq (the head included)."""
         cdef Node* node = self.head
-        cdef Node* after
+        cdef Level* level
         cdef int i
         for i in range(<int>self.height - 1, -1, -1):
-            after = node.levels[i].next
-            while after != NULL and id_less(after.ms, after.seq, ms, seq):
-                node = after
-                after = node.levels[i].next
+            level = &node.levels[i]
+            while level.next != NULL and (level.next_ms < ms or (
+                    level.next_ms == ms and level.next.seq < seq)):
+                node = level.next
+                level = &node.levels[i]
             path[i] = node
 
     cdef int replace(self, Node* node, Block block) except -1:
@@ -212,7 +277,7 @@ cdef class SkipList:
                 if self.last[i] == node:
                     self.last[i] = path[i]
                     self.last_rank[i] -= path[i].levels[i].span
-                path[i].levels[i].next = node.levels[i].next
+                link(&path[i].levels[i], node.levels[i].next)
                 path[i].levels[i].span += node.levels[i].span
             if path[i].levels[i].next != NULL:
                 path[i].levels[i].span -= gone
@@ -292,6 +357,7 @@ cdef class SkipList:
             while node.levels[i].next != NULL:
                 here = 0 if node == self.head else ranks[<size_t>node]
                 assert node.levels[i].span == ranks[<size_t>node.levels[i].next] - here
+                assert node.levels[i].next_ms == node.levels[i].next.ms
                 node = node.levels[i].next
             assert self.last[i] == node
             assert self.last_rank[i] == (0 if node == self.head else ranks[<size_t>node])

@@ -18,6 +18,7 @@ import zstandard
 
 from millstream.errors import DataError
 from millstream.storage.disk import Bytes
+from millstream.storage.idempotence import SharedWindow
 
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"
@@ -181,18 +182,19 @@ class SnapshotWriter:
 
     def add(self, captured: CapturedLike) -> None:
         """Write a key: its blocks into chunks, the rest into the index."""
-        meta: bytes | None = msgpack.packb(captured.meta, default=bytes)
+        meta = self._pack_meta(captured.meta)
         place: tuple[int, int, int] | None = None
-        if meta is not None and len(meta) > _META_INLINE_MAX:
-            place = self._add_meta(meta)
-            meta = None
+        length = sum(map(len, meta))
+        if length > _META_INLINE_MAX:
+            place = self._add_meta(meta, length)
+            meta = [b"\xc0"]
         pieces = self._add_blocks(captured.blocks)
         packed = (
             b"\x96"  # an array of six; the metadata is packed already
             + msgpack.packb(captured.db)
             + msgpack.packb(captured.key)
             + msgpack.packb(captured.kind)
-            + (b"\xc0" if meta is None else meta)
+            + b"".join(meta)
             + msgpack.packb(place)
             + msgpack.packb(pieces)
         )
@@ -229,11 +231,28 @@ class SnapshotWriter:
         tail = _TRAILER.pack(footer_offset, footer_length, len(packed), len(summary), crc32(packed))
         self._file.write(tail + crc32(tail).to_bytes(4, "little") + END_MAGIC)
 
-    def _add_meta(self, meta: bytes) -> tuple[int, int, int]:
-        if self._raw and self._raw + len(meta) > CHUNK_BYTES_MAX:
+    def _pack_meta(self, meta: dict[str, Any]) -> list[bytes]:
+        """A key's metadata as msgpack; a window of many messages in parts."""
+        window = meta.get("idempotence")
+        if not isinstance(window, SharedWindow):
+            return [msgpack.packb(meta, default=bytes)]
+        parts: list[bytes] = [msgpack.Packer().pack_map_header(len(meta))]
+        for name, value in meta.items():
+            parts.append(msgpack.packb(name))
+            if value is not window:
+                parts.append(msgpack.packb(value, default=bytes))
+                continue
+            for part in window.packed():
+                parts.append(part)
+                self._pause()
+        return parts
+
+    def _add_meta(self, meta: list[bytes], length: int) -> tuple[int, int, int]:
+        if self._raw and self._raw + length > CHUNK_BYTES_MAX:
             self._end_chunk()
-        place = (len(self._chunks), self._raw, len(meta))
-        self._put(meta)
+        place = (len(self._chunks), self._raw, length)
+        for part in meta:
+            self._put(part)
         return place
 
     def _add_blocks(self, blocks: list[BlockLike]) -> list[Piece]:

@@ -15,6 +15,9 @@ cdef struct Walk:
     Cursor cursor
 
 
+cdef list nodes_of(const View* view, uint64_t hidden)
+
+
 cdef class Stream:
     # What every append touches stands together: with very many streams each line of the cache
     # counts.
@@ -23,6 +26,7 @@ cdef class Stream:
     cdef public uint64_t last_ms
     cdef public uint64_t last_seq
     cdef public uint64_t entries_added
+    cdef public uint32_t used_s
     cdef SkipList sealed
     cdef uint64_t head_ms
     cdef uint64_t head_seq
@@ -36,6 +40,7 @@ cdef class Stream:
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
     cdef readonly dict groups
+    cdef public object idempotence
 
     cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1
     cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
@@ -59,7 +64,12 @@ cdef class Stream:
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef uint64_t evict_all(self) except? 0xffffffffffffffff
     cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept
+    cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
+    cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
+    cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
+    cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
+                         uint32_t node_bytes) except -1
     cpdef Group group(self, bytes name)
     cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
     cdef int move_group(self, Group group, uint64_t ms, uint64_t seq,
@@ -71,4 +81,8 @@ cdef class Stream:
     cdef inline uint64_t sealed_live(self) noexcept
     cdef void enter_tail(self, Walk* walk) noexcept
     cdef inline void walk_block(self, Walk* walk) noexcept
+    cdef int put_back(self, Node* node, Block block) except -1
+    cdef int evict_in_tail(self, list ids) except -1
+    cdef Py_ssize_t evict_in_block(self, Node* node, list ids, Py_ssize_t start) except -1
+    cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1
     cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1

@@ -25,10 +25,11 @@ from millstream.storage.block cimport (
     cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_find,
     view_last_live_before, view_live_before, view_nth_live,
 )
-from millstream.storage.group cimport Group
+from millstream.storage.group cimport Group, PendingAt
 from millstream.storage.skiplist cimport Node, SkipList, block_of
 
 from millstream.errors import EXHAUSTED, CommandError
+from millstream.storage.idempotence import Window
 
 
 cdef list nodes_of(const View* view, uint64_t hidden):
@@ -398,6 +399,50 @@ cdef class Stream:
         self.entries_evicted += evicted
         return evicted
 
+    cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff:
+        """Evict the entries with these ids (ms, seq), which rise, wherever they stand; ids without
+        an entry are passed over. Returns how many went."""
+        cdef uint64_t before = self.length
+        cdef Py_ssize_t at = 0
+        cdef Node* node
+        cdef uint64_t rank
+        cdef uint64_t evicted
+        cdef View view
+        cdef Entry entry
+        found = [(ms, seq) for ms, seq in ids if self.find(ms, seq, &view, &entry)]
+        while at < len(found):
+            ms, seq = found[at]
+            if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
+                self.evict_in_tail(found[at:])
+                break
+            node = self.sealed.seek(ms, seq, &rank)
+            at += self.evict_in_block(node, found, at)
+        if found and found[len(found) - 1] > (self.max_evicted_ms, self.max_evicted_seq):
+            self.max_evicted_ms, self.max_evicted_seq = found[len(found) - 1]
+        evicted = before - self.length
+        self.entries_evicted += evicted
+        return evicted
+
+    cdef int evict_in_tail(self, list ids) except -1:
+        for ms, seq in ids:
+            self.tail.delete(ms, seq)
+        self.length -= <uint64_t>len(ids)
+        if self.tail.live == (self.head_gone if self.head_node() == NULL else 0):
+            self.tail.reset()
+            self.head_gone = 0 if self.head_node() == NULL else self.head_gone
+        return 0
+
+    cdef Py_ssize_t evict_in_block(self, Node* node, list ids, Py_ssize_t start) except -1:
+        """Evict those of ids[start:] that a sealed block holds; returns how many."""
+        cdef Block block = block_of(node)
+        cdef Py_ssize_t end = start
+        while end < len(ids) and ids[end] <= (block.last_ms, block.last_seq):
+            end += 1
+        block = block.without_all(ids[start:end])
+        self.put_back(node, block)
+        self.length -= <uint64_t>(end - start)
+        return end - start
+
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1:
         """Delete one entry (XDEL); False when there is none with this id."""
         cdef uint64_t rank
@@ -425,16 +470,69 @@ cdef class Stream:
 
     cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1:
         cdef Block block = block_of(node).without(ms, seq)
-        cdef uint64_t hidden = self.head_gone if node == self.sealed.first() else 0
         if block is None:
             return False
+        self.put_back(node, block)
+        return True
+
+    cdef int put_back(self, Node* node, Block block) except -1:
+        """Put a block with fewer undeleted entries in a node's place; without any it goes."""
+        cdef uint64_t hidden = self.head_gone if node == self.sealed.first() else 0
         if block.live > hidden:
-            self.sealed.replace(node, block)
-            return True
+            return self.sealed.replace(node, block)
         if hidden:
             self.head_gone = 0
-        self.sealed.remove(node)
-        return True
+        return self.sealed.remove(node)
+
+    # ------------------------------------------------------------ the last id
+
+    cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
+                         uint32_t node_bytes) except -1:
+        """Set the last id (XSETID); no entry is above it, but ids that are gone may be."""
+        cdef Node* last = NULL if self.sealed is None else self.sealed.end()
+        cdef View view
+        if self.has_tail():
+            self.tail.view(&view)
+        elif last != NULL:
+            block_of(last).view(&view)
+        if (self.has_tail() or last != NULL) and id_less(ms, seq, view.last_ms, view.last_seq):
+            self.write_end_anew(node_entries, node_bytes)
+        self.last_ms = ms
+        self.last_seq = seq
+        if id_less(ms, seq, self.max_evicted_ms, self.max_evicted_seq):
+            self.max_evicted_ms = ms
+            self.max_evicted_seq = seq
+        return 0
+
+    cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1:
+        """Write the entries of the last block again without what is deleted there: its last id is
+        then that of an entry, and lower ids can come behind it."""
+        cdef Node* last
+        cdef bytearray room
+        cdef Slice* items
+        cdef Py_ssize_t i
+        cdef uint64_t added = self.entries_added
+        cdef bytes word
+        if self.has_tail():
+            entries = self.range(self.tail.first_ms, self.tail.first_seq)
+            self.tail.reset()
+        else:
+            last = self.sealed.end()
+            entries = self.range(block_of(last).first_ms, block_of(last).first_seq)
+            self.sealed.remove(last)
+        if self.head_node() == NULL:
+            self.head_gone = 0
+        self.length -= <uint64_t>len(entries)
+        for ms, seq, words in entries:
+            room = bytearray(len(words) * sizeof(Slice))
+            items = <Slice*><char*>room
+            for i in range(len(words)):
+                word = words[i]
+                items[i].ptr = word
+                items[i].size = len(word)
+            self.append(ms, seq, items, len(words), node_entries, node_bytes)
+        self.entries_added = added
+        return 0
 
     # ------------------------------------------------------------ where to trim
 
@@ -491,6 +589,23 @@ cdef class Stream:
             node = node.levels[0].next
 
     # ------------------------------------------------------------ groups
+
+    cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
+        """Whether a group has yet to read this entry, or has not acknowledged it."""
+        cdef Group group
+        for group in self.groups.values():
+            if id_less(group.offset_ms, group.offset_seq, ms, seq):
+                return True
+        return self.has_pending(ms, seq)
+
+    cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept:
+        """Whether this id is pending in a group."""
+        cdef Group group
+        cdef PendingAt at
+        for group in self.groups.values():
+            if group.pending_count and group.find(ms, seq, &at) != NULL:
+                return True
+        return False
 
     cpdef Group group(self, bytes name):
         """The group of this name or None."""
@@ -550,6 +665,15 @@ cdef class Stream:
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry."""
         return self.delete(ms, seq)
+
+    def evict_some(self, list ids not None) -> int:
+        """Evict the entries with these ids, which rise; returns how many there were."""
+        return self.evict_ids(ids)
+
+    def move_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries=100,
+                     uint32_t node_bytes=4096) -> None:
+        """Set the last id generated; no entry is above it."""
+        self.set_last_id(ms, seq, node_entries, node_bytes)
 
     def range(self, uint64_t ms=0, uint64_t seq=0, end=None, limit=None) -> list:
         """Entries as (ms, seq, [field, value, ...]), oldest first."""
@@ -640,11 +764,14 @@ cdef class Stream:
                 self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
         for group in self.groups.values():
             total += group.memory_bytes
+        if self.idempotence is not None:
+            total += self.idempotence.memory_bytes
         return total
 
     def dump(self, bint shared=False) -> tuple[dict, list[Block]]:
         """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream).
-        shared: the groups' pending entries are not copied yet (Group.share)."""
+        shared: the groups' pending entries and the producers' messages are not copied yet
+        (Group.share, Window.share)."""
         cdef Node* node = self.head_node()
         cdef list blocks = []
         while node != NULL:
@@ -652,7 +779,7 @@ cdef class Stream:
             node = node.levels[0].next
         if self.has_tail():
             blocks.append(self.tail.freeze())
-        return {
+        meta = {
             "length": self.length,
             "last_id": [self.last_ms, self.last_seq],
             "first_kept": [self.head_ms, self.head_seq],
@@ -666,7 +793,12 @@ cdef class Stream:
                 group.share() if shared else group.dump() for group in self.groups.values()
             ],
             "producers": {},
-        }, blocks
+            "open": self.has_tail() and not self.tail.closed,
+        }
+        if self.idempotence is not None:
+            meta["idempotence"] = (
+                self.idempotence.share() if shared else self.idempotence.dump())
+        return meta, blocks
 
     @staticmethod
     def load(meta, blocks, uint64_t now_ms) -> Stream:
@@ -674,6 +806,8 @@ cdef class Stream:
         cdef Stream stream = Stream(meta["incarnation"])
         cdef Block block
         cdef View view
+        cdef uint64_t hidden
+        newest = blocks[len(blocks) - 1] if blocks else None
         last = None
         stream.last_ms, stream.last_seq = meta["last_id"]
         stream.head_ms, stream.head_seq = meta["first_kept"]
@@ -685,22 +819,33 @@ cdef class Stream:
         for block in blocks:
             if last is not None and block.first_id <= last:
                 raise ValueError("its blocks are out of order")
+            hidden = 0
+            if last is None:
+                block.view(&view)
+                hidden = stream.head_gone = view_live_before(
+                    &view, stream.head_ms, stream.head_seq)
             last = block.last_id
+            if block.live <= hidden:
+                raise ValueError("a block of it has no entry left")
+            if block is newest and meta.get("open"):
+                stream.tail = OpenBlock.reopen(block)
+                if stream.tail is not None:
+                    break
             if stream.sealed is None:
                 stream.sealed = SkipList.__new__(SkipList)
-                block.view(&view)
-                stream.head_gone = view_live_before(&view, stream.head_ms, stream.head_seq)
-            if block.live <= (0 if stream.sealed.blocks else stream.head_gone):
-                raise ValueError("a block of it has no entry left")
             stream.sealed.push(block)
         if last is not None and last > stream.last_id:
             raise ValueError("its last id is below its last entry")
         stream.length = stream.sealed_live() - stream.head_gone
+        if stream.tail is not None:
+            stream.length += stream.tail.live
         if stream.length != meta["length"]:
             raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
         for row in meta["groups"]:
             group = Group.load(row, now_ms)
             stream.groups[group.name] = group
+        if "idempotence" in meta:
+            stream.idempotence = Window.load(meta["idempotence"])
         return stream
 
     def check(self) -> None:
@@ -725,3 +870,5 @@ cdef class Stream:
         assert self.entries_added >= self.length
         for group in self.groups.values():
             group.check()
+        if self.idempotence is not None:
+            self.idempotence.check()

@@ -37,11 +37,13 @@ cdef class Output:
 
     cdef void clear(self) noexcept:
         """Forget the content; memory beyond KEPT_CAPACITY goes back to the system."""
+        cdef char* moved
         self.size = 0
         if self.capacity > KEPT_CAPACITY:
-            free(self.buf)
-            self.buf = NULL
-            self.capacity = 0
+            moved = <char*>realloc(self.buf, FIRST_CAPACITY)
+            if moved != NULL:
+                self.buf = moved
+                self.capacity = FIRST_CAPACITY
 
     cdef bytes take(self):
         cdef bytes taken = self.buf[:self.size] if self.size else b""

@@ -1,12 +1,15 @@
 """Consumer groups beside a real redis-server 7.0: the same conversation, reply by reply.
 
 Left out is what later versions answer differently: the lag of trimmed streams, a wait that ends
-with its group (7.0 has words of its own there), and fields that 7.0 does not have.
+with its group (7.0 has words of its own there), more entries read than there were, and fields that
+7.0 does not have.
 """
 
 from __future__ import annotations
 
+import random
 import shlex
+from collections.abc import Iterator
 
 import pytest
 from tests.support.resp import Error, Map, Reply, show
@@ -53,7 +56,7 @@ CONVERSATIONS: dict[str, str] = {
         XGROUP CREATE s g 0
         XGROUP CREATE s g $ MKSTREAM
         XGROUP CREATE s g $ MKSTREAM
-        XGROUP CREATE s h 5-5 MKSTREAM ENTRIESREAD 3
+        XGROUP CREATE s h 5-5 MKSTREAM ENTRIESREAD 0
         XGROUP CREATE s i 0 entriesread 0
         XGROUP CREATE s j 0 MKSTREAM MKSTREAM MKSTREAM MKSTREAM
         XGROUP CREATE s j 0 ENTRIESREAD
@@ -86,6 +89,7 @@ CONVERSATIONS: dict[str, str] = {
         XGROUP SETID s g 0 ENTRIESREAD x
         XGROUP SETID s g 0 ENTRIESREAD -2
         XGROUP SETID s g 0 ENTRIESREAD 1 ENTRIESREAD 2
+        XINFO GROUPS s
         XGROUP SETID s no 0
         XGROUP SETID no g 0
         XGROUP DELCONSUMER s g alf
@@ -136,6 +140,88 @@ CONVERSATIONS: dict[str, str] = {
         XPENDING s g - x 1
         XPENDING no g - + 1
         XPENDING s no - + 1
+    """,
+    "claims": """
+        XADD s 1-1 a 1
+        XADD s 2-1 a 2
+        XADD s 3-1 a 3
+        XADD s 4-1 a 4
+        SET str x
+        XGROUP CREATE s g 0
+        XCLAIM s g alice 0 1-1
+        XCLAIM s g alice 0 1-1 FORCE
+        XCLAIM s g alice 0 2-1 FORCE JUSTID
+        XCLAIM s g bob 0 3-1 FORCE RETRYCOUNT 0
+        XCLAIM s g bob 0 9-1 FORCE
+        XPENDING s g - + 10
+        XCLAIM s g bob 0 1-1 1-1 2-1
+        XCLAIM s g bob 1000000 1-1 2-1 3-1
+        XCLAIM s g alice 0 3-1 RETRYCOUNT -5
+        XCLAIM s g alice 0 3-1 1-1 JUSTID retrycount 7
+        XCLAIM s g alice -5 2-1 IDLE 1000 TIME 5 force
+        XPENDING s g - + 10
+        XPENDING s g
+        XCLAIM s g alice 0 1-1 2 x-1 JUSTID
+        XCLAIM s g alice 0 JUSTID
+        XCLAIM s g alice 0 IDLE 1
+        XCLAIM s g alice 0 1-1 LASTID
+        XCLAIM s g alice 0 1-1 IDLE z
+        XCLAIM s g alice 0 1-1 TIME z
+        XCLAIM s g alice 0 1-1 RETRYCOUNT z
+        XCLAIM s g alice 0 1-1 LASTID z
+        XCLAIM s g alice 0 1-1 LASTID 3-5
+        XINFO GROUPS s
+        XCLAIM s g alice 0 1-1 LASTID 2-5
+        XINFO GROUPS s
+        XREADGROUP GROUP g alice STREAMS s >
+        XCLAIM s no alice z 1-1
+        XCLAIM no g alice z 1-1
+        XCLAIM str g alice z 1-1
+        XCLAIM s g alice z 1-1
+        XDEL s 2-1 4-1
+        XCLAIM s g bob 0 2-1 3-1 4-1
+        XPENDING s g - + 10
+        XINFO CONSUMERS s g
+        XACK s g 1-1 3-1
+        XPENDING s g
+    """,
+    "claims in order": """
+        XADD s 1-1 a 1
+        XADD s 2-1 a 2
+        XADD s 3-1 a 3
+        XADD s 4-1 a 4
+        XADD s 5-1 a 5
+        SET str x
+        XGROUP CREATE s g 0
+        XREADGROUP GROUP g alice STREAMS s >
+        XAUTOCLAIM s g bob 0 0
+        XAUTOCLAIM s g carol 0 0 COUNT 2
+        XAUTOCLAIM s g carol 0 3-1 COUNT 2 JUSTID
+        XAUTOCLAIM s g carol 0 (3-1 COUNT 1
+        XAUTOCLAIM s g carol 0 - count 5 count 1
+        XAUTOCLAIM s g carol 0 +
+        XAUTOCLAIM s g carol 0 9
+        XAUTOCLAIM s g carol 1000000 0
+        XAUTOCLAIM s g carol -7 0 JUSTID
+        XPENDING s g - + 10
+        XDEL s 1-1 2-1 4-1
+        XAUTOCLAIM s g bob 1000000 0 COUNT 1
+        XAUTOCLAIM s g bob 0 0 COUNT 2
+        XAUTOCLAIM s g bob 0 0 JUSTID
+        XPENDING s g - + 10
+        XINFO CONSUMERS s g
+        XAUTOCLAIM no g d z y
+        XAUTOCLAIM no g d 0 y
+        XAUTOCLAIM no g d 0 0 FOO
+        XAUTOCLAIM no g d 0 0 COUNT
+        XAUTOCLAIM no g d 0 0 COUNT 0
+        XAUTOCLAIM no g d 0 0 COUNT x
+        XAUTOCLAIM no g d 0 0 COUNT 576460752303423488
+        XAUTOCLAIM no g d 0 0 COUNT 576460752303423487
+        XAUTOCLAIM s no d 0 0
+        XAUTOCLAIM str g d 0 0
+        XAUTOCLAIM s g d 0 (18446744073709551615-18446744073709551615
+        XAUTOCLAIM s g d
     """,
     "refused reads": """
         SET str x
@@ -285,6 +371,54 @@ def test_the_same_replies(server: Server, redis_server: Server, name: str, proto
         if masked(line, our) != masked(line, their)
     ]
     assert not different, "\n" + "\n".join(different)
+
+
+def random_claims(seed: int) -> Iterator[str]:
+    """A conversation of reads, claims, acknowledgements and deletions, without what depends on how
+    fast it is held."""
+    chance = random.Random(seed)
+    yield "XGROUP CREATE s g 0 MKSTREAM"
+    # 7.0 makes no consumer for a claim that gets nothing.
+    yield from (f"XGROUP CREATECONSUMER s g {name}" for name in ("alice", "bob", "carol"))
+    for number in range(1, 9):
+        yield f"XADD s {number}-1 n {number}"
+    for _ in range(60):
+        name = chance.choice(["alice", "bob", "carol"])
+        some = " ".join(f"{chance.randint(1, 13)}-1" for _ in range(chance.randint(1, 4)))
+        options = " ".join(
+            word
+            for word in ("FORCE", "JUSTID", f"RETRYCOUNT {chance.randint(0, 5)}", "IDLE 5000000")
+            if chance.random() < 0.3
+        )
+        idle = chance.choice([0, 0, 0, 1_000_000])
+        just_id = chance.choice(["", "JUSTID"])
+        yield chance.choice(
+            [
+                f"XREADGROUP GROUP g {name} COUNT {chance.randint(1, 3)} STREAMS s >",
+                f"XREADGROUP GROUP g {name} COUNT {chance.randint(1, 3)} STREAMS s 0",
+                f"XCLAIM s g {name} {idle} {some} {options}",
+                f"XCLAIM s g {name} {idle} {some} LASTID {chance.randint(1, 9)}",
+                f"XAUTOCLAIM s g {name} {idle} {chance.randint(0, 9)} "
+                f"COUNT {chance.randint(1, 4)} {just_id}",
+                f"XACK s g {some}",
+                f"XDEL s {chance.randint(1, 8)}-1",
+                f"XADD s {chance.randint(9, 12)}-1 n x",
+                f"XGROUP SETID s g {chance.randint(0, 9)}",
+            ]
+        )
+        yield "XPENDING s g - + 100"
+    yield "XPENDING s g"
+    yield "XINFO CONSUMERS s g"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_claims_played_at_random(server: Server, redis_server: Server, seed: int) -> None:
+    lines = list(random_claims(seed))
+    conversation = "\n".join(lines)
+    ours = play(server, 2 + seed % 2, conversation)
+    theirs = play(redis_server, 2 + seed % 2, conversation)
+    for number, ((line, our), (_, their)) in enumerate(zip(ours, theirs, strict=True)):
+        assert masked(line, our) == masked(line, their), "\n".join([*lines[:number], line])
 
 
 @pytest.mark.parametrize("ending", ["XGROUP DESTROY s g", "DEL s", "FLUSHALL", "SET s x"])

@@ -31,7 +31,8 @@ class Pending:
     def due_ms(self, with_zero: bool) -> int | None:
         if self.retry is None or (self.retry[0] == 0 and not with_zero):
             return None
-        return self.last_ms + self.retry[0]
+        # What XNACK released is due at once.
+        return 0 if self.last_ms == 0 and not self.owner else self.last_ms + self.retry[0]
 
     def expires_ms(self) -> int | None:
         if self.retry is None or self.retry[1] == 0:
@@ -68,6 +69,38 @@ class Group:
         )  # fmt: skip
 
 
+Message = tuple[bytes, bytes]  # producer, iid
+
+
+@dataclass(slots=True)
+class Once:
+    """The messages that a stream remembers, in the order in which they came."""
+
+    duration_s: int = 100
+    maxsize: int = 100
+    seen: dict[Message, tuple[EntryId, int]] = field(default_factory=dict)
+
+    def find(self, producer: bytes, iid: bytes, now_ms: int) -> EntryId | None:
+        entry_id, at_ms = self.seen.get((producer, iid), (None, 0))
+        return entry_id if at_ms + self.duration_s * 1000 > now_ms else None
+
+    def add(self, producer: bytes, iid: bytes, entry_id: EntryId, at_ms: int) -> None:
+        before = [seen[1] for message, seen in self.seen.items() if message[0] == producer]
+        self.seen.pop((producer, iid), None)
+        self.seen[producer, iid] = entry_id, max([at_ms, *before[-1:]])
+        of_it = [message for message in self.seen if message[0] == producer]
+        for message in of_it[: -self.maxsize]:
+            del self.seen[message]
+
+    def configure(self, duration_s: int, maxsize: int) -> None:
+        if (duration_s, maxsize) != (self.duration_s, self.maxsize):
+            self.seen.clear()
+        self.duration_s, self.maxsize = duration_s, maxsize
+
+    def copy(self) -> Once:
+        return Once(self.duration_s, self.maxsize, dict(self.seen))
+
+
 @dataclass(slots=True)
 class Stream:
     incarnation: int
@@ -79,6 +112,7 @@ class Stream:
     entries_evicted: int = 0
     entries_deleted: int = 0
     groups: dict[bytes, Group] = field(default_factory=dict)
+    once: Once = field(default_factory=Once)
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:
         assert entry_id > self.last_id, f"{entry_id} is not above {self.last_id}"
@@ -113,6 +147,7 @@ class Stream:
         return Stream(
             self.incarnation, dict(self.entries), self.last_id, self.max_evicted, self.max_deleted,
             self.entries_added, self.entries_evicted, self.entries_deleted, groups,
+            self.once.copy(),
         )  # fmt: skip
 
 
@@ -121,17 +156,63 @@ Value = Stream | bytes
 
 @dataclass(slots=True)
 class Data:
-    """All databases; `ever` are the entries that were ever appended, by (db, key, id)."""
+    """All databases, and when their keys expire; `ever` are the entries that were ever at a key, by
+    (db, key, id)."""
 
     databases: list[dict[bytes, Value]] = field(default_factory=lambda: [{} for _ in range(16)])
+    expiries: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(16)])
     ever: set[tuple[int, bytes, EntryId]] = field(default_factory=set)
+
+    def put(self, db: int, key: bytes, value: Value, keep_expiry: bool = False) -> None:
+        self.databases[db][key] = value
+        if not keep_expiry:
+            self.expiries[db].pop(key, None)
+
+    def drop(self, db: int, key: bytes) -> None:
+        del self.databases[db][key]
+        self.expiries[db].pop(key, None)
+
+    def move(self, db: int, key: bytes, to: int, new_key: bytes) -> None:
+        """The value itself and its expiry."""
+        value, expiry_ms = self.databases[db][key], self.expiries[db].get(key)
+        self.drop(db, key)
+        self._place(to, new_key, value, expiry_ms)
+
+    def duplicate(self, db: int, key: bytes, to: int, new_key: bytes, incarnation: int) -> None:
+        value = self.databases[db][key]
+        if isinstance(value, Stream):
+            value = value.copy()
+            value.incarnation = incarnation
+        self._place(to, new_key, value, self.expiries[db].get(key))
+
+    def _place(self, db: int, key: bytes, value: Value, expiry_ms: int | None) -> None:
+        self.put(db, key, value)
+        if expiry_ms is not None:
+            self.expiries[db][key] = expiry_ms
+        if isinstance(value, Stream):
+            self.ever |= {(db, key, entry_id) for entry_id in value.entries}
+
+    def clear(self, db: int) -> None:
+        self.databases[db].clear()
+        self.expiries[db].clear()
+
+    def swap(self, first: int, second: int) -> None:
+        for rows in (self.databases, self.expiries):
+            rows[first], rows[second] = rows[second], rows[first]  # type: ignore[index]
+        self.ever |= {
+            (db, key, entry_id)
+            for db in (first, second)
+            for key, value in self.databases[db].items()
+            if isinstance(value, Stream)
+            for entry_id in value.entries
+        }
 
     def copy(self) -> Data:
         databases = [
             {key: value.copy() if isinstance(value, Stream) else value for key, value in db.items()}
             for db in self.databases
         ]
-        return Data(databases, set(self.ever))
+        return Data(databases, [dict(db) for db in self.expiries], set(self.ever))
 
 
 # ------------------------------------------------------------------------------------- comparing
@@ -140,10 +221,16 @@ class Data:
 def shown(data: Data) -> dict[str, Any]:
     """As nested dicts with names, for `difference`; times of last use are left out."""
     return {
-        f"db {number}": {key: _shown_value(value) for key, value in db.items()}
-        for number, db in enumerate(data.databases)
+        f"db {number}": {
+            key: _shown_key(_shown_value(value), expiries.get(key, 0)) for key, value in db.items()
+        }
+        for number, (db, expiries) in enumerate(zip(data.databases, data.expiries, strict=True))
         if db
     }
+
+
+def _shown_key(value: object, expiry_ms: int) -> dict[str, object]:
+    return {"value": value, "expires": expiry_ms}
 
 
 def _shown_value(value: Value) -> object:
@@ -157,7 +244,18 @@ def _shown_value(value: Value) -> object:
         "counters": (value.entries_added, value.entries_evicted, value.entries_deleted),
         "incarnation": value.incarnation,
         "groups": {name: _shown_group(group) for name, group in value.groups.items()},
+        "once": (value.once.duration_s, value.once.maxsize, _shown_messages(value.once)),
     }
+
+
+def _shown_messages(once: Once) -> list[object]:
+    """Without those whose time is over: when they are forgotten is the server's matter."""
+    newest_ms = max((at_ms for _, at_ms in once.seen.values()), default=0)
+    return [
+        (*message, *seen)
+        for message, seen in sorted(once.seen.items())
+        if seen[1] + once.duration_s * 1000 > newest_ms
+    ]
 
 
 def _shown_group(group: Group) -> dict[str, object]:
@@ -175,13 +273,22 @@ def _shown_group(group: Group) -> dict[str, object]:
     }  # fmt: skip
 
 
-def seen_in(keyspace: Keyspace) -> dict[str, Any]:
-    """The real keyspace in the form of `shown`; checks its structures on the way."""
-    return {
-        f"db {db.index}": {key: _seen_value(db.get(key)) for key in db.keys()}  # noqa: SIM118
-        for db in keyspace.databases
-        if len(db)
-    }
+def seen_in(keyspace: Keyspace, now_ms: int = 0) -> dict[str, Any]:
+    """The real keyspace in the form of `shown`; checks its structures on the way. Keys that were
+    due before `now_ms` are left out; looking at them deletes nothing."""
+    was, keyspace.expiring = keyspace.expiring, False
+    try:
+        seen = {
+            f"db {db.index}": {
+                key: _shown_key(_seen_value(db.get(key)), db.expiry_ms(key))
+                for key in db.keys()  # noqa: SIM118
+                if db.expiry_ms(key) == 0 or db.expiry_ms(key) > now_ms
+            }
+            for db in keyspace.databases
+        }
+    finally:
+        keyspace.expiring = was
+    return {name: keys for name, keys in seen.items() if keys}
 
 
 def _seen_value(value: RealStream | bytes | None) -> object:
@@ -196,7 +303,19 @@ def _seen_value(value: RealStream | bytes | None) -> object:
         "counters": (value.entries_added, value.entries_evicted, value.entries_deleted),
         "incarnation": value.incarnation,
         "groups": {name: _seen_group(group) for name, group in value.groups.items()},
+        "once": _seen_once(value),
     }
+
+
+def _seen_once(stream: RealStream) -> tuple[object, ...]:
+    once = Once()
+    if stream.idempotence is not None:
+        meta = stream.idempotence.dump()
+        once.duration_s, once.maxsize = meta["duration_s"], meta["maxsize"]
+        for producer, rows in meta["producers"]:
+            for iid, ms, seq, at_ms in rows:
+                once.seen[producer, iid] = (ms, seq), at_ms
+    return once.duration_s, once.maxsize, _shown_messages(once)
 
 
 def _seen_group(group: RealGroup) -> dict[str, object]:

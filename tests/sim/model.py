@@ -12,9 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream
+from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream, Value
+
+from millstream.commands.registry import COMMANDS
+from millstream.commands.table import load_table
 
 U64_MAX = 2**64 - 1
+COUNT_MAX = 2**63 - 1
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 KEY_NEEDED = (
@@ -38,6 +42,13 @@ class Pairs(list["Answer"]):
 class Refused(Exception):
     """The command answers this error."""
 
+
+load_table()
+WRITES = {name.decode() for name, row in COMMANDS.items() if "write" in row.flags} | {"xgroup"}
+# The words of XADD's options, each with how many words it takes.
+XADD_OPTIONS = {b"MAXLEN": 2, b"MINID": 2, b"DELREF": 1, b"ACKED": 1, b"KEEPREF": 1, b"IDMP": 3,
+                b"NOMKSTREAM": 1}  # fmt: skip
+NEVER_QUEUED = {"multi", "exec", "discard", "watch"}
 
 NULL_ARRAY = object()
 ANY = object()  # a reply whose text nobody predicts
@@ -81,12 +92,20 @@ def parse_id(text: bytes) -> EntryId:
 
 @dataclass(slots=True)
 class Due:
-    """A reply that a client is to get. `seq` is what must be durable before."""
+    """A reply that a client is to get. `seq` is what must be durable before; `queued` are the
+    requests that an EXEC answers."""
 
     request: Request
     answer: Answer
     now_ms: int
     seq: int | None = None
+    queued: list[Request] = field(default_factory=list)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the reply's text is predicted."""
+        answers = self.answer if isinstance(self.answer, list) else [self.answer]
+        return all(answer is not ANY for answer in answers)
 
 
 @dataclass(eq=False, slots=True)
@@ -94,6 +113,9 @@ class ClientModel:
     number: int
     resp: int
     db: int = 0
+    queue: list[Request] | None = None  # since MULTI
+    queue_failed: bool = False
+    watches: dict[Key, object] = field(default_factory=dict)  # with what `mark_of` said
     requests: deque[Request] = field(default_factory=deque)
     due: deque[Due] = field(default_factory=deque)
     waiter: Waiter | None = None
@@ -116,9 +138,16 @@ class Waiter:
     ttl_ms: int = 0
     retry: Retry | None = None
     key_was_gone: bool = False
+    incarnation: int = 0  # of the stream at the key when that was looked at last
     number: int = 0
     consumer: bytes | None = None
     keep: bool = True
+    claim_ms: int | None = None
+
+    @property
+    def kind(self) -> object:
+        """What one read of a kind does not find, the others do not find either."""
+        return self.consumer is not None, self.claim_ms
 
     @property
     def key(self) -> Key:
@@ -176,6 +205,20 @@ class Read:
         return read
 
 
+Handler = Callable[["Model", "ClientModel", Request], Answer]
+HANDLERS: dict[str, Handler] = {}
+
+
+def does(*names: str) -> Callable[[Handler], Handler]:
+    """A function that does what a command does; what refuses writes was asked before."""
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
+
+
 class Model:
     def __init__(self, data: Data, now_ms: int, told: Callable[[], str | None]) -> None:
         """Go on from what a server has loaded at `now_ms`. `told` answers each time the server
@@ -192,6 +235,7 @@ class Model:
         self._remade: set[tuple[Key, bytes]] = set()
         self._resumable: list[ClientModel] = []
         self._incarnation = 1 << 60  # the server's numbers are not predicted
+        self._changes: dict[Key, int] = {}
         for database in data.databases:
             for value in database.values():
                 if isinstance(value, Stream):
@@ -226,15 +270,18 @@ class Model:
         self.now_ms, self.write_error = now_ms, self._told()
         late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= now_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
-            self._end_wait(waiter, self._timeout_answer(waiter))
+            self.timeout(waiter)
         waiters = {waiter.client.number: waiter for waiter in self._all_waiters()}
         for number in served:
             if number in waiters:
                 for key in waiters[number].keys:
-                    self._mark_ready(key)
+                    self.mark_ready(key)
         for key, name, group in self._groups():
             if self._is_over(key, name, group) and not has_group(key, name):
-                self._drop_group(key, name)
+                self.drop_group(key, name)
+        if self.write_error is None:
+            for key in self.expired(now_ms):
+                self.delete(key)
         self._serve_ready()
 
     def leave(self, client: ClientModel, now_ms: int) -> None:
@@ -249,11 +296,19 @@ class Model:
     def upkeep(self, now_ms: int) -> None:
         """Bring everything that happens by itself up to date, as a server whose timers ran."""
         self.now_ms = now_ms
+        for key in self.expired(now_ms):
+            self.delete(key)
         for key, name, group in self._groups():
             if self._is_over(key, name, group):
-                self._drop_group(key, name)
+                self.drop_group(key, name)
             else:
                 self._expire(group)
+        for waiter in self._all_waiters():
+            for number, name in waiter.keys if waiter.claim_ms is not None else []:
+                # Claims that waited have met what is gone from the stream.
+                stream = self.data.databases[number].get(name)
+                if isinstance(stream, Stream) and waiter.group in stream.groups:
+                    self._late(waiter, stream)
         self._ready = []
 
     def overdue(self, now_ms: int, patient: bool) -> str | None:
@@ -264,7 +319,8 @@ class Model:
             if 0 < waiter.deadline_ms <= now_ms:
                 return f"the wait of client {waiter.client.number} is over: {waiter}"
             for number, key in waiter.keys:
-                stream = self.data.databases[number].get(key)
+                expiry_ms = self.data.expiries[number].get(key, now_ms + 1)
+                stream = self.data.databases[number].get(key) if expiry_ms > now_ms else None
                 late = self._late(waiter, stream) if isinstance(stream, Stream) else None
                 if late is not None and not (patient and waiter.group is not None):
                     return f"client {waiter.client.number} waits and {late}: {waiter}"
@@ -277,7 +333,12 @@ class Model:
         if group is None:
             return "its group is gone"
         self._expire(group)
-        due = [] if waiter.consumer is not None else self._due(group, False)
+        if waiter.consumer is None:
+            due = self._due(group, False)
+        elif waiter.claim_ms is not None:
+            due = claims.looked_at(stream, group, self.now_ms, waiter.claim_ms, waiter.limit)
+        else:
+            due = []
         new = stream.newer(group.offset)
         return f"{due} are due and {new} new" if due or new else None
 
@@ -287,26 +348,140 @@ class Model:
         self.now_ms, self.write_error = now_ms, self._told()
         while client.requests and client.waiter is None:
             request = client.requests.popleft()
-            try:
-                answer = getattr(self, "_do_" + request[0].decode().lower())(client, request)
-            except Refused as refusal:
-                answer = refusal
+            queued = client.queue
+            answer = self.outcome(client, request, queued is not None)
             if isinstance(answer, Waiter):
                 self._wait(answer)
             else:
-                self._answer(client, request, answer)
+                self._answer(client, request, answer, queued if request[0] == b"EXEC" else None)
             self._serve_ready()
 
-    def _answer(self, client: ClientModel, request: Request, answer: Answer) -> None:
-        due = Due(request, answer, self.now_ms)
+    def outcome(self, client: ClientModel, request: Request, in_queue: bool) -> Answer:
+        """What a request is answered, its error included."""
+        name = request[0].decode().lower()
+        try:
+            if not in_queue or name in NEVER_QUEUED:
+                return self._perform(client, name, request)
+            if name in WRITES:
+                self.check_writable()
+            if name == "save":
+                raise Refused("ERR Command not allowed inside a transaction")
+            assert client.queue is not None
+            client.queue.append(request)
+            return Status("QUEUED")
+        except Refused as refusal:
+            if in_queue and name not in NEVER_QUEUED:
+                client.queue_failed = True
+            return refusal
+
+    def _perform(self, client: ClientModel, name: str, request: Request) -> Answer:
+        handler = HANDLERS.get(name)
+        if handler is None:
+            return getattr(self, "_do_" + name)(client, request)  # type: ignore[no-any-return]
+        if name in WRITES:
+            self.check_writable()
+        return handler(self, client, request)
+
+    def _answer(
+        self,
+        client: ClientModel,
+        request: Request,
+        answer: Answer,
+        queued: list[Request] | None = None,
+    ) -> None:
+        due = Due(request, answer, self.now_ms, queued=queued or [])
         client.due.append(due)
         self.untagged.append(due)
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
         if self.write_error is not None:
             raise Refused(self.write_error)
 
+    # ------------------------------------------------------------ values
+
+    def value(self, key: Key) -> Value | None:
+        """What is at a key; one whose time has come is thereby deleted, as the server does it."""
+        number, name = key
+        expiry_ms = self.data.expiries[number].get(name)
+        if expiry_ms is not None and expiry_ms <= self.now_ms:
+            if self.write_error is None:
+                self.delete(key)
+            return None
+        return self.data.databases[number].get(name)
+
+    def expired(self, now_ms: int) -> list[Key]:
+        """Keys whose time has come, in order of time."""
+        due = [
+            (number, at_ms, name)
+            for number, expiries in enumerate(self.data.expiries)
+            for name, at_ms in expiries.items()
+            if at_ms <= now_ms
+        ]
+        return [(number, name) for number, _, name in sorted(due)]
+
+    def note_change(self, key: Key) -> None:
+        """What is at a key is replaced, removed, or gets another expiry."""
+        self._changes[key] = self._changes.get(key, 0) + 1
+
+    def mark_of(self, key: Key) -> object:
+        """Differs after a watched key was changed."""
+        value = self.value(key)
+        if not isinstance(value, Stream):
+            return self._changes.get(key), value
+        return (self._changes.get(key), value.incarnation, value.entries_added, len(value.entries),
+                value.entries_deleted, value.entries_evicted, value.last_id,
+                value.max_deleted)  # fmt: skip
+
+    def put(self, key: Key, value: Value, keep_expiry: bool = False) -> None:
+        self.note_change(key)
+        self.data.put(*key, value, keep_expiry)
+        self.mark_ready(key)
+
+    def delete(self, key: Key) -> None:
+        self.note_change(key)
+        self.data.drop(*key)
+        self.mark_ready(key)
+
+    def set_expiry(self, key: Key, at_ms: int) -> None:
+        """0: never."""
+        self.note_change(key)
+        if at_ms:
+            self.data.expiries[key[0]][key[1]] = at_ms
+        else:
+            self.data.expiries[key[0]].pop(key[1], None)
+
+    def leave_behind(self, key: Key) -> None:
+        """A stream goes to another key, its groups without their waiting readers: for those groups
+        this is the end of a wait. Groups whose time was over do not live again at the new key."""
+        value, queue = self.data.databases[key[0]][key[1]], self._queues.get(key)
+        if not isinstance(value, Stream):
+            return
+        for name, group in list(value.groups.items()):
+            if queue is not None and name in queue.groups:
+                group.last_used_ms = self.now_ms
+            elif self._is_over(key, name, group):
+                del value.groups[name]
+
+    def new_incarnation(self) -> int:
+        self._incarnation += 1
+        return self._incarnation
+
     # ------------------------------------------------------------ waiting
+
+    def waiter_of(self, number: int) -> Waiter | None:
+        """The wait of the client with this number."""
+        return next((w for w in self._all_waiters() if w.client.number == number), None)
+
+    def waiting_keys(self, number: int) -> list[Key]:
+        """The keys of a database that somebody waits on."""
+        return [key for key in self._queues if key[0] == number]
+
+    def gives_up(self, waiter: Waiter) -> Answer:
+        """What a read that would wait is answered within a transaction."""
+        return self.timeout_answer(waiter)
+
+    def timeout(self, waiter: Waiter) -> None:
+        self.end_wait(waiter, self.timeout_answer(waiter))
 
     def _all_waiters(self) -> list[Waiter]:
         waiters = [waiter for queue in self._queues.values() for waiter in queue.all()]
@@ -337,18 +512,18 @@ class Model:
                 if group is not None:
                     group.last_used_ms = self.now_ms
 
-    def _end_wait(self, waiter: Waiter, answer: Answer) -> None:
+    def end_wait(self, waiter: Waiter, answer: Answer) -> None:
         self._remove(waiter)
         self._answer(waiter.client, waiter.request, answer)
         self._resumable.append(waiter.client)
 
-    def _timeout_answer(self, waiter: Waiter) -> Answer:
+    def timeout_answer(self, waiter: Waiter) -> Answer:
         if not waiter.with_info:
             return NULL_ARRAY
-        stream = self.data.databases[waiter.key[0]].get(waiter.key[1])
+        stream = self.value(waiter.key)
         return [self._info(stream if isinstance(stream, Stream) else None)]
 
-    def _mark_ready(self, key: Key) -> None:
+    def mark_ready(self, key: Key) -> None:
         if key in self._queues and key not in self._ready:
             self._ready.append(key)
 
@@ -358,11 +533,14 @@ class Model:
             self._remade.clear()
             for key in ready:
                 queue = self._queues.get(key)
+                empty_handed: set[tuple[bytes, object]] = set()
                 for waiter in [] if queue is None else queue.all():
-                    if waiter.consumer is None:
+                    if waiter.consumer is None or waiter.group is None:
                         self._try_again(waiter)
-                    else:
+                    elif (waiter.group, waiter.kind) not in empty_handed:
                         self._try_consumer_again(waiter)
+                        if waiter.client.waiter is waiter:
+                            empty_handed.add((waiter.group, waiter.kind))
 
     def _try_consumer_again(self, waiter: Waiter) -> None:
         """An XREADGROUP ends with an error when a group of it is gone, made anew or not."""
@@ -376,35 +554,36 @@ class Model:
                 self._open(waiter.client, key[1], waiter.group)
             answer = self._consume(waiter, [b">"] * len(waiter.keys))
         except Refused as refusal:
-            self._end_wait(waiter, refusal)
+            self.end_wait(waiter, refusal)
             return
         if answer is not None:
-            self._end_wait(waiter, answer)
+            self.end_wait(waiter, answer)
 
     def _try_again(self, waiter: Waiter) -> None:
-        value = self.data.databases[waiter.key[0]].get(waiter.key[1])
+        value = self.value(waiter.key)
         if waiter.group is not None and self.write_error is not None:
             return
         if value is None:
             waiter.key_was_gone = True
             return
         if isinstance(value, bytes):
-            self._end_wait(waiter, Refused(WRONG_TYPE))
+            self.end_wait(waiter, Refused(WRONG_TYPE))
             return
         if waiter.group is None:
             if value.newer(waiter.after):
                 answer = self._plain_answer(value, waiter.after, waiter.limit, waiter.with_info)
-                self._end_wait(waiter, answer)
+                self.end_wait(waiter, answer)
             return
-        group = self._live(waiter.key, waiter.group)
+        group = self.live(waiter.key, waiter.group)
         if group is None:
-            offset = waiter.after if waiter.key_was_gone else value.last_id
+            is_other = waiter.key_was_gone or waiter.incarnation != value.incarnation
+            offset = waiter.after if is_other else value.last_id
             group = value.make_group(waiter.group, offset, waiter.ttl_ms, self.now_ms)
             self._remade.add((waiter.key, waiter.group))
-        waiter.key_was_gone = False
+        waiter.key_was_gone, waiter.incarnation = False, value.incarnation
         found = self._give(value, group, waiter.limit, waiter.retry, waiter.with_info, False)
         if found is not None:
-            self._end_wait(waiter, found)
+            self.end_wait(waiter, found)
 
     # ------------------------------------------------------------ groups by themselves
 
@@ -423,24 +602,24 @@ class Model:
             return False
         return self.now_ms >= group.last_used_ms + group.ttl_ms
 
-    def _drop_group(self, key: Key, name: bytes) -> None:
+    def drop_group(self, key: Key, name: bytes) -> None:
         stream = self.data.databases[key[0]][key[1]]
         assert isinstance(stream, Stream)
         del stream.groups[name]
-        self._mark_ready(key)
+        self.mark_ready(key)
 
     def _expire(self, group: Group) -> None:
         for entry_id in [i for i, r in group.pending.items() if r.has_expired(self.now_ms)]:
             del group.pending[entry_id]
 
-    def _live(self, key: Key, name: bytes) -> Group | None:
-        stream = self.data.databases[key[0]][key[1]]
+    def live(self, key: Key, name: bytes) -> Group | None:
+        stream = self.value(key)
         assert isinstance(stream, Stream)
         group = stream.groups.get(name)
         if group is None:
             return None
         if self._is_over(key, name, group):
-            self._drop_group(key, name)
+            self.drop_group(key, name)
             return None
         self._expire(group)
         return group
@@ -487,7 +666,7 @@ class Model:
             return None
         record = group.pending[entry_id]
         record.last_ms = self.now_ms
-        record.deliveries += 1
+        record.deliveries = min(record.deliveries + 1, COUNT_MAX)
         record.retry = retry or record.retry
         return [dotted(entry_id), *stream.entries[entry_id]]
 
@@ -511,30 +690,28 @@ class Model:
 
     # ------------------------------------------------------------ streams
 
-    def _stream(self, client: ClientModel, key: bytes) -> Stream | None:
-        value = self.data.databases[client.db].get(key)
+    def stream(self, client: ClientModel, key: bytes) -> Stream | None:
+        value = self.value((client.db, key))
         if isinstance(value, bytes):
             raise Refused(WRONG_TYPE)
         return value
 
-    def _make(self, client: ClientModel, key: bytes) -> Stream:
-        stream = self._stream(client, key)
+    def make(self, client: ClientModel, key: bytes) -> Stream:
+        stream = self.stream(client, key)
         if stream is None:
-            self._incarnation += 1
-            stream = Stream(self._incarnation)
-            self.data.databases[client.db][key] = stream
-            self._mark_ready((client.db, key))  # who waits on a group of it has the group again
+            stream = Stream(self.new_incarnation())
+            self.put((client.db, key), stream)  # who waits on a group of it has the group again
         return stream
 
     def _append(
         self, client: ClientModel, key: bytes, words: Request, entry_id: EntryId | None = None
     ) -> EntryId:
-        stream = self._make(client, key)
+        stream = self.make(client, key)
         if entry_id is None:
             ms, seq = stream.last_id
             entry_id = (self.now_ms, 0) if self.now_ms > ms else (ms, seq + 1)
         stream.append(entry_id, words)
-        self._mark_ready((client.db, key))
+        self.mark_ready((client.db, key))
         return entry_id
 
     def _keep_last(self, stream: Stream, count: int) -> int:
@@ -542,16 +719,16 @@ class Model:
         return stream.evict(ids[: max(0, len(ids) - count)])
 
     def _do_tappend(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
+        self.check_writable()
         return dotted(self._append(client, words[1], words[2:]))
 
     def _do_tappev(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
+        self.check_writable()
         _, key, unit, number, *fields = words
         reply: Answer = 0
         if fields:
             reply = dotted(self._append(client, key, tuple(fields)))
-        stream = self._stream(client, key)
+        stream = self.stream(client, key)
         if stream is None:
             return 0
         if unit.upper() == b"COUNT":
@@ -562,12 +739,15 @@ class Model:
         return reply if fields else evicted
 
     def _do_xadd(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        key, at, keep = words[1], 2, None
-        if words[at] == b"MAXLEN":
-            keep, at = int(words[at + 1]), at + 2
-        text, fields = words[at], words[at + 1 :]
-        stream = self._stream(client, key)
+        self.check_writable()
+        key, at = words[1], 2
+        while words[at] in XADD_OPTIONS:
+            at += XADD_OPTIONS[words[at]]
+        options, text, fields = words[:at], words[at], words[at + 1 :]
+        stream = self.stream(client, key)
+        known = claims.known(self, stream, options)
+        if known is not None:
+            return _dashed(known)
         entry_id = None
         if text != b"*":
             entry_id = parse_id(text)
@@ -576,21 +756,23 @@ class Model:
             if stream is not None and entry_id <= stream.last_id:
                 raise Refused(ID_TOO_LOW)
         made = self._append(client, key, fields, entry_id)
-        if keep is not None:
-            self._keep_last(self._make(client, key), keep)
+        stream = self.make(client, key)
+        claims.note_once(self, stream, options, made)
+        if b"MAXLEN" in options or b"MINID" in options:
+            claims.trim(self, client, key, stream, options)
         return _dashed(made)
 
     def _do_xdel(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        stream = self._stream(client, words[1])
+        self.check_writable()
+        stream = self.stream(client, words[1])
         return 0 if stream is None else sum(stream.delete(parse_id(i)) for i in words[2:])
 
     def _do_xlen(self, client: ClientModel, words: Request) -> Answer:
-        stream = self._stream(client, words[1])
+        stream = self.stream(client, words[1])
         return 0 if stream is None else len(stream.entries)
 
     def _do_trange(self, client: ClientModel, words: Request) -> Answer:
-        stream = self._stream(client, words[1])
+        stream = self.stream(client, words[1])
         if stream is None:
             return []
         start = ZERO if words[2] == b"-" else parse_id(words[2])
@@ -606,7 +788,7 @@ class Model:
         blocks = read.block_ms is not None and read.limit > 0
         if read.group is not None:
             return self._read_group(client, words, read, blocks)
-        stream = self._stream(client, read.key)
+        stream = self.stream(client, read.key)
         after = self._start(read, stream)
         if blocks and (stream is None or not stream.newer(after)):
             return self._waiter(client, words, read, after)
@@ -626,10 +808,10 @@ class Model:
         )  # fmt: skip
 
     def _read_group(self, client: ClientModel, words: Request, read: Read, blocks: bool) -> Answer:
-        self._check_writable()
+        self.check_writable()
         assert read.group is not None
-        stream = self._make(client, read.key)
-        group = self._live((client.db, read.key), read.group)
+        stream = self.make(client, read.key)
+        group = self.live((client.db, read.key), read.group)
         if group is None:
             offset = self._start(read, stream)
             group = stream.make_group(read.group, offset, read.ttl_ms, self.now_ms)
@@ -640,13 +822,15 @@ class Model:
             return reply
         if blocks:
             after = ZERO if read.last_id in (b"", b"$") else parse_id(read.last_id)
-            return self._waiter(client, words, read, after)
+            waiter = self._waiter(client, words, read, after)
+            waiter.incarnation = stream.incarnation
+            return waiter
         return [self._info(stream)] if read.with_info else []
 
     def _do_tack(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        stream = self._stream(client, words[1])
-        group = None if stream is None else self._live((client.db, words[1]), words[2])
+        self.check_writable()
+        stream = self.stream(client, words[1])
+        group = None if stream is None else self.live((client.db, words[1]), words[2])
         if group is None:
             return 0
         group.last_used_ms = self.now_ms
@@ -664,20 +848,22 @@ class Model:
         )
 
     def _open(self, client: ClientModel, key: bytes, name: bytes) -> Group:
-        stream = self._stream(client, key)
-        group = None if stream is None else self._live((client.db, key), name)
+        stream = self.stream(client, key)
+        group = None if stream is None else self.live((client.db, key), name)
         if group is None:
             raise self._no_group(client, key, name)
         return group
 
     def _do_xreadgroup(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        limit, block_ms, keep, at = U64_MAX, None, True, 4
+        self.check_writable()
+        limit, block_ms, keep, claim_ms, at = U64_MAX, None, True, None, 4
         while words[at] != b"STREAMS":
             if words[at] == b"COUNT":
                 limit = int(words[at + 1]) or U64_MAX
             elif words[at] == b"BLOCK":
                 block_ms = int(words[at + 1])
+            elif words[at] == b"CLAIM":
+                claim_ms = int(words[at + 1])
             else:
                 assert words[at] == b"NOACK"
                 keep, at = False, at - 1
@@ -689,7 +875,7 @@ class Model:
         waiter = Waiter(
             client, words, [(client.db, key) for key in keys], limit, False,
             self.now_ms + block_ms if block_ms else 0, ZERO, group=words[2], consumer=words[3],
-            keep=keep,
+            keep=keep, claim_ms=claim_ms,
         )  # fmt: skip
         answer = self._consume(waiter, behind)
         for key in keys:
@@ -711,15 +897,22 @@ class Model:
             if start != b">":
                 found.append([key, self._history(stream, group, waiter, parse_id(start))])
                 continue
-            new = stream.newer(group.offset)[: waiter.limit]
+            given: list[Answer] = []
+            if waiter.claim_ms is not None:
+                given = claims.give_idle(
+                    self, stream, group, waiter.consumer, waiter.claim_ms, waiter.limit
+                )
+            age = [] if waiter.claim_ms is None else [0, 0]
+            new = stream.newer(group.offset)[: waiter.limit - len(given)]
             for entry_id in new:
                 group.offset = entry_id
                 if waiter.keep:
                     group.pending[entry_id] = Pending(
                         self.now_ms, self.now_ms, 1, None, waiter.consumer
                     )
-            if new:
-                found.append([key, [[_dashed(i), list(stream.entries[i])] for i in new]])
+            given += [[_dashed(i), list(stream.entries[i]), *age] for i in new]
+            if given:
+                found.append([key, given])
         return found or None
 
     def _history(
@@ -733,65 +926,10 @@ class Model:
                 reply.append([_dashed(entry_id), NULL_ARRAY])
                 continue
             group.pending[entry_id].last_ms = self.now_ms
-            group.pending[entry_id].deliveries += 1
+            deliveries = group.pending[entry_id].deliveries + 1
+            group.pending[entry_id].deliveries = min(deliveries, COUNT_MAX)
             reply.append([_dashed(entry_id), list(stream.entries[entry_id])])
         return reply
-
-    def _do_xgroup(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        key, name = words[2], words[3]
-        stream = self._stream(client, key)
-        if words[1] == b"CREATE":
-            absent = stream is None
-            stream = self._make(client, key)
-            if not absent and self._live((client.db, key), name) is not None:
-                raise Refused("BUSYGROUP Consumer Group name already exists")
-            start = stream.last_id if words[4] == b"$" else parse_id(words[4])
-            stream.make_group(name, start, 0, self.now_ms)
-            return Status("OK")
-        assert words[1] == b"DESTROY"
-        if stream is None:
-            raise Refused(KEY_NEEDED)
-        if self._live((client.db, key), name) is None:
-            return 0
-        self._drop_group((client.db, key), name)
-        return 1
-
-    # ------------------------------------------------------------ keys
-
-    def _do_set(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        self.data.databases[client.db][words[1]] = words[2]
-        self._mark_ready((client.db, words[1]))
-        return Status("OK")
-
-    def _do_get(self, client: ClientModel, words: Request) -> Answer:
-        value = self.data.databases[client.db].get(words[1])
-        if isinstance(value, Stream):
-            raise Refused(WRONG_TYPE)
-        return value
-
-    def _do_del(self, client: ClientModel, words: Request) -> Answer:
-        self._check_writable()
-        gone = [key for key in words[1:] if self.data.databases[client.db].pop(key, None)
-                is not None]  # fmt: skip
-        for key in gone:
-            self._mark_ready((client.db, key))
-        return len(gone)
-
-    def _flush(self, numbers: list[int]) -> Answer:
-        self._check_writable()
-        for number in numbers:
-            for key in self.data.databases[number]:
-                self._mark_ready((number, key))
-            self.data.databases[number].clear()
-        return Status("OK")
-
-    def _do_flushdb(self, client: ClientModel, words: Request) -> Answer:
-        return self._flush([client.db])
-
-    def _do_flushall(self, client: ClientModel, words: Request) -> Answer:
-        return self._flush(list(range(len(self.data.databases))))
 
     # ------------------------------------------------------------ the process
 
@@ -809,3 +947,7 @@ class Model:
         return ANY
 
     _do_bgsave = _do_bgrewriteaof = _do_save
+
+
+from tests.sim import claims  # noqa: E402 - what it knows needs what is above
+from tests.sim import keys as _keys  # noqa: E402, F401

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tests.sim.model import Request
+from tests.sim.replay import COUNTER, HALVES
 from tests.support.resp import Map, Null, Reply
 
 FIELDS = [b"t", b"name", b"", b"\x00\r\n", b"temperature"]
 GROUPS = [b"g", b"h"]
+# Who plays: everybody, or a few that have much to do with each other.
+ROLES = (
+    "producer plain group group queue queue acker mixed mixed deleter evicter strings consumer "
+    "consumer expirer expirer counter counter pairer unblocker watcher watcher claimer claimer "
+    "repeater"
+)
+THEMES = (
+    "claimer claimer claimer consumer consumer producer",
+    "counter pairer watcher expirer producer deleter",
+    "repeater repeater evicter claimer plain",
+    "queue consumer unblocker producer group",
+)
+TEARING = (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")  # take one half of a pair away
 
 
 @dataclass(slots=True)
@@ -35,6 +49,10 @@ class Profile:
     bulky: bool = False
     fsync_changes: bool = False
     appends: int = 4
+    transactions: float = 0.1
+    lives_ms: tuple[int, ...] = (1, 30, 400)
+    renames: bool = False
+    roles: str = ROLES
 
     @staticmethod
     def drawn(chance: random.Random) -> Profile:
@@ -53,10 +71,18 @@ class Profile:
             crashes=chance.random() < 0.8,
             rewrite_bytes=chance.choice([64 << 20, 4000, 20_000]),
             appends=chance.choice([1, 4, 10]),
+            transactions=chance.choice([0, 0.1, 0.5]),
+            lives_ms=chance.choice([(1, 30, 400), (20,), (5000,)]),
+            renames=chance.random() < 0.4,
+            roles=ROLES if chance.random() < 0.6 else chance.choice(THEMES),
         )
         if chance.random() < 0.15:
             profile.clock_jumps = True
             profile.ttls_ms = profile.expires_ms = (0,)
+        if profile.renames:
+            # A group that is over and not yet dropped, and then moved to where a reader waits for
+            # one of its name: who comes first is nobody's promise.
+            profile.ttls_ms = (0,)
         profile.disk_fails = chance.random() < 0.15
         profile.bulky = not profile.disk_fails and chance.random() < 0.05
         profile.fsync_changes = not profile.disk_fails and chance.random() < 0.2
@@ -66,14 +92,21 @@ class Profile:
 class Player:
     """One client's mind. `keys` are shared, `chance` is the world's."""
 
-    def __init__(self, chance: random.Random, profile: Profile, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        profile: Profile,
+        now_ms: Callable[[], int],
+        clients: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
+        """`clients` gives the numbers of those who are there."""
         self.chance = chance
         self.profile = profile
         self.now_ms = now_ms
-        self.role = chance.choice(
-            ["producer", "plain", "group", "group", "queue", "queue", "acker", "mixed", "mixed",
-             "deleter", "evicter", "strings", "consumer", "consumer"]
-        )  # fmt: skip
+        self.clients = clients
+        self.role = chance.choice(profile.roles.split())
+        if profile.renames and chance.random() < 0.2:
+            self.role = "renamer"
         if profile.bulky and chance.random() < 0.5:
             self.role = chance.choice(["bulky", "scanner"])
         self.key = self._any_key()
@@ -83,6 +116,9 @@ class Player:
         self.ids: list[tuple[bytes, bytes, bytes]] = []  # key, group, id: to acknowledge
         self.last_ids: dict[bytes, bytes] = {}
         self.number = 0
+        self.script: list[list[Request]] = []  # what is to be said one after the other
+        self.counter = b""
+        self.count: bytes | None = None  # what the counter was, `?` until that is known
 
     def _any_key(self) -> bytes:
         return b"s%d" % self.chance.randrange(self.profile.keys)
@@ -92,7 +128,64 @@ class Player:
         if self.role == "scanner":  # the long reply comes last
             before = self._append() if self.chance.random() < 0.5 else (b"PING",)
             return [before, self._as_scanner()]
-        return [self.next_request() for _ in range(self.chance.randint(1, self.profile.pipeline))]
+        if self.role == "counter":
+            return self._count_one_more()
+        if self.role == "pairer":
+            return self._set_a_pair()
+        if not self.script:
+            self.script = self._some_pieces()
+        return self.script.pop(0)
+
+    def _some_pieces(self) -> list[list[Request]]:
+        said = [self.next_request() for _ in range(self.chance.randint(1, self.profile.pipeline))]
+        chance = 0.7 if self.role == "watcher" else self.profile.transactions
+        if self.chance.random() >= chance:
+            return [said]
+        end = (b"DISCARD",) if self.chance.random() < 0.1 else (b"EXEC",)
+        watched: list[Request] = []
+        if self.chance.random() < 0.5:
+            watched = [(b"WATCH", self._any_key(), b"k%d" % self.chance.randrange(3))]
+            if self.chance.random() < 0.05:
+                watched.append((b"UNWATCH",))
+        pieces = [watched, [(b"MULTI",)], said, [end]]
+        if self.chance.random() < 0.05:  # ends without a begin, begins twice, watches too late
+            pieces.insert(self.chance.randrange(5), [self.chance.choice(
+                [(b"EXEC",), (b"MULTI",), (b"DISCARD",), (b"WATCH", b"k0")])])  # fmt: skip
+        return self._cut([request for piece in pieces for request in piece])
+
+    def _cut(self, requests: list[Request]) -> list[list[Request]]:
+        """Into pieces between which others have their turn."""
+        pieces: list[list[Request]] = [[]]
+        for request in requests:
+            if pieces[-1] and self.chance.random() < 0.4:
+                pieces.append([])
+            pieces[-1].append(request)
+        return pieces
+
+    def _count_one_more(self) -> list[Request]:
+        """Adds one to a counter that others count with too: in a transaction that watches it."""
+        key = COUNTER + b"%d" % self.chance.randrange(2)
+        if self.script:
+            return self.script.pop(0)
+        if self.count is None:
+            self.counter = key
+            self.count = b"?"
+            return [(b"WATCH", key), (b"GET", key)]
+        if self.count == b"?":
+            return [(b"PING",)]
+        more, self.count = b"%d" % (int(self.count) + 1), None
+        self.script = self._cut([(b"MULTI",), (b"SET", self.counter, more), (b"EXEC",)])
+        return self.script.pop(0)
+
+    def _set_a_pair(self) -> list[Request]:
+        """Both halves in one transaction, with something between them that may tear it."""
+        self.number += 1
+        name, value = b"%d" % self.chance.randrange(3), b"%d" % self.number
+        between = [self.next_request() for _ in range(self.chance.randint(0, 3))]
+        between = [words for words in between if words[0] not in TEARING]
+        first, second = HALVES
+        return [(b"MULTI",), (b"SET", first + name, value), *between,
+                (b"SET", second + name, value), (b"EXEC",)]  # fmt: skip
 
     def next_request(self) -> Request:
         if self.chance.random() < 0.02:
@@ -102,6 +195,8 @@ class Player:
     def learn(self, request: Request, reply: Reply) -> None:
         """Take a reply in."""
         name = request[0]
+        if name == b"GET" and self.count == b"?" and request[1] == self.counter:
+            self.count = reply if isinstance(reply, bytes) else b"0"
         if name in (b"TAPPEND", b"XADD") and isinstance(reply, bytes):
             self.last_ids[request[1]] = reply
         elif name == b"TREAD" and isinstance(reply, list):
@@ -160,7 +255,11 @@ class Player:
             start = self.chance.choice([b"$", b"0"])
             return b"XGROUP", b"CREATE", self.key, self.group, start, b"MKSTREAM"
         if roll < 0.18:
-            return b"XGROUP", b"DESTROY", self.key, self.group
+            return self.chance.choice(
+                [(b"XGROUP", b"DESTROY", self.key, self.group),
+                 (b"XGROUP", b"DELCONSUMER", self.key, self.group, b"alice"),
+                 (b"XGROUP", b"SETID", self.key, self.group, b"$")]
+            )  # fmt: skip
         if self.ids and roll < 0.4:
             return b"XACK", *(word.replace(b".", b"-") for word in self._ack()[1:])
         name = self.chance.choice([b"alice", b"bob"])
@@ -171,9 +270,52 @@ class Player:
             words += [b"BLOCK", self._ms(self.profile.blocks_ms)]
         if self.chance.random() < 0.1:
             words.append(b"NOACK")
+        if self.chance.random() < 0.2:
+            words += [b"CLAIM", self._ms((0, 10, 100))]
         keys = [self.key] if self.chance.random() < 0.7 else [self.key, self._any_key()]
         ids = [self.chance.choice([b">", b">", b">", b">", b"0"]) for _ in keys]
         return (*words, b"STREAMS", *keys, *ids)
+
+    def _as_claimer(self) -> Request:
+        """Takes over what others have, gives it back, deletes what nobody needs any more."""
+        if self.chance.random() < 0.4:
+            return self._as_consumer()
+        key, ids = self.key, self._some_ids()
+        who = (key, self.group, self.chance.choice([b"alice", b"bob", b"carol"]))
+        idle = self._ms((0, 0, 10, 100))
+        policy = self.chance.choice([b"KEEPREF", b"DELREF", b"ACKED"])
+        block = (b"IDS", b"%d" % len(ids), *ids)
+        just = self.chance.choice([(), (b"JUSTID",)])
+        how = self.chance.choice([(), (b"IDLE", b"50"), (b"RETRYCOUNT", b"7"), (b"FORCE",),
+                                  (b"LASTID", ids[0])])  # fmt: skip
+        kind = self.chance.choice([b"SILENT", b"FAIL", b"FATAL"])
+        rest = self.chance.choice([(), (), (b"FORCE",), (b"RETRYCOUNT", b"3")])
+        count = self.chance.choice([b"1", b"2", b"10"])
+        return self.chance.choice(
+            [(b"XCLAIM", *who, idle, *ids, *how, *just), (b"XNACK", *who[:2], kind, *block, *rest),
+             (b"XAUTOCLAIM", *who, idle, b"0-0", b"COUNT", count, *just),
+             (b"XDELEX", key, policy, *block), (b"XACKDEL", *who[:2], policy, *block),
+             (b"XTRIM", key, b"MINID", max(ids), policy), (b"XDEL", key, *ids)]
+        )  # fmt: skip
+
+    def _some_ids(self) -> list[bytes]:
+        """Ids of entries at its key that it has heard of; one may come twice."""
+        known = [i for k, _, i in self.ids if k == self.key] + [b"1-1"]
+        if self.key in self.last_ids:
+            known.append(self.last_ids[self.key])
+        return [
+            self.chance.choice(known).replace(b".", b"-")
+            for _ in range(self.chance.choice([1, 1, 2, 3]))
+        ]
+
+    def _as_repeater(self) -> Request:
+        """Sends its messages more than once; each must count once."""
+        if self.chance.random() < 0.05:
+            bounds = (b"IDMP-DURATION", self.chance.choice([b"1", b"2"]), b"IDMP-MAXSIZE", b"2")
+            return b"XCFGSET", self.key, *bounds
+        message = (b"IDMP", b"p%d" % self.chance.randrange(2), b"%d" % self.chance.randrange(4))
+        trim = self.chance.choice([(), (), (b"MAXLEN", b"3")])
+        return b"XADD", self.key, *message, *trim, b"*", *self._fields()
 
     def _as_acker(self) -> Request:
         self.ids += [(self.key, self.group, i) for i in self.last_ids.values()]
@@ -208,10 +350,45 @@ class Player:
             return b"SET", key, b"%d" % self.chance.randrange(10**6)
         return (b"GET", key) if self.chance.random() < 0.7 else (b"DEL", key)
 
+    def _as_expirer(self) -> Request:
+        """Keys that go by themselves; strings and streams."""
+        key = self._any_key() if self.chance.random() < 0.3 else b"k%d" % self.chance.randrange(3)
+        life = self._ms(self.profile.lives_ms)
+        at = b"%d" % (self.now_ms() + self.chance.choice([-5, 0, 1, 20, 300]))
+        return self.chance.choice(
+            [(b"SET", key, life, b"PX", life), (b"SET", key, life, b"PX", life),
+             (b"SET", key, b"kept", b"KEEPTTL"), (b"SET", key, b"1", b"NX", b"PX", life),
+             (b"PEXPIRE", key, life), (b"PEXPIREAT", key, at), (b"PERSIST", key), (b"PTTL", key),
+             (b"GET", key), (b"EXISTS", key, key), (b"APPEND", key, b"7"), (b"INCR", key)]
+        )  # fmt: skip
+
+    def _as_renamer(self) -> Request:
+        key, other = self._any_key(), self._any_key()
+        if self.chance.random() < 0.3:
+            key = b"k%d" % self.chance.randrange(3)
+        to = b"%d" % self.chance.randrange(self.profile.databases)
+        return self.chance.choice(
+            [(b"RENAME", key, other), (b"RENAMENX", key, b"t"), (b"RENAME", b"t", other),
+             (b"MOVE", key, to), (b"COPY", key, other, b"DB", to), (b"TAPPEND", key, b"n", b"0"),
+             (b"COPY", key, other, b"DB", to, b"REPLACE"), (b"SWAPDB", b"0", to)]
+        )  # fmt: skip
+
+    def _as_unblocker(self) -> Request:
+        number = b"%d" % self.chance.choice([*self.clients(), 0])
+        how = self.chance.choice([(), (b"TIMEOUT",), (b"ERROR",)])
+        return b"CLIENT", b"UNBLOCK", number, *how
+
+    def _as_watcher(self) -> Request:
+        return self._as_mixed()
+
+    def _as_pairer(self) -> Request:
+        return self._as_mixed()
+
     def _as_mixed(self) -> Request:
         role = self.chance.choice(
-            ["producer", "plain", "group", "acker", "deleter", "evicter", "strings", "consumer"]
-        )
+            ["producer", "plain", "group", "acker", "deleter", "evicter", "strings", "consumer",
+             "expirer", "claimer"]
+        )  # fmt: skip
         return getattr(self, "_as_" + role)()  # type: ignore[no-any-return]
 
     # Requests
@@ -224,14 +401,9 @@ class Player:
         if roll < 0.85:
             return b"XADD", key, b"*", *self._fields()
         if roll < 0.95:
-            return (
-                b"XADD",
-                key,
-                b"MAXLEN",
-                b"%d" % self.chance.choice([0, 2, 9]),
-                b"*",
-                *(self._fields()),
-            )
+            keep = (b"MAXLEN", b"%d" % self.chance.choice([0, 2, 9]))
+            policy = self.chance.choice([(), (), (b"DELREF",)])
+            return b"XADD", key, *policy, *keep, b"*", *self._fields()
         ms = self.now_ms() + self.chance.randint(-20, 20)
         return b"XADD", key, b"%d-%d" % (ms, self.chance.randrange(3)), *self._fields()
 

@@ -12,6 +12,10 @@ from collections.abc import Iterator
 
 from tests.sim.data import Data, EntryId, Group, Pending, Stream
 
+COUNTER = b"count"  # keys that begin so count transactions
+COUNT_MAX = 2**63 - 1
+HALVES = b"<", b">"  # keys that begin so, and go on alike, are a pair
+
 
 class BrokenPromise(AssertionError):
     """The server did what it promises never to do."""
@@ -58,6 +62,7 @@ class Replay:
             method = getattr(self, "_apply_" + name.decode().lower(), None)
             demand(method, f"effect {name!r} is not known")
             method(*words)  # type: ignore[misc]
+        self._judge_pairs()
 
     def _stream(self, key: bytes) -> Stream:
         value = self.data.databases[self._db].get(key)
@@ -74,25 +79,66 @@ class Replay:
     # Keys
 
     def _apply_set(self, key: bytes, value: bytes) -> None:
-        self.data.databases[self._db][key] = value
+        self._judge_count(key, value)
+        self.data.put(self._db, key, value)
+
+    def _apply_update(self, key: bytes, value: bytes) -> None:
+        self._judge_count(key, value)
+        self.data.put(self._db, key, value, keep_expiry=True)
+
+    def _apply_extend(self, key: bytes, more: bytes) -> None:
+        value = self.data.databases[self._db].get(key)
+        demand(isinstance(value, bytes), f"EXTEND of {key!r}, which is no string")
+        assert isinstance(value, bytes)
+        self.data.put(self._db, key, value + more, keep_expiry=True)
+
+    def _judge_count(self, key: bytes, value: bytes) -> None:
+        """Whoever sets a counter has watched it, and sets it to one more than it was."""
+        if key.startswith(COUNTER):
+            was = self.data.databases[self._db].get(key, b"0")
+            demand(was == b"%d" % (int(value) - 1), f"{key!r} was {was!r} and becomes {value!r}")
+
+    def _judge_pairs(self) -> None:
+        """Both of a pair are only ever set within one transaction, to the same."""
+        for db in self.data.databases:
+            halves = [{key[1:]: db[key] for key in db if key[:1] == half} for half in HALVES]
+            demand(halves[0] == halves[1], f"half a transaction: {halves}")
+
+    def _apply_expire(self, key: bytes, at_ms: bytes) -> None:
+        demand(key in self.data.databases[self._db], f"EXPIRE of {key!r}, which is not there")
+        if int(at_ms):
+            self.data.expiries[self._db][key] = int(at_ms)
+        else:
+            self.data.expiries[self._db].pop(key, None)
+
+    def _apply_rename(self, key: bytes, to: bytes, new_key: bytes) -> None:
+        demand(key in self.data.databases[self._db], f"RENAME of {key!r}, which is not there")
+        self.data.move(self._db, key, int(to), new_key)
+
+    def _apply_copy(self, key: bytes, to: bytes, new_key: bytes, incarnation: bytes) -> None:
+        demand(key in self.data.databases[self._db], f"COPY of {key!r}, which is not there")
+        self.data.duplicate(self._db, key, int(to), new_key, int(incarnation))
+
+    def _apply_swapdb(self, first: bytes, second: bytes) -> None:
+        self.data.swap(int(first), int(second))
 
     def _apply_del(self, *keys: bytes) -> None:
         for key in keys:
             demand(key in self.data.databases[self._db], f"DEL of {key!r}, which is not there")
-            del self.data.databases[self._db][key]
+            self.data.drop(self._db, key)
 
     def _apply_flushdb(self) -> None:
-        self.data.databases[self._db].clear()
+        self.data.clear(self._db)
 
     def _apply_flushall(self) -> None:
-        for db in self.data.databases:
-            db.clear()
+        for db in range(len(self.data.databases)):
+            self.data.clear(db)
 
     # Streams
 
     def _apply_stream(self, key: bytes, incarnation: bytes) -> None:
         demand(key not in self.data.databases[self._db], f"STREAM at {key!r}, which is there")
-        self.data.databases[self._db][key] = Stream(int(incarnation))
+        self.data.put(self._db, key, Stream(int(incarnation)))
 
     def _apply_append(self, key: bytes, text: bytes, *words: bytes) -> None:
         stream, entry_id = self._stream(key), id_of(text)
@@ -110,6 +156,33 @@ class Replay:
         for text in texts:
             demand(self._stream(key).delete(id_of(text)), f"{key!r}: XDEL of missing {text!r}")
 
+    def _apply_evictids(self, key: bytes, *texts: bytes) -> None:
+        stream, gone = self._stream(key), list(map(id_of, texts))
+        demand(set(gone) <= set(stream.entries), f"{key!r}: EVICTIDS of {texts!r}")
+        held = [i for i in gone for group in stream.groups.values() if i in group.pending]
+        demand(not held, f"{key!r}: {held} are pending and evicted one by one")
+        stream.evict(gone)
+
+    def _apply_setid(self, key: bytes, last: bytes, added: bytes, deleted: bytes) -> None:
+        stream = self._stream(key)
+        stream.last_id, stream.entries_added = id_of(last), int(added)
+        stream.max_deleted = id_of(deleted)
+
+    def _apply_idmpset(self, key: bytes, duration_s: bytes, maxsize: bytes) -> None:
+        self._stream(key).once.configure(int(duration_s), int(maxsize))
+
+    def _apply_idmp(
+        self, key: bytes, producer: bytes, iid: bytes, text: bytes, at_ms: bytes
+    ) -> None:
+        stream, entry_id = self._stream(key), id_of(text)
+        known = stream.once.find(producer, iid, int(at_ms))
+        demand(known is None, f"{key!r}: {producer!r} {iid!r} is {known} and again {entry_id}")
+        demand(entry_id in stream.entries, f"{key!r}: {iid!r} became {entry_id}, which is nothing")
+        stream.once.add(producer, iid, entry_id, int(at_ms))
+
+    def _apply_idmprepeat(self, key: bytes) -> None:
+        demand(self._stream(key).once.seen, f"{key!r}: a repeat of nothing")
+
     # Groups
 
     def _apply_group(
@@ -123,12 +196,57 @@ class Replay:
     def _apply_groupttl(self, key: bytes, name: bytes, ttl_ms: bytes) -> None:
         self._found_group(key, name).ttl_ms = int(ttl_ms)
 
+    def _apply_groupsetid(self, key: bytes, name: bytes, text: bytes, entries_read: bytes) -> None:
+        group = self._found_group(key, name)
+        group.offset, group.entries_read = id_of(text), int(entries_read)
+
     def _apply_groupdrop(self, key: bytes, name: bytes) -> None:
         self._found_group(key, name)
         del self._stream(key).groups[name]
 
     def _apply_consumer(self, key: bytes, name: bytes, consumer: bytes, ms: bytes) -> None:
         self._found_group(key, name).consumers[consumer] = None
+
+    def _consumer(self, key: bytes, name: bytes, consumer: bytes) -> Group:
+        group = self._found_group(key, name)
+        demand(consumer in group.consumers, f"{name!r} of {key!r} has no consumer {consumer!r}")
+        return group
+
+    def _apply_consumerdrop(self, key: bytes, name: bytes, consumer: bytes) -> None:
+        group = self._consumer(key, name, consumer)
+        del group.consumers[consumer]
+        for entry_id in [i for i, record in group.pending.items() if record.owner == consumer]:
+            del group.pending[entry_id]
+
+    def _apply_seen(self, key: bytes, name: bytes, consumer: bytes, ms: bytes) -> None:
+        self._consumer(key, name, consumer)
+
+    def _apply_claim(
+        self, key: bytes, name: bytes, consumer: bytes, ms: bytes, delivery: bytes,
+        deliveries: bytes, *texts: bytes,
+    ) -> None:  # fmt: skip
+        group, delivery_ms = self._consumer(key, name, consumer), int(delivery)
+        for entry_id in map(id_of, texts):
+            demand(entry_id in self._stream(key).entries, f"{entry_id} is claimed and not there")
+            fresh = Pending(delivery_ms, delivery_ms, 1, None)
+            record = group.pending.setdefault(entry_id, fresh)
+            if deliveries == b"+":
+                record.deliveries = min(record.deliveries + 1, COUNT_MAX)
+            elif deliveries != b"=":
+                record.deliveries = int(deliveries)
+            record.owner, record.last_ms, record.retry = consumer, delivery_ms, None
+
+    def _apply_release(
+        self, key: bytes, name: bytes, ms: bytes, deliveries: bytes, *texts: bytes
+    ) -> None:
+        group = self._found_group(key, name)
+        for entry_id in map(id_of, texts):
+            record = group.pending.setdefault(entry_id, Pending(int(ms), int(ms), 0, None))
+            if deliveries == b"-":
+                record.deliveries = max(record.deliveries - 1, 0)
+            elif deliveries != b"=":
+                record.deliveries = int(deliveries)
+            record.owner, record.last_ms = b"", 0
 
     def _apply_deliver(
         self, key: bytes, name: bytes, owner: bytes, first: bytes, last: bytes, ms: bytes,
@@ -144,7 +262,6 @@ class Replay:
         )
         retry = None if retry_ms == b"-" else (int(retry_ms), int(expire_ms))
         for entry_id in newer[: newer.index(end) + 1]:
-            demand(entry_id not in group.pending, f"{entry_id} of {name!r} is new and pending")
             if mode == b"keep":
                 group.pending[entry_id] = Pending(now_ms, now_ms, 1, retry, owner)
         group.offset, group.entries_read = end, int(entries_read)
@@ -166,7 +283,7 @@ class Replay:
                 f"{text!r} of {name!r} is given out again at {now_ms} and has expired: {record}",
             )
             record.last_ms = now_ms
-            record.deliveries += 1
+            record.deliveries = min(record.deliveries + 1, COUNT_MAX)
             if retry_ms != b"-":
                 record.retry = int(retry_ms), int(expire_ms)
 

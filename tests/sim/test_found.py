@@ -11,7 +11,7 @@ from tests.sim.data import Data
 from tests.sim.players import Player, Profile
 from tests.sim.world import SimClient, World
 from tests.support.fakedisk import SECTOR, FakeDisk
-from tests.support.resp import Reply, encode_command, read_reply
+from tests.support.resp import Null, Reply, encode_command, read_reply
 
 from millstream.storage.journal import JournalReader, TornEnd, encode_frame, encode_header
 from millstream.storage.keyspace import Keyspace
@@ -252,3 +252,54 @@ def test_a_key_whose_kind_changes_during_a_rewrite_loads() -> None:
     stream = again.world.keyspace.databases[0].stream(b"s")
     assert stream is not None
     assert [words for _, _, words in stream.range()] == [[b"c", b"3"]]
+
+
+@pytest.mark.parametrize("move", ["RENAME s t", "SWAPDB 0 1", "MOVE s 1"])
+def test_a_group_moved_away_from_its_waiting_reader_ends_by_its_ttl(move: str) -> None:
+    bench = Bench()
+    reader, other = bench.client(), bench.client()
+    bench.say(reader, "TREAD s 0 1 BLOCK 0 GROUP g 50")
+    bench.wait(60)
+    bench.say(other, move)
+    places = [(db.index, key) for db in bench.world.keyspace.databases for key in db.keys()]  # noqa: SIM118
+    [(number, key)] = places
+    stream = bench.world.keyspace.databases[number].stream(key)
+    assert stream is not None
+    bench.wait(49)
+    assert list(stream.groups) == [b"g"], "its time begins when the reader lets go of it"
+    bench.wait(2)
+    assert list(stream.groups) == []
+
+
+def test_an_expiry_that_has_passed_does_not_disturb_the_replay_of_what_was_before() -> None:
+    bench = Bench()
+    client = bench.client()
+    for request in ("SET k v PX 100", "APPEND k w", "PEXPIRE k 60000", "APPEND k x"):
+        bench.say(client, request)
+    again = Bench(bench.disk.copy(), START_MS + 1000)
+    again.say(reader := again.client(), "GET k")
+    assert again.heard(reader) == [b"vwx"]
+
+
+def test_a_watched_key_that_expires_while_writes_are_refused_calls_the_transaction_off() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.say(client, "SET k v PX 20")
+    bench.say(client, "WATCH k")
+    bench.disk.fail("write", errno.EIO)
+    bench.say(bench.client(), "SET other v")
+    bench.heard(client)
+    bench.wait(30)
+    for request in ("MULTI", "GET k", "EXEC"):
+        bench.say(client, request)
+    assert bench.heard(client)[-1] is Null.ARRAY
+
+
+def test_a_gone_entry_that_a_claim_names_twice_is_dropped_once() -> None:
+    bench = Bench()
+    client = bench.client()
+    for request in ("XADD s 1-1 a 1", "XGROUP CREATE s g 0", "XREADGROUP GROUP g a STREAMS s >",
+                    "XDEL s 1-1", "XCLAIM s g b 0 1-1 1-1"):  # fmt: skip
+        bench.say(client, request)
+    assert bench.world.broken == []
+    assert bench.heard(client)[-1] == []

@@ -113,7 +113,8 @@ class WatchedPersistence(Persistence):
         self.world.told.append(None if error is None else error.decode())
         return error
 
-    def commit(self, payload: bytes) -> int:
+    def commit(self, payload: bytes | None) -> int:
+        assert payload is not None, "an effect could not be recorded"
         self.world.frame(self.last_seq + 1, payload)
         return super().commit(payload)
 
@@ -240,6 +241,7 @@ class World:
         """`before` is the data at `first_seq`, the last frame of the life before."""
         self.disk = disk
         self.profile = profile
+        self.chance = chance
         self.loop = SimLoop(chance)
         self.wall_ms = wall_ms
         self.clients: dict[int, SimClient] = {}
@@ -274,8 +276,10 @@ class World:
         self._end_wait(waiter)
 
     def start(self) -> None:
-        self.keyspace.now_ms = self.now_ms()
+        self.keyspace.set_time(self.now_ms())
+        self.keyspace.expiring = False
         self.persistence.load()
+        self.keyspace.expiring = True
         self.executor.end_tick()
         self.loop.call_later(1, self._tick_second)
 
@@ -314,9 +318,9 @@ class World:
         return worker
 
     def _flush_tick(self) -> None:
-        payload = self.executor.effects.take_payload()
-        if payload:
-            self.persistence.commit(payload)
+        effects = self.executor.effects
+        if len(effects):
+            self.persistence.commit(effects.take_payload())
 
     def _on_failed(self, sentence: str) -> None:
         self.journal_failed = True
@@ -331,6 +335,19 @@ class World:
     @property
     def last_save_s(self) -> int:
         return int(self.persistence.last_save_s)
+
+    @property
+    def longest_string_bytes(self) -> int:
+        return 512 * 1024**2
+
+    def config_get(self, patterns: Sequence[bytes]) -> dict[str, str]:
+        return {"save": "3600 1"}
+
+    def unblock_client(self, client: Client, error: bool) -> bool:
+        return self.executor.unblock_client(client, error)
+
+    def random_number(self) -> int:
+        return self.chance.getrandbits(64)
 
     def config_set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         for name, value in pairs:

@@ -21,7 +21,7 @@ import pytest
 
 from millstream.commands.registry import COMMANDS, Command
 from millstream.commands.table import load_table
-from millstream.server.config import DIRECTIVES
+from millstream.server.config import find_directive
 
 from .recordings import read_recording
 from .transcript import Section, read_folder
@@ -34,6 +34,8 @@ RECORDING = TESTS / "compat" / "golden" / "redis-8.6-resp2.txt"
 OPTIONS = {
     "XREADGROUP CLAIM": "XREADGROUP GROUP g alice CLAIM 0 STREAMS s >",
     "XINFO STREAM FULL": "XINFO STREAM s FULL",
+    "XREAD MAXSIZE": "XREAD MAXSIZE 100 STREAMS s 0",
+    "XREADGROUP MAXSIZE": "XREADGROUP GROUP g alice MAXSIZE 100 STREAMS s >",
     "SET EX": "SET str x EX 100",
 }
 
@@ -58,7 +60,7 @@ def missing(words: Sequence[str]) -> str | None:
         return " ".join(words[: 1 + is_known]).upper()
     name = row.name.replace("|", " ").upper()
     if name == "CONFIG SET":
-        unknown = [word for word in words[2::2] if word.lower() not in DIRECTIVES]
+        unknown = [word for word in words[2::2] if find_directive(word) is None]
         return f"{name} {unknown[0]}" if unknown else None
     options = {word.upper() for word in words} - set(re.findall(r"[A-Z]+", row.syntax))
     lacking = [f"{name} {option}" for option in options if f"{name} {option}" in OPTIONS]

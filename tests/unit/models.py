@@ -140,6 +140,28 @@ class StreamModel:
         self._forget_empty_blocks()
         return len(gone)
 
+    def evict_ids(self, ids: list[EntryId]) -> int:
+        gone = sorted(set(ids) & set(self.ids))
+        self.entries = [entry for entry in self.entries if entry[:2] not in gone]
+        self.evicted += len(gone)
+        self.max_evicted = max([self.max_evicted, *gone])
+        self._forget_empty_blocks()
+        return len(gone)
+
+    def move_last_id(self, last_id: EntryId) -> None:
+        """The last block is written again without what is gone, if that is above the new id."""
+        self.last_id = last_id
+        self.max_evicted = min(self.max_evicted, last_id)
+        if not self.blocks or self.blocks[-1][-1][-1] <= last_id:
+            return
+        kept = {entry[:2]: entry[2] for entry in self.entries}
+        left = [id_ for node in self.blocks.pop() for id_ in node if id_ in kept]
+        per_node = self.node_entries or len(left)
+        nodes = [left[at : at + per_node] for at in range(0, len(left), per_node)]
+        self.blocks.append(nodes)
+        self.tail_is_open = True
+        self.block_bytes = sum(sum(map(len, kept[id_])) + 8 for id_ in left)
+
     def delete(self, id_: EntryId) -> bool:
         if id_ not in self.ids:
             return False
@@ -213,6 +235,10 @@ class GroupModel:
         moments = {id_: r.due_ms if with_zero else r.wakes_ms for id_, r in self.records.items()}
         found = sorted((ms, id_) for id_, ms in moments.items() if ms <= now_ms)
         return [id_ for _, id_ in found[:limit]]
+
+    def idle(self, now_ms: int, min_idle_ms: int, limit: int) -> list[EntryId]:
+        moments = sorted((r.last_ms, id_) for id_, r in self.records.items())
+        return [id_ for ms, id_ in moments if ms <= now_ms - min_idle_ms][:limit]
 
     def expired(self, now_ms: int) -> set[EntryId]:
         return {id_ for id_, r in self.records.items() if r.expires_ms <= now_ms}

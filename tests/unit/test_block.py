@@ -217,6 +217,28 @@ def test_a_block_whose_entries_are_all_deleted_reads_as_empty() -> None:
     assert (block.count, block.live, block.first_id, block.last_id) == (70, 0, (1, 0), (70, 0))
 
 
+@pytest.mark.parametrize("count", [1, 2, 9, 10, 11, 31, 32, 33, 39])
+def test_a_reopened_block_goes_on_as_if_it_had_not_been_frozen(count: int) -> None:
+    def entry(i: int) -> tuple[int, int, Words]:
+        return i + 1, 0, [b"name-%d" % (i % 35), b"v" * (i % 7)]
+
+    once = OpenBlock()
+    for i in range(count):
+        assert once.append_entry(*entry(i), 10, 0)
+    once.delete_entry(count, 0)
+    block = once.freeze()
+    before = block.to_bytes()
+    again = OpenBlock.reopen(block)
+    assert again is not None
+    again.check()
+    for made in (once, again):
+        for i in range(count, 50):
+            assert made.append_entry(*entry(i), 10, 0) == (i < 40)
+        made.delete_entry(1, 0)
+    assert again.freeze().to_bytes() == once.freeze().to_bytes()
+    assert block.to_bytes() == before
+
+
 def test_an_empty_block_cannot_be_sealed() -> None:
     with pytest.raises(ValueError, match="empty"):
         OpenBlock().freeze()

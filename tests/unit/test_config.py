@@ -4,6 +4,7 @@ them. Refusals name the place and the directive."""
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
+from millstream.server.compatibility import ACCEPTED, ALIASES
 from millstream.server.config import (
+    COMPATIBILITY,
     DIRECTIVES,
-    REQUIRED_BY_TOOLS,
+    EVENTS,
     Config,
     OutputLimit,
     changed_values,
@@ -22,6 +25,8 @@ from millstream.server.config import (
     read_arguments,
     split_words,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def from_file(tmp_path: Path, text: str, *arguments: str) -> Config:
@@ -69,19 +74,31 @@ def test_configs_do_not_share_what_can_change() -> None:
     assert Config().client_output_buffer_limit["normal"] == OutputLimit(0, 0, 0)
 
 
-def test_directives_for_tools_take_only_the_true_value() -> None:
-    assert REQUIRED_BY_TOOLS.keys() == {
-        name for name, directive in DIRECTIVES.items() if directive.section == "Asked for by tools"
-    }
-    for name in REQUIRED_BY_TOOLS:
-        with pytest.raises(ValueError, match="the only value here is"):
-            Config().parsed(name, "7")
+def test_what_is_accepted_for_compatibility_is_a_named_list() -> None:
+    assert [name for name, *_ in ACCEPTED] == [
+        name for name, directive in DIRECTIVES.items() if directive.section == COMPATIBILITY
+    ]
+    assert set(ALIASES.values()) <= DIRECTIVES.keys()
+    assert not ALIASES.keys() & DIRECTIVES.keys()
+
+
+def test_nothing_in_the_server_reads_what_is_accepted_for_compatibility() -> None:
+    sources = [
+        (path, path.read_text())
+        for folder in ("server", "commands", "storage")
+        for path in (ROOT / folder).glob("*.py*")
+        if path.suffix in (".py", ".pyx", ".pxd")
+    ]
+    for name, *_ in ACCEPTED:
+        attribute = "config." + name.replace("-", "_")
+        readers = [path.name for path, text in sources if re.search(rf"{attribute}\b", text)]
+        assert readers == [], name
 
 
 def test_every_field_is_a_directive() -> None:
-    assert [field.name for field in dataclasses.fields(Config)] == [
+    assert {field.name for field in dataclasses.fields(Config)} == {
         directive.attribute for directive in DIRECTIVES.values()
-    ]
+    }
 
 
 # Values
@@ -268,9 +285,14 @@ def test_a_wrong_command_line_is_named(arguments: list[str], sentence: str) -> N
 
 def test_get_matches_globs_in_any_case() -> None:
     config = Config()
-    assert config.matching([b"PORT"]) == {"port": "6455"}
-    assert config.matching([b"append*", b"port"]).keys() == {"port", "appendonly", "appendfsync"}
-    assert config.matching([b"*"]).keys() == DIRECTIVES.keys()
+    assert config.matching([b"PORT"]) == {"PORT": "6455"}
+    assert config.matching([b"POR*"]) == {"port": "6455"}
+    assert config.matching([b"appendf*", b"port"]).keys() == {
+        "port",
+        "appendfsync",
+        "appendfilename",
+    }
+    assert config.matching([b"*"]).keys() == DIRECTIVES.keys() | ALIASES.keys()
     assert config.matching([b"nosuch"]) == {}
 
 
@@ -315,3 +337,52 @@ def test_set_answers_the_new_values_and_sets_nothing() -> None:
 )
 def test_set_refuses_in_the_words_of_redis(pairs: list[tuple[bytes, bytes]], message: str) -> None:
     assert set_refusal(*pairs) == message
+
+
+def test_older_names_mean_the_same_directive() -> None:
+    config = Config()
+    assert changed_values(config, [(b"list-max-ziplist-size", b"16")]) == {
+        "list_max_listpack_size": 16
+    }
+    assert config.matching([b"list-max-*"]) == {
+        "list-max-listpack-size": "-2",
+        "list-max-ziplist-size": "-2",
+    }
+
+
+def test_a_tool_may_put_back_what_it_found() -> None:
+    config = Config()
+    for name, value in config.matching([b"*"]).items():
+        directive = DIRECTIVES[ALIASES.get(name, name)]
+        if directive.mutable or name in ("port", "bind", "dir", "dbfilename"):
+            changed_values(config, [(name.encode(), value.encode())])
+    assert "immutable" in set_refusal((b"port", b"1"))
+    assert "immutable" in set_refusal((b"databases", b"16"))
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("KEA", "AKE"), ("AKE", "AKE"), ("g$KE", "g$KE"), ("Elshz", "lshzE"), ("KEmn", "nKEm"),
+        ("tEx", "xtE"), ("Kx", "xK"), ("", ""), ("g$lshzxetd", "A"),
+    ],
+)  # fmt: skip
+def test_event_classes_are_shown_in_the_order_of_redis(written: str, shown: str) -> None:
+    assert EVENTS.show(EVENTS.parse(written, "")) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        (b"notify-keyspace-events", b"q", "Invalid event class character."),
+        (b"latency-tracking-info-percentiles", b"50 a", "Invalid latency-tracking-info-percenti"),
+        (b"latency-tracking-info-percentiles", b"101", "should sit between [0.0,100.0]"),
+        (b"oom-score-adj-values", b"-2001 0 0", "must be between -2000 and 2000"),
+        (b"oom-score-adj-values", b"1 2", "must be between -2000 and 2000"),
+        (b"enable-debug-command", b"yes", "can't set immutable config"),
+        (b"slowlog-log-slower-than", b"-2", "argument must be between -1 and"),
+        (b"stream-idmp-duration", b"0", "argument must be between 1 and 86400 inclusive"),
+    ],
+)
+def test_values_that_are_refused(name: bytes, value: bytes, why: str) -> None:
+    assert why in set_refusal((name, value))

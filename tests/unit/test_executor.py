@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.house import House, Journal, Player
+from tests.support.resp import Simple
 
 from millstream.server import ticker
 from millstream.server.resp import parse_pieces
@@ -173,3 +174,96 @@ def test_requests_left_over_many_times_are_not_mixed_up() -> None:
     assert player.unread == b"".join(
         b"$%d\r\n%s\r\n" % (len(value), value.encode()) for value in wanted
     )
+
+
+@pytest.mark.parametrize("line", [b"NOSUCH\r\n", b"GET\r\n", b"TIME\r\n", b"\r\n" * 40])
+def test_whatever_it_sends_a_clients_turn_ends_in_time(line: bytes) -> None:
+    """Refused and empty requests count like others; who waits behind them gets a turn."""
+    house = House()
+    busy, other = house.player(), house.player()
+    house.tick_per_look_ms = 1
+    count = 2000
+    house.executor.feed(busy, line * count)
+    done = busy.unread.count(b"\r\n")
+    house.executor.feed(other, request("PING"))
+    house.executor.end_tick()
+    assert other.unread == b"+PONG\r\n"
+    assert busy.unread.count(b"\r\n") < count
+    assert done < count
+    house.loop.run()
+    house.executor.feed(busy, request("PING"))
+    house.settle()
+    assert busy.unread.endswith(b"+PONG\r\n")
+
+
+def test_who_has_requests_left_only_adds_to_them() -> None:
+    house = House()
+    player = house.player()
+    house.tick_per_look_ms = 1
+    house.executor.feed(player, request("TIME") * 1000)
+    before = house.executor.commands_processed
+    house.executor.feed(player, request("TIME") * 1000)
+    assert house.executor.commands_processed == before
+    house.settle()
+    assert house.executor.commands_processed == 2000
+
+
+def test_killing_a_blocked_client_leaves_the_killer_itself() -> None:
+    house = House()
+    reader, killer = closing(house), closing(house)
+    house.executor.feed(reader, request("XREAD", "BLOCK", "0", "STREAMS", "s", "$"))
+    house.settle()
+    running = []
+
+    def detach_reader(ctx: object) -> None:
+        house.executor.detach(reader)
+        running.append(house.executor.context.session)
+
+    house.executor.context.session = killer
+    detach_reader(house.executor.context)
+    assert running == [killer]
+
+
+def test_a_transaction_may_not_grow_without_end() -> None:
+    house = House()
+    player = closing(house)
+    house.executor.limits.query_bytes = 10_000
+    house.executor.feed(player, request("MULTI"))
+    for _ in range(20):
+        house.executor.feed(player, request("SET", "k", "x" * 1000))
+    assert player.closed
+
+
+def test_a_long_transaction_is_answered_in_slices() -> None:
+    house = House()
+    sizes: list[int] = []
+
+    class Counting(Player):
+        def transmit(self, data: bytes) -> int:
+            sizes.append(len(data))
+            return super().transmit(data)
+
+    player = Counting(house, 2)
+    house.players.append(player)
+    house.executor.attach(player)
+    for number in range(1, 5001):
+        player.call(f"XADD s {number}-0 field {'x' * 100}")
+    sizes.clear()
+    for line in ("MULTI", "XRANGE s - +", "PING", "XRANGE s - +", "XLEN s", "EXEC"):
+        player.send(line)
+    for _ in range(5):
+        player.read()
+    first, pong, second, length = player.read()
+    assert len(first) == len(second) == 5000
+    assert (pong, length) == (Simple("PONG"), 5000)
+    assert max(sizes) < 600_000
+    assert player.call("PING") == Simple("PONG")
+
+
+def test_keys_expire_by_themselves_again_behind_a_pause() -> None:
+    house = House()
+    house.executor.start_pause(house.wall_ms + 300, True)
+    house.executor.look_again()
+    assert not house.keyspace.may_delete
+    house.wait_ms(301)
+    assert house.keyspace.may_delete

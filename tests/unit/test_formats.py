@@ -108,6 +108,8 @@ def decode_pending(group: dict[str, Any]) -> list[tuple[Any, ...]]:
             int.from_bytes(packed[start + a : start + b], "little")
             for a, b in [(16, 22), (22, 28), (28, 31), (31, 34), (34, 36)]
         )
+        large = {(a, b): times for a, b, times in group["large_counts"]}
+        count = large.get((ms, seq), count)
         name = group["consumers"][consumer][0] if consumer else b""
         retry_ms, expire_ms = group["policies"][policy] if policy else (None, None)
         found.append((ms, seq, name, last_ms, count, first_ms, retry_ms, expire_ms))
@@ -151,6 +153,8 @@ def test_the_page_tells_how_to_read_a_stream_and_its_groups() -> None:
     group.deliver_id(5, 200, 10, b"alice")
     group.deliver_id(5, 201, 11, retry=(100, 2000))
     group.redeliver_id(5, 201, 111)
+    group.deliver_id(5, 202, 12, b"alice")
+    group.hand_over_id(5, 202, b"", 0, 2**63 - 1)
     meta, blocks = stream.dump()
     meta = msgpack.unpackb(msgpack.packb(meta))
     entries = [entry for block in blocks for entry in decode(block.to_bytes())]
@@ -158,11 +162,11 @@ def test_the_page_tells_how_to_read_a_stream_and_its_groups() -> None:
     assert meta["length"] == len(stream) == 899
     assert set(meta) == {
         "length", "last_id", "first_kept", "max_evicted", "max_deleted", "entries_added",
-        "entries_evicted", "entries_deleted", "incarnation", "groups", "producers",
+        "entries_evicted", "entries_deleted", "incarnation", "groups", "producers", "open",
     }  # fmt: skip
     assert set(meta["groups"][0]) == {
         "name", "offset", "gap_floor", "entries_read", "ttl_ms", "consumers", "policies",
-        "pending",
+        "large_counts", "pending",
     }  # fmt: skip
     assert decode_pending(meta["groups"][0]) == group.pending()
 

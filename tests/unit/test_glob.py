@@ -90,6 +90,14 @@ def test_a_pattern_too_long_to_compile_at_once_is_refused(piece: bytes) -> None:
         matcher(longest + b"*")
 
 
+def test_more_stars_than_redis_goes_into_match_nothing() -> None:
+    assert not matcher(b"*?" * 50_000)(b"a" * 50_000)
+    assert not matcher(b"*a" * 1001)(b"a" * 1001)
+    assert not matcher(b"**a" * 1001 + b"*")(b"a" * 1001)
+    with pytest.raises(CommandError, match="at most 1024 bytes"):
+        matcher(b"*" * 100_000 + b"a")
+
+
 def test_a_long_name_without_wildcards_is_found() -> None:
     name = b"n" * 100 * PATTERN_MAX_BYTES
     assert matcher(name)(name)

@@ -87,8 +87,30 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.real.redeliver_id(*id_, self.now_ms, retry) == (record is not None)
         if record is not None:
             record.last_ms = self.now_ms
-            record.deliveries += 1
+            record.deliveries = min(record.deliveries + 1, MAX // 2)
             record.retry = retry or record.retry
+
+    @rule(
+        data=st.data(),
+        consumer=st.sampled_from([b"", b"alice", b"bob"]),
+        ago_ms=st.sampled_from([0, 0, 5, 1000]),
+        deliveries=st.sampled_from([0, 1, 2**24 - 2, 2**24 - 1, 2**24, MAX // 2]),
+    )
+    def hand_over(self, data: st.DataObject, consumer: bytes, ago_ms: int, deliveries: int) -> None:
+        id_ = self.known_id(data)
+        owner = consumer if consumer in self.model.consumers else b""
+        last_ms = max(0, self.now_ms - ago_ms)
+        record = self.model.records.get(id_)
+        done = self.real.hand_over_id(*id_, owner, last_ms, deliveries)
+        assert done == (record is not None)
+        if record is not None:
+            record.consumer, record.last_ms, record.retry = owner, last_ms, None
+            record.deliveries = deliveries
+
+    @rule(min_idle_ms=st.sampled_from([0, 1, 5, 50, 5000]), limit=st.sampled_from([0, 1, 3, 500]))
+    def idle(self, min_idle_ms: int, limit: int) -> None:
+        expected = self.model.idle(self.now_ms, min_idle_ms, limit)
+        assert self.real.idle(self.now_ms, min_idle_ms, limit) == expected
 
     @rule(limit=st.sampled_from([0, 1, 2, 50, 10_000]), with_zero=st.booleans())
     def due(self, limit: int, with_zero: bool) -> None:
@@ -103,7 +125,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.real.redeliver_id(*id_, self.now_ms, retry)
             record = self.model.records[id_]
             record.last_ms = self.now_ms
-            record.deliveries += 1
+            record.deliveries = min(record.deliveries + 1, MAX // 2)
             record.retry = retry or record.retry
 
     @rule(limit=st.sampled_from([0, 1, 3, 130, 100_000]))
@@ -184,14 +206,14 @@ def test_due_order_holds_across_thousands_with_equal_moments() -> None:
     model = GroupModel()
     chance = random.Random(5)
     for ms in chance.sample(range(10_000), 3000):
-        delivered = chance.randrange(5)
+        delivered = 1 + chance.randrange(5)
         retry = (chance.choice([0, 1, 2]), 0)
         group.deliver_id(ms, 0, delivered, retry=retry)
         model.records[ms, 0] = PendingModel(b"", delivered, 1, delivered, retry)
     group.check()
     for limit in (1, 100, 1500, 9000):
         for with_zero in (False, True):
-            assert group.due(4, limit, with_zero) == model.due(4, limit, with_zero)
+            assert group.due(5, limit, with_zero) == model.due(5, limit, with_zero)
 
 
 def test_retry_zero_is_due_at_once_and_wakes_nobody() -> None:
@@ -228,11 +250,11 @@ def test_spans_that_pass_the_end_of_time_never_come() -> None:
 
 def test_an_acknowledged_record_no_longer_wakes() -> None:
     group = Group(b"g")
-    group.deliver_id(1, 0, 0, retry=(10, 0))
-    group.deliver_id(2, 0, 5, retry=(10, 0))
-    assert group.next_event_ms() == 10
+    group.deliver_id(1, 0, 1, retry=(10, 0))
+    group.deliver_id(2, 0, 6, retry=(10, 0))
+    assert group.next_event_ms() == 11
     group.acknowledge_id(1, 0)
-    assert group.next_event_ms() == 15
+    assert group.next_event_ms() == 16
     group.acknowledge_id(2, 0)
     assert group.next_event_ms() is None
 

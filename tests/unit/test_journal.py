@@ -193,6 +193,20 @@ def test_a_sync_queued_before_a_rotation_does_not_vouch_for_later_frames() -> No
     assert bench.journal.synced_seq == 2
 
 
+def test_many_who_ask_for_a_sync_at_once_get_one() -> None:
+    bench = Bench("everysec")
+    bench.append(b"one\n")
+    for _ in range(3):
+        bench.journal.sync_soon()
+    bench.worker.drain()
+    assert bench.disk.log.count("sync journal-1.log") == 2  # one made the file
+    bench.append(b"two\n")
+    bench.journal.sync_soon()
+    bench.worker.drain()
+    assert bench.journal.synced_seq == 2
+    assert bench.owner.synced == [1, 2]
+
+
 def test_changing_the_mode_loses_nothing() -> None:
     bench = Bench()
     payloads = effects(40)

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
-from tests.support.fakepersistence import FakeBlock, FakeConfig, FakeKeyspace, World, apply_effects
+from tests.support.fakepersistence import (
+    FakeBlock,
+    FakeCapture,
+    FakeConfig,
+    FakeKeyspace,
+    World,
+    apply_effects,
+)
 
 from millstream.errors import CommandError, DataError
 from millstream.server.persistence import Persistence
@@ -234,6 +241,29 @@ def test_only_one_snapshot_runs_and_another_waits() -> None:
     assert world.persistence.info()["aof_rewrites"] == 1
 
 
+@pytest.mark.parametrize("act", ["save", "bgsave", "rewrite"])
+@pytest.mark.parametrize("step", ["step", "begin_capture"])
+def test_a_capture_that_fails_is_over(act: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    world = new_world()
+    write_many(world, 3)
+    target = FakeCapture if step == "step" else FakeKeyspace
+    with monkeypatch.context() as patch, suppress(CommandError):
+        patch.setattr(target, step, fail)
+        getattr(world.persistence, act)()
+        world.settle()
+    assert all(capture.closed for capture in world.keyspace.captures)
+    write_many(world, 2)
+    world.settle()
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
+    getattr(world.persistence, act)()
+    world.settle()
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
+    assert [name for name in world.disk.files if name.startswith("base-")]
+
+
 def test_a_failed_snapshot_leaves_everything_as_it_was() -> None:
     world = new_world()
     write_many(world, 5)
@@ -385,7 +415,48 @@ def test_switching_appendonly_at_run_time(mode: str) -> None:
         assert again.keyspace.numbers() == world.keyspace.numbers()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_tick_has_done_is_in_the_journal_that_ends(mode: str) -> None:
+    world = new_world(appendfsync=mode)
+    world.write()
+    world.config.appendonly = False
+    world.persistence.set_appendonly(False)
+    world.settle()
+    assert world.acked == [1]
+    assert reload(world.disk.copy(), appendfsync=mode).keyspace.numbers() == [1]
+
+
 # -------------------------------------------------------------------------------- failing journals
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_effects_that_could_not_be_recorded_end_the_journal(mode: str) -> None:
+    world = new_world(appendfsync=mode)
+    write_many(world, 3)
+    world.settle()
+    assert world.acked == [1, 2, 3]
+    world.write()
+    seq = world.persistence.commit(None)
+    world.waiting.append((seq, 4))
+    assert world.persistence.durable_seq < seq
+    world.settle()
+    assert [numbers for _, numbers in world.failed] == [[4]]
+    error = world.persistence.writable_error()
+    assert error == b"MISCONF Errors writing to the AOF file: Cannot allocate memory"
+    assert reload(world.disk.copy(), appendfsync=mode).keyspace.numbers() == [1, 2, 3]
+    world.effects = b""
+    world.second()
+    assert world.persistence.writable_error() is None
+    write_many(world, 1)
+    world.settle()
+    assert reload(world.disk.copy(), appendfsync=mode).keyspace.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_effects_that_could_not_be_recorded_need_no_journal() -> None:
+    world = new_world(appendonly=False)
+    seq = world.persistence.commit(None)
+    assert world.persistence.durable_seq == seq
+    assert world.persistence.writable_error() is None
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from random import Random
 from typing import Any
 
 import msgpack
@@ -127,6 +128,26 @@ class StreamMachine(RuleBasedStateMachine):
         first_kept = self.some_id(data)
         assert self.real.evict(*first_kept) == self.model.evict(first_kept)
 
+    @rule(data=st.data(), count=st.integers(1, 30))
+    def evict_some(self, data: st.DataObject, count: int) -> None:
+        ids = sorted({self.some_id(data) for _ in range(count)})
+        assert self.real.evict_some(ids) == self.model.evict_ids(ids)
+
+    @precondition(lambda self: self.model.entries)
+    @rule(data=st.data(), every=st.integers(1, 5), count=st.integers(1, 400))
+    def evict_many(self, data: st.DataObject, every: int, count: int) -> None:
+        known = self.model.ids
+        start = data.draw(st.integers(0, len(known) - 1))
+        ids = known[start : start + count : every]
+        assert self.real.evict_some(ids) == self.model.evict_ids(ids) == len(ids)
+
+    @rule(data=st.data())
+    def move_last_id(self, data: st.DataObject) -> None:
+        lowest = self.model.ids[-1] if self.model.entries else (0, 0)
+        last_id = max(lowest, self.some_id(data))
+        self.real.move_last_id(*last_id, self.model.node_entries, 0)
+        self.model.move_last_id(last_id)
+
     @rule(data=st.data())
     def trim_to_length(self, data: st.DataObject) -> None:
         keep = data.draw(st.integers(0, len(self.model.entries) + 2))
@@ -168,7 +189,6 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def reload(self) -> None:
         self.real = from_disk(*self.real.dump())
-        self.model.tail_is_open = False
 
     @invariant()
     def is_the_same(self) -> None:
@@ -378,6 +398,69 @@ def test_a_smaller_last_id_given_to_an_empty_stream_hides_nothing() -> None:
     assert stream.evict(12, 0) == 1
     assert stream.max_evicted_id == (30, 0), "the greatest id evicted went down"
     stream.check()
+
+
+def test_ids_that_trimming_left_behind_do_not_hold_up_a_smaller_last_id() -> None:
+    stream = filled(50, 10)
+    assert stream.evict_some([(48, 0), (50, 0)]) == 2
+    stream.move_last_id(49, 5)
+    assert (stream.last_id, stream.max_evicted_id) == ((49, 5), (49, 5))
+    stream.append_entry(49, 6, [b"n", b"new"])
+    assert [ms for ms, _, _ in stream.range(46)] == [46, 47, 49, 49]
+    assert stream.entries_added == 51
+    stream.check()
+    assert from_disk(*stream.dump()).range() == stream.range()
+
+
+# ---------------------------------------------------------------- copies go on where they were
+
+
+def some_entry(chance: Random) -> Words:
+    """Few names, many names; mostly short values, some that fill a node or a block."""
+    words = []
+    for _ in range(chance.choice([1, 1, 2])):
+        size = chance.choice([1, 3, 20, 300, chance.choice([10, 5000, 70_000])])
+        words += [b"name-%d" % chance.choice([1, 1, 1, chance.randrange(80)]), b"v" * size]
+    return words
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_stream_copied_over_and_over_is_byte_for_byte_as_one_that_never_was(seed: int) -> None:
+    chance = Random(seed)
+    plain, copied = Stream(1), Stream(1)
+    for ms in range(1, chance.choice([5, 50, 400])):
+        act = chance.random()
+        if act < 0.75:
+            id_, words = (ms, chance.choice([0, 0, 1])), some_entry(chance)
+            for stream in (plain, copied):
+                stream.append_entry(*id_, words, 10, 1000)
+        elif act < 0.85 and plain.length:
+            id_ = plain.id_at(chance.randrange(plain.length)) or END
+            assert plain.delete_id(*id_)
+            assert copied.delete_id(*id_)
+        elif act < 0.88 and plain.length:
+            id_ = plain.id_at(chance.randrange(min(20, plain.length))) or END
+            assert plain.evict(*id_) == copied.evict(*id_)
+        else:
+            copied = from_disk(*copied.dump())
+            copied.check()
+        (meta, blocks), (copied_meta, copied_blocks) = plain.dump(), copied.dump()
+        assert copied_meta == meta
+        assert [b.to_bytes() for b in copied_blocks] == [b.to_bytes() for b in blocks]
+
+
+def test_appending_to_a_copy_leaves_the_original_and_its_block_alone() -> None:
+    stream = filled(5)
+    meta, [block] = stream.dump()
+    before = block.to_bytes()
+    copy = Stream.load(meta, [block], 0)
+    copy.append_entry(6, 0, [b"other", b"value"])
+    assert copy.delete_id(1, 0)
+    assert block.to_bytes() == before
+    assert (len(stream.range()), len(copy.range())) == (5, 5)
+    assert copy.block_count == 1
+    stream.check()
+    copy.check()
 
 
 # ---------------------------------------------------------------- counters

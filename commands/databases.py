@@ -1,0 +1,226 @@
+"""Commands on whole databases: find keys, count them, flush, swap.
+
+A key whose time has come is not found, and looking for it deletes it. A flush records itself; it
+marks the keys ready, so that readers blocked on a stream learn that it is gone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from millstream.commands.effects import effect
+from millstream.commands.glob import matcher
+from millstream.commands.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
+from millstream.commands.registry import command
+from millstream.commands.replies import OK
+from millstream.errors import SYNTAX, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.arguments import Args
+    from millstream.commands.context import Context
+    from millstream.storage.keyspace import Database, Keyspace
+
+SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
+CURSOR_END = 2**64
+
+
+# ---------------------------------------------------------------- finding
+
+
+@command(
+    "KEYS",
+    arity=2,
+    flags="readonly",
+    group="generic",
+    summary="Returns all key names that match a pattern.",
+    syntax="pattern",
+    complexity="O(N), N the number of keys in the database",
+    categories=("keyspace", "dangerous"),
+)
+def keys(ctx: Context, args: Args) -> object:
+    r"""`*` any text, `?` any byte, `[a-z]` and `[^x]` sets, `\` takes the next byte as it is. A
+    pattern with any of these may have at most 1,024 bytes."""
+    return alive(ctx.db, list(filter(matcher(args.take()), ctx.db.keys())))
+
+
+def _take_cursor(args: Args) -> int:
+    word = args.take()
+    if not word.isdigit() or len(word) > 20 or int(word) >= CURSOR_END:
+        raise CommandError("ERR invalid cursor")
+    return int(word)
+
+
+@command(
+    "SCAN",
+    arity=-2,
+    flags="readonly",
+    group="generic",
+    since="2.8.0",
+    summary="Iterates over the key names in the database.",
+    syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    complexity="O(1) for every call, O(N) for a complete iteration",
+    categories=("keyspace",),
+)
+def scan(ctx: Context, args: Args) -> object:
+    """[next cursor, keys]; cursor 0 begins, a next cursor of 0 ends. A key that is there all the
+    time is returned at least once. COUNT is how many keys a call looks at, not how many it
+    returns. A TYPE that no key can have finds nothing."""
+    cursor = _take_cursor(args)
+    pattern: bytes | None = None
+    wanted_type: bytes | None = None
+    count = SCAN_COUNT
+    while args.remaining >= 2:
+        if args.option(b"MATCH"):
+            pattern = args.take()
+        elif args.option(b"COUNT"):
+            count = args.take_int()
+            if count < 1:
+                raise CommandError(SYNTAX)
+        elif args.option(b"TYPE"):
+            wanted_type = args.take().lower()
+        else:
+            raise CommandError(SYNTAX)
+    args.finish()
+    following, found = ctx.db.scan(cursor, count)
+    if pattern is not None:
+        matches = matcher(pattern)
+        found = [key for key in found if matches(key)]
+    found = alive(ctx.db, found)
+    if wanted_type is not None:
+        found = [key for key in found if type_name(ctx.db.get(key)) == wanted_type]
+    return [str(following).encode(), found]
+
+
+@command(
+    "RANDOMKEY",
+    arity=1,
+    flags="readonly",
+    group="generic",
+    summary="Returns a random key name from the database.",
+    categories=("keyspace",),
+)
+def randomkey(ctx: Context, args: Args) -> object:
+    """Null when the database is empty."""
+    while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
+        # One whose time has come is deleted by the look, unless nothing may be changed now.
+        if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
+            return key
+    return None
+
+
+@command(
+    "DBSIZE",
+    arity=1,
+    flags="readonly fast",
+    group="server",
+    summary="Returns the number of keys in the database.",
+    categories=("keyspace",),
+)
+def dbsize(ctx: Context, args: Args) -> object:
+    """Keys whose time has come count until they are deleted."""
+    return len(ctx.db)
+
+
+# ---------------------------------------------------------------- flushing
+
+
+@effect(b"FLUSHDB")
+def apply_flushdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    keyspace.databases[db_index].clear()
+
+
+@effect(b"FLUSHALL")
+def apply_flushall(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    for db in keyspace.databases:
+        db.clear()
+
+
+def _flush(ctx: Context, args: Args, databases: list[Database]) -> None:
+    if not args.option(b"ASYNC"):
+        args.option(b"SYNC")
+    args.finish()
+    for db in databases:
+        ctx.keyspace.dirty += db.clear()
+
+
+@command(
+    "FLUSHDB",
+    arity=-1,
+    flags="write",
+    group="server",
+    summary="Removes all keys from the current database.",
+    syntax="[ASYNC | SYNC]",
+    complexity="O(N), N the number of keys in the database",
+    categories=("keyspace", "dangerous"),
+)
+def flushdb(ctx: Context, args: Args) -> object:
+    """OK. ASYNC and SYNC are the same here."""
+    _flush(ctx, args, [ctx.db])
+    ctx.effects.record(ctx.db.index, b"FLUSHDB")
+    return OK
+
+
+@command(
+    "FLUSHALL",
+    arity=-1,
+    flags="write",
+    group="server",
+    summary="Removes all keys from all databases.",
+    syntax="[ASYNC | SYNC]",
+    complexity="O(N), N the number of keys in all databases",
+    categories=("keyspace", "dangerous"),
+)
+def flushall(ctx: Context, args: Args) -> object:
+    """OK. ASYNC and SYNC are the same here. Where save points are set, an empty snapshot replaces
+    the last one at once, unless one is just being written."""
+    _flush(ctx, args, ctx.keyspace.databases)
+    ctx.keyspace.dirty += 1
+    ctx.effects.record(-1, b"FLUSHALL")
+    # Not inside a transaction: its effects stay in one frame.
+    if ctx.may_block and any(ctx.server.config_get([b"save"]).values()):
+        with suppress(CommandError):
+            ctx.server.save()
+    return OK
+
+
+# ---------------------------------------------------------------- swapping
+
+
+@effect(b"SWAPDB")
+def apply_swapdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """SWAPDB a b: the keys of two databases change places."""
+    keyspace.swap(int(words[0]), int(words[1]))
+
+
+def _take_index(args: Args, which: str) -> int:
+    refusal = f"ERR invalid {which} DB index"
+    number = args.take_int_or(refusal)
+    if not INT32_MIN <= number <= INT32_MAX:
+        raise CommandError(refusal)
+    return number
+
+
+@command(
+    "SWAPDB",
+    arity=3,
+    flags="write fast",
+    group="server",
+    since="4.0.0",
+    summary="Swaps two databases.",
+    syntax="index1 index2",
+    complexity="O(N), N the number of keys in the two databases",
+    categories=("keyspace", "dangerous"),
+)
+def swapdb(ctx: Context, args: Args) -> object:
+    """OK. Clients stay in the database they selected and find the other's keys there; readers
+    blocked on a key of it are served from these."""
+    first, second = _take_index(args, "first"), _take_index(args, "second")
+    databases = range(len(ctx.keyspace.databases))
+    if first not in databases or second not in databases:
+        raise CommandError(DB_OUT_OF_RANGE)
+    ctx.keyspace.dirty += 1
+    if first != second:
+        ctx.keyspace.swap(first, second)
+        ctx.effects.record(-1, b"SWAPDB", first, second)
+    return OK

@@ -1,0 +1,172 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Removing entries by their ids: XDEL, XDELEX and XACKDEL.
+
+The extended forms answer for each id and say what becomes of references to the entry (`references`).
+All three end in one recorded deletion, XDEL; what leaves a group's pending entries is recorded as
+acknowledged.
+"""
+
+from libc.stdint cimport uint64_t
+
+from millstream.commands.arguments cimport Args
+from millstream.commands.context cimport Context
+from millstream.commands.references cimport (
+    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, Policy, drop_references, settle_groups,
+    take_policy,
+)
+from millstream.commands.upkeep cimport live_group, record_ids, used
+from millstream.ids cimport EntryId, make_id
+from millstream.storage.block cimport Entry, View
+from millstream.storage.group cimport Group
+from millstream.storage.stream cimport Stream
+
+from millstream.commands.registry import command
+from millstream.errors import SYNTAX, CommandError
+
+# What is answered for an id.
+cdef enum:
+    NO_SUCH_ENTRY = -1
+    DELETED = 1
+    REFERENCED = 2
+
+
+@command(
+    "XDEL", arity=-3, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
+    summary="Deletes entries by id; answers how many there were.", syntax="key id [id ...]",
+    complexity="O(log n) for each id, and a copy of its block",
+)
+def xdel(Context ctx not None, Args args not None):
+    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef EntryId found
+    cdef list gone = []
+    if stream is None:
+        return 0
+    args.pos = 2
+    while args.pos < args.count:
+        args.take_id(&found, False, 0)
+    args.pos = 2
+    while args.pos < args.count:
+        args.take_id(&found, False, 0)
+        if stream.delete(found.ms, found.seq):
+            gone.append((found.ms, found.seq))
+    note_deleted(ctx, ctx.db.key_of(&args.items[1]), gone)
+    return len(gone)
+
+
+cdef int note_deleted(Context ctx, bytes key, list gone) except -1:
+    """Record that entries were deleted, count them and tell who wants to know."""
+    if not gone:
+        return 0
+    ctx.keyspace.dirty += <uint64_t>len(gone)
+    if ctx.effects.enabled:
+        ctx.effects.record(ctx.db.index, b"XDEL", key,
+                           *[bytes(make_id(ms, seq, False)) for ms, seq in gone])
+    if ctx.events:
+        ctx.notify(b"t", b"xdel", key)
+    return 0
+
+
+# ---------------------------------------------------------------- one answer an id
+
+cdef list take_ids(Args args, Policy* policy):
+    """A policy and an IDS block, in any order; the ids as (ms, seq)."""
+    cdef list ids = None
+    policy.kind = KEEP_REFERENCES
+    policy.given = False
+    while args.pos < args.count:
+        if take_policy(args, policy):
+            continue
+        if ids is not None or args.pos + 1 >= args.count or not args.next_is(b"IDS", 3):
+            raise CommandError(SYNTAX)
+        ids = args.take_id_block()
+    if ids is None:
+        raise CommandError(SYNTAX)
+    return ids
+
+
+@command(
+    "XDELEX", arity=-5, flags="write fast", keys=(1, 1, 1), group="stream", since="8.2.0",
+    summary="Deletes entries by id; what becomes of references to them can be chosen.",
+    syntax="key [KEEPREF|DELREF|ACKED] IDS numids id [id ...]",
+    complexity="O(log n) for each id, and a copy of its block",
+)
+def xdelex(Context ctx not None, Args args not None):
+    """An array: for each id 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group has yet to
+    read or acknowledge it, so it stays). KEEPREF, the default, leaves pending what is pending;
+    DELREF takes the ids out of every group's pending entries, whether or not their entries are
+    still there."""
+    cdef Policy policy
+    cdef Stream stream
+    cdef bytes key
+    args.pos = 2
+    ids = take_ids(args, &policy)
+    stream = ctx.db.writable_at(&args.items[1])
+    if stream is None:
+        return [NO_SUCH_ENTRY] * len(ids)
+    key = ctx.db.key_of(&args.items[1])
+    if policy.kind != KEEP_REFERENCES:
+        settle_groups(ctx, key, stream)
+    if policy.kind == DROP_REFERENCES:
+        drop_references(ctx, key, stream, ids)
+    return delete_each(ctx, key, stream, ids, policy.kind == ONLY_ACKED)
+
+
+cdef list delete_each(Context ctx, bytes key, Stream stream, list ids, bint only_acked):
+    """Delete entries, with only_acked those that no group holds; an answer for each id."""
+    cdef list answers = []
+    cdef list gone = []
+    for ms, seq in ids:
+        if only_acked and is_referenced(stream, ms, seq):
+            answers.append(REFERENCED)
+        elif stream.delete(ms, seq):
+            gone.append((ms, seq))
+            answers.append(DELETED)
+        else:
+            answers.append(NO_SUCH_ENTRY)
+    note_deleted(ctx, key, gone)
+    return answers
+
+
+cdef bint is_referenced(Stream stream, uint64_t ms, uint64_t seq) except -1:
+    """Whether a group holds this entry. An id without an entry is held only where it is pending."""
+    cdef View view
+    cdef Entry entry
+    if stream.find(ms, seq, &view, &entry):
+        return stream.is_held(ms, seq)
+    return stream.has_pending(ms, seq)
+
+
+@command(
+    "XACKDEL", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="8.2.0",
+    summary="Acknowledges entries for a group and deletes them, if the policy allows it.",
+    syntax="key group [KEEPREF|DELREF|ACKED] IDS numids id [id ...]",
+    complexity="O(log n) for each id, and a copy of its block",
+)
+def xackdel(Context ctx not None, Args args not None):
+    """An array: for each id 1 (acknowledged and deleted), -1 (it was not pending in this group, or
+    its entry is gone) or, with ACKED, 2 (acknowledged, but another group has yet to read or
+    acknowledge it, so it stays). Policies as with XDELEX."""
+    cdef Policy policy
+    cdef Stream stream
+    cdef Group group = None
+    cdef bytes key
+    args.pos = 3
+    ids = take_ids(args, &policy)
+    stream = ctx.db.writable_at(&args.items[1])
+    if stream is not None:
+        key = ctx.db.key_of(&args.items[1])
+        group = live_group(ctx, key, stream, args[2])
+    if group is None:
+        return [NO_SUCH_ENTRY] * len(ids)
+    if policy.kind != KEEP_REFERENCES:
+        settle_groups(ctx, key, stream)
+    acked = [(ms, seq) for ms, seq in ids if group.acknowledge(ms, seq)]
+    if acked:
+        ctx.keyspace.dirty += <uint64_t>len(acked)
+        record_ids(ctx, b"ACK", key, group.name, acked)
+    if policy.kind == DROP_REFERENCES:
+        drop_references(ctx, key, stream, acked)
+    answers = dict(zip(acked, delete_each(ctx, key, stream, acked, policy.kind == ONLY_ACKED)))
+    used(ctx, key, group)
+    # What was not pending in this group is not answered for, nor is an id that comes again.
+    return [answers.pop((ms, seq), NO_SUCH_ENTRY) for ms, seq in ids]

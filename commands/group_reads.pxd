@@ -1,0 +1,33 @@
+from libc.stdint cimport uint64_t
+
+from millstream.commands.context cimport Context
+from millstream.commands.delivery cimport Room
+from millstream.commands.ranges cimport EntryRange
+from millstream.commands.replies cimport BlockedRead
+from millstream.commands.stream_reads cimport ReadLimits
+from millstream.encoding cimport Output
+from millstream.storage.group cimport Consumer, Group
+from millstream.storage.stream cimport Stream
+
+
+cdef class ConsumerRead(BlockedRead):
+    cdef int db_index
+    cdef bytes consumer
+    cdef ReadLimits limits
+    cdef uint64_t claim_idle_ms
+    cdef bint keep
+    cdef list held
+
+    cdef tuple open_one(self, Context ctx, bytes key, Stream stream)
+    cdef serve(self, Context ctx, list opened, list behind, bint first)
+    cdef finished(self, Context ctx, Output out, Py_ssize_t header, uint64_t answered, list parts)
+    cdef bint has_something(self, Context ctx, Stream stream, Group group, behind) except -1
+    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, behind,
+                         Output out, Room* room) except -1
+    cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
+                          Consumer consumer, Output out, Room* room) except? 0xffffffffffffffff
+    cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept
+    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room)
+    cdef int note_use(self, Context ctx, list opened) except -1
+    cdef int hold(self, list groups) except -1
+    cdef int count_in(self, Group group, int change) except -1

@@ -1,0 +1,209 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Messages that count once however often they are sent: XADD IDMP and IDMPAUTO, XCFGSET.
+
+A producer's message has a name (the idempotent id, iid): the producer's own, or with IDMPAUTO one
+made from the fields and values, whose order does not matter. What a stream remembers of them is a
+`storage.idempotence.Window`. A repeat is answered with the first id, also after that entry is gone,
+and changes nothing but a counter: no entry, no trimming, no event.
+
+A name's time runs from the entry's milliseconds, as in Redis, but at most from now: on a stream whose
+ids are ahead of the clock names would otherwise be kept much longer than was asked for.
+"""
+
+from libc.stdint cimport uint64_t
+
+from hashlib import blake2b
+
+from millstream.commands.arguments cimport Args
+from millstream.commands.context cimport Context
+from millstream.commands.effects cimport id_of, stream_of
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, make_id
+from millstream.storage.block cimport Entry, View
+from millstream.storage.keyspace cimport Keyspace
+from millstream.storage.stream cimport Stream
+
+from millstream.commands.effects import effect
+from millstream.commands.registry import command
+from millstream.commands.replies import OK
+from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.storage.idempotence import DURATION_S_MAX, MAXSIZE_MAX, Window
+
+TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
+NO_PRODUCER = "ERR syntax error, IDMP requires a non-empty producer ID"
+NO_PRODUCER_AUTO = "ERR syntax error, IDMPAUTO requires a non-empty producer ID"
+NO_IID = "ERR syntax error, IDMP requires a non-empty idempotent ID"
+NOTHING_TO_SET = "ERR At least one parameter must be specified"
+BAD_DURATION = f"ERR IDMP-DURATION must be between 1 and {DURATION_S_MAX} seconds"
+BAD_MAXSIZE = f"ERR IDMP-MAXSIZE must be between 1 and {MAXSIZE_MAX} entries"
+ENTRY_GONE = "ERR The specified stream ID was deleted or doesn't exist"
+OTHER_ENTRY = ("ERR The specified IDMP producer-id/idempotent-id pair maps to a different "
+               "stream ID")
+
+# Bytes of a name made from an entry's contents.
+NAME_BYTES = 16
+
+
+# ---------------------------------------------------------------- XADD's part
+
+cdef bint take_once(Args args, Once* once) except -1:
+    """Take IDMP or IDMPAUTO if the next argument is one and what it needs follows."""
+    cdef Py_ssize_t behind = args.count - args.pos - 1
+    cdef bint auto
+    if behind >= 2 and args.next_is(b"IDMP", 4):
+        auto = False
+    elif behind >= 1 and args.next_is(b"IDMPAUTO", 8):
+        auto = True
+    else:
+        return False
+    if once.producer != NULL:
+        raise CommandError(TWICE)
+    once.producer = args.take_slice()
+    if once.producer.size == 0:
+        raise CommandError(NO_PRODUCER_AUTO if auto else NO_PRODUCER)
+    if not auto:
+        once.iid = args.take_slice()
+        if once.iid.size == 0:
+            raise CommandError(NO_IID)
+    return True
+
+
+cdef bytes name_of(Once* once, Slice* items, Py_ssize_t count):
+    """The message's name: as it was given, or made from its fields and values in any order."""
+    cdef list pairs = []
+    cdef Py_ssize_t i
+    cdef bytes field
+    cdef bytes value
+    if once.iid != NULL:
+        return once.iid.ptr[:once.iid.size]
+    for i in range(0, count, 2):
+        field = items[i].ptr[:items[i].size]
+        value = items[i + 1].ptr[:items[i + 1].size]
+        pairs.append(b"%d %d %b%b" % (len(field), len(value), field, value))
+    pairs.sort()
+    return blake2b(b"".join(pairs), digest_size=NAME_BYTES).digest()
+
+
+cdef bint is_repeat(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
+                    EntryId* first) except -1:
+    """Whether the stream has this message already, as entry `first`; a repeat is counted."""
+    cdef object window = stream.idempotence
+    if window is None:
+        return False
+    found = window.find(producer, iid, ctx.now_ms)
+    if found is None:
+        return False
+    first.ms, first.seq = found
+    window.duplicates += 1
+    ctx.keyspace.dirty += 1
+    ctx.effects.record(ctx.db.index, b"IDMPREPEAT", key)
+    return True
+
+
+cdef int note_once(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
+                   EntryId entry_id) except -1:
+    """Remember the message that became this entry."""
+    cdef uint64_t at_ms = min(entry_id.ms, ctx.now_ms)
+    window_of(stream).add(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
+    if ctx.effects.enabled:
+        ctx.effects.record(ctx.db.index, b"IDMP", key, producer, iid,
+                           bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms)
+    return 0
+
+
+cdef window_of(Stream stream):
+    if stream.idempotence is None:
+        stream.idempotence = Window()
+    return stream.idempotence
+
+
+# ---------------------------------------------------------------- XCFGSET, XIDMPRECORD
+
+@command(
+    "XCFGSET", arity=-2, flags="write fast", keys=(1, 1, 1), group="stream", since="8.6.0",
+    summary="Sets how many messages of each producer a stream remembers, and how long.",
+    syntax="key [IDMP-DURATION seconds] [IDMP-MAXSIZE entries]",
+)
+def xcfgset(Context ctx not None, Args args not None):
+    """New values make the stream forget the messages it remembers. Of more than 10,000 producers the
+    one that was silent longest is forgotten."""
+    cdef Stream stream
+    cdef bytes key
+    duration_s = maxsize = None
+    args.pos = 2
+    while args.pos < args.count:
+        if args.next_is(b"IDMP-DURATION", 13):
+            duration_s = args.take_int()
+            if not 1 <= duration_s <= DURATION_S_MAX:
+                raise CommandError(BAD_DURATION)
+        elif args.next_is(b"IDMP-MAXSIZE", 12):
+            maxsize = args.take_int()
+            if not 1 <= maxsize <= MAXSIZE_MAX:
+                raise CommandError(BAD_MAXSIZE)
+        else:
+            raise CommandError(SYNTAX)
+    if duration_s is None and maxsize is None:
+        raise CommandError(NOTHING_TO_SET)
+    stream = ctx.db.writable_at(&args.items[1])
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    key = ctx.db.key_of(&args.items[1])
+    window = window_of(stream)
+    window.configure(
+        window.duration_s if duration_s is None else duration_s,
+        window.maxsize if maxsize is None else maxsize)
+    ctx.keyspace.dirty += 1
+    ctx.effects.record(ctx.db.index, b"IDMPSET", key, window.duration_s, window.maxsize)
+    return OK
+
+
+@command(
+    "XIDMPRECORD", arity=5, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    since="8.8.0", summary="Notes that a producer's message became an entry that is there.",
+    syntax="key pid iid stream-id",
+)
+def xidmprecord(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId entry_id
+    cdef View view
+    cdef Entry entry
+    producer, iid = args[2], args[3]
+    args.pos = 4
+    args.take_id(&entry_id, False, 0)
+    if not producer:
+        raise CommandError("ERR XIDMPRECORD requires a non-empty producer ID")
+    if not iid:
+        raise CommandError("ERR XIDMPRECORD requires a non-empty idempotent ID")
+    stream = ctx.db.writable_at(&args.items[1])
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    if not stream.find(entry_id.ms, entry_id.seq, &view, &entry):
+        raise CommandError(ENTRY_GONE)
+    known = window_of(stream).find(producer, iid, ctx.now_ms)
+    if known is not None and known != (entry_id.ms, entry_id.seq):
+        raise CommandError(OTHER_ENTRY)
+    if known is None:
+        note_once(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id)
+        ctx.keyspace.dirty += 1
+    return OK
+
+
+# ---------------------------------------------------------------- effects
+
+@effect(b"IDMPSET")
+def apply_idmpset(Keyspace keyspace, int db, list words):
+    """IDMPSET key duration-s maxsize: the window's bounds; new ones forget what is remembered."""
+    window_of(stream_of(keyspace, db, words[0])).configure(int(words[1]), int(words[2]))
+
+
+@effect(b"IDMP")
+def apply_idmp(Keyspace keyspace, int db, list words):
+    """IDMP key producer iid id ms: the producer's message became this entry."""
+    window_of(stream_of(keyspace, db, words[0])).add(
+        words[1], words[2], id_of(words[3]), int(words[4]))
+
+
+@effect(b"IDMPREPEAT")
+def apply_idmprepeat(Keyspace keyspace, int db, list words):
+    """IDMPREPEAT key: a message was a repeat."""
+    window_of(stream_of(keyspace, db, words[0])).duplicates += 1

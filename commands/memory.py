@@ -1,0 +1,110 @@
+"""MEMORY: what keys and the process take.
+
+Python and the compiled modules allocate each for themselves and nobody keeps a common account, so
+the figures of the process are what it holds of the machine's memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.containers import container
+from millstream.commands.registry import command
+from millstream.commands.replies import OK, Verbatim
+from millstream.errors import SYNTAX, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.arguments import Args
+    from millstream.commands.context import Context
+
+KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its two byte strings
+LITTLE_BYTES = 5 * 1024**2  # below this there is nothing to diagnose
+
+container(
+    "MEMORY", group="server", since="4.0.0", summary="A container for memory diagnostics commands."
+)
+
+
+@command(
+    "MEMORY|USAGE",
+    arity=-3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="server",
+    since="4.0.0",
+    summary="Estimates the memory usage of a key.",
+    syntax="key [SAMPLES count]",
+)
+def memory_usage(ctx: Context, args: Args) -> object:
+    """Bytes that the key and its value take, null when the key does not exist. A stream knows its
+    size, so nothing is sampled; SAMPLES is checked and accepted."""
+    key = args.take()
+    while args.remaining:
+        if args.remaining < 2 or not args.option(b"SAMPLES") or args.take_int() < 0:
+            raise CommandError(SYNTAX)
+    value = ctx.db.get(key)
+    if value is None:
+        return None
+    size = len(value) if isinstance(value, bytes) else value.memory_bytes
+    return KEY_OVERHEAD_BYTES + len(key) + size
+
+
+@command(
+    "MEMORY|STATS",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Returns details about memory usage.",
+)
+def memory_stats(ctx: Context, args: Args) -> object:
+    """A map with Redis' names, of the figures there are: `total.allocated` is what the process
+    holds of the machine's memory, `dataset.bytes` what that has grown by since the start."""
+    return {name.encode(): value for name, value in ctx.server.memory_facts().items()}
+
+
+@command(
+    "MEMORY|DOCTOR",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Outputs a memory problems report.",
+)
+def memory_doctor(ctx: Context, args: Args) -> object:
+    """Text for people."""
+    facts = ctx.server.memory_facts()
+    used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
+    if int(str(facts["dataset.bytes"])) < LITTLE_BYTES:
+        text = "There is next to nothing in memory yet, so nothing can be said about it.\n"
+    elif peak > used * 1.5:
+        text = (
+            f"The process once held {peak} bytes and holds {used} now: most of the difference was "
+            "given back to the machine, the rest is used again as the data grows.\n"
+        )
+    else:
+        text = "Nothing unusual was found.\n"
+    return Verbatim(text.encode())
+
+
+@command(
+    "MEMORY|PURGE",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Asks the allocator to release memory.",
+)
+def memory_purge(ctx: Context, args: Args) -> object:
+    """OK; what the C library can give back, it has given back."""
+    ctx.server.give_back_memory()
+    return OK
+
+
+@command(
+    "MEMORY|MALLOC-STATS",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Returns the allocator statistics.",
+)
+def memory_malloc_stats(ctx: Context, args: Args) -> object:
+    """Text: the allocator is the C library's, which keeps no statistics."""
+    return Verbatim(b"Stats not supported for the current allocator")

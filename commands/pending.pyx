@@ -1,0 +1,484 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What happens to a group's pending entries: XACK, XPENDING, XCLAIM, XAUTOCLAIM, XNACK.
+
+Entries that TREAD delivered have no owner and may have a retry and an expiry; who claims such an
+entry owns it, and no timer deals with it any more. What XNACK released has no owner either, and was
+last delivered at 0, so whatever idle time a claim asks for, it finds these first; a retry that it
+has stays and is due at once. Semantics and error words are Redis 8.6's, those of XNACK 8.8's.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+
+from millstream.commands.arguments cimport Args
+from millstream.commands.context cimport Context
+from millstream.commands.delivery cimport (
+    Ids, acknowledge, drop_gone, idle_of, one_more, put_idle, record_claim, record_release,
+)
+from millstream.commands.groups cimport checked_name
+from millstream.commands.ranges cimport length_room, put_length_here, take_end, take_start
+from millstream.commands.replies cimport make_raw
+from millstream.commands.upkeep cimport asking_consumer, live_group, note_seen, used
+from millstream.encoding cimport Output
+from millstream.ids cimport EntryId, id_less, make_id, parse_id
+from millstream.storage.block cimport Entry, View, encode_entry
+from millstream.storage.group cimport Chunk, Consumer, Group, Pending, PendingAt
+from millstream.storage.stream cimport Stream
+
+from millstream.commands.registry import command
+from millstream.commands.replies import NULL_ARRAY
+from millstream.errors import SYNTAX, CommandError, shown
+
+cdef enum:
+    # XAUTOCLAIM looks at so many entries for each that it may answer.
+    LOOKS_PER_CLAIM = 10
+    DEFAULT_COUNT = 100
+# So that what XAUTOCLAIM does fits into numbers, as in Redis: an id has 16 bytes.
+cdef int64_t COUNT_LARGEST = INT64_MAX // 16
+
+COUNT_NOT_POSITIVE = "ERR COUNT must be > 0"
+BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT option argument for XNACK"
+
+
+@command(
+    "XACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
+    summary="Acknowledges entries of a group: they are no longer pending.",
+    syntax="key group id [id ...]", complexity="O(log n) for each id",
+)
+def xack(Context ctx not None, Args args not None):
+    return acknowledge(ctx, args, False)
+
+
+@command(
+    "XPENDING", arity=-3, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
+    summary="Answers the pending entries of a group: how many there are, or which.",
+    syntax="key group [[IDLE min-idle-time] start end count [consumer]]",
+    complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
+)
+def xpending(Context ctx not None, Args args not None):
+    cdef bytes consumer = None
+    cdef EntryId start
+    cdef EntryId end
+    cdef int64_t min_idle_ms = 0
+    cdef int64_t limit = 0
+    cdef bint summary = args.count == 3
+    cdef Group group
+    if not summary:
+        if args.count < 6 or args.count > 9:
+            raise CommandError(SYNTAX)
+        args.pos = 3
+        if args.next_is(b"IDLE", 4):
+            min_idle_ms = args.take_int()
+            if args.count < 8:
+                raise CommandError(SYNTAX)
+        # The count is looked at before the ids, as Redis does.
+        args.pos += 2
+        limit = args.take_int()
+        args.pos -= 3
+        take_start(args, &start, False)
+        take_end(args, &end, False)
+        args.pos += 1
+        if args.pos < args.count:
+            consumer = args.take()
+    group = group_asked(ctx, args)[1]
+    used(ctx, args[1], group)
+    if summary:
+        return pending_summary(group)
+    return pending_entries(ctx, group, start, end, limit, min_idle_ms, consumer)
+
+
+cdef list pending_summary(Group group):
+    """[total, first id, last id, [[consumer, pending], ...]]; the total counts unowned entries, the
+    consumers are those that own any, by name."""
+    cdef Chunk* first
+    cdef Chunk* last
+    cdef Consumer consumer
+    if group.pending_count == 0:
+        return [0, None, None, NULL_ARRAY]
+    first = group.chunks[0]
+    last = group.chunks[group.chunk_count - 1]
+    return [
+        group.pending_count,
+        make_id(first.items[0].ms, first.items[0].seq, False),
+        make_id(last.items[last.used - 1].ms, last.items[last.used - 1].seq, False),
+        [[name, b"%d" % consumer.pending]
+         for name, consumer in sorted(group.consumers.items()) if consumer.pending],
+    ]
+
+
+cdef pending_entries(Context ctx, Group group, EntryId start, EntryId end, int64_t limit,
+                     int64_t min_idle_ms, bytes consumer):
+    """[[id, consumer, idle ms, deliveries], ...] in id order; nobody's name is empty, and what
+    XNACK released has been idle for -1."""
+    cdef PendingAt at
+    cdef Pending* record
+    cdef Consumer owner = None
+    cdef Output out = Output()
+    cdef Py_ssize_t room
+    cdef int64_t made = 0
+    cdef int64_t idle_ms
+    # How many the one asked for, or all together, may still have.
+    cdef uint64_t left = group.pending_count
+    if consumer is not None:
+        owner = group.consumer(consumer)
+        if owner is None or owner.pending == 0:
+            return []
+        left = owner.pending
+    room = length_room(min(<uint64_t>max(limit, 0), group.pending_count))
+    out.reserve(room)
+    out.size = room
+    record = group.first_at_least(start.ms, start.seq, &at)
+    while record != NULL and left and made < limit and not id_less(
+            end.ms, end.seq, record.ms, record.seq):
+        group.steps += 1
+        if owner is not None and record.consumer != owner.index:
+            record = group.after(&at)
+            continue
+        left -= 1
+        idle_ms = idle_of(record, ctx.now_ms)
+        if idle_ms >= min_idle_ms or idle_ms < 0:
+            named = group.consumer_list[record.consumer]
+            out.put_raw(b"*4\r\n", 4)
+            out.put_id(record.ms, record.seq, False)
+            out.put_bulk_bytes(b"" if named is None else (<Consumer>named).name)
+            put_idle(out, idle_ms)
+            out.put_head(c':', group.deliveries(record))
+            made += 1
+        record = group.after(&at)
+    put_length_here(out, 0, room, made)
+    return make_raw(out.take_bytes())
+
+
+cdef tuple group_asked(Context ctx, Args args):
+    """(stream, group) of a command whose key and group are its first two arguments."""
+    cdef Stream stream = ctx.groups_at(&args.items[1])
+    cdef bytes key = args[1]
+    cdef bytes name = args[2]
+    cdef Group group = None
+    if stream is not None:
+        group = live_group(ctx, key, stream, name)
+    if group is None:
+        raise CommandError(
+            f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
+    return stream, group
+
+
+# ---------------------------------------------------------------- XCLAIM
+
+@command(
+    "XCLAIM", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
+    summary="Gives pending entries that were idle for too long to a consumer, by id.",
+    syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] "
+           "[RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
+    complexity="O(log n) for each id, n the number of the group's pending entries",
+)
+def xclaim(Context ctx not None, Args args not None):
+    cdef Claim claim = Claim.__new__(Claim)
+    cdef Stream stream
+    cdef Group group
+    cdef int64_t min_idle_ms
+    stream, group = group_asked(ctx, args)
+    args.pos = 4
+    min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XCLAIM")
+    claim.min_idle_ms = max(min_idle_ms, 0)
+    claim.take_options(ctx, args)
+    checked_name(args[3])
+    if claim.with_last_id and id_less(
+            group.offset_ms, group.offset_seq, claim.last_id.ms, claim.last_id.seq):
+        move_offset(ctx, args[1], group, claim.last_id)
+    claim.begin(ctx, args[1], stream, group, args[3])
+    reply = claim.by_id(args)
+    used(ctx, args[1], group)
+    return reply
+
+
+cdef int move_offset(Context ctx, bytes key, Group group, EntryId last_id) except -1:
+    """LASTID: the group goes on behind this id; how many entries it has read is not touched."""
+    group.offset_ms = last_id.ms
+    group.offset_seq = last_id.seq
+    ctx.keyspace.dirty += 1
+    ctx.effects.record(ctx.db.index, b"GROUPSETID", key, group.name,
+                       bytes(make_id(last_id.ms, last_id.seq, False)),
+                       b"%d" % group.entries_read)
+    return 0
+
+
+cdef class Claim:
+    """What XCLAIM and XAUTOCLAIM do for a consumer. Each entry is handed over as it is come across,
+    since one named twice counts twice; those of a command are one effect."""
+
+    cdef int take_options(self, Context ctx, Args args) except -1:
+        """XCLAIM's ids, as far as they are any, and its options."""
+        cdef EntryId found
+        cdef int64_t at_ms = ctx.now_ms
+        self.deliveries = -1
+        while args.pos < args.count and parse_id(
+                args.items[args.pos].ptr, args.items[args.pos].size, False, 0, &found) >= 0:
+            args.pos += 1
+        self.ids_end = args.pos
+        while args.pos < args.count:
+            if args.next_is(b"FORCE", 5):
+                self.force = True
+            elif args.next_is(b"JUSTID", 6):
+                self.just_id = True
+            elif args.pos + 1 >= args.count:
+                raise unknown_option(args)
+            elif args.next_is(b"IDLE", 4):
+                at_ms = ago(ctx.now_ms, args.take_int_or(
+                    "ERR Invalid IDLE option argument for XCLAIM"))
+            elif args.next_is(b"TIME", 4):
+                at_ms = args.take_int_or("ERR Invalid TIME option argument for XCLAIM")
+            elif args.next_is(b"RETRYCOUNT", 10):
+                self.deliveries = args.take_int_or(
+                    "ERR Invalid RETRYCOUNT option argument for XCLAIM")
+            elif args.next_is(b"LASTID", 6):
+                args.take_id(&self.last_id, False, 0)
+                self.with_last_id = True
+            else:
+                raise unknown_option(args)
+        # A time before 1970 or to come is taken for now, as in Redis.
+        self.delivery_ms = ctx.now_ms if at_ms < 0 or at_ms > <int64_t>ctx.now_ms else at_ms
+        return 0
+
+    cdef int begin(self, Context ctx, bytes key, Stream stream, Group group,
+                   bytes consumer) except -1:
+        self.ctx = ctx
+        self.key = key
+        self.stream = stream
+        self.group = group
+        self.consumer = asking_consumer(ctx, key, group, consumer)
+        self.claimed = Ids.__new__(Ids)
+        self.gone = []
+        self.id_text.size = 0
+        self.id_text.dotted = False
+        return 0
+
+    cdef by_id(self, Args args):
+        """Claim the entries that an XCLAIM names; its reply."""
+        cdef Output out = Output()
+        cdef EntryId found
+        cdef Pending* record
+        cdef PendingAt at
+        cdef View view
+        cdef Entry entry
+        cdef Py_ssize_t i
+        cdef Py_ssize_t room = length_room(self.ids_end - 5)
+        out.reserve(room)
+        out.size = room
+        try:
+            for i in range(5, self.ids_end):
+                parse_id(args.items[i].ptr, args.items[i].size, False, 0, &found)
+                record = self.group.find(found.ms, found.seq, &at)
+                if not self.stream.find(found.ms, found.seq, &view, &entry):
+                    if record != NULL:
+                        self.gone.append((found.ms, found.seq))
+                elif record != NULL or self.force:
+                    self.take_over(found, record, &at, &view, &entry, out)
+        finally:
+            self.finish()
+        put_length_here(out, 0, room, self.claimed.count)
+        return make_raw(out.take_bytes())
+
+    cdef bint take_over(self, EntryId found, Pending* record, PendingAt* at, const View* view,
+                        const Entry* entry, Output out) except -1:
+        """Hand one entry over and answer it; False when it has not been idle for long enough. It is
+        pending, or made so (FORCE)."""
+        cdef int64_t deliveries
+        if record != NULL and self.min_idle_ms and (
+                self.ctx.now_ms - min(<uint64_t>record.last_delivery_ms, self.ctx.now_ms)
+                < self.min_idle_ms):
+            return False
+        if self.just_id:
+            out.put_id(found.ms, found.seq, False)
+        else:
+            encode_entry(out, view, entry, &self.id_text)
+        self.claimed.add(found.ms, found.seq)
+        if record == NULL:
+            # As in Redis, a first delivery that is then counted as any other.
+            self.group.deliver(found.ms, found.seq, self.delivery_ms, 0, 0)
+            record = self.group.find(found.ms, found.seq, at)
+        deliveries = self.group.deliveries(record)
+        if self.deliveries >= 0:
+            deliveries = self.deliveries
+        elif not self.just_id:
+            deliveries = one_more(deliveries)
+        self.group.hand_over(at, self.consumer.index, self.delivery_ms, deliveries)
+        self.consumer.active_ms = self.ctx.now_ms
+        return True
+
+    cdef int finish(self) except -1:
+        """Record what was done."""
+        if self.claimed.count:
+            self.ctx.keyspace.dirty += self.claimed.count
+            record_claim(self.ctx, self.key, self.group, self.consumer, self.delivery_ms,
+                         b"%d" % self.deliveries if self.deliveries >= 0 else (
+                             b"=" if self.just_id else b"+"), self.claimed)
+        else:
+            note_seen(self.ctx, self.key, self.group, self.consumer)
+        return drop_gone(self.ctx, self.key, self.group, self.gone)
+
+    cdef scan(self, EntryId start, int64_t count):
+        """XAUTOCLAIM: [where to go on, entries, ids of those that are gone]."""
+        cdef Output out = Output()
+        cdef Output reply
+        cdef Pending* record
+        cdef PendingAt at
+        cdef View view
+        cdef Entry entry
+        cdef EntryId found
+        cdef int64_t looks = count * LOOKS_PER_CLAIM
+        cdef uint64_t ms, seq
+        record = self.group.first_at_least(start.ms, start.seq, &at)
+        self.group.record_at(&at)
+        found.ms = found.seq = 0
+        try:
+            while record != NULL and count and looks:
+                looks -= 1
+                found.ms = record.ms
+                found.seq = record.seq
+                if not self.stream.find(found.ms, found.seq, &view, &entry):
+                    self.gone.append((found.ms, found.seq))
+                    count -= 1
+                elif self.take_over(found, record, &at, &view, &entry, out):
+                    count -= 1
+                record = self.group.after(&at)
+            found.ms = found.seq = 0
+            if record != NULL:
+                found.ms = record.ms
+                found.seq = record.seq
+        finally:
+            self.finish()
+        reply = Output()
+        reply.put_raw(b"*3\r\n", 4)
+        reply.put_id(found.ms, found.seq, False)
+        reply.put_head(c'*', self.claimed.count)
+        reply.put(out.take_bytes())
+        reply.put_head(c'*', len(self.gone))
+        for ms, seq in self.gone:
+            reply.put_id(ms, seq, False)
+        return make_raw(reply.take_bytes())
+
+
+cdef unknown_option(Args args):
+    return CommandError(f"ERR Unrecognized XCLAIM option '{shown(args[args.pos])}'")
+
+
+cdef int64_t ago(int64_t now_ms, int64_t span_ms) noexcept:
+    """now - span; a time to come where it has no place."""
+    return now_ms + 1 if span_ms < 0 else now_ms - span_ms
+
+
+# ---------------------------------------------------------------- XAUTOCLAIM
+
+@command(
+    "XAUTOCLAIM", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="6.2.0",
+    summary="Gives pending entries that were idle for too long to a consumer, in id order.",
+    syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    complexity="O(1) if COUNT is small",
+)
+def xautoclaim(Context ctx not None, Args args not None):
+    cdef Claim claim = Claim.__new__(Claim)
+    cdef Stream stream
+    cdef Group group
+    cdef EntryId start
+    cdef int64_t count = DEFAULT_COUNT
+    cdef int64_t min_idle_ms
+    args.pos = 4
+    min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XAUTOCLAIM")
+    take_start(args, &start, False)
+    while args.pos < args.count:
+        if args.pos + 1 < args.count and args.next_is(b"COUNT", 5):
+            count = take_count(args)
+        elif args.next_is(b"JUSTID", 6):
+            claim.just_id = True
+        else:
+            raise CommandError(SYNTAX)
+    stream, group = group_asked(ctx, args)
+    checked_name(args[3])
+    claim.min_idle_ms = max(min_idle_ms, 0)
+    claim.deliveries = -1
+    claim.delivery_ms = ctx.now_ms
+    claim.begin(ctx, args[1], stream, group, args[3])
+    reply = claim.scan(start, count)
+    used(ctx, args[1], group)
+    return reply
+
+
+cdef int64_t take_count(Args args) except -1:
+    cdef int64_t count = args.take_int_or(COUNT_NOT_POSITIVE)
+    if not 0 < count <= COUNT_LARGEST:
+        raise CommandError(COUNT_NOT_POSITIVE)
+    return count
+
+
+# ---------------------------------------------------------------- XNACK
+
+@command(
+    "XNACK", arity=-7, flags="write fast", keys=(1, 1, 1), group="stream", since="8.8.0",
+    summary="Gives pending entries back to the group: nobody owns them, anybody may claim them.",
+    syntax="key group SILENT|FAIL|FATAL IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
+    complexity="O(log n) for each id, n the number of the group's pending entries",
+)
+def xnack(Context ctx not None, Args args not None):
+    cdef Release release = Release.__new__(Release)
+    cdef Stream stream
+    cdef Group group
+    cdef int64_t released
+    release.take_options(args)
+    stream, group = group_asked(ctx, args)
+    released = release.apply(ctx, args[1], stream, group)
+    used(ctx, args[1], group)
+    if released:
+        # What is released can be claimed at once.
+        ctx.db.mark_ready(args[1])
+    return released
+
+
+cdef class Release:
+    """What an XNACK asks for. `count` is as the effect says it: a number, `-` for one delivery
+    less, `=` for as many as before."""
+
+    cdef int take_options(self, Args args) except -1:
+        args.pos = 3
+        if args.next_is(b"SILENT", 6):
+            self.count = b"-"
+        elif args.next_is(b"FAIL", 4):
+            self.count = b"="
+        elif args.next_is(b"FATAL", 5):
+            self.count = b"%d" % INT64_MAX
+        else:
+            raise CommandError(SYNTAX)
+        if not args.next_is(b"IDS", 3):
+            raise CommandError(SYNTAX)
+        self.ids = args.take_id_block()
+        while args.pos < args.count:
+            if args.next_is(b"FORCE", 5):
+                self.force = True
+            elif args.next_is(b"RETRYCOUNT", 10):
+                self.count = b"%d" % take_retry_count(args)
+            else:
+                raise CommandError(SYNTAX)
+        return 0
+
+    cdef int64_t apply(self, Context ctx, bytes key, Stream stream, Group group) except -1:
+        """Release what is pending of the ids (FORCE: of those in the stream); returns how many."""
+        cdef PendingAt at
+        cdef View view
+        cdef Entry entry
+        cdef uint64_t ms, seq
+        cdef list released = []
+        for ms, seq in self.ids:
+            if group.find(ms, seq, &at) != NULL or (
+                    self.force and stream.find(ms, seq, &view, &entry)):
+                group.let_go(ms, seq, self.count, ctx.now_ms)
+                released.append((ms, seq))
+        if released:
+            ctx.keyspace.dirty += len(released)
+            record_release(ctx, key, group, self.count, released)
+        return len(released)
+
+
+cdef int64_t take_retry_count(Args args) except -1:
+    cdef int64_t count = args.take_int_or(BAD_RETRYCOUNT)
+    if count < 0:
+        raise CommandError(BAD_RETRYCOUNT)
+    return count

@@ -1,0 +1,1 @@
+# Compiled handlers alone use what is in here.

@@ -1,0 +1,72 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What removing an entry means to the groups that know of it: KEEPREF, DELREF and ACKED.
+
+A group holds an entry that it has yet to read, or has given out and not seen acknowledged. KEEPREF
+(as before there were policies) removes the entry and leaves it pending; DELREF takes it out of every
+group's pending entries, ids whose entry has long been gone included; ACKED removes only what no group
+holds. Without groups nothing is held.
+"""
+
+from libc.stdint cimport uint64_t
+
+from millstream.commands.arguments cimport Args
+from millstream.commands.context cimport Context
+from millstream.commands.upkeep cimport live_group, record_ids
+from millstream.ids cimport id_less
+from millstream.storage.group cimport Group, Pending, PendingAt
+from millstream.storage.stream cimport Stream
+
+
+cdef bint take_policy(Args args, Policy* policy) noexcept:
+    """Take a policy if the next argument is one. A second one is no option, as in Redis."""
+    if policy.given:
+        return False
+    if args.next_is(b"KEEPREF", 7):
+        policy.kind = KEEP_REFERENCES
+    elif args.next_is(b"DELREF", 6):
+        policy.kind = DROP_REFERENCES
+    elif args.next_is(b"ACKED", 5):
+        policy.kind = ONLY_ACKED
+    else:
+        return False
+    policy.given = True
+    return True
+
+
+cdef int settle_groups(Context ctx, bytes key, Stream stream) except -1:
+    """Do what is due by itself in every group, so that none holds an entry beyond its time."""
+    for name in list(stream.groups):
+        live_group(ctx, key, stream, name)
+    return 0
+
+
+cdef int drop_references(Context ctx, bytes key, Stream stream, list ids) except -1:
+    """Take ids (ms, seq) out of every group's pending entries; returns how many were there."""
+    cdef Group group
+    cdef int dropped = 0
+    for group in stream.groups.values():
+        gone = [(ms, seq) for ms, seq in ids if group.acknowledge(ms, seq)]
+        if gone:
+            record_ids(ctx, b"ACK", key, group.name, gone)
+            dropped += len(gone)
+    ctx.keyspace.dirty += dropped
+    return dropped
+
+
+cdef int drop_references_between(Context ctx, bytes key, Stream stream, uint64_t ms, uint64_t seq,
+                                 uint64_t end_ms, uint64_t end_seq) except -1:
+    """Take every id with start <= id < end out of every group's pending entries."""
+    cdef Group group
+    cdef PendingAt at
+    cdef Pending* record
+    for group in stream.groups.values():
+        gone = []
+        record = group.first_at_least(ms, seq, &at)
+        while record != NULL and id_less(record.ms, record.seq, end_ms, end_seq):
+            gone.append((record.ms, record.seq))
+            record = group.after(&at)
+        if gone:
+            record_ids(ctx, b"ACK", key, group.name, gone)
+            for gone_ms, gone_seq in gone:
+                group.acknowledge(gone_ms, gone_seq)
+    return 0

@@ -1,0 +1,315 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""XREAD: what comes behind an id of each of several streams, now or once it is there.
+
+The reply holds blocks instead of entries where it is long, and is encoded slice by slice as the
+client takes it; one with MAXSIZE is no longer than the client says and is made at once. Semantics
+and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of 8.10.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.arguments cimport Args, take_timeout_ms
+from millstream.commands.context cimport Context
+from millstream.commands.ranges cimport (
+    SLICE_BYTES, EntryRange, SlicedChain, length_room, make_range, put_length_here,
+)
+from millstream.commands.replies cimport BlockedRead, Encodable, Sliced, make_raw
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, step_down, step_up
+from millstream.storage.keyspace cimport Database
+from millstream.storage.stream cimport Stream
+
+from millstream.commands.registry import command
+from millstream.commands.replies import NULL_ARRAY, Wait
+from millstream.errors import SYNTAX, CommandError
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+# No reply gets as long: MAXSIZE beyond it is none.
+cdef Py_ssize_t SIZE_LARGEST = 1 << 60
+
+UNBALANCED = ("ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must "
+              "be specified.")
+ID_OF_GROUPS = ("ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+                "<consumer> option.")
+
+
+# ---------------------------------------------------------------- what XREADGROUP has, too
+
+cdef int no_limits(ReadLimits* limits) noexcept:
+    limits.entries = limits.all_entries = MAX
+    limits.size_bytes = PY_SSIZE_T_MAX
+    return 0
+
+
+cdef bint take_read_limit(Args args, ReadLimits* limits) except -1:
+    """Take COUNT, MAXCOUNT or MAXSIZE if the next argument is one of them."""
+    cdef int64_t limit
+    if args.next_is(b"COUNT", 5):
+        limit = args.take_int()
+        limits.entries = MAX if limit <= 0 else <uint64_t>limit
+    elif args.next_is(b"MAXCOUNT", 8):
+        limits.all_entries = take_positive(args, "ERR MAXCOUNT must be a positive integer")
+    elif args.next_is(b"MAXSIZE", 7):
+        limits.size_bytes = take_positive(args, "ERR MAXSIZE must be a positive integer")
+    else:
+        return False
+    return True
+
+
+cdef int64_t take_positive(Args args, str refusal) except -1:
+    cdef int64_t number = args.take_int_or(refusal)
+    if number <= 0:
+        raise CommandError(refusal)
+    return number
+
+
+cdef int check_limits(ReadLimits* limits) except -1:
+    if limits.entries != MAX and limits.all_entries < limits.entries:
+        raise CommandError("ERR MAXCOUNT must be greater than or equal to COUNT")
+    return 0
+
+
+def stream_key_positions(list words not None) -> list[int]:
+    """Indexes of the keys in XREAD's and XREADGROUP's words; ValueError when there are none."""
+    skipped = {b"BLOCK": 1, b"COUNT": 1, b"CLAIM": 1, b"GROUP": 2, b"NOACK": 0, b"MAXCOUNT": 1,
+               b"MAXSIZE": 1}
+    at = 1
+    while at < len(words):
+        word = words[at].upper()
+        if word == b"STREAMS":
+            keys = (len(words) - at - 1) // 2
+            if keys == 0 or len(words) - at - 1 != 2 * keys:
+                break
+            return list(range(at + 1, at + 1 + keys))
+        if word not in skipped:
+            break
+        at += 1 + skipped[word]
+    raise ValueError("no balanced list of keys and ids")
+
+
+# ---------------------------------------------------------------- XREAD
+
+@command(
+    "XREAD", arity=-4, flags="readonly blocking movablekeys", group="stream", since="5.0.0",
+    find_keys=stream_key_positions,
+    summary="Reads entries behind an id of each stream; may wait for them.",
+    syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] "
+           "STREAMS key [key ...] id [id ...]",
+    complexity="O(log n) to find each start and O(m) for the m entries answered",
+)
+def xread(Context ctx not None, Args args not None):
+    cdef StreamsRead read = StreamsRead.__new__(StreamsRead)
+    cdef int64_t timeout_ms = -1
+    read.db_index = ctx.db.index
+    no_limits(&read.limits)
+    while True:
+        if take_read_limit(args, &read.limits):
+            continue
+        if args.next_is(b"BLOCK", 5):
+            timeout_ms = take_timeout_ms(args)
+        elif args.next_is(b"STREAMS", 7):
+            break
+        elif (args.next_is(b"GROUP", 5) or args.next_is(b"CLAIM", 5)
+                or args.next_is(b"NOACK", 5)):
+            word = args[args.pos - 1].decode().upper()
+            raise CommandError(
+                f"ERR The {word} option is only supported by XREADGROUP. "
+                "You called XREAD instead.")
+        else:
+            raise CommandError(SYNTAX)
+    if args.remaining == 0:
+        raise CommandError(SYNTAX)
+    if args.remaining & 1:
+        raise CommandError(UNBALANCED)
+    check_limits(&read.limits)
+    read.take_streams(ctx, args)
+    reply = read.reply(ctx, True)
+    if reply is None and timeout_ms >= 0:
+        return Wait(read, ctx.now_ms + timeout_ms if timeout_ms else 0)
+    return NULL_ARRAY if reply is None else reply
+
+
+cdef class StreamsRead(BlockedRead):
+    """An XREAD: its keys and, for each, the id behind which it reads."""
+
+    cdef int take_streams(self, Context ctx, Args args) except -1:
+        """The keys and ids; `$` and `+` are resolved now."""
+        cdef Py_ssize_t count = args.remaining // 2
+        cdef Py_ssize_t first = args.pos
+        cdef Py_ssize_t i
+        self.keys = []
+        self.after = []
+        args.pos += count
+        for i in range(count):
+            stream = ctx.stream_at(&args.items[first + i])
+            self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
+            self.after.append(self.take_after(args, stream))
+        return 0
+
+    cdef tuple take_after(self, Args args, Stream stream):
+        cdef Slice* word = &args.items[args.pos]
+        cdef EntryId found
+        if word.size == 1 and word.ptr[0] == c'>':
+            raise CommandError(ID_OF_GROUPS)
+        if word.size == 1 and (word.ptr[0] == c'$' or word.ptr[0] == c'+'):
+            args.pos += 1
+            if stream is None:
+                return 0, 0
+            if word.ptr[0] == c'+' and stream.last_entry(&found) and step_down(&found):
+                return found.ms, found.seq
+            return stream.last_ms, stream.last_seq
+        args.take_id(&found, False, 0)
+        return found.ms, found.seq
+
+    cdef reply(self, Context ctx, bint first):
+        """What is there of each stream, None when there is nothing of any. The first time that is
+        one more look-up of each, as in Redis."""
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        cdef Stream stream
+        cdef EntryRange entries
+        cdef uint64_t left = self.limits.all_entries
+        ranges = []
+        for (_, key), (ms, seq) in zip(self.keys, self.after):
+            stream = db.stream(key)
+            if first:
+                ctx.count_look_up(key, stream is not None)
+            if stream is not None and stream.has_newer(ms, seq):
+                entries = make_range(stream, False, min(self.limits.entries, left))
+                entries.start.ms = ms
+                entries.start.seq = seq
+                step_up(&entries.start)
+                ranges.append((key, entries))
+                if left != MAX:
+                    left -= entries.count()
+                    if left == 0:
+                        break
+        if not ranges:
+            return None
+        if self.limits.size_bytes < SIZE_LARGEST:
+            return self.limited(ctx, ranges)
+        return make_replies(ranges)
+
+    cdef limited(self, Context ctx, list ranges):
+        """As much as goes into a reply until it has reached MAXSIZE, at least one entry."""
+        cdef Output out = Output()
+        cdef EntryRange entries
+        cdef EntryId last
+        cdef Py_ssize_t streams_room = length_room(len(ranges))
+        cdef Py_ssize_t at, room
+        # Of the room left for the heads of arrays 4 bytes are used, mostly.
+        cdef Py_ssize_t full_size = self.limits.size_bytes + streams_room - 4
+        cdef uint64_t streams = 0
+        cdef uint64_t made
+        cdef int resp = ctx.session.resp
+        out.reserve(streams_room)
+        out.size = streams_room
+        for key, entries in ranges:
+            if streams and out.size >= full_size:
+                break
+            put_key(out, key, resp)
+            at = out.size
+            room = length_room(min(entries.limit, entries.stream.length))
+            out.reserve(room)
+            out.size += room
+            # What stands before the first entry may be too much already.
+            made = entries.encode_entries(
+                out, entries.limit, max(full_size + room - 4, out.size + 1), &last)
+            put_length_here(out, at, room, made)
+            streams += 1
+        put_length_here(out, 0, streams_room, streams)
+        if resp == 3:
+            out.buf[0] = c'%'
+        return make_raw(out.take_bytes())
+
+    def attempt(self, Context ctx not None):
+        return self.reply(ctx, False)
+
+
+cdef int put_off_range(list later, EntryRange entries) except -1:
+    """The head of an array of entries and what will go on with the entries themselves."""
+    cdef Output head = Output()
+    cdef EntryId last
+    cdef uint64_t count = entries.count()
+    head.put_head(c'*', count)
+    later.append(head.take_bytes())
+    # Of a read of few entries from a long stream only the blocks that hold them are kept.
+    if entries.stream.nth(
+            entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
+        entries.end = last
+    later.append(entries.rest_behind(NULL, count))
+    return 0
+
+
+cdef class Parts(Encodable):
+    """A reply of bytes and ranges of entries, one behind the other. Once there is enough for a
+    slice, the rest is kept and goes out when the client has taken it."""
+
+    cdef list parts
+    cdef list later
+    cdef Py_ssize_t full_size
+
+    cdef int encode(self, Output out, int resp) except -1:
+        self.begin(out)
+        for part in self.parts:
+            if type(part) is not bytes:
+                self.put_entries(out, part, resp)
+            elif self.later:
+                self.later.append(part)
+            else:
+                out.put(part)
+        return 0
+
+    cdef int begin(self, Output out) except -1:
+        self.later = []
+        self.full_size = out.size + SLICE_BYTES
+        return 0
+
+    cdef int put_entries(self, Output out, EntryRange entries, int resp) except -1:
+        if self.later or out.size >= self.full_size:
+            return put_off_range(self.later, entries)
+        entries.encode(out, resp)
+        if entries.rest() is not None:
+            self.later.append(entries.rest())
+        return 0
+
+    cdef Sliced rest(self):
+        return SlicedChain(self.later) if self.later else None
+
+
+cdef class StreamReplies(Parts):
+    """XREAD's reply: (key, entries) of each stream, a map in RESP3."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef Output head
+        self.begin(out)
+        out.put_head(c'%' if resp == 3 else c'*', len(self.parts))
+        for key, entries in self.parts:
+            if self.later:
+                head = Output()
+                put_key(head, key, resp)
+                self.later.append(head.take_bytes())
+            else:
+                put_key(out, key, resp)
+            self.put_entries(out, entries, resp)
+        return 0
+
+
+cdef Encodable make_parts(list parts):
+    cdef Parts made = Parts.__new__(Parts)
+    made.parts = parts
+    return made
+
+
+cdef Encodable make_replies(list ranges):
+    cdef StreamReplies made = StreamReplies.__new__(StreamReplies)
+    made.parts = ranges
+    return made
+
+
+cdef int put_key(Output out, bytes key, int resp) except -1:
+    """What stands before a stream's entries."""
+    if resp != 3:
+        out.put_raw(b"*2\r\n", 4)
+    return out.put_bulk_bytes(key)

@@ -1,0 +1,6 @@
+from millstream.commands.context import Context
+from millstream.storage.group import Group
+from millstream.storage.stream import Stream
+
+def find_live_group(ctx: Context, key: bytes, stream: Stream, name: bytes) -> Group | None: ...
+def group_moment(ctx: Context, key: bytes, name: bytes) -> None: ...

@@ -1,0 +1,185 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Streams, groups and consumers as every command of both dialects finds, makes and ends them.
+
+Here is also what happens to a group by itself (pending entries that expire, a time to live that
+ends). It is done when the moment comes and, because a timer may be late, again before any command
+looks at the group; so no reply depends on when the timer ran.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.context cimport Context
+from millstream.encoding cimport Output
+from millstream.ids cimport make_id
+from millstream.storage.group cimport Consumer, Group
+from millstream.storage.stream cimport Stream
+
+from millstream.storage.idempotence import DURATION_S, MAXSIZE, Window
+
+cdef enum:
+    # Expired pending entries dropped at once; what is left goes on with the next moment.
+    EXPIRED_MAX = 10000
+    SEEN_EVERY_MS = 1000
+    # When what fell due while writes are refused is looked at again.
+    REFUSED_AGAIN_MS = 1000
+
+
+# ---------------------------------------------------------------- making and ending
+
+cdef Stream stream_to_write(Context ctx, bytes key):
+    """The stream at a key, made when there is none."""
+    cdef Stream stream = ctx.db.writable_stream(key)
+    if stream is None:
+        stream = ctx.db.make_stream(key, ctx.keyspace.next_incarnation(ctx.now_ms))
+        # It is no change of its own for `dirty`: what is put into it counts.
+        ctx.effects.record(ctx.db.index, b"STREAM", key, stream.incarnation)
+        set_window(ctx, key, stream)
+        if ctx.events:
+            ctx.notify(b"n", b"new", key)
+        ctx.db.mark_ready(key)  # readers that wait on a group make it anew
+        stream = ctx.db.stream(key)
+    return stream
+
+
+cdef int set_window(Context ctx, bytes key, Stream stream) except -1:
+    """A new stream takes over the configured bounds of its idempotence window."""
+    if (ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize) == (DURATION_S, MAXSIZE):
+        return 0
+    stream.idempotence = Window(ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize)
+    ctx.effects.record(ctx.db.index, b"IDMPSET", key, ctx.keyspace.idmp_duration_s,
+                       ctx.keyspace.idmp_maxsize)
+    return 0
+
+
+cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
+                     int64_t entries_read, uint64_t ttl_ms):
+    """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
+    cdef Group group = stream.make_group(name, ms, seq, ctx.now_ms)
+    waiting = ctx.db.waiting.get(key)
+    if waiting is not None:
+        waiting.join(name, stream, group)
+    group.entries_read = entries_read
+    group.ttl_ms = ttl_ms
+    ctx.keyspace.dirty += 1
+    if ctx.effects.enabled:
+        ctx.effects.record(ctx.db.index, b"GROUP", key, name, bytes(make_id(ms, seq, False)),
+                           b"%d" % entries_read, ttl_ms)
+    if ctx.events:
+        ctx.notify(b"t", b"xgroup-create", key)
+    return group
+
+
+cdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
+    """Remove a group and all it knows; whoever waits on it is told."""
+    stream.drop_group(name)
+    ctx.keyspace.dirty += 1
+    ctx.effects.record(ctx.db.index, b"GROUPDROP", key, name)
+    if ctx.events:
+        ctx.notify(b"t", b"xgroup-destroy", key)
+    return ctx.db.mark_ready(key)
+
+
+cdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
+    """Add a consumer to a group that has none of this name."""
+    cdef Consumer made = group.make_consumer(name, ctx.now_ms)
+    ctx.keyspace.dirty += 1
+    ctx.effects.record(ctx.db.index, b"CONSUMER", key, group.name, name, ctx.now_ms)
+    if ctx.events:
+        ctx.notify(b"t", b"xgroup-createconsumer", key)
+    return made
+
+
+cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
+    """The consumer a command speaks for, made when there is none. It has been seen now; if nothing
+    else that the command does tells so (DELIVER and CLAIM do), `note_seen` has to record it."""
+    cdef Consumer consumer = group.consumer(name)
+    if consumer is None:
+        return new_consumer(ctx, key, group, name)
+    consumer.seen_ms = ctx.now_ms
+    return consumer
+
+
+# ---------------------------------------------------------------- by itself
+
+cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
+    """A group after all that was due by itself; None when there is none (any more). The stream
+    was taken for writing."""
+    cdef Group group = stream.group(name)
+    if group is None:
+        return None
+    if group.ttl_ms and group.is_over(ctx.now_ms):
+        end_group(ctx, key, stream, name)
+        return None
+    if group.has_expired(ctx.now_ms):
+        gone = group.take_expired(ctx.now_ms, EXPIRED_MAX)
+        if gone:
+            ctx.keyspace.dirty += len(gone)
+            record_ids(ctx, b"ACK", key, name, gone)
+    return group
+
+
+def find_live_group(Context ctx not None, bytes key not None, Stream stream not None,
+                    bytes name not None) -> Group | None:
+    """`live_group` for handlers in Python."""
+    return live_group(ctx, key, stream, name)
+
+
+cdef int record_ids(Context ctx, bytes effect, bytes key, bytes name, list ids) except -1:
+    """An effect on some pending entries, (ms, seq) each."""
+    if ctx.effects.enabled:
+        ctx.effects.record(ctx.db.index, effect, key, name,
+                           *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
+    return 0
+
+
+cdef int used(Context ctx, bytes key, Group group) except -1:
+    """A command was about this group: its time to live starts anew."""
+    group.last_used_ms = ctx.now_ms
+    return ctx.keyspace.schedule(ctx.db.index, key, group)
+
+
+def group_moment(Context ctx not None, bytes key not None, bytes name not None) -> None:
+    """A moment noted for a group has come: do what is due, wake a reader for a retry, note the
+    next moment."""
+    cdef Stream stream
+    cdef Group group
+    value = ctx.db.get(key)
+    if not isinstance(value, Stream):
+        return
+    stream = ctx.db.writable_stream(key)
+    group = live_group(ctx, key, stream, name)
+    if group is None:
+        return
+    group.scheduled_ms = MAX
+    if group.retry_waiters and group.next_wake_ms() <= ctx.now_ms or (
+            group.claim_bound() != MAX and group.is_idle(ctx.now_ms, group.claim_idle_ms)):
+        # The readers' turn comes behind this; each that blocks again notes the next moment.
+        ctx.db.mark_ready(key)
+    group.next_expiry_ms()
+    ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.now_ms)
+
+
+cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
+    """Whether writes are refused: then nothing may be given out, for nothing can be recorded. The
+    readers of this group at these (db, key) are tried again a little later."""
+    if ctx.write_error is None:
+        return False
+    for db_index, key in keys:
+        ctx.keyspace.agenda.append((ctx.now_ms + REFUSED_AGAIN_MS, db_index, key, name))
+    return True
+
+
+cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1:
+    """Record that a consumer asked, and got nothing new to own. Of one that asks again and again
+    once a second is enough: a crash may take that much of its idle time, and no poll costs a write
+    to the journal."""
+    cdef Output out = ctx.effects.out
+    if not ctx.effects.enabled or ctx.now_ms - consumer.noted_ms < SEEN_EVERY_MS:
+        return 0
+    consumer.noted_ms = ctx.now_ms
+    ctx.effects.begin(ctx.db.index, b"$4\r\nSEEN\r\n", 10, 5)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    out.put_bulk_bytes(consumer.name)
+    ctx.effects.put_number(ctx.now_ms)
+    return ctx.effects.finish()

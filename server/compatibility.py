@@ -1,0 +1,134 @@
+"""Directives that are accepted for compatibility: they can be read and set, and nothing follows.
+
+Configuration files of Redis, clients and test harnesses set them without looking; refusing would
+stop their work for nothing. The list is closed and named: each row is here because the directive
+tunes something that does not exist in this server (lists, replicas, forks, lazy freeing), so that
+whatever it is set to, its promise is neither kept nor broken. A directive whose promise somebody
+may rely on (min-replicas-to-write, TLS, ACL files) does not belong here; it is refused.
+
+A row: name, default as written, the form of its values, whether CONFIG SET may change it.
+"""
+
+from __future__ import annotations
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+# Forms: "yes" (yes or no), "text", "size" of memory, "share" (that or a percentage), "scores",
+# (low, high) for an integer, or the words that are taken.
+Form = str | tuple[int, int] | list[str]
+Row = tuple[str, str, Form, bool]
+
+_NATURAL = (0, INT_MAX)
+_LARGE = (0, LONG_MAX)
+_POLICIES = [
+    "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
+    "allkeys-lfu", "allkeys-random", "noeviction",
+]  # fmt: skip
+_STOPPING = ["default", "save", "nosave", "now", "force"]
+
+ACCEPTED: tuple[Row, ...] = (
+    # Files and saving: there is one journal and one snapshot format, written without a fork.
+    ("aof-load-truncated", "yes", "yes", True),
+    ("aof-rewrite-incremental-fsync", "yes", "yes", True),
+    ("aof-timestamp-enabled", "no", "yes", True),
+    ("aof-use-rdb-preamble", "yes", "yes", True),
+    ("appenddirname", "appendonlydir", "text", False),
+    ("appendfilename", "appendonly.aof", "text", False),
+    ("dbfilename", "dump.rdb", "text", False),
+    ("key-load-delay", "0", (-INT_MAX - 1, INT_MAX), True),
+    ("no-appendfsync-on-rewrite", "no", "yes", True),
+    ("rdb-del-sync-files", "no", "yes", True),
+    ("rdb-key-save-delay", "0", (-INT_MAX - 1, INT_MAX), True),
+    ("rdb-save-incremental-fsync", "yes", "yes", True),
+    ("rdbchecksum", "yes", "yes", False),
+    ("rdbcompression", "yes", "yes", True),
+    ("sanitize-dump-payload", "no", ["no", "yes", "clients"], True),
+    # The process and its turns.
+    ("activerehashing", "yes", "yes", True),
+    ("always-show-logo", "no", "yes", False),
+    ("busy-reply-threshold", "5000", _LARGE, True),
+    ("cluster-enabled", "no", ["no"], False),
+    ("crash-log-enabled", "yes", "yes", True),
+    ("crash-memcheck-enabled", "yes", "yes", True),
+    ("daemonize", "no", ["no"], False),
+    ("disable-thp", "yes", "yes", False),
+    ("dynamic-hz", "yes", "yes", True),
+    ("enable-module-command", "no", ["no"], False),
+    ("enable-protected-configs", "no", ["no"], False),
+    ("hz", "10", (1, 500), True),
+    ("io-threads", "1", (1, 128), False),
+    ("io-threads-do-reads", "no", "yes", False),
+    ("jemalloc-bg-thread", "yes", "yes", True),
+    ("max-new-connections-per-cycle", "10", (1, 1000), True),
+    ("oom-score-adj", "no", ["no", "yes", "relative", "absolute"], True),
+    ("oom-score-adj-values", "0 200 800", "scores", True),
+    ("pidfile", "", "text", False),
+    ("proc-title-template", "{title} {listen-addr} {server-mode}", "text", True),
+    ("propagation-error-behavior", "ignore", ["ignore", "panic", "panic-on-replicas"], True),
+    ("set-proc-title", "yes", "yes", False),
+    ("shutdown-on-sigint", "default", _STOPPING, True),
+    ("shutdown-on-sigterm", "default", _STOPPING, True),
+    ("shutdown-timeout", "10", _NATURAL, True),
+    ("socket-mark-id", "0", _NATURAL, False),
+    ("supervised", "no", ["no"], False),
+    # Memory: nothing is evicted, and what is deleted is freed at once.
+    ("active-expire-effort", "1", (1, 10), True),
+    ("lazyfree-lazy-eviction", "no", "yes", True),
+    ("lazyfree-lazy-expire", "no", "yes", True),
+    ("lazyfree-lazy-server-del", "no", "yes", True),
+    ("lazyfree-lazy-user-del", "no", "yes", True),
+    ("lazyfree-lazy-user-flush", "no", "yes", True),
+    ("lfu-decay-time", "1", _NATURAL, True),
+    ("lfu-log-factor", "10", _NATURAL, True),
+    ("maxmemory-clients", "0", "share", True),
+    ("maxmemory-eviction-tenacity", "10", (0, 100), True),
+    ("maxmemory-policy", "noeviction", _POLICIES, True),
+    ("maxmemory-samples", "5", (1, 64), True),
+    ("tracking-table-max-keys", "1000000", _LARGE, True),
+    # Types that do not exist here.
+    ("hash-max-listpack-entries", "512", _LARGE, True),
+    ("hash-max-listpack-value", "64", "size", True),
+    ("hll-sparse-max-bytes", "3000", "size", True),
+    ("list-compress-depth", "0", _NATURAL, True),
+    ("list-max-listpack-size", "-2", (-INT_MAX - 1, INT_MAX), True),
+    ("set-max-intset-entries", "512", _LARGE, True),
+    ("set-max-listpack-entries", "128", _LARGE, True),
+    ("set-max-listpack-value", "64", "size", True),
+    ("zset-max-listpack-entries", "128", _LARGE, True),
+    ("zset-max-listpack-value", "64", "size", True),
+    # Replicas: there are none.
+    ("repl-backlog-size", "1048576", "size", True),
+    ("repl-backlog-ttl", "3600", _LARGE, True),
+    ("repl-disable-tcp-nodelay", "no", "yes", True),
+    ("repl-diskless-load", "disabled", ["disabled", "on-empty-db", "swapdb"], True),
+    ("repl-diskless-sync", "yes", "yes", True),
+    ("repl-diskless-sync-delay", "5", _NATURAL, True),
+    ("repl-diskless-sync-max-replicas", "0", _NATURAL, True),
+    ("repl-ping-replica-period", "10", (1, INT_MAX), True),
+    ("repl-timeout", "60", (1, INT_MAX), True),
+    ("replica-ignore-maxmemory", "yes", "yes", True),
+    ("replica-ignore-disk-write-errors", "no", "yes", True),
+    ("replica-lazy-flush", "no", "yes", True),
+    ("replica-priority", "100", _NATURAL, True),
+    ("replica-read-only", "yes", "yes", True),
+    ("replica-serve-stale-data", "yes", "yes", True),
+    ("replicaof", "", [""], False),
+)
+
+# Older names of directives; CONFIG GET shows both.
+ALIASES = {
+    "hash-max-ziplist-entries": "hash-max-listpack-entries",
+    "hash-max-ziplist-value": "hash-max-listpack-value",
+    "list-max-ziplist-size": "list-max-listpack-size",
+    "lua-time-limit": "busy-reply-threshold",
+    "repl-ping-slave-period": "repl-ping-replica-period",
+    "slave-ignore-maxmemory": "replica-ignore-maxmemory",
+    "slave-lazy-flush": "replica-lazy-flush",
+    "slave-priority": "replica-priority",
+    "slave-read-only": "replica-read-only",
+    "slave-serve-stale-data": "replica-serve-stale-data",
+    "slaveof": "replicaof",
+    "zset-max-ziplist-entries": "zset-max-listpack-entries",
+    "zset-max-ziplist-value": "zset-max-listpack-value",
+}

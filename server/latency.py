@@ -1,0 +1,59 @@
+"""Latency monitoring: spikes of each kind of event, second by second, as LATENCY tells them.
+
+An event is noted only from latency-monitor-threshold on, so a healthy server keeps nothing. Within
+one second the greatest figure stands for all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+SAMPLES = 160
+
+
+@dataclass(slots=True)
+class Series:
+    """The samples of one event, oldest first, as [second, milliseconds]."""
+
+    max_ms: int = 0
+    samples: deque[list[int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+
+
+class LatencyMonitor:
+    """Series by event. `threshold_ms` 0 takes nothing."""
+
+    def __init__(self, threshold_ms: int = 0) -> None:
+        self.threshold_ms = threshold_ms
+        self.series: dict[str, Series] = {}
+
+    def note(self, event: str, now_ms: int, milliseconds: int) -> None:
+        """This event took that long just now."""
+        if not self.threshold_ms or milliseconds < self.threshold_ms:
+            return
+        series = self.series.setdefault(event, Series())
+        series.max_ms = max(series.max_ms, milliseconds)
+        second = now_ms // 1000
+        if series.samples and series.samples[-1][0] == second:
+            series.samples[-1][1] = max(series.samples[-1][1], milliseconds)
+        else:
+            series.samples.append([second, milliseconds])
+
+    def history(self, event: str) -> list[list[int]]:
+        """[second, milliseconds] of an event's samples, oldest first."""
+        series = self.series.get(event)
+        return [list(sample) for sample in series.samples] if series else []
+
+    def latest(self) -> list[tuple[str, int, int, int]]:
+        """(event, last second, last milliseconds, greatest ever) of every event."""
+        return [
+            (event, *series.samples[-1], series.max_ms)  # type: ignore[misc]
+            for event, series in self.series.items()
+        ]
+
+    def reset(self, events: list[str]) -> int:
+        """Forget these events, or all when none is named; how many there were."""
+        named = [event for event in (events or list(self.series)) if event in self.series]
+        for event in dict.fromkeys(named):
+            del self.series[event]
+        return len(set(named))

@@ -1,0 +1,24 @@
+from millstream.commands.context cimport Context
+from millstream.commands.replies cimport Wait
+from millstream.encoding cimport Output
+from millstream.server.outbox cimport Client, Outbox
+from millstream.server.statistics cimport Statistics
+
+
+cdef class Serving:
+    cdef Context context
+    cdef Outbox outbox
+    cdef Statistics statistics
+    cdef object ticker
+    cdef object resume
+    cdef readonly object waiting
+    cdef Output side
+    cdef bint timer_stale
+
+    cdef int begin(self, Client client, Wait wait) except -1
+    cdef int serve_ready(self) except -1
+    cdef int enter(self, Client client) except -1
+    cdef bint unblock_client(self, Client client, bint error) except -1
+    cdef int unblock(self, object waiter, reply) except -1
+    cdef int end(self, object waiter) except -1
+    cdef bint leave(self, Client client) except -1

@@ -1,0 +1,99 @@
+"""The slow log: the last commands that took longer than a threshold, as SLOWLOG tells them.
+
+The time is that of the handler alone, not of waiting, sending or the disk. Long requests are cut,
+so the log stays small whatever clients send; passwords never get in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+MAX_WORDS = 32
+MAX_WORD_BYTES = 128
+REDACTED = b"(redacted)"
+_SECRET_DIRECTIVES = frozenset({b"requirepass", b"masterauth", b"masteruser"})
+
+
+class Entry(NamedTuple):
+    """One slow command. `words` are cut and without passwords."""
+
+    number: int
+    time_s: int
+    duration_us: int
+    words: list[bytes]
+    address: bytes
+    name: bytes
+
+
+class Slowlog:
+    """Entries, newest last. `threshold_us` 0 takes every command, a negative one none."""
+
+    def __init__(self, max_len: int = 128, threshold_us: int = 10_000) -> None:
+        self.max_len = max_len
+        self.threshold_us = threshold_us
+        self._entries: deque[Entry] = deque()
+        self._next_number = 0
+
+    def note(self, now_ms: int, duration_us: int, words: Sequence[bytes], client: Any) -> None:
+        """A command of `client` (a Session, or None) took this long."""
+        if self.threshold_us < 0 or duration_us < self.threshold_us:
+            return
+        address = client.address.encode() if client is not None else b""
+        name = client.name if client is not None else b""
+        shown = cut(without_secrets(words))
+        self._entries.append(
+            Entry(self._next_number, now_ms // 1000, duration_us, shown, address, name)
+        )
+        self._next_number += 1
+        self.trim()
+
+    def trim(self) -> None:
+        """Keep no more than `max_len`."""
+        while len(self._entries) > self.max_len:
+            self._entries.popleft()
+
+    def entries(self, count: int) -> list[Entry]:
+        """The newest `count` entries, newest first; -1 for all."""
+        newest = list(reversed(self._entries))
+        return newest if count < 0 else newest[:count]
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def cut(words: Sequence[bytes]) -> list[bytes]:
+    """At most MAX_WORDS words of at most MAX_WORD_BYTES, saying what was left out."""
+    kept = words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1]
+    shown = [_cut_word(word) for word in kept]
+    if len(words) > MAX_WORDS:
+        shown.append(b"... (%d more arguments)" % (len(words) - MAX_WORDS + 1))
+    return shown
+
+
+def _cut_word(word: bytes) -> bytes:
+    if len(word) <= MAX_WORD_BYTES:
+        return bytes(word)
+    return word[:MAX_WORD_BYTES] + b"... (%d more bytes)" % (len(word) - MAX_WORD_BYTES)
+
+
+def without_secrets(words: Sequence[bytes]) -> list[bytes]:
+    """The words with passwords replaced."""
+    shown = list(words)
+    name = shown[0].lower()
+    if name == b"auth":
+        shown[1:] = [REDACTED] * (len(shown) - 1)
+    elif name == b"hello":
+        for at, word in enumerate(shown[:-2]):
+            if word.lower() == b"auth":
+                shown[at + 1 : at + 3] = [REDACTED] * 2
+                break
+    elif name == b"config" and len(shown) > 3 and shown[1].lower() == b"set":
+        for at in range(2, len(shown) - 1, 2):
+            if shown[at].lower() in _SECRET_DIRECTIVES:
+                shown[at + 1] = REDACTED
+    return shown

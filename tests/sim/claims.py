@@ -1,0 +1,353 @@
+"""What the model knows of owners: claims, releases, deletions that look at references, and of
+messages that count once."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from tests.sim.data import ZERO, EntryId, Group, Pending, Stream
+from tests.sim.model import (
+    COUNT_MAX,
+    KEY_NEEDED,
+    Answer,
+    ClientModel,
+    Model,
+    Refused,
+    Request,
+    Status,
+    does,
+    parse_id,
+)
+
+OK = Status("OK")
+LOOKS_PER_CLAIM = 10
+CLAIM_BATCH = 128
+ID_MAX = 2**64 - 1
+
+
+def dashed(entry_id: EntryId) -> bytes:
+    return b"%d-%d" % entry_id
+
+
+def entry(stream: Stream, entry_id: EntryId) -> Answer:
+    return [dashed(entry_id), list(stream.entries[entry_id])]
+
+
+def named(model: Model, client: ClientModel, words: Request) -> tuple[Stream, Group]:
+    """The stream and group that a command's first two words name."""
+    stream = model.stream(client, words[1])
+    group = None if stream is None else model.live((client.db, words[1]), words[2])
+    if stream is None or group is None:
+        raise Refused(
+            f"NOGROUP No such key '{words[1].decode()}' or consumer group '{words[2].decode()}'"
+        )
+    return stream, group
+
+
+def option(words: Request, name: bytes) -> bytes | None:
+    """The word behind this one."""
+    return words[words.index(name) + 1] if name in words else None
+
+
+# ------------------------------------------------------------------------------------ claims
+
+
+class Claim:
+    """Entries handed over to a consumer."""
+
+    def __init__(self, model: Model, stream: Stream, group: Group, words: Request) -> None:
+        self.model, self.stream, self.group = model, stream, group
+        self.consumer, self.min_idle_ms = words[3], int(words[4])
+        self.just_id = b"JUSTID" in words
+        self.answers: list[Answer] = []
+        self.gone: list[EntryId] = []
+        self.delivery_ms = model.now_ms
+        count = option(words, b"RETRYCOUNT")
+        self.deliveries = None if count is None else int(count)
+        group.consumers[self.consumer] = None
+
+    def take(self, entry_id: EntryId) -> bool:
+        """Hand an entry that is there over, unless it has not been idle for so long."""
+        record = self.group.pending.get(entry_id)
+        now_ms = self.model.now_ms
+        if record is None:
+            record = Pending(self.delivery_ms, self.delivery_ms, 1, None)
+            self.group.pending[entry_id] = record
+        elif self.min_idle_ms and now_ms - min(record.last_ms, now_ms) < self.min_idle_ms:
+            return False
+        if self.deliveries is not None:
+            record.deliveries = self.deliveries
+        elif not self.just_id:
+            record.deliveries = min(record.deliveries + 1, COUNT_MAX)
+        record.owner, record.last_ms, record.retry = self.consumer, self.delivery_ms, None
+        self.answers.append(dashed(entry_id) if self.just_id else entry(self.stream, entry_id))
+        return True
+
+    def finish(self) -> None:
+        for entry_id in self.gone:
+            self.group.pending.pop(entry_id, None)
+        self.group.last_used_ms = self.model.now_ms
+
+
+@does("xclaim")
+def xclaim(model: Model, client: ClientModel, words: Request) -> Answer:
+    stream, group = named(model, client, words)
+    last_id = option(words, b"LASTID")
+    if last_id is not None:
+        group.offset = max(group.offset, parse_id(last_id))
+    claim = Claim(model, stream, group, words)
+    idle_ms = option(words, b"IDLE")
+    if idle_ms is not None:
+        claim.delivery_ms = model.now_ms - int(idle_ms)
+    ids = takewhile(lambda word: word[:1].isdigit(), words[5:])
+    for entry_id in map(parse_id, ids):
+        if entry_id not in stream.entries:
+            claim.gone.append(entry_id)
+        elif entry_id in group.pending or b"FORCE" in words:
+            claim.take(entry_id)
+    claim.finish()
+    return claim.answers
+
+
+@does("xautoclaim")
+def xautoclaim(model: Model, client: ClientModel, words: Request) -> Answer:
+    """XAUTOCLAIM key group consumer min-idle start COUNT n [JUSTID]"""
+    stream, group = named(model, client, words)
+    claim = Claim(model, stream, group, words)
+    start, count = parse_id(words[5]), int(words[7])
+    waiting = sorted(entry_id for entry_id in group.pending if entry_id >= start)
+    looks = count * LOOKS_PER_CLAIM
+    while waiting and count and looks:
+        looks -= 1
+        entry_id = waiting.pop(0)
+        if entry_id not in stream.entries:
+            claim.gone.append(entry_id)
+            count -= 1
+        elif claim.take(entry_id):
+            count -= 1
+    claim.finish()
+    return [dashed(waiting[0] if waiting else ZERO), claim.answers, list(map(dashed, claim.gone))]
+
+
+@does("xnack")
+def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
+    """XNACK key group SILENT|FAIL|FATAL IDS n id ... [RETRYCOUNT n] [FORCE]"""
+    stream, group = named(model, client, words)
+    count = option(words, b"RETRYCOUNT")
+    released = 0
+    for entry_id in map(parse_id, words[6 : 6 + int(words[5])]):
+        record = group.pending.get(entry_id)
+        if record is None and not (b"FORCE" in words and entry_id in stream.entries):
+            continue
+        if record is None:
+            record = group.pending[entry_id] = Pending(model.now_ms, model.now_ms, 0, None)
+        if count is not None:
+            record.deliveries = int(count)
+        elif words[3] == b"SILENT":
+            record.deliveries = max(record.deliveries - 1, 0)
+        elif words[3] == b"FATAL":
+            record.deliveries = COUNT_MAX
+        record.owner, record.last_ms = b"", 0
+        released += 1
+    group.last_used_ms = model.now_ms
+    if released:
+        model.mark_ready((client.db, words[1]))
+    return released
+
+
+def idle_ms(record: Pending, now_ms: int) -> int:
+    """As it is shown."""
+    released = record.last_ms == 0 and not record.owner
+    return -1 if released else max(0, now_ms - record.last_ms)
+
+
+def give_idle(
+    model: Model, stream: Stream, group: Group, consumer: bytes, min_idle_ms: int, limit: int
+) -> list[Answer]:
+    """XREADGROUP CLAIM's: what is idle for so long, the longest first."""
+    now_ms, answers = model.now_ms, []
+    for entry_id in looked_at(stream, group, now_ms, min_idle_ms, limit)[:limit]:
+        record = group.pending[entry_id]
+        answers.append(
+            [dashed(entry_id), list(stream.entries[entry_id]), idle_ms(record, now_ms),
+             record.deliveries]
+        )  # fmt: skip
+        record.owner, record.last_ms, record.retry = consumer, now_ms, None
+        record.deliveries = min(record.deliveries + 1, COUNT_MAX)
+    return answers
+
+
+def looked_at(
+    stream: Stream, group: Group, now_ms: int, min_idle_ms: int, limit: int
+) -> list[EntryId]:
+    """Those whose entry is gone are met, and no longer pending, a batch at a time."""
+    while True:
+        found = claimable(group, now_ms, min_idle_ms)[: max(limit, CLAIM_BATCH)]
+        gone = [entry_id for entry_id in found if entry_id not in stream.entries]
+        if not gone:
+            return found
+        for entry_id in gone:
+            del group.pending[entry_id]
+
+
+def claimable(group: Group, now_ms: int, min_idle_ms: int) -> list[EntryId]:
+    found = [
+        (record.last_ms, entry_id)
+        for entry_id, record in group.pending.items()
+        if record.last_ms + min_idle_ms <= now_ms
+    ]
+    return [entry_id for _, entry_id in sorted(found)]
+
+
+# ------------------------------------------------------------------------------------ groups
+
+
+@does("xgroup")
+def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
+    key, name = words[2], words[3]
+    stream = model.stream(client, key)
+    if words[1] == b"CREATE":
+        absent = stream is None
+        stream = model.make(client, key)
+        if not absent and model.live((client.db, key), name) is not None:
+            raise Refused("BUSYGROUP Consumer Group name already exists")
+        start = stream.last_id if words[4] == b"$" else parse_id(words[4])
+        stream.make_group(name, start, 0, model.now_ms)
+        return OK
+    if stream is None:
+        raise Refused(KEY_NEEDED)
+    group = model.live((client.db, key), name)
+    if words[1] == b"DESTROY":
+        if group is None:
+            return 0
+        model.drop_group((client.db, key), name)
+        return 1
+    if group is None:
+        raise Refused(
+            f"NOGROUP No such consumer group '{name.decode()}' for key name '{key.decode()}'"
+        )
+    group.last_used_ms = model.now_ms
+    if words[1] == b"SETID":
+        group.offset = stream.last_id if words[4] == b"$" else parse_id(words[4])
+        return OK
+    assert words[1] == b"DELCONSUMER"
+    own = [entry_id for entry_id, record in group.pending.items() if record.owner == words[4]]
+    if words[4] in group.consumers:
+        del group.consumers[words[4]]
+        for entry_id in own:
+            del group.pending[entry_id]
+    return len(own)
+
+
+# ------------------------------------------------------------------------------------ deletions
+
+
+def is_held(stream: Stream, entry_id: EntryId) -> bool:
+    """Whether a group has yet to read it or to see it acknowledged."""
+    unread = entry_id in stream.entries and any(
+        group.offset < entry_id for group in stream.groups.values()
+    )
+    return unread or any(entry_id in group.pending for group in stream.groups.values())
+
+
+def delete_each(stream: Stream, policy: bytes, ids: list[EntryId]) -> list[int]:
+    if policy == b"DELREF":
+        for group in stream.groups.values():
+            for entry_id in ids:
+                group.pending.pop(entry_id, None)
+    answers = []
+    for entry_id in ids:
+        if policy == b"ACKED" and is_held(stream, entry_id):
+            answers.append(2)
+        else:
+            answers.append(1 if stream.delete(entry_id) else -1)
+    return answers
+
+
+def settle(model: Model, client: ClientModel, key: bytes, stream: Stream) -> None:
+    for name in list(stream.groups):
+        model.live((client.db, key), name)
+
+
+@does("xdelex")
+def xdelex(model: Model, client: ClientModel, words: Request) -> Answer:
+    """XDELEX key KEEPREF|DELREF|ACKED IDS n id ..."""
+    ids = [parse_id(word) for word in words[5:]]
+    stream = model.stream(client, words[1])
+    if stream is None:
+        return [-1] * len(ids)
+    if words[2] != b"KEEPREF":
+        settle(model, client, words[1], stream)
+    return delete_each(stream, words[2], ids)
+
+
+@does("xackdel")
+def xackdel(model: Model, client: ClientModel, words: Request) -> Answer:
+    """XACKDEL key group KEEPREF|DELREF|ACKED IDS n id ..."""
+    ids = [parse_id(word) for word in words[6:]]
+    stream = model.stream(client, words[1])
+    group = None if stream is None else model.live((client.db, words[1]), words[2])
+    if stream is None or group is None:
+        return [-1] * len(ids)
+    if words[3] != b"KEEPREF":
+        settle(model, client, words[1], stream)
+    acked = [entry_id for entry_id in ids if group.pending.pop(entry_id, None) is not None]
+    answers = dict(zip(acked, delete_each(stream, words[3], acked), strict=True))
+    group.last_used_ms = model.now_ms
+    return [answers.pop(entry_id, -1) for entry_id in ids]
+
+
+def trim(model: Model, client: ClientModel, key: bytes, stream: Stream, words: Request) -> int:
+    """XADD's and XTRIM's options: MAXLEN n or MINID id, with DELREF, and MINID with ACKED."""
+    ids = list(stream.entries)
+    keep, first_kept = option(words, b"MAXLEN"), option(words, b"MINID")
+    if keep is not None:
+        gone = ids[: max(0, len(ids) - int(keep))]
+    else:
+        assert first_kept is not None
+        gone = [entry_id for entry_id in ids if entry_id < parse_id(first_kept)]
+    if b"ACKED" in words and stream.groups:
+        settle(model, client, key, stream)
+        gone = [entry_id for entry_id in gone if not is_held(stream, entry_id)]
+    if b"DELREF" in words and gone:
+        rest = ids[len(gone) :]
+        end = parse_id(first_kept) if first_kept is not None else rest[0] if rest else (ID_MAX, 0)
+        for group in stream.groups.values():
+            # Ids between those that go, too, whose entries have long been gone.
+            for entry_id in [i for i in group.pending if gone[0] <= i < end]:
+                del group.pending[entry_id]
+    return stream.evict(gone)
+
+
+@does("xtrim")
+def xtrim(model: Model, client: ClientModel, words: Request) -> Answer:
+    stream = model.stream(client, words[1])
+    return 0 if stream is None else trim(model, client, words[1], stream, words)
+
+
+# ------------------------------------------------------------------------------------ once
+
+
+@does("xcfgset")
+def xcfgset(model: Model, client: ClientModel, words: Request) -> Answer:
+    """XCFGSET key IDMP-DURATION s IDMP-MAXSIZE n"""
+    stream = model.stream(client, words[1])
+    if stream is None:
+        raise Refused("ERR no such key")
+    stream.once.configure(int(words[3]), int(words[5]))
+    return OK
+
+
+def known(model: Model, stream: Stream | None, words: Request) -> EntryId | None:
+    """The id that XADD's message got when it was sent before."""
+    producer = option(words, b"IDMP")
+    if stream is None or producer is None:
+        return None
+    return stream.once.find(producer, words[words.index(b"IDMP") + 2], model.now_ms)
+
+
+def note_once(model: Model, stream: Stream, words: Request, entry_id: EntryId) -> None:
+    producer = option(words, b"IDMP")
+    if producer is not None:
+        iid = words[words.index(b"IDMP") + 2]
+        stream.once.add(producer, iid, entry_id, min(entry_id[0], model.now_ms))

@@ -1,0 +1,163 @@
+"""client-output-buffer-limit: whom it closes, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.house import House, Journal, Player
+from tests.support.resp import encode_command
+
+from millstream.commands.context import Session
+from millstream.server.config import Config, OutputLimit
+from millstream.server.output_limits import OutputLimits
+
+
+class Client(Session):
+    output_bytes = 0
+
+
+class Guard:
+    """Limits of the class `pubsub` alone, one client, and a clock that is moved."""
+
+    def __init__(self, hard_bytes: int, soft_bytes: int = 0, soft_s: int = 0) -> None:
+        config, self.now_s = Config(), 0.0
+        config.client_output_buffer_limit = {
+            "normal": OutputLimit(0, 0, 0),
+            "slave": OutputLimit(1, 1, 0),
+            "pubsub": OutputLimit(hard_bytes, soft_bytes, soft_s),
+        }
+        self.limits = OutputLimits(config, lambda: self.now_s)
+        self.client = Client(1)
+        self.client.channels[b"news"] = None
+
+    def is_exceeded(self, output_bytes: int, after_s: float = 0) -> bool:
+        self.now_s += after_s
+        self.client.output_bytes = output_bytes
+        client: Any = self.client
+        return self.limits.is_exceeded(client)
+
+
+def test_the_hard_limit_holds_at_once() -> None:
+    guard = Guard(1000)
+    assert not guard.is_exceeded(999)
+    assert guard.is_exceeded(1000)
+
+
+@pytest.mark.parametrize("subscription", ["channels", "patterns", ""])
+def test_a_class_is_told_by_the_subscriptions(subscription: str) -> None:
+    guard = Guard(1000)
+    guard.client.channels.clear()
+    if subscription:
+        getattr(guard.client, subscription)[b"x"] = None
+    assert guard.is_exceeded(10**9) == bool(subscription)
+
+
+def test_the_soft_limit_holds_after_its_time() -> None:
+    guard = Guard(0, 1000, 10)
+    assert not guard.is_exceeded(1000)
+    assert not guard.is_exceeded(5000, after_s=9.9)
+    assert guard.is_exceeded(1000, after_s=0.1)
+
+
+def test_the_time_above_the_soft_limit_begins_anew_below_it() -> None:
+    guard = Guard(0, 1000, 10)
+    assert not guard.is_exceeded(1000)
+    assert not guard.is_exceeded(999, after_s=9)
+    assert not guard.is_exceeded(1000, after_s=9)
+    assert not guard.is_exceeded(1000, after_s=9)
+    assert guard.is_exceeded(1000, after_s=1)
+
+
+def test_a_forgotten_client_begins_anew() -> None:
+    guard = Guard(0, 1000, 10)
+    assert not guard.is_exceeded(1000)
+    client: Any = guard.client
+    guard.limits.forget(client)
+    assert not guard.is_exceeded(1000, after_s=10)
+
+
+def test_zero_is_no_limit() -> None:
+    guard = Guard(0, 0, 0)
+    assert not guard.is_exceeded(2**40)
+    assert not guard.is_exceeded(2**40, after_s=1000)
+
+
+@pytest.mark.parametrize(
+    ("config", "least_bytes"),
+    [
+        ({"normal": (0, 0, 0), "pubsub": (0, 0, 0)}, 2**64 - 1),
+        ({"normal": (0, 0, 0), "pubsub": (500, 100, 1)}, 100),
+        ({"normal": (50, 0, 0), "pubsub": (500, 100, 1)}, 50),
+    ],
+)
+def test_below_the_least_limit_nobody_is_looked_at(
+    config: dict[str, tuple[int, int, int]], least_bytes: int
+) -> None:
+    directives = Config()
+    directives.client_output_buffer_limit = {
+        kind: OutputLimit(*numbers) for kind, numbers in config.items()
+    }
+    assert OutputLimits(directives, lambda: 0.0).least_bytes == least_bytes
+
+
+# ---------------------------------------------------------------- what is held
+
+
+LEAST_BYTES = 10_000
+MESSAGE = b"x" * 1000
+
+
+class NeverDurable(Journal):
+    def commit(self, payload: bytes | None) -> int:
+        self.last_seq += 1
+        return self.last_seq
+
+
+def watched(house: House) -> list[tuple[Player, int]]:
+    """Whom the outbox asks about, and how much is held then."""
+    asked: list[tuple[Player, int]] = []
+    house.executor.outbox.least_limit_bytes = LEAST_BYTES
+    house.executor.outbox.check_output = lambda client: asked.append((client, client.held_bytes))
+    return asked
+
+
+def test_messages_behind_a_long_reply_are_looked_at_as_they_come() -> None:
+    house = House()
+    writer, reader = house.player(), house.player()
+    for number in range(1, 301):
+        writer.call(f"XADD s {number}-1 n {'v' * 2000}")
+    asked = watched(house)
+    reader.paused = True
+    house.executor.feed(reader, encode_command(["XRANGE", "s", "-", "+"]))
+    house.executor.end_tick()
+    reader.paused = False
+    for _ in range(12):
+        house.executor.push_encoded(reader, MESSAGE)
+    assert asked == [(reader, size) for size in (10_000, 11_000, 12_000)]
+    assert reader in house.executor.outbox.lagging
+
+
+def test_what_the_journal_holds_is_looked_at_as_it_grows() -> None:
+    house = House(NeverDurable())
+    writer, reader = house.player(), house.player()
+    asked = watched(house)
+    writer.send("SET a 1")
+    held = writer.held_bytes
+    for _ in range(12):
+        house.executor.push_encoded(reader, MESSAGE)
+        house.settle()
+    assert asked == [(reader, size) for size in (10_000, 11_000, 12_000)]
+    assert writer.held_bytes == held
+    assert house.executor.outbox.lagging == {reader}
+
+
+def test_who_takes_everything_does_not_lag() -> None:
+    house = House()
+    asked = watched(house)
+    house.executor.outbox.least_limit_bytes = 1 << 20
+    player = house.player()
+    for _ in range(100):
+        assert player.call(f"SET k {'v' * 20_000}") is not None
+    assert not asked
+    assert not house.executor.outbox.lagging

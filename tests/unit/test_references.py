@@ -1,0 +1,484 @@
+"""KEEPREF, DELREF and ACKED remove just what they say, in XADD, XTRIM, XDELEX and XACKDEL.
+
+Random steps run through commands and on a naive model: lists of ids, and for each group an offset
+and a set of pending ids. After every step both show the same entries, pending ids and counters, and
+the journal leads to the same state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from tests.support.house import House, Player
+from tests.support.resp import Error, Reply
+from tests.unit.models import EntryId, StreamModel
+
+from millstream.errors import INVALID_ID, WRONG_TYPE
+from millstream.storage.unheld import unheld
+
+NODE_ENTRIES = 3
+POLICIES = ["", "KEEPREF", "DELREF", "ACKED"]
+WORDS = [b"f", b"v"]
+GROUPS = ["g", "h"]
+
+policies = st.sampled_from([*POLICIES, "ACKED"])
+
+
+class GroupModel:
+    def __init__(self, offset: EntryId) -> None:
+        self.offset = offset
+        self.pending: set[EntryId] = set()
+
+
+def shown(entry_id: EntryId) -> str:
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def parsed(text: Any) -> EntryId:
+    ms, seq = text.split(b"-")
+    return int(ms), int(seq)
+
+
+class ReferencesMachine(RuleBasedStateMachine):
+    @initialize(first=st.integers(0, 8), second=st.integers(0, 8), noack=st.booleans())
+    def start(self, first: int, second: int, noack: bool) -> None:
+        self.house = House()
+        self.house.keyspace.node_entries = NODE_ENTRIES
+        self.house.keyspace.node_bytes = 2**32 - 1
+        self.player = self.house.player()
+        self.model = StreamModel(NODE_ENTRIES)
+        self.groups: dict[str, GroupModel] = {}
+        self.add(10)
+        for name, count in zip(GROUPS, (first, second), strict=True):
+            if count:
+                self.make_group(name, at_end=False)
+                self.read(name, count, noack and name == "h")
+
+    # ------------------------------------------------------------ the model
+
+    @property
+    def nodes(self) -> list[list[EntryId]]:
+        return [node for block in self.model.blocks for node in block]
+
+    def holds(self, entry_id: EntryId) -> bool:
+        return any(
+            entry_id > group.offset or entry_id in group.pending for group in self.groups.values()
+        )
+
+    def is_pending(self, entry_id: EntryId) -> bool:
+        return any(entry_id in group.pending for group in self.groups.values())
+
+    def not_held(
+        self, keep: int | None, minid: EntryId | None, about: bool, limit: int
+    ) -> list[EntryId]:
+        """The ids that trimming with ACKED removes."""
+        kept = set(self.model.ids)
+        left = len(kept)
+        gone: list[EntryId] = []
+        for node in self.nodes:
+            live = [entry_id for entry_id in node if entry_id in kept]
+            is_whole = (
+                left - len(live) >= keep if keep is not None else node[-1] < (minid or (0, 0))
+            )
+            if (keep is not None and left <= keep) or (about and not is_whole):
+                break
+            if limit and len(gone) + len(live) > limit:
+                break
+            for entry_id in live:
+                if (keep is not None and left <= keep) or (minid is not None and entry_id >= minid):
+                    break
+                if not self.holds(entry_id):
+                    gone.append(entry_id)
+                    left -= 1
+            if not is_whole:
+                break
+        return gone
+
+    def head(
+        self, keep: int | None, minid: EntryId | None, about: bool, limit: int
+    ) -> list[EntryId]:
+        """The ids that trimming removes when it asks no group."""
+        if about:
+            return self.model.ids[: self.model.goes_by_nodes(keep, minid, limit)]
+        if keep is not None:
+            return self.model.ids[: max(0, len(self.model.ids) - keep)]
+        return [entry_id for entry_id in self.model.ids if entry_id < (minid or (0, 0))]
+
+    def trim(
+        self, policy: str, keep: int | None, minid: EntryId | None, about: bool, limit: int
+    ) -> int:
+        if policy == "ACKED" and self.groups:
+            return self.model.evict_ids(self.not_held(keep, minid, about, limit))
+        gone = self.head(keep, minid, about, limit)
+        if policy == "DELREF" and gone:
+            last = gone[-1]
+            if about:
+                last = next(node[-1] for node in self.nodes if last in node)
+            elif keep == 0 or (minid is not None and len(gone) == len(self.model.ids)):
+                last = (2**64, 0)
+            for group in self.groups.values():
+                group.pending -= {one for one in group.pending if gone[0] <= one <= last}
+            if not about and minid is None and keep:
+                # What was deleted right before the first entry that stays.
+                first = self.model.ids[len(gone)]
+                for group in self.groups.values():
+                    group.pending -= {one for one in group.pending if gone[0] <= one < first}
+            if minid is not None and not about:
+                for group in self.groups.values():
+                    group.pending -= {one for one in group.pending if gone[0] <= one < minid}
+        return self.model.evict_ids(gone)
+
+    # ------------------------------------------------------------ steps
+
+    @rule(count=st.integers(1, 12))
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            entry_id = self.model.last_id[0] + 1, 1
+            assert self.player.call(f"XADD s {shown(entry_id)} f v") == shown(entry_id).encode()
+            self.model.append(entry_id, WORDS, self.house.stream().block_count)
+
+    @rule(name=st.sampled_from(GROUPS), at_end=st.booleans())
+    def make_group(self, name: str, at_end: bool) -> None:
+        if name not in self.groups:
+            self.player.call(f"XGROUP CREATE s {name} {'$' if at_end else '0'}")
+            self.groups[name] = GroupModel(self.model.last_id if at_end else (0, 0))
+
+    @rule(name=st.sampled_from(GROUPS), count=st.integers(1, 8), noack=st.booleans())
+    def read(self, name: str, count: int, noack: bool) -> None:
+        group = self.groups.get(name)
+        if group is None:
+            return
+        new = [entry_id for entry_id in self.model.ids if entry_id > group.offset][:count]
+        word = "NOACK " if noack else ""
+        self.player.call(f"XREADGROUP GROUP {name} c COUNT {count} {word}STREAMS s >")
+        group.offset = new[-1] if new else group.offset
+        if not noack:
+            group.pending |= set(new)
+
+    @rule(data=st.data(), trailing=st.integers(0, 4))
+    def catch_up(self, data: st.DataObject, trailing: int) -> None:
+        """Every group reads on and acknowledges all but a few entries, here or there."""
+        for name in self.groups:
+            self.read(name, max(1, len(self.model.ids) - trailing), noack=False)
+            pending = sorted(self.groups[name].pending)
+            kept = set(data.draw(st.lists(st.sampled_from(pending), max_size=2))) if pending else ()
+            acked = [one for one in pending if one not in kept]
+            if acked:
+                assert self.player.call(f"XACK s {name} {' '.join(map(shown, acked))}") == len(
+                    acked
+                )
+            self.groups[name].pending -= set(acked)
+
+    def some_ids(self, data: st.DataObject) -> list[EntryId]:
+        pending = [one for group in self.groups.values() for one in group.pending]
+        known = sorted({*self.model.ids, *pending, (self.model.last_id[0] + 5, 1), (0, 5)})
+        return data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
+
+    @rule(data=st.data(), name=st.sampled_from(GROUPS))
+    def acknowledge(self, data: st.DataObject, name: str) -> None:
+        group = self.groups.get(name)
+        ids = self.some_ids(data)
+        if group is not None:
+            self.player.call(f"XACK s {name} {' '.join(map(shown, ids))}")
+            group.pending -= set(ids)
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        ids = self.some_ids(data)
+        reply = self.player.call(f"XDEL s {' '.join(map(shown, ids))}")
+        assert reply == sum(self.model.delete(entry_id) for entry_id in ids)
+
+    @rule(
+        data=st.data(),
+        policy=policies,
+        by_id=st.booleans(),
+        about=st.booleans(),
+        limit=st.sampled_from([None, 0, 1, 4, 100]),
+    )
+    def xtrim(
+        self, data: st.DataObject, policy: str, by_id: bool, about: bool, limit: int | None
+    ) -> None:
+        self.trim_by(data, policy, by_id, about, limit, adding=False)
+
+    @rule(data=st.data(), policy=policies, by_id=st.booleans(), about=st.booleans())
+    def xadd_and_trim(self, data: st.DataObject, policy: str, by_id: bool, about: bool) -> None:
+        self.trim_by(data, policy, by_id, about, None, adding=True)
+
+    def trim_by(
+        self,
+        data: st.DataObject,
+        policy: str,
+        by_id: bool,
+        about: bool,
+        limit: int | None,
+        adding: bool,
+    ) -> None:
+        limit = limit if about else None
+        keep = None if by_id else data.draw(st.integers(0, len(self.model.ids) + 2))
+        minid = self.some_ids(data)[0] if by_id else None
+        words = [f"MINID {'~ ' if about else ''}{shown(minid)}" if minid else ""]
+        words += [f"MAXLEN {'~ ' if about else '= '}{keep}" if keep is not None else ""]
+        words += [f"LIMIT {limit}" if limit is not None else ""]
+        data.draw(st.randoms()).shuffle(
+            words := [*filter(None, words)][: 1 if limit is None else 9]
+        )
+        options = " ".join(filter(None, [*words, policy]))
+        most = 100 * NODE_ENTRIES if limit is None and about else limit or 0
+        if adding:
+            entry_id = self.model.last_id[0] + 1, 1
+            assert self.player.call(f"XADD s {options} {shown(entry_id)} f v") == (
+                shown(entry_id).encode()
+            )
+            self.model.append(entry_id, WORDS, self.blocks_after_adding())
+            self.trim(policy, keep, minid, about, most)
+        else:
+            assert self.player.call(f"XTRIM s {options}") == self.trim(
+                policy, keep, minid, about, most
+            )
+
+    def blocks_after_adding(self) -> int:
+        """How many blocks there were before the trimming: a full last block takes no more."""
+        blocks = self.model.blocks
+        is_full = blocks and len(blocks[-1]) == 4 and len(blocks[-1][-1]) == NODE_ENTRIES
+        return len(blocks) + int(not self.model.tail_is_open or bool(is_full))
+
+    @rule(data=st.data(), policy=policies, policy_first=st.booleans())
+    def xdelex(self, data: st.DataObject, policy: str, policy_first: bool) -> None:
+        ids = self.some_ids(data)
+        block = f"IDS {len(ids)} {' '.join(map(shown, ids))}"
+        words = f"{policy} {block}" if policy_first else f"{block} {policy}"
+        expected = []
+        if policy == "DELREF":
+            for group in self.groups.values():
+                group.pending -= set(ids)
+        for entry_id in ids:
+            held = self.holds(entry_id) if entry_id in self.model.ids else self.is_pending(entry_id)
+            if policy == "ACKED" and held:
+                expected.append(2)
+            else:
+                expected.append(1 if self.model.delete(entry_id) else -1)
+        assert self.player.call(f"XDELEX s {words}") == expected
+
+    @rule(data=st.data(), policy=policies, name=st.sampled_from(GROUPS))
+    def xackdel(self, data: st.DataObject, policy: str, name: str) -> None:
+        ids = self.some_ids(data)
+        reply = self.player.call(
+            f"XACKDEL s {name} {policy} IDS {len(ids)} {' '.join(map(shown, ids))}"
+        )
+        group = self.groups.get(name)
+        if group is None:
+            assert reply == [-1] * len(ids)
+            return
+        acked = [one for at, one in enumerate(ids) if one in group.pending and one not in ids[:at]]
+        group.pending -= set(acked)
+        if policy == "DELREF":
+            for other in self.groups.values():
+                other.pending -= set(acked)
+        expected = []
+        for at, entry_id in enumerate(ids):
+            if entry_id not in acked or entry_id in ids[:at]:
+                expected.append(-1)
+                continue
+            held = self.holds(entry_id) if entry_id in self.model.ids else self.is_pending(entry_id)
+            if policy == "ACKED" and held:
+                expected.append(2)
+            else:
+                expected.append(1 if self.model.delete(entry_id) else -1)
+        assert reply == expected
+
+    # ------------------------------------------------------------ what must hold
+
+    @invariant()
+    def shows_the_same(self) -> None:
+        stream = self.house.stream()
+        stream.check()
+        assert [entry[:2] for entry in stream.range()] == self.model.ids
+        assert stream.entries_evicted == self.model.evicted
+        assert stream.entries_deleted == self.model.deleted
+        assert stream.max_evicted_id == self.model.max_evicted
+        assert stream.max_deleted_id == self.model.max_deleted
+        for name, group in self.groups.items():
+            rows = self.player.call(f"XPENDING s {name} - + 10000")
+            assert isinstance(rows, list)
+            assert [parsed(row[0]) for row in rows] == sorted(group.pending)  # type: ignore[index]
+
+    @precondition(lambda self: len(self.house.persistence.payloads) % 4 == 0)
+    @invariant()
+    def is_replayed(self) -> None:
+        stream = self.house.stream()
+        again = self.house.replayed().databases[0].stream(b"s")
+        assert again is not None
+        assert again.range() == stream.range()
+        lived, replayed = stream.dump()[0], again.dump()[0]
+        for name in ("max_evicted", "max_deleted", "entries_evicted", "entries_deleted"):
+            assert replayed[name] == lived[name]
+        assert [group["pending"] for group in replayed["groups"]] == [
+            group["pending"] for group in lived["groups"]
+        ]
+
+
+ReferencesMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
+TestReferences = ReferencesMachine.TestCase
+
+
+# ---------------------------------------------------------------- one by one
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+def player(house: House) -> Player:
+    return house.player()
+
+
+def filled(player: Player, count: int = 5) -> None:
+    for number in range(1, count + 1):
+        player.call(f"XADD s {number}-1 n {number}")
+
+
+def ids(player: Player) -> list[int]:
+    reply = player.call("XRANGE s - +")
+    assert isinstance(reply, list)
+    return [parsed(entry[0])[0] for entry in reply]  # type: ignore[index]
+
+
+def test_acked_leaves_what_is_held_and_goes_on_behind_it(player: Player) -> None:
+    filled(player, 10)
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g c COUNT 8 STREAMS s >")
+    player.call("XACK s g 1-1 2-1 4-1 6-1 7-1")
+    assert player.call("XTRIM s MAXLEN 7 ACKED") == 3
+    assert ids(player) == [3, 5, 6, 7, 8, 9, 10]
+    assert player.call("XTRIM s MAXLEN 0 ACKED") == 2
+    assert ids(player) == [3, 5, 8, 9, 10]
+    assert player.call("XTRIM s MINID 99 ACKED") == 0
+    reply = player.call("XINFO STREAM s")
+    assert isinstance(reply, list)
+    assert reply[reply.index(b"max-deleted-entry-id") + 1] == b"0-0"
+
+
+def test_without_groups_nothing_is_held(player: Player) -> None:
+    filled(player)
+    assert player.call("XDELEX s ACKED IDS 1 1-1") == [1]
+    assert player.call("XTRIM s MAXLEN 2 ACKED") == 2
+    assert ids(player) == [4, 5]
+
+
+def test_what_is_held_is_not_looked_at_one_by_one(house: House, player: Player) -> None:
+    house.keyspace.node_entries = 100
+    for number in range(1, 5001):
+        player.call(f"XADD s {number}-1 n {number}")
+    player.call("XGROUP CREATE s all $")
+    player.call("XGROUP CREATE s g 0")
+    stream = house.stream()
+    assert unheld(stream, keep=10) == ([], 0)
+    assert unheld(stream, minid=(4000, 0)) == ([], 0)
+    player.call("XREADGROUP GROUP g c COUNT 4900 STREAMS s >")
+    gone, looked_at = unheld(stream, keep=10)
+    assert (gone, looked_at < 1000) == ([], True)
+    player.call("XACK s g 4701-1 4702-1")
+    gone, looked_at = unheld(stream, keep=10)
+    assert (gone, looked_at < 1000) == ([(4701, 1), (4702, 1)], True)
+    player.call("XACK s g 3-1")
+    gone, looked_at = unheld(stream, keep=10, whole_nodes=True)
+    # The first block is gone through, and the one with those above.
+    assert gone == [(3, 1), (4701, 1), (4702, 1)]
+    assert looked_at < 4900
+    player.call("XDEL s 2-1")
+    assert unheld(stream, minid=(4702, 0))[0] == [(3, 1), (4701, 1)]
+    assert unheld(stream, minid=(4702, 0), limit=100)[0] == [(3, 1)]
+
+
+def test_what_an_append_trims_is_not_counted_as_a_change(house: House, player: Player) -> None:
+    for line, changes in {
+        "XADD s 1-1 n 1": 1,
+        "XADD s 2-1 n 1": 1,
+        "XADD s MAXLEN 0 3-1 n 1": 1,
+        "TAPPEND s n 1": 1,
+        "TAPPEV s COUNT 0 n 1": 1,
+        "XADD s * n 1": 1,
+        "XADD s * n 2": 1,
+        "XADD s * n 3": 1,
+        "TAPPEV s COUNT 2": 1,
+        "XGROUP CREATE s g $": 1,
+        "XADD s MAXLEN 1 ACKED * n 4": 1,
+        "XADD s * n 5": 1,
+        "XGROUP SETID s g $": 1,
+        "XTRIM s MAXLEN 0 ACKED": 2,
+        "XTRIM s MAXLEN 0": 0,
+    }.items():
+        before = house.keyspace.dirty
+        assert not isinstance(player.call(line), Error), line
+        assert house.keyspace.dirty - before == changes, line
+
+
+def test_a_group_whose_time_is_over_holds_nothing() -> None:
+    house = House()
+    player = house.player()
+    filled(player)
+    player.call("TREAD s 0 0 GROUP g 1000")
+    assert player.call("XDELEX s ACKED IDS 1 1-1") == [2]
+    house.wall_ms += 1001
+    assert player.call("XDELEX s ACKED IDS 1 1-1") == [1]
+    assert player.call("XTRIM s MAXLEN 0 ACKED") == 4
+
+
+def test_a_draft_reader_is_told_of_what_acked_evicted(player: Player) -> None:
+    filled(player)
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g c COUNT 4 STREAMS s >")
+    player.call("XACK s g 2-1 3-1")
+    assert player.call("XTRIM s MAXLEN 0 ACKED") == 2
+    reply = player.call("TREAD s 1-1 10")
+    assert isinstance(reply, list)
+    assert len(reply) == 3
+    assert player.call("TREAD s 3-1 10") == reply[1:]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("XDELEX s KEEPREF DELREF IDS 1 1-1", "ERR syntax error"),
+        ("XDELEX s IDS 1 1-1 IDS 1 2-1", "ERR syntax error"),
+        ("XDELEX s IDS 1 1-1 2-1", "ERR syntax error"),
+        ("XDELEX s ACKED 1 1-1", "ERR syntax error"),
+        ("XDELEX s 1-1 2-1 IDS", "ERR syntax error"),
+        ("XDELEX s IDS x 1-1", "ERR Number of IDs must be a positive integer"),
+        ("XDELEX s IDS 0 1-1", "ERR Number of IDs must be a positive integer"),
+        ("XDELEX s IDS -1 1-1", "ERR Number of IDs must be a positive integer"),
+        ("XDELEX s IDS 2 1-1", "ERR The `numids` parameter must match the number of arguments"),
+        ("XDELEX s IDS 1", "ERR wrong number of arguments for 'xdelex' command"),
+        ("XDELEX str IDS 1 1-1", WRONG_TYPE),
+        (
+            "XDELEX s IDS 1 1.1",
+            "ERR Invalid stream ID specified as stream command argument",
+        ),
+        ("XTRIM s MAXLEN 0 ACKED DELREF", "ERR syntax error"),
+        ("XADD s ACKED KEEPREF * f v", INVALID_ID),
+    ],
+)
+def test_a_refused_command_changes_nothing(player: Player, line: str, words: str) -> None:
+    filled(player)
+    player.call("SET str x")
+    assert player.call(line) == Error(words)
+    assert ids(player) == [1, 2, 3, 4, 5]
+
+
+def test_a_policy_without_trimming_is_accepted(player: Player) -> None:
+    reply: Reply = player.call("XADD s ACKED 1-1 f v")
+    assert reply == b"1-1"

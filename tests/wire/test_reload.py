@@ -1,0 +1,108 @@
+"""DEBUG RELOAD, LOADAOF and DIGEST: the digest tells whether the data is the same, and it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.support.client import RawClient
+from tests.support.resp import Error, Simple
+from tests.support.server import Server
+
+OK = Simple("OK")
+
+
+def fill(client: RawClient) -> None:
+    client.call("SET", "str", "v")
+    client.call("SET", "going", "v", "EX", "1000")
+    for number in range(1, 1001):
+        client.call("TAPPEND", "s", "n", str(number))
+    client.call("TAPPEV", "s", "COUNT", "900")
+    client.call("XGROUP", "CREATE", "s", "g", "0")
+    client.call("XREADGROUP", "GROUP", "g", "alice", "COUNT", "7", "STREAMS", "s", ">")
+    client.call("TREAD", "s", "0", "5", "GROUP", "t", "0", "RETRY", "100000", "0")
+    client.call("SELECT", "3")
+    client.call("XADD", "other", "1-1", "f", "v")
+    client.call("SELECT", "0")
+
+
+def test_a_digest_knows_every_part(server: Server) -> None:
+    changes = [
+        ("SET", "str", "w"),
+        ("PERSIST", "going"),
+        ("XADD", "s", "*", "f", "v"),
+        ("XACK", "s", "g", "0-1"),
+        ("XREADGROUP", "GROUP", "g", "bob", "COUNT", "1", "STREAMS", "s", ">"),
+        ("RENAME", "str", "str2"),
+        ("MOVE", "str2", "3"),
+    ]
+    with server.client() as client:
+        empty = client.call("DEBUG", "DIGEST")
+        assert empty == Simple("0" * 40)
+        fill(client)
+        before = client.call("DEBUG", "DIGEST")
+        for words in changes:
+            client.call(*words)
+            after = client.call("DEBUG", "DIGEST")
+            assert (after == before) == (words[0] == "XACK"), words
+            before = after
+        client.call("FLUSHALL")
+        assert client.call("DEBUG", "DIGEST") == empty
+
+
+@pytest.mark.parametrize(
+    "words", [("RELOAD",), ("RELOAD", "NOSAVE"), ("LOADAOF",), ("RELOAD", "NOFLUSH", "MERGE")]
+)
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_a_reload_changes_nothing(server: Server, words: tuple[str, ...], mode: str) -> None:
+    with server.client() as client:
+        assert client.call("CONFIG", "SET", "appendfsync", mode) == OK
+        fill(client)
+        before = client.call("DEBUG", "DIGEST")
+        for _ in range(2):
+            assert client.call("DEBUG", *words) == OK
+            assert client.call("DEBUG", "DIGEST") == before
+        client.call("XADD", "s", "*", "f", "v")
+        after = client.call("DEBUG", "DIGEST")
+        assert after != before
+        assert client.call("DEBUG", "LOADAOF") == OK
+        assert client.call("DEBUG", "DIGEST") == after
+        assert client.call("CONFIG", "SET", "appendfsync", "always") == OK
+
+
+def test_without_a_journal_a_reload_without_saving_goes_back(
+    new_server: Callable[..., Server],
+) -> None:
+    server = new_server("data", {"appendonly": "no"})
+    server.start()
+    with server.client() as client:
+        client.call("SET", "str", "old")
+        assert client.call("DEBUG", "RELOAD") == OK
+        assert client.call("GET", "str") == b"old"
+        client.call("SET", "str", "new")
+        client.call("SET", "more", "v")
+        assert isinstance(client.call("DEBUG", "LOADAOF"), Error)
+        assert client.call("DEBUG", "RELOAD", "NOSAVE", "NOFLUSH", "MERGE") == OK
+        assert client.call("GET", "str") == b"old"
+        assert client.call("GET", "more") == b"v"
+        assert client.call("DEBUG", "RELOAD", "NOSAVE") == OK
+        assert client.call("GET", "more") is None or client.call("EXISTS", "more") == 0
+
+
+def test_a_watched_key_counts_as_changed_by_a_reload(server: Server) -> None:
+    with server.client() as client:
+        client.call("SET", "str", "v")
+        client.call("WATCH", "str")
+        assert client.call("DEBUG", "RELOAD") == OK
+        client.call("MULTI")
+        client.call("GET", "str")
+        assert client.call("EXEC") != [b"v"]
+
+
+def test_debug_may_be_forbidden(new_server: Callable[..., Server]) -> None:
+    server = new_server("data", {"enable-debug-command": "no"})
+    server.start()
+    with server.client() as client:
+        reply = client.call("DEBUG", "SLEEP", "0")
+        assert isinstance(reply, Error)
+        assert reply.text.startswith("ERR DEBUG command not allowed. If the enable-debug-command")
