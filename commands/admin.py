@@ -47,10 +47,10 @@ def info(ctx: Context, args: Args) -> object:
     summary="Returns the server time.",
 )
 def time(ctx: Context, args: Args) -> object:
-    """[seconds since 1970, microseconds of that second], the clock commands run by: it moves in
-    milliseconds."""
-    seconds, rest_ms = divmod(ctx.now_ms, 1000)
-    return [str(seconds).encode(), str(rest_ms * 1000).encode()]
+    """[seconds since 1970, microseconds of that second], of this very moment; other commands go
+    by the millisecond in which their batch began."""
+    seconds, rest_us = divmod(ctx.server.now_us(), 1_000_000)
+    return [str(seconds).encode(), str(rest_us).encode()]
 
 
 # CONFIG

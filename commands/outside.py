@@ -114,6 +114,9 @@ class Outside(Protocol):
     def clients(self) -> Mapping[int, Client]:
         """Connected clients by id."""
 
+    def now_us(self) -> int:
+        """Microseconds since the epoch, read anew at each call."""
+
     @property
     def last_save_s(self) -> int:
         """Unix time of the last snapshot that succeeded."""

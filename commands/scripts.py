@@ -142,8 +142,11 @@ def _run(ctx: Context, digest: bytes, keys: int, words: list[bytes]) -> int:
 
 
 def find_keys(words: list[bytes]) -> list[int]:
-    """Positions of the keys behind their number, as COMMAND GETKEYS wants them."""
-    return list(range(3, 3 + int(words[2]))) if len(words) >= 3 + int(words[2]) else []
+    """Positions of the keys behind their number; ValueError when there are not so many."""
+    keys = int(words[2])
+    if not 0 <= keys <= len(words) - 3:
+        raise ValueError("not so many keys")
+    return list(range(3, 3 + keys))
 
 
 @command(

@@ -224,6 +224,13 @@ cdef class StreamsRead(BlockedRead):
         return make_raw(out.take_bytes())
 
     def attempt(self, Context ctx not None):
+        """A key that is something else now is waited for, as Redis does; another command may put
+        a stream there again."""
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        for _, key in self.keys:
+            value = db.get(key)
+            if value is not None and not isinstance(value, Stream):
+                return None
         return self.reply(ctx, False)
 
 

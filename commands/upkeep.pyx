@@ -108,9 +108,11 @@ cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
     if group is None:
         return None
     if group.ttl_ms and group.is_over(ctx.now_ms):
-        end_group(ctx, key, stream, name)
+        # While nothing may be changed it is not there, but stays, as a key that is due.
+        if ctx.keyspace.may_delete:
+            end_group(ctx, key, stream, name)
         return None
-    if group.has_expired(ctx.now_ms):
+    if group.has_expired(ctx.now_ms) and ctx.keyspace.may_delete:
         gone = group.take_expired(ctx.now_ms, EXPIRED_MAX)
         if gone:
             ctx.keyspace.dirty += len(gone)
@@ -145,6 +147,9 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     cdef Group group
     value = ctx.db.get(key)
     if not isinstance(value, Stream):
+        return
+    if not ctx.keyspace.may_delete:
+        ctx.keyspace.put_off.append((ctx.db.index, key, name))
         return
     stream = ctx.db.writable_stream(key)
     group = live_group(ctx, key, stream, name)

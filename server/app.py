@@ -28,7 +28,7 @@ from millstream.commands.outside import Client
 from millstream.commands.table import load_table
 from millstream.errors import CommandError, DataError, StartError
 from millstream.server import log
-from millstream.server.clock import wall_clock_ms
+from millstream.server.clock import wall_clock_ms, wall_clock_us
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
 from millstream.server.executor import Executor
@@ -118,6 +118,7 @@ class Server:
         self.executor.outbox.check_output = self.check_output
         self.persistence.on_durable = self.executor.outbox.durable
         self.persistence.on_synced = self._journal_synced
+        self.persistence.on_writable = self.executor.look_for_due
         self.persistence.on_failed = lambda sentence: self.executor.outbox.journal_failed()
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
@@ -239,7 +240,6 @@ class Server:
         self.rates.sample(
             self.now_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
         )
-        executor.on_second()
         self._close_idle_clients()
         self._close_slow_clients()
         self.persistence.tick_second(self.keyspace.dirty)
@@ -249,7 +249,7 @@ class Server:
         if limit_ms:
             oldest_ms = self.now_ms() - limit_ms
             for client in list(self.clients.values()):
-                if client.last_active_ms < oldest_ms and not client.blocked:
+                if client.last_active_ms < oldest_ms and not _listens(client):
                     LOGGER.debug("closing idle client %s", client.address)
                     client.close(after_reply=False)
 
@@ -269,6 +269,10 @@ class Server:
             )
             self.output_limit_closings += 1
             self.kill_client(client)
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch; a test's clock moves in milliseconds."""
+        return wall_clock_us() if self.now_ms is wall_clock_ms else self.now_ms() * 1000
 
     # Clients
 
@@ -471,7 +475,7 @@ class Server:
 
     def reload(self, *, save: bool, flush: bool) -> None:
         if save:
-            self.save()
+            self._save_anyway()
         self.keyspace.expiring = False  # the journal says what expired, as at start
         try:
             self.persistence.read_again(self._empty_databases if flush else lambda: None)
@@ -531,6 +535,11 @@ class Server:
     def save(self) -> None:
         self.persistence.save()
 
+    def _save_anyway(self) -> None:
+        """Save even while a snapshot is being written: it is finished first."""
+        self.persistence.finish()
+        self.persistence.save()
+
     def bgsave(self, schedule: bool) -> str:
         return self.persistence.bgsave(schedule)
 
@@ -539,7 +548,7 @@ class Server:
 
     def shutdown(self, save: bool | None) -> None:
         if self._saves_at_end() if save is None else save:
-            self.save()
+            self._save_anyway()
         self.request_stop("a client sent SHUTDOWN")
 
     def stop_by_signal(self, name: str) -> None:
@@ -547,7 +556,7 @@ class Server:
         written, the server stays, as Redis does: a second signal ends it all the same."""
         if self._saves_at_end() and not self._last_signal_failed:
             try:
-                self.save()
+                self._save_anyway()
             except CommandError as problem:
                 self._last_signal_failed = True
                 LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
@@ -556,6 +565,11 @@ class Server:
 
     def _saves_at_end(self) -> bool:
         return not self.config.appendonly and bool(self.config.shown("save"))
+
+
+def _listens(client: Client) -> bool:
+    """Whether a client is silent because it waits for something: that is not being idle."""
+    return client.blocked or client.monitoring or bool(client.channels or client.patterns)
 
 
 def _make_directory(path: Path) -> None:

@@ -28,3 +28,10 @@ cdef uint64_t monotonic_ns() noexcept nogil:
 cpdef uint64_t wall_clock_ms() noexcept:
     """Milliseconds since the epoch."""
     return wall_ms()
+
+
+cpdef uint64_t wall_clock_us() noexcept:
+    """Microseconds since the epoch."""
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <uint64_t>now.tv_sec * 1000000 + <uint64_t>now.tv_nsec // 1000

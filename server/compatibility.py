@@ -15,7 +15,7 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 # Forms: "yes" (yes or no), "text", "size" of memory, "share" (that or a percentage), "scores",
-# (low, high) for an integer, or the words that are taken.
+# "hz", (low, high) for an integer, or the words that are taken.
 Form = str | tuple[int, int] | list[str]
 Row = tuple[str, str, Form, bool]
 
@@ -56,7 +56,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("dynamic-hz", "yes", "yes", True),
     ("enable-module-command", "no", ["no"], False),
     ("enable-protected-configs", "no", ["no"], False),
-    ("hz", "10", (1, 500), True),
+    ("hz", "10", "hz", True),
     ("io-threads", "1", (1, 128), False),
     ("io-threads-do-reads", "no", "yes", False),
     ("jemalloc-bg-thread", "yes", "yes", True),

@@ -67,6 +67,17 @@ def integer(low: int, high: int) -> Kind:
     return Kind(parse, str, f"integer, {low} to {high}")
 
 
+def clipped(low: int, high: int) -> Kind:
+    """An integer that is taken for the nearest one allowed."""
+    natural = integer(0, INT32_MAX)
+
+    def parse(text: str, current: object) -> int:
+        number: int = natural.parse(text, current)
+        return min(max(number, low), high)
+
+    return Kind(parse, str, f"integer, {low} to {high}")
+
+
 UNITS = {
     "": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3,
 }  # fmt: skip
@@ -262,6 +273,7 @@ COMPATIBILITY = "Accepted for compatibility"
 
 FORMS = {
     "yes": YES_NO, "text": TEXT, "size": size(0), "share": SIZE_OR_SHARE, "scores": SCORES,
+    "hz": clipped(1, 500),
 }  # fmt: skip
 
 

@@ -145,6 +145,9 @@ cdef class Executor:
             if not self.keyspace.may_delete:
                 self.keyspace.may_delete = True
                 self.serving.timer_stale = True
+                for place in self.keyspace.put_off:
+                    self.keyspace.agenda.append((self.context.now_ms, *place))
+                self.keyspace.put_off = []
         else:
             self.keyspace.may_delete = False
         return 0
@@ -350,8 +353,7 @@ cdef class Executor:
         cdef Args args
         cdef list later = None
         cdef Py_ssize_t mark
-        if self.context.write_error is not None and any(
-                (<Row>row).will_write(args) for row, args, _ in requests):
+        if self.context.write_error is not None and any((<Row>row).writes for row, _, _ in requests):
             raise CommandError(
                 f"EXECABORT Transaction discarded because of: {self.context.write_error}")
         self.out.put_head(c'*', len(requests))
@@ -433,9 +435,9 @@ cdef class Executor:
     cdef int show_monitors(self, Client client, Args args) except -1:
         """Tell every client that runs MONITOR; passwords are left out."""
         request = " ".join(map(quoted, without_secrets(args.all())))
-        now_ms = self.context.now_ms
+        seconds, rest_us = divmod(self.server.now_us(), 1000000)
         line = Simple(
-            f"{now_ms // 1000}.{now_ms % 1000:03d}000 [{client.db_index} {client.address}] {request}"
+            f"{seconds}.{rest_us:06d} [{client.db_index} {client.address}] {request}"
             .encode())
         for monitor in list(self.monitors.values()):
             self.push(monitor, line)
@@ -600,11 +602,10 @@ cdef class Executor:
         self.timer = self.loop.call_later(max(0, next_ms - now_ms) / 1000, self.on_timer)
         return 0
 
-    def on_second(self) -> None:
-        """Once a second: whether keys may expire by themselves (again) shows without a request."""
+    def look_for_due(self) -> None:
+        """What came due while nothing might be changed is done now, if it may be."""
         self.look_around()
-        if self.serving.timer_stale:
-            self.set_timer()
+        self.schedule_tick()
 
     def on_timer(self) -> None:
         """Do what is due."""
@@ -639,6 +640,11 @@ cdef class Executor:
     def blocked_count(self) -> int:
         put_off = 0 if self.pause is None else len(self.pause.clients)
         return self.serving.waiting.count + put_off
+
+    @property
+    def timed_count(self) -> int:
+        """Blocked clients whose wait ends at a certain moment."""
+        return self.serving.waiting.timed_count
 
     @property
     def blocking_keys(self) -> int:

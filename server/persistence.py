@@ -15,10 +15,10 @@ attached to (it failed, or appendonly was off) step 1 publishes nothing and the 
 only from step 4 on; until then commits promise nothing.
 
 The event loop waits for the disk only where that is meant: in SAVE (also SHUTDOWN's and DEBUG
-RELOAD's), loading, and `close`; in CONFIG SET appendfsync, until what is queued is written, and
-CONFIG SET appendonly no, until it is synced; when the directory's lock is taken anew after all
-files were gone; and in the small write(2) of `appendfsync everysec` and `no`. Workers are passed
-in, so a test can run every step by hand.
+RELOAD's) and in `finish` before it, loading, and `close`; in CONFIG SET appendfsync, until what is
+queued is written, and CONFIG SET appendonly no, until it is synced; when the directory's lock is
+taken anew after all files were gone; and in the small write(2) of `appendfsync everysec` and `no`.
+Workers are passed in, so a test can run every step by hand.
 """
 
 import errno
@@ -183,6 +183,7 @@ class _Job:
     writer: SnapshotWriter | None = None
     capture: CaptureLike | None = None
     global_meta: dict[str, Any] = field(default_factory=dict)
+    published: bool = False
     slices_sent: int = 0  # counted by the loop
     slices_written: int = 0  # counted by the worker
     error: BaseException | None = None
@@ -198,8 +199,9 @@ class Persistence:
 
     Hooks, set by the executor: `on_durable(seq)`, `on_synced()` (the journal was forced to disk; it
     comes behind `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
-    still tells what may be answered; then it rises to `last_seq`), `flush_tick()` (commit the
-    effects of this tick so far: called before a capture) and `count_changes()`.
+    still tells what may be answered; then it rises to `last_seq`), `on_writable()` (writes were
+    refused and are not any more), `flush_tick()` (commit the effects of this tick so far: called
+    before a capture) and `count_changes()`.
     """
 
     def __init__(
@@ -227,6 +229,7 @@ class Persistence:
         self.on_durable: Callable[[int], None] = lambda seq: None
         self.on_synced: Callable[[], None] = lambda: None
         self.on_failed: Callable[[str], None] = lambda sentence: None
+        self.on_writable: Callable[[], None] = lambda: None
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: self._changes_seen
         self.last_seq = 0
@@ -305,9 +308,12 @@ class Persistence:
 
     def _set_misconf(self) -> None:
         config = self._config
+        before = self._misconf
         self._misconf = self._lost_error or self._journal_error or self._space_error
         if self._misconf is None and not self._save_ok and config.stop_writes_on_bgsave_error:
             self._misconf = _BGSAVE_ERROR if self._save_points() else None
+        if before is not None and self._misconf is None:
+            self._scheduler.call_soon_threadsafe(self.on_writable)
 
     # What a journal tells, from any thread: carried over to the loop.
 
@@ -399,8 +405,11 @@ class Persistence:
     # --------------------------------------------------------------------------------- snapshots
 
     def save(self) -> None:
-        """SAVE: write a snapshot now. CommandError when one is running or it fails."""
-        self._refuse_if_running()
+        """SAVE: write a snapshot now, once a rewrite under way is finished. CommandError when a
+        snapshot is running or it fails."""
+        if self._job is not None and self._job.kind == "save":
+            self._refuse_if_running()
+        self.finish()
         job = self._job = self._new_job("save", lambda: None)
         self._step(job, self._prepare)
         self._step(job, self._begin_capture)
@@ -410,6 +419,20 @@ class Persistence:
         self._after_publish(job)
         if job.error is not None:
             raise CommandError(f"ERR the snapshot could not be written: {_words(job.error)}")
+
+    def finish(self) -> None:
+        """Bring the snapshot or rewrite under way, and the one scheduled behind it, to an end
+        before this returns. What was posted to the loop for it finds it gone."""
+        while (job := self._job) is not None:
+            self._snapshot_worker.drain()  # the steps handed out are done, the rest is done here
+            if job.writer is None:
+                self._step(job, self._begin_capture)
+                self._step(job, self._open_base)
+            if job.capture is not None:
+                self._capture_all(job)
+            if not job.published:
+                self._step(job, self._publish)
+            self._after_publish(job)
 
     def bgsave(self, schedule: bool = False) -> str:
         """BGSAVE [SCHEDULE]; Redis' reply. CommandError when it cannot start now."""
@@ -489,6 +512,8 @@ class Persistence:
         self._manifest = manifest
 
     def _after_prepare(self, job: _Job) -> None:
+        if job is not self._job:
+            return
         if not job.cancelled:
             self._step(job, self._begin_capture)
         if job.error is not None or job.cancelled:
@@ -533,6 +558,8 @@ class Persistence:
         return journal
 
     def _capture_slice(self, job: _Job) -> None:
+        if job is not self._job:
+            return
         if job.cancelled or job.error is not None:
             self._end_capture(job)
             self._in_worker(job, self._publish, self._after_publish)
@@ -605,6 +632,7 @@ class Persistence:
         self._disk.rename(job.file.name, name)
         journals = () if job.journal is None else (job.journal,)
         self._publish_manifest(Manifest(name, journals, job.number + 1))
+        job.published = True
         try:
             sweep(self._disk, self._manifest)
         except OSError as error:
@@ -612,6 +640,8 @@ class Persistence:
 
     def _after_publish(self, job: _Job) -> None:
         """Loop: take note of how it went, and go on with what waited for it."""
+        if job is not self._job:
+            return
         self._end_capture(job)
         self._job = None
         seconds = (self._clock() - job.started_ms) // 1000
@@ -876,11 +906,13 @@ class Persistence:
     def read_again(self, empty: Callable[[], None]) -> LoadReport:
         """Load what the disk has into the running keyspace, which `empty()` clears before.
 
-        Whatever was done so far is in the journal first. CommandError, and nothing is touched, when
-        the disk has not all of it; DataError when the files cannot be read: the keyspace is then
-        not to be used any more.
+        A snapshot or rewrite under way is finished before: the journal may need its base, and its
+        capture must not meet what is loaded. Whatever was done so far is in the journal first.
+        CommandError, and nothing is touched, when the disk has not all of it; DataError when the
+        files cannot be read: the keyspace is then not to be used any more.
         """
         self.flush_tick()
+        self.finish()
         self._journal_worker.drain()
         journal = self._journal
         if self._appendonly and (not self._attached or journal is None or journal.error):

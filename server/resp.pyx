@@ -25,7 +25,7 @@ cdef enum:
     LINE_MAX = 65536
     # Requests without words skipped at once.
     EMPTY_MAX = 64
-    WORDS_MAX = 1048576
+    WORDS_MAX = 2147483647  # as in Redis; the room is made as they come
     UNKNOWN_WORDS_MAX = 10
     UNKNOWN_BULK_MAX = 16384
     KEPT_WORDS = 1024

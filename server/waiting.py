@@ -26,11 +26,12 @@ Attempt = Callable[["Waiter"], bool]
 class Waiter:
     """One blocked client and the read it waits with."""
 
-    __slots__ = ("alarm", "client", "over", "read")
+    __slots__ = ("alarm", "client", "is_timed", "over", "read")
 
     def __init__(self, client: Any, wait: Wait) -> None:
         self.client = client
         self.read: BlockedRead = wait.read
+        self.is_timed = bool(wait.deadline_ms)
         self.alarm: Alarm | None = None
         self.over = False
 
@@ -111,6 +112,7 @@ class Waiting:
     def __init__(self, databases: list[Database]) -> None:
         self._databases = databases
         self.count = 0
+        self.timed_count = 0  # of them, those whose wait ends at a certain moment
 
     def add(self, client: Any, wait: Wait) -> Waiter:
         """File a blocked client under each key it waits on."""
@@ -121,6 +123,7 @@ class Waiting:
                 waiting[key] = KeyQueue()
             waiting[key].add(waiter)
         self.count += 1
+        self.timed_count += waiter.is_timed
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
@@ -129,6 +132,7 @@ class Waiting:
             return
         waiter.over = True
         self.count -= 1
+        self.timed_count -= waiter.is_timed
         for db_index, key in waiter.read.keys:
             waiting = self._databases[db_index].waiting
             queue = waiting.get(key)

@@ -123,6 +123,8 @@ cdef class Group:
     cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept
     cdef Pending* after(self, PendingAt* at) noexcept
     cdef Pending* advance(self, PendingAt* at, uint64_t ms, uint64_t seq) noexcept
+    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq) noexcept
     cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
                      uint32_t policy) except -1

@@ -382,6 +382,30 @@ cdef class Group:
             record = self.after(at)
         return record
 
+    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq) noexcept:
+        """How many records have start <= id <= end. It takes a look at each chunk that does not."""
+        cdef PendingAt at
+        cdef PendingAt behind
+        cdef uint64_t count = self.pending_count
+        cdef Pending* record
+        if count == 0 or id_less(end_ms, end_seq, ms, seq):
+            return 0
+        self.first_at_least(ms, seq, &at)
+        record = self.first_at_least(end_ms, end_seq, &behind)
+        if record != NULL and record.ms == end_ms and record.seq == end_seq:
+            self.record_at(&behind)
+            behind.index += 1
+        count -= at.index
+        while at.chunk:
+            at.chunk -= 1
+            count -= self.chunks[at.chunk].used
+        count += behind.index
+        while behind.chunk < self.chunk_count:
+            count -= self.chunks[behind.chunk].used
+            behind.chunk += 1
+        return count
+
     cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept:
         """How many records from a place on have an id of at most ms-seq."""
         cdef uint64_t count = 0

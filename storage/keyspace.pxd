@@ -60,6 +60,7 @@ cdef class Keyspace:
     cdef public uint64_t incarnation
     cdef public list ready
     cdef public list agenda
+    cdef public list put_off
     cdef readonly Capture capture
     cdef uint64_t capture_number
     cdef uint32_t now_s

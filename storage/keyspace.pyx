@@ -603,7 +603,8 @@ cdef class Keyspace:
     `now_ms` is the time keys expire by and restored groups count from. While `expiring` is false (at
     start) no key expires; while `may_delete` is false those that are due are not there, but stay;
     while `touching` is false commands are no use of a key. `on_expired(db_index, key)` is told of
-    each key that went by its time; `expiry_noted` says that some key got an expiry.
+    each key that went by its time; `expiry_noted` says that some key got an expiry. `put_off` holds
+    the (db, key, name) of groups whose moment came while nothing might be deleted.
     """
 
     def __init__(self, int databases=16, uint32_t node_entries=100, uint32_t node_bytes=4096):
@@ -613,6 +614,7 @@ cdef class Keyspace:
         self.idmp_maxsize = MAXSIZE
         self.ready = []
         self.agenda = []
+        self.put_off = []
         self.touching = True
         self.may_delete = True
         self.active_expiry = True

@@ -3,8 +3,9 @@
 
 Redis goes from the head of a stream node by node and asks every group for every entry. What goes is
 the same here, but most of what is held is never looked at: behind the smallest offset of a group
-everything is, and of a block all of whose entries are pending the counts tell. Elsewhere the groups'
-pending entries are walked along with the entries, so that none has to be searched for.
+everything is, of a block all of whose entries are pending the counts tell, and so they do when
+nothing more can be found. Elsewhere the groups' pending entries are walked along with the entries, so
+that none has to be searched for.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, uint64_t
@@ -40,6 +41,22 @@ cdef class Holders:
 
     def __dealloc__(self):
         free(self.places)
+
+    cdef uint64_t free_at_most(self, Stream stream) noexcept:
+        """No more entries than that are held by no group: those that all have read, without what
+        the one with the most pending holds. Where entries were deleted nothing is known of what is
+        pending."""
+        cdef Group group
+        cdef EntryId first
+        cdef uint64_t pending = 0
+        cdef uint64_t read = stream.count_between(0, 0, self.read.ms, self.read.seq)
+        if not stream.first_entry(&first) or not id_less(
+                stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq):
+            return read
+        for group in self.groups:
+            pending = max(pending, group.count_between(
+                first.ms, first.seq, self.read.ms, self.read.seq))
+        return read - min(read, pending)
 
     cdef bint have_read(self, uint64_t ms, uint64_t seq) noexcept:
         """Whether this id is not above the offset of any group."""
@@ -79,36 +96,47 @@ cdef list unheld_ids(Stream stream, const Goal* goal):
 
 cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
     cdef Walk walk
-    cdef uint64_t hidden
     cdef list gone = []
+    cdef uint64_t hidden
+    cdef uint64_t most = holders.free_at_most(stream)
+    cdef bint more = most > 0
     stream.walk_start(&walk, 0, 0)
-    while walk.valid and holders.have_read(walk.view.first_ms, walk.view.first_seq):
+    while more and walk.valid and holders.have_read(walk.view.first_ms, walk.view.first_seq):
         hidden = stream.head_gone if walk.node == stream.head_node() else 0
-        if not (hidden == 0 and stays_whole(stream, &walk.view, goal, holders, gone)) and (
-                not take_from_block(stream, &walk, hidden, goal, holders, gone)):
-            break
+        if not goes_on_behind(&walk.view, goal, stream.length, len(gone)):
+            more = take_from_nodes(stream, &walk, hidden, goal, holders, most, gone)
+        elif hidden or walk.view.live != walk.view.count or not holders.are_pending(&walk.view):
+            more = take_all(&walk, holders, most, gone)
         stream.walk_block(&walk)
     return gone
 
 
-cdef bint stays_whole(Stream stream, const View* view, const Goal* goal, Holders holders,
-                      list gone) except -1:
-    """Whether a block is held as a whole and trimming, whose end it does not hold, goes on behind
-    it."""
-    cdef uint64_t gone_before = len(gone)
-    if view.live != view.count or (goal.limit and gone_before + view.live > goal.limit):
+cdef bint goes_on_behind(const View* view, const Goal* goal, uint64_t length,
+                         uint64_t gone) noexcept:
+    """Whether trimming goes on behind a block even if all of it went: then its nodes do not
+    matter."""
+    if goal.limit and gone + view.live > goal.limit:
         return False
     if goal.by_length:
-        if stream.length - gone_before < view.live + goal.keep:
+        return length - gone >= view.live + goal.keep
+    return id_less(view.last_ms, view.last_seq, goal.first_kept.ms, goal.first_kept.seq)
+
+
+cdef bint take_all(Walk* walk, Holders holders, uint64_t most, list gone) except -1:
+    """Add to `gone` what is not held of a block; False when there can be nothing behind it."""
+    while next_entry(walk):
+        if not holders.have_read(walk.cursor.entry.ms, walk.cursor.entry.seq):
             return False
-    elif not id_less(view.last_ms, view.last_seq, goal.first_kept.ms, goal.first_kept.seq):
-        return False
-    return holders.are_pending(view)
+        if not holders.is_pending(walk.cursor.entry.ms, walk.cursor.entry.seq):
+            gone.append((walk.cursor.entry.ms, walk.cursor.entry.seq))
+            if <uint64_t>len(gone) == most:
+                return False
+    return True
 
 
-cdef bint take_from_block(Stream stream, Walk* walk, uint64_t hidden, const Goal* goal,
-                          Holders holders, list gone) except -1:
-    """Add to `gone` what goes of a block; False when trimming ends in it."""
+cdef bint take_from_nodes(Stream stream, Walk* walk, uint64_t hidden, const Goal* goal,
+                          Holders holders, uint64_t most, list gone) except -1:
+    """As take_all, node by node; False also when trimming ends in the block."""
     cdef EntryId last
     cdef uint64_t live
     cdef uint64_t left = stream.length - <uint64_t>len(gone)
@@ -132,6 +160,8 @@ cdef bint take_from_block(Stream stream, Walk* walk, uint64_t hidden, const Goal
             if not holders.is_pending(walk.cursor.entry.ms, walk.cursor.entry.seq):
                 gone.append((walk.cursor.entry.ms, walk.cursor.entry.seq))
                 left -= 1
+                if <uint64_t>len(gone) == most:
+                    return False
             more = next_entry(walk)
         if not is_whole:
             return False

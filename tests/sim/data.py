@@ -275,12 +275,14 @@ def _shown_group(group: Group) -> dict[str, object]:
 
 def seen_in(keyspace: Keyspace, now_ms: int = 0) -> dict[str, Any]:
     """The real keyspace in the form of `shown`; checks its structures on the way. Keys that were
-    due before `now_ms` are left out; looking at them deletes nothing."""
+    due before `now_ms` are left out, and so is what is due in groups while nothing may be deleted;
+    looking at them deletes nothing."""
+    due_ms = 0 if keyspace.may_delete else now_ms
     was, keyspace.expiring = keyspace.expiring, False
     try:
         seen = {
             f"db {db.index}": {
-                key: _shown_key(_seen_value(db.get(key)), db.expiry_ms(key))
+                key: _shown_key(_seen_value(db.get(key), due_ms), db.expiry_ms(key))
                 for key in db.keys()  # noqa: SIM118
                 if db.expiry_ms(key) == 0 or db.expiry_ms(key) > now_ms
             }
@@ -291,7 +293,7 @@ def seen_in(keyspace: Keyspace, now_ms: int = 0) -> dict[str, Any]:
     return {name: keys for name, keys in seen.items() if keys}
 
 
-def _seen_value(value: RealStream | bytes | None) -> object:
+def _seen_value(value: RealStream | bytes | None, due_ms: int) -> object:
     if not isinstance(value, RealStream):
         return value
     value.check()
@@ -302,7 +304,11 @@ def _seen_value(value: RealStream | bytes | None) -> object:
         "max deleted": value.max_deleted_id,
         "counters": (value.entries_added, value.entries_evicted, value.entries_deleted),
         "incarnation": value.incarnation,
-        "groups": {name: _seen_group(group) for name, group in value.groups.items()},
+        "groups": {
+            name: _seen_group(group, due_ms)
+            for name, group in value.groups.items()
+            if not _is_over(group, due_ms)
+        },
         "once": _seen_once(value),
     }
 
@@ -318,7 +324,12 @@ def _seen_once(stream: RealStream) -> tuple[object, ...]:
     return once.duration_s, once.maxsize, _shown_messages(once)
 
 
-def _seen_group(group: RealGroup) -> dict[str, object]:
+def _is_over(group: RealGroup, due_ms: int) -> bool:
+    ttl_ms = 0 if group.blocked_clients else group.ttl_ms
+    return ttl_ms > 0 and group.last_used_ms + ttl_ms <= due_ms
+
+
+def _seen_group(group: RealGroup, due_ms: int) -> dict[str, object]:
     meta = group.dump()
     return {
         "offset": (group.offset_ms, group.offset_seq),
@@ -331,6 +342,7 @@ def _seen_group(group: RealGroup) -> dict[str, object]:
                         None if retry_ms is None else (retry_ms, expire_ms), owner)
             for ms, seq, owner, last_ms, deliveries, first_ms, retry_ms, expire_ms
             in group.pending()
+            if not expire_ms or first_ms + expire_ms > due_ms
         },
     }  # fmt: skip
 

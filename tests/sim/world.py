@@ -268,6 +268,7 @@ class World:
         self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
         self.persistence.on_durable = self.executor.outbox.durable
         self.persistence.on_failed = self._on_failed
+        self.persistence.on_writable = self.executor.look_for_due
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
 
@@ -290,6 +291,9 @@ class World:
 
     def now_ms(self) -> int:
         return self.wall_ms + self.loop.time_ms
+
+    def now_us(self) -> int:
+        return self.now_ms() * 1000
 
     def frame(self, seq: int, payload: bytes) -> None:
         self.frames[seq] = payload

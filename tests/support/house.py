@@ -124,6 +124,9 @@ class House:
         self.wall_ms += self.tick_per_look_ms
         return self.wall_ms
 
+    def now_us(self) -> int:
+        return self.wall_ms * 1000
+
     def player(self, resp: int = 2) -> Player:
         player = Player(self, resp)
         self.players.append(player)

@@ -305,6 +305,12 @@ def test_set_answers_the_new_values_and_sets_nothing() -> None:
     assert config == Config()
 
 
+def test_hz_is_taken_for_the_nearest_that_is_allowed() -> None:
+    for written, hz in ((b"1000", 500), (b"0", 1), (b"500", 500), (b"50", 50)):
+        assert changed_values(Config(), [(b"hz", written)]) == {"hz": hz}
+    assert "argument must be between" in set_refusal((b"hz", b"-1"))
+
+
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [

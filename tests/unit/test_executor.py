@@ -267,3 +267,19 @@ def test_keys_expire_by_themselves_again_behind_a_pause() -> None:
     assert not house.keyspace.may_delete
     house.wait_ms(301)
     assert house.keyspace.may_delete
+
+
+def test_groups_stand_still_during_a_pause_as_keys_do() -> None:
+    house = House()
+    player = house.player()
+    player.call("TAPPEND s a 1")
+    player.call("TREAD s 0 1 GROUP g 200 RETRY 1000 50")
+    frames = len(house.persistence.payloads)
+    house.executor.start_pause(house.wall_ms + 1000, True)
+    house.wait_ms(300)
+    assert len(house.persistence.payloads) == frames
+    assert house.group().pending_count == 1
+    assert player.call("XINFO GROUPS s") == []
+    house.wait_ms(701)
+    house.wait_ms(1000)
+    assert b"g" not in house.stream().groups

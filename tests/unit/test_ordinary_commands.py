@@ -52,6 +52,9 @@ class Process:
     def __post_init__(self) -> None:
         self.pubsub = PubSub(lambda client, data: self.asked.append((client.id, data)))
 
+    def now_us(self) -> int:
+        return NOW_MS * 1000 + 45
+
     def push(self, client: Any, message: object) -> None:
         self.asked.append((client.id, message))
 
@@ -523,8 +526,8 @@ def test_a_wrong_flush_empties_nothing(room: Room, words: tuple[str, ...]) -> No
 # The server
 
 
-def test_time_comes_from_the_context(room: Room) -> None:
-    assert room.call("TIME") == [b"1700000000", b"123000"]
+def test_time_comes_from_the_server(room: Room) -> None:
+    assert room.call("TIME") == [b"1700000000", b"123045"]
 
 
 def test_config(room: Room) -> None:

@@ -241,6 +241,68 @@ def test_only_one_snapshot_runs_and_another_waits() -> None:
     assert world.persistence.info()["aof_rewrites"] == 1
 
 
+def shown_jobs(world: World) -> list[object]:
+    info = world.persistence.info()
+    names = ["rdb_saves", "aof_rewrites", "rdb_bgsave_in_progress", "aof_rewrite_in_progress"]
+    return [info[name] for name in [*names, "aof_rewrite_scheduled"]]
+
+
+@pytest.mark.parametrize("appendonly", [True, False])
+def test_a_job_is_finished_at_any_of_its_steps(
+    appendonly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save behind a rewrite, and a rewrite scheduled behind a snapshot, do not wait for the
+    loop; what the loop still has of them does nothing."""
+    failures: list[object] = []
+    monkeypatch.setattr(Persistence, "_note_failure", lambda self, job: failures.append(job.error))
+    steps = 0
+    while True:
+        world = new_world(appendonly=appendonly)
+        for key in range(200):
+            world.write_tick(b"k%d" % key)
+        world.persistence.rewrite()
+        chance = random.Random(steps)
+        if not all(world.step_any(chance) for _ in range(steps)):
+            break
+        world.write()
+        if shown_jobs(world)[0] or not shown_jobs(world)[3]:
+            steps += 1
+            continue
+        world.persistence.save()
+        assert shown_jobs(world) == [1, 1, 0, 0, 0]
+        world.persistence.bgsave()
+        world.persistence.rewrite()
+        for _ in range(chance.randrange(6)):
+            world.step_any(chance)
+        world.write()
+        world.persistence.finish()
+        assert shown_jobs(world) == [2, 2, 0, 0, 0]
+        world.write_tick()
+        if not appendonly:
+            world.persistence.save()
+        world.settle()
+        assert shown_jobs(world) == [2 + (not appendonly), 2, 0, 0, 0]
+        assert world.persistence.info()["rdb_last_bgsave_status"] == "ok"
+        assert failures == [], "what was published is published once"
+        assert all(capture.closed for capture in world.keyspace.captures)
+        again = reload(world.disk.copy(), appendonly=appendonly)
+        assert again.keyspace.streams == world.keyspace.streams
+        steps += 1
+    assert steps > 10
+
+
+def test_the_journal_is_read_again_as_soon_as_it_is_on() -> None:
+    world = new_world(appendonly=False)
+    write_many(world, 5)
+    world.persistence.rewrite()
+    world.config.appendonly = True
+    world.persistence.set_appendonly(True)  # behind the rewrite that is given up
+    write_many(world, 2)
+    read_again(world)
+    assert world.keyspace.numbers() == list(range(1, 8))
+    assert reload(world.disk.copy()).keyspace.numbers() == list(range(1, 8))
+
+
 @pytest.mark.parametrize("act", ["save", "bgsave", "rewrite"])
 @pytest.mark.parametrize("step", ["step", "begin_capture"])
 def test_a_capture_that_fails_is_over(act: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -685,12 +747,22 @@ def test_save_points_are_off_by_default_with_appendonly() -> None:
 # ------------------------------------------------------------------------------------------ crashes
 
 
+def read_again(world: World) -> None:
+    """Loads the journal into the running keyspace, or is refused: nothing changes."""
+    if world.config.appendonly:
+        before = dict(world.keyspace.streams)
+        world.persistence.read_again(world.keyspace.streams.clear)
+        assert world.keyspace.streams == before
+
+
 def play(world: World, chance: random.Random, steps: int) -> None:
     """Random commands, ticks, and steps of the loop and the workers."""
     acts: list[Callable[[], object]] = [
         world.persistence.bgsave,
         world.persistence.rewrite,
         world.persistence.save,
+        world.persistence.finish,
+        lambda: read_again(world),
         lambda: world.persistence.tick_second(world.next_number),
     ]
     for _ in range(steps):

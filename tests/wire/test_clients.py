@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.support.client import ConnectionClosed, RawClient, as_bytes
+from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
 from tests.support.resp import Error, Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -229,3 +229,21 @@ def test_a_flood_without_replies_does_not_pile_up(server: Server) -> None:
             line = line_of(other, "flood")
             assert line is not None
             assert int(line["qbuf"]) < 2_000_000
+
+
+def test_waits_with_an_end_are_counted(server: Server) -> None:
+    with server.client() as patient, server.client() as hurried, server.client() as client:
+        patient.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+        hurried.send("XREAD", "BLOCK", "1000000", "STREAMS", "s", "$")
+        client.wait_blocked(2)
+        assert client.info("clients")["clients_in_timeout_table"] == "1"
+        client.call("XADD", "s", "1-1", "f", "v")
+        client.wait_blocked(0)
+        assert client.info("clients")["clients_in_timeout_table"] == "0"
+
+
+def test_time_goes_by_in_microseconds(server: Server) -> None:
+    with server.client() as client:
+        moments = client.pipeline([["TIME"]] * 100)
+    assert any(int(as_bytes(as_list(moment)[1])) % 1000 for moment in moments)
+    assert len({tuple(as_list(moment)) for moment in moments}) > 1

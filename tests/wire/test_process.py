@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.client import ConnectionClosed, RawClient
+from tests.support.client import ConnectionClosed, RawClient, as_list
 from tests.support.resp import Error, Simple
 from tests.support.server import Server, free_port, server_program
 from tests.support.waiting import wait_until
@@ -212,6 +212,25 @@ def test_idle_clients_are_closed(new_server: NewServer) -> None:
     with server.client() as client:
         assert client.call("PING") == Simple("PONG")
         assert end_of(client) == b""
+
+
+def test_who_listens_is_not_idle(new_server: NewServer) -> None:
+    """Subscribers and monitors wait by nature; one within MULTI does not."""
+    server = new_server("data", {"timeout": "1"}).start()
+    with server.client() as one, server.client(3) as many, server.client() as monitor:
+        one.call("SUBSCRIBE", "news")
+        many.call("PSUBSCRIBE", "n*")
+        monitor.call("MONITOR")
+        with server.client() as queueing:  # it comes last, so the others are idle for longer
+            assert queueing.call("MULTI") == Simple("OK")
+            assert end_of(queueing) == b""
+        with server.client() as client:
+            assert client.call("PUBLISH", "news", "hello") == 2
+        assert as_list(one.read())[-1] == b"hello"
+        assert "hello" in str(many.read())
+        line = None
+        while "PUBLISH" not in str(line):
+            line = monitor.read()
 
 
 def test_a_password_is_in_force_at_once(new_server: NewServer) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.client import RawClient
 from tests.support.resp import Error, Simple
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 OK = Simple("OK")
 
@@ -87,6 +88,63 @@ def test_without_a_journal_a_reload_without_saving_goes_back(
         assert client.call("GET", "more") == b"v"
         assert client.call("DEBUG", "RELOAD", "NOSAVE") == OK
         assert client.call("GET", "more") is None or client.call("EXISTS", "more") == 0
+
+
+@pytest.mark.parametrize("running", ["BGSAVE", "BGREWRITEAOF"])
+@pytest.mark.parametrize("words", [("DEBUG", "RELOAD"), ("DEBUG", "LOADAOF"), ("SAVE",)])
+def test_a_running_job_does_not_stand_in_the_way(
+    server: Server, running: str, words: tuple[str, ...]
+) -> None:
+    with server.client() as client:
+        fill(client)
+        client.call("DEBUG", "POPULATE", "3000")
+        before = client.call("DEBUG", "DIGEST")
+        client.send(running)
+        client.send(*words)
+        assert not isinstance(client.read(), Error)
+        saving = words == ("SAVE",) and running == "BGSAVE"
+        refusal = Error("ERR Background save already in progress")
+        assert client.read() == (refusal if saving else OK)
+        assert client.call("DEBUG", "DIGEST") == before
+        client.call("SET", "str", "w")
+        after = client.call("DEBUG", "DIGEST")
+    server.restart("SIGKILL")
+    with server.client() as client:
+        assert client.call("DEBUG", "DIGEST") == after
+
+
+def test_the_journal_is_loaded_as_soon_as_it_is_on(new_server: Callable[..., Server]) -> None:
+    server = new_server("data", {"appendonly": "no"})
+    server.start()
+    with server.client() as client:
+        fill(client)
+        before = client.call("DEBUG", "DIGEST")
+        for mode in ("yes", "no", "yes"):
+            client.send("CONFIG", "SET", "appendonly", mode)
+        client.send("DEBUG", "LOADAOF")
+        assert [client.read() for _ in range(4)] == [OK] * 4
+        assert client.call("DEBUG", "DIGEST") == before
+    server.restart("SIGKILL")
+    with server.client() as client:
+        assert client.call("DEBUG", "DIGEST") == before
+
+
+def test_a_snapshot_under_way_does_not_hinder_the_last_one(
+    new_server: Callable[..., Server],
+) -> None:
+    server = new_server("data", {"appendonly": "no", "save": "3600 1"})
+    server.start()
+    with server.client() as client:
+        client.call("DEBUG", "POPULATE", "3000")
+        client.send("BGSAVE")
+        client.send("SET", "str", "v")
+        client.send("SHUTDOWN")
+        assert client.read() == Simple("Background saving started")
+        assert client.read() == OK
+    wait_until(lambda: not server.is_alive())
+    server.start()
+    with server.client() as client:
+        assert client.call("GET", "str") == b"v"
 
 
 def test_a_watched_key_counts_as_changed_by_a_reload(server: Server) -> None:
