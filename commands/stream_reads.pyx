@@ -15,7 +15,7 @@ from millstream.commands.ranges cimport (
 )
 from millstream.commands.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, step_down, step_up
+from millstream.ids cimport EntryId, parse_id, step_down, step_up
 from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
 
@@ -100,12 +100,13 @@ def stream_key_positions(list words not None) -> list[int]:
     complexity="O(log n) to find each start and O(m) for the m entries answered",
 )
 def xread(Context ctx not None, Args args not None):
-    cdef StreamsRead read = StreamsRead.__new__(StreamsRead)
+    cdef StreamsRead read
+    cdef ReadLimits limits
+    cdef Py_ssize_t words
     cdef int64_t timeout_ms = -1
-    read.db_index = ctx.db.index
-    no_limits(&read.limits)
+    no_limits(&limits)
     while True:
-        if take_read_limit(args, &read.limits):
+        if take_read_limit(args, &limits):
             continue
         if args.next_is(b"BLOCK", 5):
             timeout_ms = take_timeout_ms(args)
@@ -119,11 +120,19 @@ def xread(Context ctx not None, Args args not None):
                 "You called XREAD instead.")
         else:
             raise CommandError(SYNTAX)
-    if args.remaining == 0:
+    words = args.count - args.pos
+    if words == 0:
         raise CommandError(SYNTAX)
-    if args.remaining & 1:
+    if words & 1:
         raise CommandError(UNBALANCED)
-    check_limits(&read.limits)
+    check_limits(&limits)
+    if words == 2 and limits.size_bytes >= SIZE_LARGEST:
+        reply = read_one(ctx, args, min(limits.entries, limits.all_entries))
+        if reply is not None:
+            return reply
+    read = StreamsRead.__new__(StreamsRead)
+    read.db_index = ctx.db.index
+    read.limits = limits
     read.take_streams(ctx, args)
     reply = read.reply(ctx, True)
     if reply is None and timeout_ms >= 0:
@@ -131,12 +140,50 @@ def xread(Context ctx not None, Args args not None):
     return NULL_ARRAY if reply is None else reply
 
 
+cdef class OneStream(EntryRange):
+    """XREAD's reply of one stream. Encoded at once: `key` is a view of the request."""
+
+    cdef Slice* key
+
+    cdef int encode(self, Output out, int resp) except -1:
+        out.put_raw(b"%1\r\n" if resp == 3 else b"*1\r\n*2\r\n", 4 if resp == 3 else 8)
+        out.put_bulk(self.key.ptr, self.key.size)
+        return EntryRange.encode(self, out, resp)
+
+
+cdef read_one(Context ctx, Args args, uint64_t limit):
+    """The short way of most reads: one stream, and something behind a plain id. None where there is
+    more to decide."""
+    cdef OneStream reply
+    cdef Slice* key = &args.items[args.pos]
+    cdef Slice* word = key + 1
+    cdef EntryId after
+    cdef Stream stream
+    if parse_id(word.ptr, word.size, False, 0, &after) < 0:
+        return None
+    try:
+        stream = ctx.db.find_at(key)
+    except CommandError:
+        return None
+    if stream is None or not stream.has_newer(after.ms, after.seq):
+        return None
+    ctx.keyspace.hits += 2  # Redis looks twice
+    reply = OneStream.__new__(OneStream)
+    reply.key = key
+    reply.stream = stream
+    reply.limit = limit
+    step_up(&after)
+    reply.start = after
+    reply.end.ms = reply.end.seq = MAX
+    return reply
+
+
 cdef class StreamsRead(BlockedRead):
     """An XREAD: its keys and, for each, the id behind which it reads."""
 
     cdef int take_streams(self, Context ctx, Args args) except -1:
         """The keys and ids; `$` and `+` are resolved now."""
-        cdef Py_ssize_t count = args.remaining // 2
+        cdef Py_ssize_t count = (args.count - args.pos) // 2
         cdef Py_ssize_t first = args.pos
         cdef Py_ssize_t i
         self.keys = []

@@ -303,20 +303,31 @@ cdef class Executor:
         client.total_commands += 1
         context.session = client
         context.db = <Database>self.keyspace.databases[client.db_index]
-        try:
+        if self.monitors and row.shown_to_monitors:
+            self.call_shown(client, row, args)
+        else:
             reply = row.handler(context, args)
+            if type(reply) is Id or type(reply) is int:
+                put_reply(self.out, reply, client.resp)
+            else:
+                self.put_slow(client, reply)
+        if client.special or self.pushes:
+            self.conclude(client)
+        if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX:
+            self.statistics.finish(row, client, args, context.now_ms)
+        return 0
+
+    cdef int call_shown(self, Client client, Row row, Args args) except -1:
+        """Call a command's handler while somebody runs MONITOR."""
+        try:
+            reply = row.handler(self.context, args)
             if type(reply) is Id or type(reply) is int:
                 put_reply(self.out, reply, client.resp)
             else:
                 self.put_slow(client, reply)
         finally:
             # Behind the command, so that EXEC comes behind what it ran and SELECT in its database.
-            if self.monitors and row.shown_to_monitors:
-                self.show_monitors(client, args)
-        if client.special or self.pushes:
-            self.conclude(client)
-        if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX:
-            self.statistics.finish(row, client, args, context.now_ms)
+            self.show_monitors(client, args)
         return 0
 
     # ------------------------------------------------------------ what is not just run
