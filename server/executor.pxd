@@ -52,6 +52,7 @@ cdef class Executor:
     cdef int stranger(self, Client client, Args args) except -1
     cdef uint64_t fair_share(self) noexcept
     cdef wrong_words(self, Client client, Row row)
+    cdef int call(self, Client client, Row row, Args args) except -1
     cdef int call_shown(self, Client client, Row row, Args args) except -1
     cdef int run_row(self, Client client, Row row, Args args) except -1
     cdef int run_queue(self, Client client, list requests) except -1

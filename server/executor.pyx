@@ -306,25 +306,24 @@ cdef class Executor:
         if self.monitors and row.shown_to_monitors:
             self.call_shown(client, row, args)
         else:
-            reply = row.handler(context, args)
-            if type(reply) is Id or type(reply) is int:
-                put_reply(self.out, reply, client.resp)
-            else:
-                self.put_slow(client, reply)
+            self.call(client, row, args)
         if client.special or self.pushes:
             self.conclude(client)
         if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX:
             self.statistics.finish(row, client, args, context.now_ms)
         return 0
 
+    cdef int call(self, Client client, Row row, Args args) except -1:
+        """Call a command's handler and encode what it returns."""
+        reply = row.handler(self.context, args)
+        if type(reply) is Id or type(reply) is int:
+            return put_reply(self.out, reply, client.resp)
+        return self.put_slow(client, reply)
+
     cdef int call_shown(self, Client client, Row row, Args args) except -1:
-        """Call a command's handler while somebody runs MONITOR."""
+        """`call` while somebody runs MONITOR."""
         try:
-            reply = row.handler(self.context, args)
-            if type(reply) is Id or type(reply) is int:
-                put_reply(self.out, reply, client.resp)
-            else:
-                self.put_slow(client, reply)
+            self.call(client, row, args)
         finally:
             # Behind the command, so that EXEC comes behind what it ran and SELECT in its database.
             self.show_monitors(client, args)
