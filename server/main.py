@@ -1,4 +1,4 @@
-"""The command lines: `millstream serve` for people, `millstream-server` as redis-server takes it.
+"""Starting a server: `millstream serve` for people, `millstream-server` as redis-server takes it.
 
 Whatever keeps the server from starting is one sentence on standard error and exit code 1; a
 traceback would hide it.
@@ -78,13 +78,7 @@ def _refuse(sentence: str) -> int:
     return 1
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-v", "--version", prog_name="millstream")
-def main() -> None:
-    """A stream server that speaks the protocol of Redis."""
-
-
-@main.command(
+@click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
     epilog="Every directive of the configuration file can be given as --directive value; "
     "docs/configuration.md lists them. CONFIG GET * shows them in a running server.",

@@ -1,6 +1,48 @@
-"""`python -m millstream`: the same as the `millstream` command."""
+"""The `millstream` program, also as `python -m millstream`: a door to the rooms behind it.
 
-from millstream.server.main import main
+A room is entered only when one of its commands is asked for: `millstream serve` never loads what
+exporting needs, and a library that only one command wants may be absent. So what the help says of
+each command stands here, and not in the module that has to be loaded for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from millstream import __version__
+
+# Name: where the click command is, and its line in the help.
+COMMANDS = {
+    "serve": ("millstream.server.main:serve", "Run a server until it is told to stop."),
+}
+
+
+class Door(click.Group):
+    """A group whose commands are loaded when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=Door, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-v", "--version", prog_name="millstream")
+def main() -> None:
+    """A stream server that speaks the protocol of Redis."""
+
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="millstream")
