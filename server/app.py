@@ -500,7 +500,7 @@ class Server:
 
     @property
     def last_save_s(self) -> int:
-        return int(self.persistence.last_save_s)
+        return self.persistence.snapshots.last_save_s
 
     def random_number(self) -> int:
         return secrets.randbits(64)

@@ -213,7 +213,7 @@ def memory_facts(server: Server) -> dict[str, object]:
 
 
 def _persistence(server: Server) -> Section:
-    changes = server.keyspace.dirty - server.persistence.changes_at_save
+    changes = server.keyspace.dirty - server.persistence.snapshots.changes_at_save
     fields = dict(server.persistence.info())
     # Where Redis has it: behind what is being loaded and saved now.
     first = {name: fields.pop(name) for name in ("loading", "async_loading")}

@@ -338,7 +338,7 @@ class World:
 
     @property
     def last_save_s(self) -> int:
-        return int(self.persistence.last_save_s)
+        return self.persistence.snapshots.last_save_s
 
     @property
     def longest_string_bytes(self) -> int:

@@ -25,6 +25,7 @@ from tests.support.fakepersistence import (
 
 from millstream.errors import CommandError, DataError
 from millstream.server.persistence import Persistence
+from millstream.server.snapshots import Snapshots
 from millstream.storage.disk import SystemDisk
 from millstream.storage.journal import encode_frame, encode_header
 
@@ -254,7 +255,7 @@ def test_a_job_is_finished_at_any_of_its_steps(
     """A save behind a rewrite, and a rewrite scheduled behind a snapshot, do not wait for the
     loop; what the loop still has of them does nothing."""
     failures: list[object] = []
-    monkeypatch.setattr(Persistence, "_note_failure", lambda self, job: failures.append(job.error))
+    monkeypatch.setattr(Snapshots, "_note_failure", lambda self, job: failures.append(job.error))
     steps = 0
     while True:
         world = new_world(appendonly=appendonly)
@@ -733,7 +734,7 @@ def test_save_points() -> None:
     write_many(world, 60)
     world.second()
     assert world.persistence.info()["rdb_saves"] == 1
-    assert world.persistence.last_save_s == world.loop.now_ms // 1000
+    assert world.persistence.snapshots.last_save_s == world.loop.now_ms // 1000
 
 
 def test_save_points_are_off_by_default_with_appendonly() -> None:

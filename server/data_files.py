@@ -1,0 +1,162 @@
+"""Which files of the data directory count: the manifest in force, and what a start mends.
+
+Everything that begins or ceases to count does so by one step, the manifest's replacement. The next
+number of a file is kept here too, so that no name is ever used twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+
+from millstream.errors import DataError
+from millstream.server.loading import LoadReport
+from millstream.storage.disk import Disk, File
+from millstream.storage.journal import TornEnd, create_journal, cut_torn_end
+from millstream.storage.manifest import (
+    NAME,
+    Manifest,
+    base_name,
+    journal_name,
+    load_manifest,
+    store_manifest,
+    sweep,
+)
+
+log = logging.getLogger("millstream.persistence")
+
+
+class DataFiles:
+    """The directory's manifest and the files it names. `manifest` is the one that is durable."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.manifest = Manifest()
+        self._next_number = 1
+
+    # At start
+
+    def open(self, report: LoadReport) -> None:
+        """Read the manifest, or make the first one; remove what was left unfinished."""
+        manifest = load_manifest(self.disk)
+        if manifest is None:
+            manifest = Manifest()
+            store_manifest(self.disk, manifest)
+        self.manifest = manifest
+        self._next_number = manifest.next_number
+        report.base, report.journals = manifest.base, manifest.journals
+        report.removed = sweep(self.disk, manifest)
+        if report.removed:
+            report.notes.append(f"removed unfinished files: {', '.join(report.removed)}")
+
+    def cut(self, torn: TornEnd, report: LoadReport, last_seq: int) -> None:
+        """Cut the journals where a crash tore them; `last_seq` is the last frame that counts."""
+        names = self.manifest.journals
+        kept = torn.kept(names)
+        if kept != names:
+            self.publish(Manifest(self.manifest.base, kept, self._next_number))
+        cut_torn_end(self.disk, names, torn)
+        sweep(self.disk, self.manifest)
+        report.torn_bytes = torn.torn_bytes
+        report.notes.append(
+            f"{names[torn.index]} ended in an unfinished write at offset {torn.offset}:"
+            f" {torn.torn_bytes} bytes were cut off, frame {last_seq} is the last one"
+        )
+
+    def continued_journal(self) -> File:
+        """The journal to go on in, with all before it synced: what was read may have been in
+        memory only."""
+        names = self.manifest.journals or (self._first_journal(),)
+        for name in names:
+            file = self.disk.append(name)
+            file.sync()
+            if name == names[-1]:
+                return file
+            file.close()
+        raise AssertionError("there is a last one")
+
+    def _first_journal(self) -> str:
+        name = journal_name(self.new_number())
+        create_journal(self.disk, name).close()
+        self.publish_journal(name, self._next_number)
+        return name
+
+    # While the server runs
+
+    def new_number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def publish_journal(self, name: str, next_number: int) -> None:
+        """Let a further journal count."""
+        journals = self.manifest.with_journal(name).journals
+        self.publish(Manifest(self.manifest.base, journals, next_number))
+
+    def publish(self, manifest: Manifest) -> None:
+        store_manifest(self.disk, manifest)
+        self.manifest = manifest
+
+    def remove_replaced(self) -> None:
+        """Remove what the manifest does not name any more; the next start tries again."""
+        try:
+            sweep(self.disk, self.manifest)
+        except OSError as error:
+            log.warning("old files could not be removed: %s", in_words(error))
+
+    def remove_unfinished(self, number: int) -> None:
+        """Remove a base that was given up, so that it does not fill the disk."""
+        temporary = temporary_base(number)
+        try:
+            if temporary in self.disk.names():
+                self.disk.remove(temporary)
+        except OSError as error:
+            log.warning("%s could not be removed: %s", temporary, in_words(error))
+
+    def sizes_of(self, names: tuple[str, ...]) -> int:
+        """Bytes of these files together."""
+        total = 0
+        for name in names:
+            file = self.disk.read(name)
+            total += file.size
+            file.close()
+        return total
+
+    def first_lost(self, manifest_only: bool) -> str | None:
+        """A file that ought to be there and was taken away, if any."""
+        names = [NAME] if manifest_only else [NAME, *self.manifest.files]
+        return next((name for name in names if not self.disk.holds(name)), None)
+
+    def lock_again(self) -> None:
+        """The files were taken away and all data is written anew: perhaps into a new directory."""
+        self.disk.unlock()
+        try:
+            self.disk.lock()
+        except DataError as error:
+            log.error("%s", error)
+
+
+def temporary_base(number: int) -> str:
+    return base_name(number) + ".tmp"
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, as the operating system says it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+def unreadable(error: OSError) -> DataError:
+    name = error.filename or "the data directory"
+    return DataError(f"{name} cannot be read or written: {in_words(error)}")
+
+
+def misconf(error: BaseException) -> bytes:
+    """The refusal of writes, in Redis' words."""
+    return f"MISCONF Errors writing to the AOF file: {in_words(error)}".encode()
+
+
+def gone() -> OSError:
+    return OSError(errno.ENOENT, os.strerror(errno.ENOENT))

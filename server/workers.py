@@ -1,0 +1,89 @@
+"""What runs where: the event loop as persistence needs it, and threads that work beside it.
+
+Disk work happens in order on a thread of its own, so nothing here needs a lock: a worker runs one
+task after the other, and what it has to tell is posted to the loop. Both are passed in, so a test
+can run every step by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+log = logging.getLogger("millstream.persistence")
+
+
+class Scheduler(Protocol):
+    """The part of an asyncio event loop that is needed."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: Any) -> object: ...
+    def call_later(
+        self, delay: float, callback: Callable[..., object], /, *args: Any
+    ) -> object: ...
+
+
+class TaskWorker(Protocol):
+    """Runs tasks one after the other, away from the event loop."""
+
+    def submit(self, task: Callable[[], None]) -> None: ...
+    def drain(self) -> None: ...
+    def stop(self) -> None: ...
+    def pause(self) -> None:
+        """Called inside long tasks: let the event loop have the interpreter for a moment."""
+
+
+class ThreadWorker:
+    """A thread that runs tasks in order; started by the first one."""
+
+    # A waiting thread gets the interpreter's lock only when the holder sleeps or after 5 ms.
+    _WORK_S = 0.0002
+    _REST_S = 0.00005
+
+    def __init__(self, name: str) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._name = name
+        self._rested = 0.0
+        self._thread: threading.Thread | None = None
+
+    def submit(self, task: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._tasks.put(task)
+
+    def drain(self) -> None:
+        if self._thread is not None:
+            done = threading.Event()
+            self._tasks.put(done.set)
+            done.wait()
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def pause(self) -> None:
+        if time.perf_counter() - self._rested > self._WORK_S:
+            time.sleep(self._REST_S)
+            self._rested = time.perf_counter()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception:
+                log.exception("a task of %s failed", self._name)
+
+
+def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> None:
+    """Carry something over to the loop, from any thread."""
+    try:
+        scheduler.call_soon_threadsafe(callback, *args)
+    except RuntimeError:  # the loop is closed: nobody is left to be told
+        log.debug("the event loop is closed")
