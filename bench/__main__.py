@@ -145,13 +145,18 @@ def choose(options: argparse.Namespace) -> list[Row]:
     rows = [row for row in rows if not (options.quick and row.full_only)]
     if not rows:
         raise BenchError("no row has that name; --list shows them")
-    large = f"{options.large / 1_000_000:g} M"
+    plan = Plan(options.quick, 1, options.large)
+    sizes = {"large": millions(plan.large_entries), "kept": millions(plan.kept_entries)}
     return [
         dataclasses.replace(
-            row, section=row.section.format(large=large), title=row.title.format(large=large)
+            row, section=row.section.format(**sizes), title=row.title.format(**sizes)
         )
         for row in rows
     ]
+
+
+def millions(entries: int) -> str:
+    return f"{entries / 1_000_000:g} M"
 
 
 def command(text: str) -> list[str]:

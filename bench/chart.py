@@ -47,6 +47,9 @@ NAMES_AT, TITLES_AT, COSTS_AT = -0.48, -0.03, 1.08
 """Where the words beside the bars stand, as a share of the plot's width."""
 TIMES, ARROW, DIVIDED_BY = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}", "\N{DIVISION SIGN}"
 
+OWN_UNITS = ("times", "% more")
+"""Units of rows in which a server is compared with itself."""
+
 Rows = list[dict[str, Any]]
 
 
@@ -64,7 +67,7 @@ def write(report: dict[str, Any], directory: Path) -> list[Path]:
 
 def shown(report: dict[str, Any]) -> Rows:
     """The rows the chart shows: measured, and compared with Redis."""
-    return [row for row in report["rows"] if "ratio" in row and row["unit"] != "times"]
+    return [row for row in report["rows"] if "ratio" in row and row["unit"] not in OWN_UNITS]
 
 
 def places(rows: Rows) -> tuple[list[float], dict[str, float], float]:
@@ -156,7 +159,7 @@ def draw_words(figure: Figure, report: dict[str, Any], inches: float) -> None:
     method = report["method"]
     means = (
         f"Redis {DIVIDED_BY} {ours_name(report)} of server CPU time per command, "
-        f"or of memory per entry. Longer is better. Median of {method['rounds']} rounds"
+        f"of memory per entry, or of waiting. Longer is better. Median of {method['rounds']} rounds"
         f"{', quick run' if method['quick'] else ''}."
     )
     title_at, means_at, machine_at = 1 - 0.33 / inches, 1 - 0.65 / inches, 0.2 / inches

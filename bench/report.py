@@ -83,6 +83,10 @@ def cost_text(cost: float, unit: str) -> str:
     """A cost as a reader likes it: 812 ns, 12.4 us, 19.0 B, 1.10 x."""
     if unit == "bytes/entry":
         return f"{cost:.1f} B"
+    if unit == "us":
+        return f"{cost:,.0f} us"
+    if unit == "% more":
+        return f"{cost:.1f} %"
     if unit == "times":
         return f"{cost:.2f} x"
     return f"{cost:,.0f} ns" if cost < 10_000 else f"{cost / 1000:,.1f} us"

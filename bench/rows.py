@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
+from bench.keeping import calm, growth, journal_of, loads, replays, snapshots, stalls
 from bench.stand import OURS_X, Row, Stand
+from bench.waking import woken_readers
 
 MILLION = 1_000_000
 APPEND = "Append"
@@ -23,6 +25,9 @@ GROUPS = "Groups, 1 M entries"
 DIALECTS = "X commands against T commands"
 MEMORY = "Memory"
 SEEK = "Seek"
+WAKING = "Blocked readers"
+JOURNAL = "Append with the journal on"
+KEEPING = "Snapshot and start, {kept} entries"
 
 ROWS: list[Row] = []
 
@@ -103,6 +108,68 @@ def memory_log(stand: Stand) -> Lanes:
 @row("memory-payload", MEMORY, "memory, 200-byte value", memory_goal(0.92), unit="bytes/entry")
 def memory_payload(stand: Stand) -> Lanes:
     return stand.memory(PAYLOAD)
+
+
+@row("memory-pending", MEMORY, "memory, pending entry", memory_goal(0.50), unit="bytes/entry")
+def memory_pending(stand: Stand) -> Lanes:
+    return stand.pending_memory(stand.plan.size(MILLION, MILLION // 4))
+
+
+# Blocked readers
+
+
+@row("wake-readers", WAKING, "1,000 readers, one append", Goal(ratio=1.6, rate_ratio=1.6))
+def wake_readers(stand: Stand) -> Lanes:
+    return woken_readers(stand, readers=1000, full=40, quick=8)
+
+
+# Journal
+
+
+@row("journal-everysec-p16", JOURNAL, "appendfsync everysec, -P 16", Goal(ratio=1.8))
+def journal_everysec(stand: Stand) -> Lanes:
+    directives = journal_of("everysec")
+    return stand.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
+
+
+@row("journal-always-p16", JOURNAL, "appendfsync always, -P 16", Goal(ratio=2.0))
+def journal_always(stand: Stand) -> Lanes:
+    directives = journal_of("always")
+    return stand.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
+
+
+# Snapshot and start
+
+
+@row("snapshot", KEEPING, "snapshot", Goal(ratio=5.0, rate_ratio=5.0))
+def snapshot(stand: Stand) -> Lanes:
+    return snapshots(stand, stand.plan.kept_entries)
+
+
+@row("snapshot-stall", KEEPING, "worst PING during it", Goal(cost_max=1000), unit="us")
+def snapshot_stall(stand: Stand) -> Lanes:
+    return stalls(stand, stand.plan.kept_entries)
+
+
+@row("snapshot-calm", KEEPING, "worst PING without it", unit="us", full_only=True)
+def snapshot_calm(stand: Stand) -> Lanes:
+    return calm(stand, stand.plan.kept_entries)
+
+
+@row("snapshot-memory", KEEPING, "memory during it", Goal(cost_max=10), unit="% more")
+def snapshot_memory(stand: Stand) -> Lanes:
+    return growth(stand, stand.plan.kept_entries)
+
+
+# A quick run's half million load in less time than starts differ by.
+@row("load", KEEPING, "start from the snapshot", Goal(ratio=5.0, rate_ratio=5.0), full_only=True)
+def load_snapshot(stand: Stand) -> Lanes:
+    return loads(stand, stand.plan.kept_entries)
+
+
+@row("replay", KEEPING, "start from a journal", Goal(ratio=10.0, rate_ratio=10.0))
+def replay_journal(stand: Stand) -> Lanes:
+    return replays(stand, stand.plan.kept_entries)
 
 
 # Range and seek: on the small stream, then on the large one

@@ -28,6 +28,8 @@ POLL_S = 0.01
 SETTLE_TIMEOUT_S = 30.0
 IDLE_SHARE_MAX = 0.05
 PR_SET_PDEATHSIG = 1
+CUTIME_FIELD = 13
+"""In /proc/PID/stat, counted behind the name in brackets; cstime follows it."""
 
 _LIBC = ctypes.CDLL(None)
 
@@ -38,35 +40,53 @@ class Server:
     def __init__(self, command: Sequence[str], directives: Sequence[str], core: int) -> None:
         """Start `command --port P --dir TMP directives...`; returns when it answers PING."""
         self.port = free_port()
+        self._command = list(command)
+        self._directives = list(directives)
+        self._core = core
         self._directory = Path(tempfile.mkdtemp(prefix="millstream-bench-"))
         (self._directory / "data").mkdir()
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._process = self._start(command, directives, core)
-            self._wait_until_ready()
+            self.start()
         except BaseException:
             self.stop()
             raise
 
-    def _start(
-        self, command: Sequence[str], directives: Sequence[str], core: int
-    ) -> subprocess.Popen[bytes]:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> float:
+        """Start the process; returns, when it answers PING, the seconds that took."""
+        began = time.monotonic()
+        self._process = self._launch()
+        self._wait_until_ready(began + timeout_s)
+        self.ready_s = time.monotonic() - began
+        return self.ready_s
+
+    def beside(self) -> Server:
+        """Another one of the same kind, with an empty directory."""
+        return Server(self._command, self._directives, self._core)
+
+    def kill(self) -> None:
+        """End the process as a crash would: nothing is saved on the way, the files stay."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
         where = ["--port", str(self.port), "--dir", str(self._directory / "data")]
-        with open(self._directory / "log", "wb") as log:
+        with open(self._directory / "log", "ab") as log:
             try:
                 return subprocess.Popen(
-                    [*command, *where, *directives],
+                    [*self._command, *where, *self._directives],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=_child_setup(core),
+                    preexec_fn=_child_setup(self._core),
                 )
             except OSError as error:
-                raise BenchError(f"cannot start {command[0]}: {error.strerror}") from error
+                raise BenchError(f"cannot start {self._command[0]}: {error.strerror}") from error
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def _wait_until_ready(self, deadline: float) -> None:
+        """Return when it answers PING; while it loads its data it answers that with an error."""
         while time.monotonic() < deadline:
             if not self.alive():
                 raise BenchError(f"the server ended at start-up: {self.log_tail()}")
@@ -74,9 +94,7 @@ class Server:
                 if client.call("PING") == "PONG":
                     return
             time.sleep(POLL_S)
-        raise BenchError(
-            f"the server did not answer within {START_TIMEOUT_S:.0f} s: {self.log_tail()}"
-        )
+        raise BenchError(f"the server did not answer in time: {self.log_tail()}")
 
     @property
     def pid(self) -> int:
@@ -99,6 +117,30 @@ class Server:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 total_ns += int((task / "schedstat").read_text().split()[0])
         return total_ns
+
+    def children_cpu_ns(self) -> int:
+        """CPU time of all children that have ended (a forked save), in the kernel's ticks of
+        mostly 10 ms."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[CUTIME_FIELD]) + int(fields[CUTIME_FIELD + 1])
+        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+    def family_bytes(self) -> int:
+        """Memory of the process and of its children, what they share counted once."""
+        total_bytes = 0
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        for pid in (str(self.pid), *children):
+            # A child may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total_bytes += int(line.split()[1]) * 1024
+        return total_bytes
+
+    def data_bytes(self) -> int:
+        """What its files hold."""
+        files = (self._directory / "data").rglob("*")
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     def rss_bytes(self) -> int:
         """Resident memory."""

@@ -20,6 +20,7 @@ from bench.datasets import (
     DataSet,
     Fields,
     chunks,
+    encode,
     entry_id,
     milliseconds,
     ranges_data,
@@ -32,6 +33,7 @@ from bench.wire import Client, load
 JOURNAL_OFF = ("--appendonly", "no", "--save", "")
 WARM_UP_SHARE = 10
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
+PENDING_READ = 1000
 OURS_X = "ours, X command"
 GROUP = "g"
 
@@ -43,6 +45,11 @@ class Plan:
     quick: bool
     rounds: int
     large_entries: int = 20_000_000
+
+    @property
+    def kept_entries(self) -> int:
+        """How many entries the snapshot and journal rows save and load."""
+        return self.size(5_000_000, 500_000)
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -91,6 +98,12 @@ class Side:
 
     def acknowledge(self, entry: str) -> tuple[str, ...]:
         return (f"{self.dialect}ACK", KEY, GROUP, entry)
+
+    def wait_for_more(self) -> bytes:
+        """A read that waits for the next entry of KEY, as raw RESP."""
+        if self.dialect == "T":
+            return encode("TREAD", KEY, "", "10", "BLOCK", "0")
+        return encode("XREAD", "COUNT", "10", "BLOCK", "0", "STREAMS", KEY, "$")
 
     def new_group(self) -> None:
         """The group stands before the first entry and has nothing pending."""
@@ -194,10 +207,12 @@ class Stand:
         self.stop()
         return self.pair("fresh")
 
-    def loaded_pair(self, entries: int) -> Pair:
+    def loaded_pair(self, entries: int, directives: Sequence[str] = JOURNAL_OFF) -> Pair:
         """A pair whose stream KEY holds that many IoT entries."""
         return self.pair(
-            f"loaded with {entries}", prepare=lambda pair: fill(pair, ranges_data(entries))
+            " ".join(("loaded", str(entries), *directives)),
+            directives,
+            lambda pair: fill(pair, ranges_data(entries)),
         )
 
     def _note_versions(self) -> None:
@@ -224,9 +239,10 @@ class Stand:
         full: int,
         quick: int,
         keys: int | None = None,
+        directives: Sequence[str] = JOURNAL_OFF,
     ) -> Lanes:
         """Append `full` (or `quick`) entries to one stream, or to `keys` streams at random."""
-        pair = self.pair("appends")
+        pair = self.pair(" ".join(("appends", *directives)), directives)
         key = KEY if keys is None else f"{KEY}:__rand_int__"
         request = Load(self.plan.size(full, quick), pipeline, keys)
 
@@ -313,16 +329,48 @@ class Stand:
 
     def memory(self, data_set: DataSet) -> Lanes:
         """Growth of resident memory an entry, in bytes, on servers started for this."""
+        return self._growth(
+            data_set.entries,
+            lambda pair: None,
+            lambda pair: fill(pair, chunks(data_set, data_set.entries)),
+        )
+
+    def pending_memory(self, entries: int) -> Lanes:
+        """Growth of resident memory a pending entry, in bytes: a group reads a whole stream."""
+
+        def prepare(pair: Pair) -> None:
+            fill(pair, ranges_data(entries))
+            for side in pair.values():
+                side.new_group()
+                # Buffers that any long reply needs are there before the first reading.
+                side.call(*side.range(KEY, "-", PENDING_READ))
+
+        def grow(pair: Pair) -> None:
+            for side in pair.values():
+                with Client(side.server.port) as client:
+                    for _ in range(entries // PENDING_READ):
+                        client.call(*side.group_read(PENDING_READ))
+                pending = side.call("XPENDING", KEY, GROUP)
+                if not isinstance(pending, list) or pending[0] != entries:
+                    raise BenchError(f"{entries} entries were read, XPENDING says {pending!r}")
+
+        return self._growth(entries, prepare, grow)
+
+    def _growth(
+        self, entries: int, prepare: Callable[[Pair], None], grow: Callable[[Pair], None]
+    ) -> Lanes:
+        """By how many bytes an entry `grow` makes resident memory larger."""
         readings: dict[str, list[Reading]] = {REDIS: [], OURS: []}
         for _ in range(1 if self.plan.quick else self.plan.rounds):
             pair = self.fresh_pair()
+            prepare(pair)
             before = {lane: side.server.rss_bytes() for lane, side in pair.items()}
-            fill(pair, chunks(data_set, data_set.entries))
+            grow(pair)
             for lane, side in pair.items():
                 growth_bytes = side.server.rss_bytes() - before[lane]
                 if growth_bytes <= 0:
                     raise BenchError(f"{lane}: the memory did not grow")
-                readings[lane].append(Reading(growth_bytes / data_set.entries))
+                readings[lane].append(Reading(growth_bytes / entries))
         self.stop()
         return readings
 

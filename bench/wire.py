@@ -39,8 +39,16 @@ class Client:
 
         Raises BenchError on an error reply or a closed connection.
         """
+        self.send_call(*arguments)
+        return self.receive(arguments[0])
+
+    def send_call(self, *arguments: str) -> None:
+        """Send one command; `receive` reads its reply."""
         self._socket.sendall(encode(*arguments))
-        return self._read_reply(arguments[0])
+
+    def receive(self, command: str) -> Any:
+        """Read one reply; `command` is for the messages."""
+        return self._read_reply(command)
 
     def send(self, data: bytes) -> None:
         """Send raw bytes; `skip_ids` reads what they earn."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from bench import datasets, figures, load, report, rows, stand
+from bench import datasets, figures, keeping, load, report, rows, stand, waking
 from bench.__main__ import choose, command, parse
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Reading
 
@@ -166,6 +168,16 @@ def test_iot_and_payload_values_have_their_shape() -> None:
     assert all(len(words[4]) == 200 for words in ids_and_fields(datasets.PAYLOAD, 500))
 
 
+def test_range_data_is_as_random_as_the_iot_entries() -> None:
+    words = [w for chunk in datasets.ranges_data(10_000) for w in parsed(chunk.data)]
+    assert words == [w for chunk in datasets.ranges_data(10_000) for w in parsed(chunk.data)]
+    kinds = {datasets.iot_entry(number) for number in range(datasets.IOT_KINDS)}
+    assert len(kinds) == datasets.IOT_KINDS
+    seen = {tuple(word.decode() for word in entry[3:]) for entry in words}
+    assert seen <= kinds
+    assert len(seen) > 9_000
+
+
 def test_range_data_has_every_id_once_and_in_order() -> None:
     made = list(datasets.ranges_data(12_340))
     ids = [words[2].decode() for chunk in made for words in parsed(chunk.data)]
@@ -214,6 +226,7 @@ def test_only_takes_a_whole_name_or_a_part() -> None:
         "memory-iot",
         "memory-log",
         "memory-payload",
+        "memory-pending",
     ]
     with pytest.raises(BenchError):
         chosen("no such row")
@@ -227,6 +240,75 @@ def test_missing_server_is_named() -> None:
 def test_self_check_does_not_draw_over_the_real_chart() -> None:
     with pytest.raises(SystemExit):
         parse(["--self-check", "--chart"])
+
+
+# waking and keeping
+
+
+class StandIn:
+    """A server that answers what it was told to, for what measures it."""
+
+    def __init__(self, answers: list[bytes]) -> None:
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            for answer in self._answers:
+                if not connection.recv(65536):
+                    return
+                connection.sendall(answer)
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+def test_a_crowd_hears_what_reaches_it() -> None:
+    server = StandIn([b"*0\r\n"])
+    with waking.Crowd(server.port, 1) as crowd:
+        crowd.wait(b"*1\r\n$4\r\nPING\r\n")
+        crowd.hear()
+    server.close()
+
+
+def test_a_crowd_does_not_take_an_error_for_an_entry() -> None:
+    server = StandIn([b"-ERR no\r\n"])
+    with waking.Crowd(server.port, 1) as crowd:
+        crowd.wait(b"*1\r\n$4\r\nPING\r\n")
+        with pytest.raises(BenchError, match="ERR no"):
+            crowd.hear()
+    server.close()
+
+
+def info_of(running: int, status: str) -> bytes:
+    text = f"rdb_bgsave_in_progress:{running}\r\nrdb_last_bgsave_status:{status}\r\n".encode()
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+@pytest.mark.parametrize("status", ["ok", "err"])
+def test_a_snapshot_is_over_when_the_server_says_so(status: str) -> None:
+    server = StandIn([b"+Background saving started\r\n", info_of(1, "ok"), info_of(0, status)])
+    looks = keeping.saving(stand.Side(cast(Any, server), "X"))
+    assert next(looks) is None
+    if status == "ok":
+        assert list(looks) == []
+    else:
+        server.log_tail = lambda: "no space"  # type: ignore[attr-defined]
+        with pytest.raises(BenchError, match="no space"):
+            next(looks)
+    server.close()
+
+
+def test_journals_differ_in_the_sync_alone() -> None:
+    always, everysec = keeping.journal_of("always"), keeping.journal_of("everysec")
+    assert (always[-1], everysec[-1]) == ("always", "everysec")
+    assert always[:-1] == everysec[:-1]
+    assert always[:2] == ("--appendonly", "yes")
 
 
 # report
