@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
 
-from millstream.errors import DataError
+from millstream.errors import DamageError, FormatError
 from millstream.storage.disk import Disk, File
 
 MAGIC = b"MILLJRNL"
@@ -35,7 +35,6 @@ VERSION = 1
 HEADER_SIZE = 32
 FRAME_SIZE = 20
 RESERVE_LEAST = 64 * 1024
-REPAIR = "nothing was changed; restore this file from a copy"
 
 _HEADER = struct.Struct("<8sIIQI")
 _FRAME = struct.Struct("<IIQI")
@@ -384,7 +383,7 @@ class JournalReader:
     """Reads journals, in order, as one sequence of frames that starts with `first_seq`.
 
     After `frames` is exhausted `next_seq` is the number that follows the last sound frame, and
-    `torn` says whether the rest must be cut. DataError means damage.
+    `torn` says whether the rest must be cut. DamageError means damage.
     """
 
     def __init__(self, files: Sequence[File], first_seq: int) -> None:
@@ -421,7 +420,7 @@ class JournalReader:
             raise _damage(file, 0, "the header cannot be read")
         magic, version, _, first_seq, _ = _HEADER.unpack_from(head)
         if magic != MAGIC or version != VERSION:
-            raise DataError(f"{file.name} has format {version}, which this version does not know")
+            raise FormatError(f"{file.name} has format {version}, which this version does not know")
         if first_seq == 0:  # its first frame tells
             return True
         if first_seq < self.next_seq or (first_seq > self.next_seq and index == 0):
@@ -432,7 +431,7 @@ class JournalReader:
         return True
 
     def _judge(self, index: int, offset: int, reason: str, missing: bool = False) -> None:
-        """Decide about the bad stretch at `offset`: set `torn`, or raise DataError."""
+        """Decide about the bad stretch at `offset`: set `torn`, or raise DamageError."""
         file = self._files[index]
         follows = self._require_no_proof(index, offset, reason)
         if not missing:
@@ -446,7 +445,7 @@ class JournalReader:
         self.torn = TornEnd(index, offset, torn_bytes)
 
     def _require_no_proof(self, index: int, offset: int, reason: str) -> int | None:
-        """DataError when a later frame proves that the missing one was on the disk.
+        """DamageError when a later frame proves that the missing one was on the disk.
 
         Returns the offset of the next sound frame in the same file.
         """
@@ -575,5 +574,5 @@ def _reason(file: File, offset: int) -> str:
     return "the checksum of a frame does not fit"
 
 
-def _damage(file: File, offset: int, reason: str) -> DataError:
-    return DataError(f"{file.name} is damaged at offset {offset}: {reason}; {REPAIR}")
+def _damage(file: File, offset: int, reason: str) -> DamageError:
+    return DamageError(file.name, offset, reason)

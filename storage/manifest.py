@@ -10,7 +10,7 @@ import re
 import zlib
 from dataclasses import dataclass, replace
 
-from millstream.errors import DataError
+from millstream.errors import DamageError, FormatError
 from millstream.storage.disk import Disk
 
 NAME = "manifest"
@@ -55,13 +55,13 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Read what `to_bytes` wrote; DataError names the offset of the first thing wrong."""
+        """Read what `to_bytes` wrote; DamageError names the offset of the first thing wrong."""
         end = data.rfind(b"crc32 ")
         if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
             raise _damaged(max(end, 0), "its checksum does not fit")
         lines = data[:end].decode("ascii").splitlines()
         if not lines or lines[0] != _TITLE:
-            raise DataError(
+            raise FormatError(
                 f"{NAME} has a format that this version does not know; nothing was changed"
             )
         return cls._from_lines(lines[1:])
@@ -89,15 +89,13 @@ class Manifest:
 def load_manifest(disk: Disk) -> Manifest | None:
     """The directory's manifest; None when there is none and nothing of ours either.
 
-    Raises DataError when it is damaged or lost, or names a file that is not there.
+    Raises DamageError when it is damaged or lost, or names a file that is not there.
     """
     names = disk.names()
     if NAME not in names:
         lost = [name for name in names if _OURS.fullmatch(name) and name != _TEMPORARY]
         if lost:
-            raise DataError(
-                f"{NAME} is missing although {lost[0]} is there; nothing was changed; {_RESTORE}"
-            )
+            raise DamageError(NAME, None, f"is missing although {lost[0]} is there", _RESTORE)
         return None
     file = disk.read(NAME)
     try:
@@ -106,9 +104,7 @@ def load_manifest(disk: Disk) -> Manifest | None:
         file.close()
     missing = [name for name in manifest.files if name not in names]
     if missing:
-        raise DataError(
-            f"{missing[0]} is missing although {NAME} names it; nothing was changed; {_RESTORE}"
-        )
+        raise DamageError(missing[0], None, f"is missing although {NAME} names it", _RESTORE)
     return manifest
 
 
@@ -137,7 +133,5 @@ def sweep(disk: Disk, manifest: Manifest) -> list[str]:
     return leftovers
 
 
-def _damaged(offset: int, reason: str) -> DataError:
-    return DataError(
-        f"{NAME} is damaged at offset {offset}: {reason}; nothing was changed; {_RESTORE}"
-    )
+def _damaged(offset: int, reason: str) -> DamageError:
+    return DamageError(NAME, offset, reason, _RESTORE)

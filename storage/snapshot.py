@@ -16,7 +16,7 @@ from zlib import crc32
 import msgpack  # type: ignore[import-untyped]
 import zstandard
 
-from millstream.errors import DataError
+from millstream.errors import DamageError, FormatError
 from millstream.storage.disk import Bytes
 from millstream.storage.idempotence import SharedWindow
 
@@ -29,7 +29,6 @@ TRAILER_SIZE = 40
 CHUNK_HEADER_SIZE = 16
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
-RESTORE = "nothing was changed; restore this file from a copy"
 
 _HEADER = struct.Struct("<8sII16sQQ12x")
 _TRAILER = struct.Struct("<QQIII")
@@ -365,8 +364,8 @@ class Summary:
 class SnapshotReader:
     """Reads a snapshot's index, and single chunks of it.
 
-    Opening reads header, trailer and summary only. DataError names the file and the offset of what
-    does not fit; a file that was not finished has no trailer and is refused.
+    Opening reads header, trailer and summary only. DamageError names the file and the offset of
+    what does not fit; a file that was not finished has no trailer and is refused.
     """
 
     def __init__(self, file: Input) -> None:
@@ -424,7 +423,7 @@ class SnapshotReader:
                 raise self._bad_piece(piece.chunk, piece.offset + at, "a piece has another length")
 
     def check(self) -> None:
-        """Read every part of the file once; DataError at the first that does not fit."""
+        """Read every part of the file once; DamageError at the first that does not fit."""
         for number in range(len(self.summary.chunks)):
             self._read_chunk(number)
         for section in range(len(self.summary.sections)):
@@ -436,7 +435,7 @@ class SnapshotReader:
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
             raise self._damage(0, "the header is not that of a snapshot")
         if version != VERSION or flags:
-            raise DataError(f"{self.name} has format {version}, which this version does not know")
+            raise FormatError(f"{self.name} has format {version}, which this version does not know")
         return uuid, created_ms, seq
 
     def _read_summary(self) -> Summary:
@@ -487,9 +486,8 @@ class SnapshotReader:
         try:
             data = self._file.read_at(offset, length)
         except OSError as error:
-            raise DataError(
-                f"{self.name} cannot be read at offset {offset} ({error.strerror}); {RESTORE}"
-            ) from error
+            reason = f"it cannot be read ({error.strerror})"
+            raise self._damage(offset, reason) from error
         if len(data) != length:
             raise self._damage(offset + len(data), "the file is too short")
         return data
@@ -513,12 +511,12 @@ class SnapshotReader:
             raise self._bad_piece(chunk, offset, "a piece passes the chunk's end")
         return data
 
-    def _bad_piece(self, chunk: int, offset: int, reason: str) -> DataError:
+    def _bad_piece(self, chunk: int, offset: int, reason: str) -> DamageError:
         at = self.summary.chunks[chunk].offset
         return self._damage(at, f"in chunk {chunk} at unpacked byte {offset}: {reason}")
 
-    def _damage(self, offset: int, reason: str) -> DataError:
-        return DataError(f"{self.name} is damaged at offset {offset}: {reason}; {RESTORE}")
+    def _damage(self, offset: int, reason: str) -> DamageError:
+        return DamageError(self.name, offset, reason)
 
 
 def _parse_summary(fields: dict[str, Any]) -> Summary:

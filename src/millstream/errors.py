@@ -14,7 +14,32 @@ class CommandError(Exception):
 
 
 class DataError(Exception):
-    """A file that cannot be trusted: says which file, at which offset, and what to do."""
+    """Files that cannot be used or trusted: says which file, and what to do."""
+
+
+class DamageError(DataError):
+    """A file of the data is not what was once written, or is gone.
+
+    `offset` counts bytes from the file's beginning; None where it is the file as a whole, and
+    `reason` then goes on behind its name.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        offset: int | None,
+        reason: str,
+        advice: str = "restore this file from a copy",
+    ) -> None:
+        what = reason if offset is None else f"is damaged at offset {offset}: {reason}"
+        super().__init__(f"{file} {what}; nothing was changed; {advice}")
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class FormatError(DataError):
+    """A sound file of a format that this version does not know."""
 
 
 class StartError(Exception):

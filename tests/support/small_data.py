@@ -1,0 +1,150 @@
+"""A small data directory with everything in it, written without a server.
+
+A base of several chunks and index sections, two journals, and the state after each frame: what a
+test needs that damages a directory at every byte and asks what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+from tests.support.fakedisk import FakeDisk
+from tests.support.house import House, Player
+
+from millstream.commands.effects import apply_effects
+from millstream.server.loading import Loader, LoadReport
+from millstream.storage import snapshot
+from millstream.storage.block import Block
+from millstream.storage.journal import encode_frame, encode_header
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.manifest import Manifest, load_manifest, store_manifest
+
+State = list[tuple[int, bytes, str, bytes, list[bytes]]]
+BASE, FIRST, LAST = "base-3.msnap", "journal-3.log", "journal-4.log"
+CREATED_MS = 1_700_000_000_000
+
+BEFORE_THE_BASE = [
+    *(f"XADD a {number}-1 temp {number} unit celsius" for number in range(1, 31)),
+    "XGROUP CREATE a workers 0",
+    "XREADGROUP GROUP workers ann COUNT 6 STREAMS a >",
+    *(f"XADD b {number}-0 level {number * 7}" for number in range(1, 6)),
+    "XDEL a 3-1",
+    "XTRIM a MINID 2",
+    "SET name millstream",
+    # Its metadata is too long for the index.
+    "XADD c 1-1 f v",
+    *(f"XGROUP CREATE c {'g' * 60}{number} 0" for number in range(6)),
+    "XADD d 5-5 f v",
+]
+IN_THE_FIRST = ["XADD a 31-1 temp 31 unit celsius", "XACK a workers 1-1", "XADD b 6-0 level 42"]
+IN_THE_LAST = [
+    "XADD a 32-1 temp 32 unit celsius",
+    f"XADD b 7-0 level {'7' * 300}",
+    "XREADGROUP GROUP workers bob COUNT 2 STREAMS a >",
+    f"XADD d 6-6 f {'x' * 200}",
+    "XADD a 33-1 temp 33 unit celsius",
+]
+
+
+@dataclass
+class Written:
+    """A directory; `states[n]` is what is kept when the last `n` frames are lost."""
+
+    disk: FakeDisk
+    states: list[State] = field(default_factory=list)
+
+    def files(self) -> dict[str, bytes]:
+        return {name: self.disk.content(name) for name in self.disk.names()}
+
+
+def state_of(keyspace: Keyspace) -> State:
+    """All that a snapshot would hold."""
+    capture = keyspace.begin_capture()
+    found: State = []
+    while (captured := capture.step(100)) is not None:
+        for one in captured:
+            meta = {name: value for name, value in one.meta.items() if name != "idempotence"}
+            blocks = [block.to_bytes() for block in one.blocks]
+            found.append((one.db, one.key, one.kind, msgpack.packb(meta, default=bytes), blocks))
+    capture.close()
+    return sorted(found)
+
+
+@contextmanager
+def small_parts(chunk_entries: int = 8, section_bytes: int = 200) -> Iterator[None]:
+    """Snapshots written meanwhile have many chunks and sections."""
+    before = snapshot.CHUNK_ENTRIES_MAX, snapshot._SECTION_BYTES
+    snapshot.CHUNK_ENTRIES_MAX, snapshot._SECTION_BYTES = chunk_entries, section_bytes
+    try:
+        yield
+    finally:
+        snapshot.CHUNK_ENTRIES_MAX, snapshot._SECTION_BYTES = before
+
+
+def write_base(disk: FakeDisk, name: str, keyspace: Keyspace, seq: int) -> None:
+    file = disk.create(name)
+    writer = snapshot.SnapshotWriter(file, uuid=bytes(range(16)), created_ms=CREATED_MS, seq=seq)
+    capture = keyspace.begin_capture()
+    while (captured := capture.step(100)) is not None:
+        for one in captured:
+            writer.add(one)
+    capture.close()
+    writer.finish(keyspace.global_meta())
+    file.sync()
+
+
+def write_journal(disk: FakeDisk, name: str, first_seq: int, payloads: list[bytes]) -> None:
+    file = disk.create(name)
+    file.write(encode_header())
+    for seq, payload in enumerate(payloads, first_seq):
+        file.write(encode_frame(seq, 0, payload))
+    file.sync()
+
+
+def play(house: House, player: Player, lines: list[str]) -> list[bytes]:
+    """The payloads of the frames that these lines make."""
+    before = len(house.persistence.payloads)
+    for line in lines:
+        player.call(line)
+    return house.persistence.payloads[before:]
+
+
+def write_small_data() -> Written:
+    """The directory of a server that was killed behind IN_THE_LAST."""
+    written = Written(FakeDisk())
+    disk, house = written.disk, House()
+    house.keyspace.node_entries = 2
+    player = house.player()
+    seq = len(play(house, player, BEFORE_THE_BASE))
+    with small_parts():
+        write_base(disk, BASE, house.keyspace, seq)
+    written.states.append(state_of(house.keyspace))
+    for name, lines in ((FIRST, IN_THE_FIRST), (LAST, IN_THE_LAST)):
+        payloads: list[bytes] = []
+        for line in lines:
+            payloads += play(house, player, [line])
+            written.states.append(state_of(house.keyspace))
+        write_journal(disk, name, seq + 1, payloads)
+        assert len(payloads) == len(lines)
+        seq += len(payloads)
+    store_manifest(disk, Manifest(BASE, (FIRST, LAST), 5))
+    written.states.reverse()
+    return written
+
+
+def load(disk: FakeDisk) -> tuple[Keyspace, Loader]:
+    """What a server would load; DataError as it would say."""
+    keyspace = Keyspace()
+    keyspace.node_entries = 2
+    keyspace.now_ms = CREATED_MS
+    apply: Callable[[Any, bytes], int] = apply_effects
+    loader = Loader(disk, keyspace, apply, Block)
+    manifest = load_manifest(disk)
+    assert manifest is not None
+    for _ in loader.read(manifest, LoadReport()):
+        pass
+    return keyspace, loader
