@@ -1,8 +1,8 @@
 """The server put together: data, journal, executor and listening sockets, and their life.
 
 `Server` wires and answers for the process (it is the `Outside` of the commands); what commands mean
-stands in commands/, how they run in the executor. Data is loaded before the server listens, so no
-client ever sees half of it.
+stands in commands/, how they run in the executor. While data is loaded the server listens and
+answers LOADING, as Redis does, so that no client ever sees half of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import resource
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,13 +31,14 @@ from millstream.server import log
 from millstream.server.clock import wall_clock_ms, wall_clock_us
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
-from millstream.server.executor import Executor
+from millstream.server.executor import LOADING, Executor
 from millstream.server.facts import Rates, info_text, memory_facts, rss_bytes
 from millstream.server.latency import LatencyMonitor
 from millstream.server.listen import bind_sockets, why_not_listening
+from millstream.server.loading import LoadReport
 from millstream.server.log import LOGGER
 from millstream.server.output_limits import OutputLimits
-from millstream.server.persistence import Persistence
+from millstream.server.persistence import Persistence, without_collections
 from millstream.server.pubsub import PubSub
 from millstream.server.rewriting import rewrite_file
 from millstream.server.slowlog import Slowlog
@@ -47,6 +48,7 @@ from millstream.storage.keyspace import Keyspace
 
 SPARE_FILES = 32  # descriptors beside the clients': journals, snapshots, log
 STOP_GRACE_S = 2.0
+LOADING_TURN_S = 0.005
 GC_THRESHOLDS = (200_000, 50, 100)
 LONGEST_US = 2**53  # thresholds above are never reached
 LONGEST_MS = 2**43
@@ -139,11 +141,45 @@ class Server:
         self._fit_maxclients()
         if self._disk is None:
             _make_directory(self.config.dir)
+        if not await self._load(sockets):
+            return
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._timer = self.loop.call_later(1, self._tick_second)
+        self._greet()
+
+    async def _load(self, sockets: list[socket.socket]) -> bool:
+        """Load while clients are answered LOADING; false when the server was stopped meanwhile."""
+        report = LoadReport()
+        slices = self.persistence.load_slices(report, log.progress_line())
         self.keyspace.set_time(self.now_ms())
         self.keyspace.expiring = False  # the journal says what expired
-        report = self.persistence.load(log.progress_line())
+        self.executor.loading = True
+        with without_collections(), contextlib.closing(slices):
+            next(slices)  # the directory is ours from here on
+            await self._listen(sockets)
+            if not await self._in_turns(slices):
+                LOGGER.info("stopped while loading: nothing was changed")
+                return False
         self.keyspace.expiring = True
-        self.executor.end_tick()  # the moments of the loaded groups come without any client
+        self._set_appendonly()
+        self.executor.loading = False  # the moments of the loaded groups come without any client
+        self._tell_loaded(report)
+        return True
+
+    async def _in_turns(self, slices: Iterator[None]) -> bool:
+        """Go through them, and let the event loop have its turn every few milliseconds."""
+        end_s = time.perf_counter() + LOADING_TURN_S
+        for _ in slices:
+            if time.perf_counter() >= end_s:
+                await asyncio.sleep(0)
+                if self.stopping.is_set():
+                    return False
+                end_s = time.perf_counter() + LOADING_TURN_S
+        return True
+
+    def _tell_loaded(self, report: LoadReport) -> None:
         keys = sum(map(len, self.keyspace.databases))
         folder = self.config.dir.resolve()
         LOGGER.info(
@@ -153,12 +189,6 @@ class Server:
             report.seconds,
             extra={"facts": {"dir": str(folder), "keys": keys, "load_seconds": report.seconds}},
         )
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        await self._listen(sockets)
-        self._timer = self.loop.call_later(1, self._tick_second)
-        self._greet()
 
     def _fit_maxclients(self) -> None:
         """Lower maxclients to what the limit of open files leaves, as Redis does."""
@@ -474,6 +504,8 @@ class Server:
         LOGGER.info("%s", message)
 
     def reload(self, *, save: bool, flush: bool) -> None:
+        if self.persistence.loading:
+            raise CommandError(LOADING)
         if save:
             self._save_anyway()
         self.keyspace.expiring = False  # the journal says what expired, as at start
@@ -547,14 +579,16 @@ class Server:
         return self.persistence.rewrite()
 
     def shutdown(self, save: bool | None) -> None:
-        if self._saves_at_end() if save is None else save:
+        wanted = self._saves_at_end() if save is None else save
+        if wanted and not self.persistence.loading:  # what is loaded is on the disk
             self._save_anyway()
         self.request_stop("a client sent SHUTDOWN")
 
     def stop_by_signal(self, name: str) -> None:
         """Stop as SHUTDOWN does. Where the last snapshot would be the only copy and cannot be
         written, the server stays, as Redis does: a second signal ends it all the same."""
-        if self._saves_at_end() and not self._last_signal_failed:
+        loading = self.persistence.loading
+        if self._saves_at_end() and not loading and not self._last_signal_failed:
             try:
                 self._save_anyway()
             except CommandError as problem:

@@ -23,7 +23,9 @@ cdef class Executor:
     cdef object loop
     cdef object clock
     cdef Output out
-    cdef public bint password_required
+    cdef bint guarded  # whether some commands may not run for some clients: looked at in `admit`
+    cdef bint _password_required
+    cdef bint _loading
     cdef Row row
     cdef Py_ssize_t reply_start
     cdef Table table
@@ -51,6 +53,7 @@ cdef class Executor:
     cdef int execute(self, Client client, Args args) except -1
     cdef int stranger(self, Client client, Args args) except -1
     cdef uint64_t fair_share(self) noexcept
+    cdef int admit(self, Client client, Row row) except -1
     cdef wrong_words(self, Client client, Row row)
     cdef int call(self, Client client, Row row, Args args) except -1
     cdef int call_shown(self, Client client, Row row, Args args) except -1

@@ -10,6 +10,8 @@ from millstream.server.ticker import Ticker
 from millstream.server.waiting import Waiting
 from millstream.storage.keyspace import Keyspace
 
+LOADING: str
+
 class Executor:
     server: Any
     keyspace: Keyspace
@@ -20,6 +22,7 @@ class Executor:
     ticker: Ticker
     outbox: Outbox
     password_required: bool
+    loading: bool
     commands_processed: int
     error_replies: int
     errors_by_code: dict[str, int]

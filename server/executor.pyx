@@ -65,6 +65,7 @@ cdef uint64_t NEVER = 0xffffffffffffffffULL
 
 QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
+LOADING = "LOADING Redis is loading the dataset in memory"
 QUEUED = Simple(b"QUEUED")
 
 
@@ -98,6 +99,28 @@ cdef class Executor:
         self.monitors = {}
         self.keyspace.expiring = True
         self.keyspace.on_expired = self.key_expired
+
+    @property
+    def password_required(self) -> bool:
+        return self._password_required
+
+    @password_required.setter
+    def password_required(self, bint required) -> None:
+        self._password_required = required
+        self.guarded = self._password_required or self._loading
+
+    @property
+    def loading(self) -> bool:
+        """Whether the data is being read from the disk: most commands are refused, and nothing
+        happens by itself. What fell due meanwhile is done when it is over."""
+        return self._loading
+
+    @loading.setter
+    def loading(self, bint loading) -> None:
+        self._loading = loading
+        self.guarded = self._password_required or self._loading
+        if not loading:
+            self.look_for_due()
 
     def attach(self, Client client not None) -> None:
         """Take a new client in."""
@@ -141,7 +164,7 @@ cdef class Executor:
         self.keyspace.look_at(self.context.now_ms)
         problem = self.persistence.writable_error()
         self.context.write_error = None if problem is None else problem.decode()
-        if problem is None and self.pause is None:
+        if problem is None and self.pause is None and not self._loading:
             if not self.keyspace.may_delete:
                 self.keyspace.may_delete = True
                 self.serving.timer_stale = True
@@ -271,9 +294,8 @@ cdef class Executor:
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
             raise self.wrong_words(client, row)
-        if self.password_required and not client.authenticated and not row.open_to_all:
-            row.rejected += 1
-            raise CommandError(NOAUTH)
+        if self.guarded:
+            self.admit(client, row)
         if row.writes and context.write_error is not None:
             row.rejected += 1
             raise CommandError(context.write_error)
@@ -283,6 +305,16 @@ cdef class Executor:
         if client.special and self.divert(client, row, args):
             return 0
         return self.run_row(client, row, args)
+
+    cdef int admit(self, Client client, Row row) except -1:
+        """Refuse what needs a password first, or the data before it is loaded."""
+        if self._password_required and not client.authenticated and not row.open_to_all:
+            row.rejected += 1
+            raise CommandError(NOAUTH)
+        if self._loading and not row.while_loading:
+            row.rejected += 1
+            raise CommandError(LOADING)
+        return 0
 
     cdef wrong_words(self, Client client, Row row):
         error = wrong_arity(row.name)
@@ -574,7 +606,7 @@ cdef class Executor:
                     break
         if self.resumable:
             self.schedule_tick()
-        if self.keyspace.agenda:
+        if self.keyspace.agenda and not self._loading:
             for moment, db_index, key, name in self.keyspace.agenda:
                 self.ticker.at(moment, partial(self.group_due, db_index, key, name))
             self.keyspace.agenda = []

@@ -15,12 +15,14 @@ from millstream.errors import DataError
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import JournalReader, TornEnd
 from millstream.storage.manifest import Manifest
-from millstream.storage.snapshot import BlockType, SnapshotReader
+from millstream.storage.snapshot import BlockType, KeyRecord, SnapshotReader
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20
-_FRAMES_PER_SLICE = 256
-_KEYS_PER_SLICE = 1024
+# What is read between two yields: less than a millisecond's work, unless one frame is more.
+_BYTES_PER_SLICE = 64 * 1024
+_KEYS_PER_SLICE = 64
+_BLOCKS_PER_SLICE = 256
 
 
 class Restorable(Protocol):
@@ -65,6 +67,7 @@ class Loader:
         self._apply = apply_effects
         self._block_type = block_type
         self._progress: Progress | None = None
+        self._told_bytes = 0
         self.total_bytes = 0
         self.done_bytes = 0
         self.next_seq = 1
@@ -96,16 +99,21 @@ class Loader:
             self.next_seq = reader.summary.seq + 1
             self.created_ms = reader.summary.created_ms
             for _ in self._read_base(reader, report):
-                self._tell()
+                self._tell_now_and_then()
                 yield
             self.base_bytes = self.done_bytes = base.size
         frames = JournalReader(files, self.next_seq)
         for _ in self._read_journals(frames, report):
-            self._tell()
+            self._tell_now_and_then()
             yield
         self.next_seq, self.torn = frames.next_seq, frames.torn
 
+    def _tell_now_and_then(self) -> None:
+        if self.done_bytes - self._told_bytes >= _PROGRESS_BYTES:
+            self._tell()
+
     def _tell(self) -> None:
+        self._told_bytes = self.done_bytes
         if self._progress is not None:
             self._progress(self.done_bytes, self.total_bytes)
 
@@ -113,26 +121,30 @@ class Loader:
         summary = reader.summary
         self._keyspace.restore_global(summary.global_meta)
         report.entries = summary.entries
-        told = 0
         for section in range(len(summary.sections)):
             for record in reader.records(section):
-                blocks = list(reader.blocks(record, self._block_type))
-                try:
-                    self._keyspace.restore(
-                        record.db, record.key, record.kind, reader.meta(record), blocks
-                    )
-                except (ValueError, KeyError, TypeError) as error:
-                    raise DataError(
-                        f"{reader.name}: the key {record.key!r} cannot be restored ({error})"
-                        " though its checksum fits: another version may have written it; nothing"
-                        " was changed"
-                    ) from error
+                yield from self._read_key(reader, record)
                 report.keys += 1
-                if record.pieces:
-                    self.done_bytes = summary.chunks[record.pieces[-1].chunk].offset
-                if self.done_bytes - told >= _PROGRESS_BYTES or report.keys % _KEYS_PER_SLICE == 0:
-                    told = self.done_bytes
+                if report.keys % _KEYS_PER_SLICE == 0:
                     yield
+
+    def _read_key(self, reader: SnapshotReader, record: KeyRecord) -> Iterator[None]:
+        """One key may be larger than all others together: it, too, is read in slices."""
+        chunks = reader.summary.chunks
+        blocks: list[Any] = []
+        for piece in record.pieces:
+            self.done_bytes = chunks[piece.chunk].offset
+            for block in reader.piece_blocks(piece, self._block_type):
+                blocks.append(block)
+                if len(blocks) % _BLOCKS_PER_SLICE == 0:
+                    yield
+        try:
+            self._keyspace.restore(record.db, record.key, record.kind, reader.meta(record), blocks)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{reader.name}: the key {record.key!r} cannot be restored ({error}) though its"
+                " checksum fits: another version may have written it; nothing was changed"
+            ) from error
 
     def _read_journals(self, frames: JournalReader, report: LoadReport) -> Iterator[None]:
         keyspace, apply = self._keyspace, self._apply
@@ -150,6 +162,6 @@ class Loader:
                     " nothing was changed; restore this file from a copy"
                 ) from error
             report.frames += 1
-            if report.frames % _FRAMES_PER_SLICE == 0:
+            if before + offset - self.done_bytes >= _BYTES_PER_SLICE:
                 self.done_bytes = before + offset
                 yield

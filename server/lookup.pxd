@@ -18,6 +18,7 @@ cdef class Row:
     cdef Py_ssize_t arity
     cdef readonly bint writes
     cdef bint open_to_all
+    cdef bint while_loading
     cdef dict subcommands
     cdef uint64_t calls
     cdef uint64_t nanoseconds

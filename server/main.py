@@ -44,7 +44,6 @@ async def _serve(config: Config, file: Path | None) -> None:
     from millstream.server.app import Server  # the log is open by now, for what loading says
 
     server = Server(config, config_file=file)
-    await server.start()
 
     def on_signal(number: signal.Signals) -> None:
         if server.stopping.is_set():
@@ -53,6 +52,7 @@ async def _serve(config: Config, file: Path | None) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, on_signal, number)
+    await server.start()
     await server.stopping.wait()
     await server.stop()
 

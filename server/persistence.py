@@ -17,7 +17,7 @@ import errno
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -378,8 +378,8 @@ class Persistence:
 
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""
-        if wanted == self.appendonly or self.closing:
-            return
+        if wanted == self.appendonly or self.closing or self.loading:
+            return  # while data is loaded: the server asks again when it is there
         if not wanted:
             self.flush_tick()  # the journal answers for all that was done while it was on
         self.appendonly = wanted
@@ -430,13 +430,17 @@ class Persistence:
         `progress(bytes_done, bytes_total)` is called about once a MiB.
         """
         report = LoadReport()
-        with _without_collections():
+        with without_collections():
             for _ in self.load_slices(report, progress):
                 pass
         return report
 
-    def load_slices(self, report: LoadReport, progress: Progress | None = None) -> Iterator[None]:
-        """`load` as an iterator: a server may answer other clients between two steps."""
+    def load_slices(
+        self, report: LoadReport, progress: Progress | None = None
+    ) -> Generator[None, None, None]:
+        """`load` as an iterator: a server may answer other clients between two steps. Before the
+        first one the directory is taken and the manifest read. Closed before its end, it leaves
+        the files as they are."""
         self.loading = True
         started_ms = self.load_start_ms = self._clock()
         self._disk.lock()
@@ -453,6 +457,7 @@ class Persistence:
 
     def _load(self, report: LoadReport, progress: Progress | None) -> Iterator[None]:
         self.files.open(report)
+        yield
         loader = self.loader = self._new_loader()
         yield from loader.read(self.files.manifest, report, progress)
         if self.files.manifest.base is not None:
@@ -496,7 +501,7 @@ class Persistence:
             raise CommandError("ERR the journal does not hold all data now; see INFO persistence")
         report = LoadReport()
         loader = self._new_loader()
-        with _without_collections():
+        with without_collections():
             empty()
             try:
                 for _ in loader.read(self.files.manifest, report):
@@ -513,7 +518,7 @@ class Persistence:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Nothing is garbage while data is loaded: a collector would walk the same new objects again
     and again."""
     collecting = gc.isenabled()

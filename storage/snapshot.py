@@ -410,17 +410,21 @@ class SnapshotReader:
     def blocks(self, record: KeyRecord, block_type: BlockType[B]) -> Iterator[B]:
         """The blocks of a key in order."""
         for piece in record.pieces:
-            data = self._slice(piece.chunk, piece.offset, piece.length)
-            at = 0
-            for _ in range(piece.blocks):
-                try:
-                    size = block_type.disk_size(data[at:])
-                    yield block_type.from_bytes(data[at : at + size])
-                except ValueError as error:
-                    raise self._bad_piece(piece.chunk, piece.offset + at, str(error)) from None
-                at += size
-            if at != piece.length:
-                raise self._bad_piece(piece.chunk, piece.offset + at, "a piece has another length")
+            yield from self.piece_blocks(piece, block_type)
+
+    def piece_blocks(self, piece: Piece, block_type: BlockType[B]) -> Iterator[B]:
+        """The blocks of one piece of a key in order."""
+        data = self._slice(piece.chunk, piece.offset, piece.length)
+        at = 0
+        for _ in range(piece.blocks):
+            try:
+                size = block_type.disk_size(data[at:])
+                yield block_type.from_bytes(data[at : at + size])
+            except ValueError as error:
+                raise self._bad_piece(piece.chunk, piece.offset + at, str(error)) from None
+            at += size
+        if at != piece.length:
+            raise self._bad_piece(piece.chunk, piece.offset + at, "a piece has another length")
 
     def check(self) -> None:
         """Read every part of the file once; DamageError at the first that does not fit."""

@@ -9,14 +9,18 @@ there or not.
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Callable
 
 import pytest
 from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
-from tests.support.resp import Error, Reply
+from tests.support.data_directory import last_journal
+from tests.support.resp import Error, Reply, encode_command
 from tests.support.server import Server
 from tests.support.waiting import wait_until
+
+from millstream.storage.journal import encode_frame
 
 WORKERS = 4
 ANSWERS_MAX = 1500
@@ -168,6 +172,34 @@ def test_sigterm_exits_with_code_0(new_server: Callable[..., Server]) -> None:
     with server.client() as client:
         client.call("TAPPEND", "s", "f", "v")
     assert server.stop() == 0
+
+
+def test_sigterm_while_loading_ends_at_once_and_changes_nothing(
+    new_server: Callable[..., Server],
+) -> None:
+    server = new_server().start()
+    with server.client() as client:
+        client.call("TAPPEND", "s", "f", "v")
+    server.stop()
+    journal = last_journal(server.directory)
+    with journal.open("ab") as file:  # a second's work
+        for seq in range(2, 150_000):
+            words = [b"APPEND", b"s", b"%d-0" % (2**42 + seq), b"f", b"v" * 30]
+            file.write(encode_frame(seq, 0, encode_command(words)))
+    size_bytes = journal.stat().st_size
+    server.launch()
+    wait_until(lambda: accepts(server.port), what="an open port")
+    assert server.stop() == 0
+    assert "stopped while loading" in server.log
+    assert journal.stat().st_size == size_bytes
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_sigterm_closes_blocked_clients(new_server: Callable[..., Server]) -> None:

@@ -106,6 +106,10 @@ class Server:
                 break
         raise AssertionError(f"{self.program[0]} did not start:\n{self.log}")
 
+    def launch(self) -> None:
+        """Start again on the same port, without waiting for anything."""
+        self._launch(self.port)
+
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
