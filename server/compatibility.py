@@ -52,7 +52,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("crash-log-enabled", "yes", "yes", True),
     ("crash-memcheck-enabled", "yes", "yes", True),
     ("daemonize", "no", ["no"], False),
-    ("disable-thp", "yes", "yes", False),
     ("dynamic-hz", "yes", "yes", True),
     ("enable-module-command", "no", ["no"], False),
     ("enable-protected-configs", "no", ["no"], False),

@@ -389,6 +389,13 @@ class Config(Accepted):
     databases: int = _directive(
         16, integer(1, 10000), "number of databases for SELECT", section=DATA, mutable=False
     )
+    disable_thp: bool = _directive(
+        False,
+        YES_NO,
+        "do without huge pages; there is no fork that would make them dear",
+        section=DATA,
+        mutable=False,
+    )
 
     proto_max_bulk_len: int = _directive(
         512 * MEGABYTE, size(MEGABYTE), "longest single argument of a request", section=LIMIT

@@ -19,7 +19,7 @@ import uvloop
 from millstream import __version__
 from millstream.errors import DataError, StartError
 from millstream.server import config as configuration
-from millstream.server import log
+from millstream.server import huge_pages, log
 from millstream.server.config import Config
 from millstream.server.log import LOGGER
 
@@ -61,6 +61,7 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
     """Serve until told to stop; the exit code."""
     try:
         config = configuration.load(file, arguments)
+        huge_pages.prepare(config.disable_thp)
         log.configure(config.loglevel, config.logfile, config.log_format)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, file))

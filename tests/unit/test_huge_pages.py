@@ -1,0 +1,71 @@
+"""Huge pages are asked for once, and only where asking is what the system wants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from millstream.server import huge_pages
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(huge_pages, "start_again", started.append)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    return started
+
+
+def setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "enabled"
+    file.write_text(text)
+    monkeypatch.setattr(huge_pages, "SETTING", file)
+
+
+@pytest.mark.parametrize(
+    ("text", "disabled", "times"),
+    [
+        ("always [madvise] never\n", False, 1),
+        ("always [madvise] never\n", True, 0),
+        ("[always] madvise never\n", False, 0),
+        ("always madvise [never]\n", False, 0),
+        ("", False, 0),
+    ],
+)
+def test_the_program_starts_again_only_where_the_system_wants_to_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    starts: list[dict[str, str]],
+    text: str,
+    disabled: bool,
+    times: int,
+) -> None:
+    setting(monkeypatch, tmp_path, text)
+    huge_pages.prepare(disabled)
+    assert len(starts) == times
+
+
+def test_it_starts_again_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, starts: list[dict[str, str]]
+) -> None:
+    setting(monkeypatch, tmp_path, "always [madvise] never\n")
+    huge_pages.prepare(False)
+    monkeypatch.setenv("GLIBC_TUNABLES", starts[0]["GLIBC_TUNABLES"])
+    huge_pages.prepare(False)
+    assert len(starts) == 1
+
+
+def test_what_the_user_set_for_the_allocator_stays() -> None:
+    assert huge_pages.asking({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}) is None
+    environment = huge_pages.asking({"GLIBC_TUNABLES": "glibc.malloc.check=1", "A": "b"})
+    assert environment == {
+        "GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.malloc.hugetlb=1",
+        "A": "b",
+    }
+
+
+def test_a_system_without_the_setting_has_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(huge_pages, "SETTING", tmp_path / "missing")
+    assert huge_pages.system_setting() == "never"
