@@ -74,7 +74,7 @@ def append_p100(stand: Stand) -> Lanes:
 
 @row("append-keys-p16", APPEND, "append to 10,000 keys, -P 16", Goal(ratio=1.6))
 def append_keys(stand: Stand) -> Lanes:
-    return stand.appends(SENSOR_ENTRY, pipeline=16, full=3_200_000, quick=320_000, keys=10_000)
+    return stand.appends(SENSOR_ENTRY, pipeline=16, full=3_200_000, quick=640_000, keys=10_000)
 
 
 @row("append-10-fields-p16", APPEND, "append 10 fields, -P 16", Goal(ratio=1.6))
@@ -213,7 +213,7 @@ row("range-100-p1", RANGE, "COUNT 100, middle, -P 1")(range_measure("middle", 10
 
 @row("read-10", RANGE, "read COUNT 10, middle, -P 16")
 def read_ten(stand: Stand) -> Lanes:
-    return stand.reads(MILLION, 10, pipeline=16, full=800_000, quick=80_000)
+    return stand.reads(MILLION, 10, pipeline=16, full=800_000, quick=240_000)
 
 
 # Groups

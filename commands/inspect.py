@@ -84,7 +84,7 @@ def _stream_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
 def _counters(ctx: Context, stream: Stream) -> Fields:
     return {
         b"length": len(stream),
-        b"radix-tree-keys": stream.block_count,
+        b"radix-tree-keys": stream.node_count,
         b"radix-tree-nodes": stream.block_count,
         b"last-generated-id": Id(*stream.last_id),
         b"max-deleted-entry-id": Id(*stream.max_deleted_id),

@@ -105,13 +105,11 @@ def xread(Context ctx not None, Args args not None):
     cdef Py_ssize_t words
     cdef int64_t timeout_ms = -1
     no_limits(&limits)
-    while True:
+    while not args.next_is(b"STREAMS", 7):
         if take_read_limit(args, &limits):
             continue
         if args.next_is(b"BLOCK", 5):
             timeout_ms = take_timeout_ms(args)
-        elif args.next_is(b"STREAMS", 7):
-            break
         elif (args.next_is(b"GROUP", 5) or args.next_is(b"CLAIM", 5)
                 or args.next_is(b"NOACK", 5)):
             word = args[args.pos - 1].decode().upper()

@@ -72,7 +72,10 @@ cdef class OpenBlock:
     cdef uint16_t set_count
     cdef uint16_t last_ref
     cdef uint32_t node_start
-    cdef uint32_t node_start_size
+    cdef uint32_t node_listpack
+    cdef uint64_t node_ms
+    cdef uint64_t node_seq
+    cdef uint8_t node_ref
     cdef bint closed
     cdef uint64_t last_ms
     cdef uint64_t last_seq
@@ -96,6 +99,10 @@ cdef class OpenBlock:
     cdef inline uint8_t* write_id_difference(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept
     cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL
     cdef inline int find_set(self, Slice* items, Py_ssize_t count) noexcept
+    cdef inline bint is_new_to_node(self, uint8_t ref) noexcept
+    cdef int measure_again(self, const View* view) noexcept
+    cdef inline void measure(self, uint8_t ref, uint64_t ms, uint64_t seq, uint64_t names,
+                             uint64_t values, uint64_t fields) noexcept
     cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept
     cdef void reset(self) noexcept
     cpdef Block freeze(self)

@@ -56,6 +56,34 @@ cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0:
     return payload
 
 
+# ---------------------------------------------------------------- bytes in Redis
+
+cdef inline uint32_t listpack_int(int64_t number) noexcept nogil:
+    """Bytes of a number in a listpack of Redis."""
+    if 0 <= number <= 127:
+        return 2
+    if -4096 <= number <= 4095:
+        return 3
+    if -32768 <= number <= 32767:
+        return 4
+    if -8388608 <= number <= 8388607:
+        return 5
+    return 6 if -2147483648 <= number <= 2147483647 else 10
+
+
+cdef inline uint64_t listpack_text(uint64_t size) noexcept nogil:
+    """Bytes of a text of this size in a listpack of Redis: with its length in front, and behind."""
+    return size + 2 + (size >= 64) + (size >= 126) + 3 * (size >= 4096)
+
+
+cdef uint64_t listpack_names(Slice* items, Py_ssize_t count) noexcept nogil:
+    cdef uint64_t names = 0
+    cdef Py_ssize_t i
+    for i in range(0, count, 2):
+        names += listpack_text(<uint64_t>items[i].size)
+    return names
+
+
 # ---------------------------------------------------------------- bytes
 
 cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcept nogil:
@@ -466,6 +494,23 @@ cdef list entry_words(const Entry* entry):
     return words
 
 
+cdef uint64_t listpack_names_of(const Entry* entry) noexcept nogil:
+    """As `listpack_names`, of an entry that is written."""
+    cdef const uint8_t* name = entry.names
+    cdef uint64_t names = 0
+    cdef uint64_t size
+    cdef uint64_t head
+    cdef uint32_t _
+    for _ in range(entry.fields):
+        name = read_varint(name, &size)
+        head = 1
+        while name[head] != c'\n':
+            head += 1
+        names += listpack_text(size - head - 3)
+        name += size
+    return names
+
+
 cdef list view_entries(const View* view):
     """Every undeleted entry as (ms, seq, words); for tests and tools, not for the hot road."""
     cdef Cursor cursor
@@ -823,9 +868,10 @@ cdef class OpenBlock:
     cdef bint place(self, uint64_t payload, uint32_t node_entries, uint32_t node_bytes) except -1:
         """Make room for an entry of this many bytes; False: the block must be sealed first.
 
-        Redis' rule for its listpacks: a node is full at node_entries entries or when the entry
-        would bring it to node_bytes; 0 lifts a limit. Full nodes are followed by another in the
-        same block, and an entry larger than a node gets a block of its own.
+        Redis' rule: a node is full at node_entries entries or when the entry would bring it to
+        node_bytes, counted as Redis' listpack would be long (`measure`), so that `~` trims what it
+        trims there; 0 lifts a limit. Full nodes are followed by another in the same block, and an
+        entry larger than a node gets a block of its own.
         """
         cdef bint large = node_bytes != 0 and payload >= node_bytes
         cdef bint full
@@ -834,8 +880,7 @@ cdef class OpenBlock:
             self.node_count = 0  # 1 when memory ran out behind an earlier call
             return self.start_node() == 0
         full = node_entries != 0 and self.count - self.node_start >= node_entries
-        full = full or (node_bytes != 0
-                        and self.size - self.node_start_size + payload >= node_bytes)
+        full = full or (node_bytes != 0 and self.node_listpack + payload >= node_bytes)
         if (self.closed or large or self.count >= BLOCK_ENTRIES_MAX
                 or self.size + payload > BLOCK_BYTES_MAX or (full and self.node_count >= NODES_MAX)):
             return False
@@ -851,7 +896,7 @@ cdef class OpenBlock:
             self.nodes[self.node_count - 1] = self.count
         self.node_count += 1
         self.node_start = self.count
-        self.node_start_size = self.size
+        self.node_listpack = 0
         return 0
 
     cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
@@ -860,6 +905,8 @@ cdef class OpenBlock:
         its id must be above the last one."""
         cdef Py_ssize_t i
         cdef uint8_t* at
+        cdef uint64_t size
+        cdef uint64_t values = 0
         cdef uint32_t start = self.size
         self.reserve(payload + <uint64_t>count * 16 + 64)
         at = self.data + start
@@ -867,15 +914,40 @@ cdef class OpenBlock:
         at = self.write_id_difference(at, ms, seq)
         at = self.write_names(at, items, count)
         for i in range(1, count, 2):
-            at = write_varint(at, <uint64_t>items[i].size)
-            memcpy(at, items[i].ptr, items[i].size)
-            at += items[i].size
+            size = <uint64_t>items[i].size
+            values += listpack_text(size)
+            at = write_varint(at, size)
+            memcpy(at, items[i].ptr, size)
+            at += size
         self.size = <uint32_t>(at - self.data)
+        self.measure(self.data[start] & 31, ms, seq, listpack_names(items, count)
+                     if self.is_new_to_node(self.data[start] & 31) else 0, values, count >> 1)
         self.count += 1
         self.live += 1
         self.last_ms = ms
         self.last_seq = seq
         return 0
+
+    cdef inline bint is_new_to_node(self, uint8_t ref) noexcept:
+        """Whether Redis would write an entry's names: those of a node's first entry are written
+        once."""
+        return ref != self.node_ref or self.count == self.node_start or ref == REF_LITERAL
+
+    cdef inline void measure(self, uint8_t ref, uint64_t ms, uint64_t seq, uint64_t names,
+                             uint64_t values, uint64_t fields) noexcept:
+        """Note what the entry behind the last would add to a listpack of Redis, whose names and
+        values take so many bytes there. Numbers count as the text they were sent as."""
+        if self.count == self.node_start:
+            self.node_ref = ref
+            self.node_ms = ms
+            self.node_seq = seq
+            # Head and end; entries, deleted entries, fields, their names, and a 0.
+            self.node_listpack = 7 + 6 + listpack_int(fields) + <uint32_t>names
+        elif names:
+            self.node_listpack += listpack_int(fields) + <uint32_t>names
+        # Flags, the id's difference to the first one's, the values, and the number of parts.
+        self.node_listpack += 2 + listpack_int(<int64_t>(ms - self.node_ms)) + listpack_int(
+            <int64_t>(seq - self.node_seq)) + <uint32_t>values + 2
 
     cdef inline int reserve(self, uint64_t extra) except -1:
         cdef uint64_t wanted = self.size + extra + SLACK
@@ -1006,7 +1078,6 @@ cdef class OpenBlock:
         was not written here."""
         cdef OpenBlock made = OpenBlock.__new__(OpenBlock)
         cdef View view
-        cdef Cursor cursor
         cdef uint32_t checkpoints = checkpoint_count(block.count)
         cdef uint32_t nodes = block.node_count - 1
         block.view(&view)
@@ -1026,8 +1097,6 @@ cdef class OpenBlock:
             made.nodes = <uint32_t*>grown(NULL, nodes, 4)
             memcpy(made.nodes, view.nodes, 4 * nodes)
             made.node_start = view.nodes[nodes - 1]
-        cursor_to_index(&cursor, &view, made.node_start)
-        made.node_start_size = <uint32_t>(cursor.at - view.entries)
         made.set_count = made.set_capacity = block.set_count
         made.node_count = block.node_count
         made.node_capacity = <uint16_t>nodes
@@ -1035,7 +1104,36 @@ cdef class OpenBlock:
         made.count, made.live = block.count, block.live
         made.first_ms, made.first_seq = block.first_ms, block.first_seq
         made.last_ms, made.last_seq = block.last_ms, block.last_seq
+        made.measure_again(&view)
         return made
+
+    cdef int measure_again(self, const View* view) noexcept:
+        """Measure the entries of the last node."""
+        cdef Cursor cursor
+        cdef uint8_t ref
+        cdef uint32_t count = self.count
+        cdef const uint8_t* at
+        cdef uint64_t size
+        cdef uint64_t names
+        cdef uint64_t values
+        cdef uint32_t _
+        cursor_to_index(&cursor, view, self.node_start)
+        self.count = self.node_start
+        while self.count < count:
+            ref = cursor.at[0] & 31
+            cursor_next(&cursor, view)
+            names = values = 0
+            if self.is_new_to_node(ref):
+                names = listpack_names_of(&cursor.entry)
+            at = cursor.entry.values
+            for _ in range(cursor.entry.fields):
+                at = read_varint(at, &size)
+                values += listpack_text(size)
+                at += size
+            self.measure(ref, cursor.entry.ms, cursor.entry.seq, names, values,
+                         cursor.entry.fields)
+            self.count += 1
+        return 0
 
     def __len__(self) -> int:
         return self.live

@@ -40,6 +40,7 @@ cdef class SkipList:
     cdef Slab* slab
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks
+    cdef readonly uint64_t block_nodes
     cdef readonly uint64_t data_bytes
 
     cdef Node* first(self) noexcept

@@ -158,6 +158,7 @@ cdef class SkipList:
             self.last_rank[i] = self.live
         self.live += block.live
         self.blocks += 1
+        self.block_nodes += block.node_count
         self.data_bytes += block.data_size()
         return 0
 
@@ -186,6 +187,7 @@ cdef class SkipList:
             node.levels[0].next.previous = NULL
         self.live -= gone
         self.blocks -= 1
+        self.block_nodes -= block.node_count
         self.data_bytes -= block.data_size()
         self.forget(node)
         return 0
@@ -285,6 +287,7 @@ cdef class SkipList:
             node.levels[0].next.previous = node.previous
         self.live -= gone
         self.blocks -= 1
+        self.block_nodes -= block.node_count
         self.data_bytes -= block.data_size()
         self.forget(node)
         return 0
@@ -336,6 +339,7 @@ cdef class SkipList:
         cdef Node* before
         cdef uint64_t rank = 0
         cdef uint64_t count = 0
+        cdef uint64_t nodes = 0
         cdef uint32_t i
         ranks = {}
         node = self.first()
@@ -348,9 +352,10 @@ cdef class SkipList:
             ranks[<size_t>node] = rank
             rank += block_of(node).live
             count += 1
+            nodes += block_of(node).node_count
             before = node
             node = node.levels[0].next
-        assert rank == self.live and count == self.blocks
+        assert rank == self.live and count == self.blocks and nodes == self.block_nodes
         assert self.end() == before
         for i in range(self.height):
             node = self.head

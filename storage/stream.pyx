@@ -754,6 +754,21 @@ cdef class Stream:
         return (0 if self.sealed is None else self.sealed.blocks) + self.has_tail()
 
     @property
+    def node_count(self) -> int:
+        """Nodes, the units of `~`; of the first block those that still have an entry."""
+        cdef uint64_t nodes = 0
+        cdef Walk walk
+        if self.sealed is not None:
+            nodes += self.sealed.block_nodes
+        if self.has_tail():
+            nodes += self.tail.node_count
+        self.walk_start(&walk, 0, 0)
+        if walk.valid:
+            left = sum(1 for _, _, live in nodes_of(&walk.view, self.head_gone) if live)
+            nodes -= walk.view.node_count - left
+        return nodes
+
+    @property
     def memory_bytes(self) -> int:
         """An estimate of the memory it takes: data, tables, objects, groups."""
         total = 320
