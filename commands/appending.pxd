@@ -1,12 +1,19 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id
+from millstream.storage.retention cimport Cut
 from millstream.storage.stream cimport Stream
+
+cdef enum:
+    # Blocks that a policy evicts in one go; what is left goes on in the turns that follow.
+    BLOCKS_AT_ONCE = 1000
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
+cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max,
+                          Cut* cut) except? 0xffffffffffffffff
 cdef int tell_evicted(Context ctx, bytes key, uint64_t evicted) except -1

@@ -1,16 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Appending to a stream and evicting from it, as a command does both: what TAPPEND, TAPPEV, XADD and
-XTRIM share. The stream is changed, the effect is recorded, and whoever waits on the key is noted.
+XTRIM share. The stream is changed, the effect is recorded, and whoever waits on the key is noted. A
+stream with a policy is trimmed behind each append, so whoever appends keeps it.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.context cimport Context
 from millstream.commands.upkeep cimport stream_to_write
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id, make_id
 from millstream.storage.block cimport payload_of
+from millstream.storage.keyspace cimport AT_ONCE
+from millstream.storage.policy cimport Policy
+from millstream.storage.retention cimport find_cut
 from millstream.storage.stream cimport Stream
+
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
@@ -25,6 +30,7 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted):
     """Append one entry, record it, mark its key ready; returns its id."""
+    cdef Cut cut
     stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
     ctx.keyspace.dirty += 1
@@ -34,6 +40,8 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
     ctx.db.mark_ready_at(key)
     if ctx.events:
         ctx.notify(b"t", b"xadd", ctx.db.key_of(key))
+    if stream.policy is not None:
+        keep_policy(ctx, ctx.db.key_of(key), stream, BLOCKS_AT_ONCE, &cut)
     return make_id(entry_id.ms, entry_id.seq, dotted)
 
 
@@ -53,6 +61,24 @@ cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
         if evicted and ctx.effects.enabled:
             ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
     tell_evicted(ctx, key, evicted)
+    return evicted
+
+
+cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max,
+                          Cut* cut) except? 0xffffffffffffffff:
+    """Evict what the stream's policy does not keep, of at most blocks_max blocks, and note when to
+    look again; returns how many entries went. The stream was taken for writing."""
+    cdef Policy policy = stream.policy
+    cdef uint64_t evicted = 0
+    find_cut(stream, ctx.now_ms, blocks_max, cut)
+    if cut.some:
+        evicted = evict_to(
+            ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq))
+    if cut.more:
+        policy.looked_at_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
+    elif policy.max_age_ms and policy.looked_at_ms > stream.last_ms + policy.max_age_ms:
+        # Ids rise: a moment that is not behind the newest entry's holds for the oldest, too.
+        ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
     return evicted
 
 

@@ -8,6 +8,7 @@ FAMILIES = (
     "draft",
     "streams",
     "trimming",
+    "policy",
     "deleting",
     "idempotence",
     "stream_reads",

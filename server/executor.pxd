@@ -71,3 +71,4 @@ cdef class Executor:
     cdef int break_off(self, Client client) except -1
     cdef int schedule_tick(self) except -1
     cdef int set_timer(self) except -1
+    cdef int keep_policies(self) except -1

@@ -36,6 +36,7 @@ from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
 
 from millstream.commands.replies import Simple
+from millstream.commands.policy import policy_moment
 from millstream.commands.upkeep import group_moment
 from millstream.errors import CommandError, wrong_arity
 from millstream.server.clock import wall_clock_ms
@@ -58,6 +59,8 @@ cdef enum:
     # Clients that go on with what they sent before run for this long in one turn of the loop.
     RESUMED_NS = 4000000
     EXPIRED_MAX = 200
+    # Streams looked at for their policies and blocks dropped, together, in one turn.
+    TRIMMED_MAX = 1000
     # A request of more words may take long whatever its command.
     HOT_WORDS_MAX = 64
 
@@ -635,6 +638,9 @@ cdef class Executor:
         expiry_ms = self.keyspace.next_expiry_ms() if self.keyspace.may_delete else None
         if expiry_ms is not None and (next_ms is None or expiry_ms < next_ms):
             next_ms = expiry_ms
+        if self.keyspace.may_delete and self.keyspace.calendar.next() < (
+                NEVER if next_ms is None else next_ms):
+            next_ms = self.keyspace.calendar.next()
         if next_ms is None or <uint64_t>next_ms >= self.timer_ms:
             return 0
         if self.timer is not None:
@@ -661,6 +667,7 @@ cdef class Executor:
             except Exception:
                 LOGGER.exception("what was due now failed")
         self.keyspace.expire_due(EXPIRED_MAX)
+        self.keep_policies()
         if self.keyspace.ready:
             self.serving.serve_ready()
         self.schedule_tick()
@@ -675,6 +682,25 @@ cdef class Executor:
         self.context.session = None
         self.context.db = <Database>self.keyspace.databases[db_index]
         group_moment(self.context, key, name)
+
+    cdef int keep_policies(self) except -1:
+        """Trim streams whose entries have come of age; what is more than a turn's work is due again
+        in the next one."""
+        cdef int64_t left = TRIMMED_MAX
+        if not self.keyspace.may_delete:
+            return 0
+        self.context.session = None
+        while left > 0:
+            place = self.keyspace.calendar.take(self.context.now_ms)
+            if place is None:
+                break
+            db_index, key = place
+            self.context.db = <Database>self.keyspace.databases[db_index]
+            try:
+                left -= 1 + policy_moment(self.context, key)
+            except Exception:
+                LOGGER.exception("the policy of a stream could not be kept")
+        return 0
 
     # ------------------------------------------------------------ figures
 

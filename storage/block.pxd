@@ -105,6 +105,7 @@ cdef class OpenBlock:
                              uint64_t values, uint64_t fields) noexcept
     cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept
     cdef void reset(self) noexcept
+    cdef Py_ssize_t data_size(self) noexcept
     cpdef Block freeze(self)
 
 

@@ -851,6 +851,10 @@ cdef class OpenBlock:
         out.nodes = self.nodes
         out.node_count = self.node_count
 
+    cdef Py_ssize_t data_size(self) noexcept:
+        """As of the block that `freeze` would make."""
+        return table_size(self.count, self.set_count, self.node_count) + self.size
+
     cdef void reset(self) noexcept:
         """Empty it and keep its memory for the next entries, but not that of a huge one."""
         if self.capacity > 2 * BLOCK_BYTES_MAX:

@@ -2,7 +2,12 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
+from millstream.storage.policy cimport Calendar
 from millstream.storage.stream cimport Stream
+
+
+cdef enum:
+    AT_ONCE = 0  # the moment that has come already
 
 
 cdef class Watch:
@@ -61,6 +66,7 @@ cdef class Keyspace:
     cdef public list ready
     cdef public list agenda
     cdef public list put_off
+    cdef readonly Calendar calendar
     cdef readonly Capture capture
     cdef uint64_t capture_number
     cdef uint32_t now_s
@@ -77,6 +83,8 @@ cdef class Keyspace:
     cdef int look_at(self, uint64_t now_ms) noexcept
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
+    cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0
+    cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1
     cpdef int schedule(self, int db_index, bytes key, Group group) except -1
     cpdef int schedule_after(self, int db_index, bytes key, Group group, uint64_t past_ms) except -1
 

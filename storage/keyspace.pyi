@@ -2,6 +2,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millstream.storage.block import Block
+from millstream.storage.policy import Calendar
 from millstream.storage.stream import Stream
 
 class Appended(bytes): ...
@@ -53,6 +54,7 @@ class Keyspace:
     dirty: int
     incarnation: int
     now_ms: int
+    calendar: Calendar
     expiring: bool
     may_delete: bool
     touching: bool

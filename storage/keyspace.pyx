@@ -26,6 +26,8 @@ from sortedcontainers import SortedList
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
+from millstream.storage.policy cimport Calendar
+from millstream.storage.retention cimport due_ms
 from millstream.storage.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
@@ -365,8 +367,12 @@ cdef class Database:
         return self.forget_cached()
 
     cdef int schedule_groups(self, bytes key, Stream stream) except -1:
-        """The moments of its groups were noted under another key, or not at all."""
+        """The moments of its groups and of its policy were noted under another key, or not at
+        all. What its policy evicts for its age is looked for soon: at start entries may follow
+        that tell nobody of their moment."""
         cdef Group group
+        if stream.policy is not None:
+            stream.policy.looked_at_ms = self.keyspace.note_trim(AT_ONCE, self.index, key)
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
             if group.blocked_clients:
@@ -603,7 +609,8 @@ cdef class Keyspace:
     `now_ms` is the time keys expire by and restored groups count from. While `expiring` is false (at
     start) no key expires; while `may_delete` is false those that are due are not there, but stay;
     while `touching` is false commands are no use of a key. `on_expired(db_index, key)` is told of
-    each key that went by its time; `expiry_noted` says that some key got an expiry. `put_off` holds
+    each key that went by its time; `expiry_noted` says that some key got an expiry, or `calendar` a
+    stream to be looked at for what its policy evicts. `put_off` holds
     the (db, key, name) of groups whose moment came while nothing might be deleted.
     """
 
@@ -615,6 +622,7 @@ cdef class Keyspace:
         self.ready = []
         self.agenda = []
         self.put_off = []
+        self.calendar = Calendar()
         self.touching = True
         self.may_delete = True
         self.active_expiry = True
@@ -667,7 +675,8 @@ cdef class Keyspace:
         for db in (a, b):
             (<Database>db).forget_cached()
             for key, value in (<Database>db).table.items():
-                if isinstance(value, Stream) and (<Stream>value).groups:
+                if isinstance(value, Stream) and (
+                        (<Stream>value).groups or (<Stream>value).policy is not None):
                     (<Database>db).schedule_groups(key, value)
             for key in (<Database>db).waiting:
                 (<Database>db).mark_ready(key)
@@ -677,6 +686,17 @@ cdef class Keyspace:
         where no journal remembers the last one."""
         self.incarnation = max(self.incarnation + 1, now_ms << 10)
         return self.incarnation
+
+    cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1:
+        """Note the next moment at which a stream's policy evicts something for its age."""
+        cdef uint64_t moment_ms = due_ms(stream)
+        if moment_ms < stream.policy.looked_at_ms:
+            stream.policy.looked_at_ms = self.note_trim(moment_ms, db_index, key)
+        return 0
+
+    cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
+        self.expiry_noted = True
+        return self.calendar.note(moment_ms, db_index, key)
 
     cpdef int schedule(self, int db_index, bytes key, Group group) except -1:
         """Note the next moment at which a group may have something to do by itself."""

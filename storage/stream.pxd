@@ -4,6 +4,7 @@ from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId
 from millstream.storage.block cimport Block, Cursor, Entry, IdText, OpenBlock, View
 from millstream.storage.group cimport Group
+from millstream.storage.policy cimport Policy
 from millstream.storage.skiplist cimport Node, SkipList
 
 
@@ -27,6 +28,7 @@ cdef class Stream:
     cdef public uint64_t last_seq
     cdef public uint64_t entries_added
     cdef public uint32_t used_s
+    cdef public Policy policy
     cdef SkipList sealed
     cdef uint64_t head_ms
     cdef uint64_t head_seq

@@ -3,6 +3,7 @@ from typing import Any
 from millstream.storage.block import Block
 from millstream.storage.group import Group
 from millstream.storage.idempotence import Window
+from millstream.storage.policy import Policy
 
 Words = list[bytes]
 
@@ -21,6 +22,7 @@ class Stream:
     capture_mark: int
     groups: dict[bytes, Group]
     idempotence: Window | None
+    policy: Policy | None
     def __init__(self, incarnation: int = 0) -> None: ...
     def __len__(self) -> int: ...
     def blocks_between(self, ms: int, seq: int, end_ms: int, end_seq: int) -> list[Block]: ...

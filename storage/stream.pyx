@@ -26,6 +26,7 @@ from millstream.storage.block cimport (
     view_last_live_before, view_live_before, view_nth_live,
 )
 from millstream.storage.group cimport Group, PendingAt
+from millstream.storage.policy cimport Policy
 from millstream.storage.skiplist cimport Node, SkipList, block_of
 
 from millstream.errors import EXHAUSTED, CommandError
@@ -810,6 +811,8 @@ cdef class Stream:
             "producers": {},
             "open": self.has_tail() and not self.tail.closed,
         }
+        if self.policy is not None:
+            meta["policy"] = self.policy.dump()
         if self.idempotence is not None:
             meta["idempotence"] = (
                 self.idempotence.share() if shared else self.idempotence.dump())
@@ -859,6 +862,8 @@ cdef class Stream:
         for row in meta["groups"]:
             group = Group.load(row, now_ms)
             stream.groups[group.name] = group
+        if "policy" in meta:
+            stream.policy = Policy.load(meta["policy"])
         if "idempotence" in meta:
             stream.idempotence = Window.load(meta["idempotence"])
         return stream

@@ -70,6 +70,7 @@ class Group:
 
 
 Message = tuple[bytes, bytes]  # producer, iid
+Policy = tuple[int, int, int, bool]  # entries, milliseconds, bytes, exact
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class Stream:
     entries_deleted: int = 0
     groups: dict[bytes, Group] = field(default_factory=dict)
     once: Once = field(default_factory=Once)
+    policy: Policy | None = None
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:
         assert entry_id > self.last_id, f"{entry_id} is not above {self.last_id}"
@@ -126,6 +128,18 @@ class Stream:
             self.max_evicted = max(self.max_evicted, entry_id)
         self.entries_evicted += len(gone)
         return len(gone)
+
+    def over_age(self, now_ms: int, grace_ms: int = 0) -> list[EntryId]:
+        """What the policy has not kept since grace_ms ago, for its age."""
+        max_age_ms = self.policy[1] if self.policy is not None else 0
+        oldest_ms = now_ms - max_age_ms - grace_ms
+        return [entry_id for entry_id in self.entries if max_age_ms and entry_id[0] <= oldest_ms]
+
+    def keep_policy(self, now_ms: int) -> None:
+        """Behind an append, or when the policy is set; it is an exact one."""
+        self.evict(self.over_age(now_ms))
+        if self.policy is not None and self.policy[0]:
+            self.evict(list(self.entries)[: -self.policy[0]])
 
     def delete(self, entry_id: EntryId) -> bool:
         if self.entries.pop(entry_id, None) is None:
@@ -147,7 +161,7 @@ class Stream:
         return Stream(
             self.incarnation, dict(self.entries), self.last_id, self.max_evicted, self.max_deleted,
             self.entries_added, self.entries_evicted, self.entries_deleted, groups,
-            self.once.copy(),
+            self.once.copy(), self.policy,
         )  # fmt: skip
 
 
@@ -245,6 +259,7 @@ def _shown_value(value: Value) -> object:
         "incarnation": value.incarnation,
         "groups": {name: _shown_group(group) for name, group in value.groups.items()},
         "once": (value.once.duration_s, value.once.maxsize, _shown_messages(value.once)),
+        "policy": value.policy,
     }
 
 
@@ -310,6 +325,7 @@ def _seen_value(value: RealStream | bytes | None, due_ms: int) -> object:
             if not _is_over(group, due_ms)
         },
         "once": _seen_once(value),
+        "policy": None if value.policy is None else tuple(value.policy.dump()),
     }
 
 

@@ -9,6 +9,7 @@ from tests.sim.model import (
     WRONG_TYPE,
     Answer,
     ClientModel,
+    Fields,
     Key,
     Model,
     Refused,
@@ -145,6 +146,23 @@ def flush(model: Model, numbers: list[int]) -> Answer:
         model.data.clear(number)
         for key in model.waiting_keys(number):
             model.mark_ready(key)
+    return OK
+
+
+@does("tpolicy")
+def tpolicy(model: Model, client: ClientModel, words: Request) -> Answer:
+    """TPOLICY key [MAXLEN n] [MAXAGE ms] [EXACT]"""
+    stream = model.stream(client, words[1])
+    if stream is None:
+        raise Refused(NO_KEY)
+    length, age_ms, size, exact = stream.policy or (0, 0, 0, False)
+    if len(words) == 2:
+        names = [b"maxlen", length, b"maxage", age_ms, b"maxbytes", size, b"trim", b"exact"]
+        return None if stream.policy is None else Fields(names)
+    length = int(words[words.index(b"MAXLEN") + 1]) if b"MAXLEN" in words else length
+    age_ms = int(words[words.index(b"MAXAGE") + 1]) if b"MAXAGE" in words else age_ms
+    stream.policy = (length, age_ms, 0, exact or b"EXACT" in words) if length or age_ms else None
+    stream.keep_policy(model.now_ms)
     return OK
 
 

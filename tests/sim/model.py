@@ -19,6 +19,7 @@ from millstream.commands.table import load_table
 
 U64_MAX = 2**64 - 1
 COUNT_MAX = 2**63 - 1
+AGE_GRACE_MS = 1000  # an entry goes so long behind its coming of age, at the latest
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 KEY_NEEDED = (
@@ -37,6 +38,10 @@ class Status(str):
 
 class Pairs(list["Answer"]):
     """[key, value] pairs: a map in RESP3."""
+
+
+class Fields(list["Answer"]):
+    """A map: a flat array in RESP2."""
 
 
 class Refused(Exception):
@@ -74,6 +79,8 @@ def encoded(answer: Answer, resp: int) -> bytes:
     if isinstance(answer, Pairs) and resp == 3:
         words = [word for pair in answer for word in pair]  # type: ignore[attr-defined]
         return b"%%%d\r\n" % len(answer) + b"".join(encoded(one, resp) for one in words)
+    if isinstance(answer, Fields) and resp == 3:
+        return b"%%%d\r\n" % (len(answer) // 2) + b"".join(encoded(one, resp) for one in answer)
     return b"*%d\r\n" % len(answer) + b"".join(encoded(one, resp) for one in answer)
 
 
@@ -265,8 +272,10 @@ class Model:
         now_ms: int,
         served: list[int],
         has_group: Callable[[Key, bytes], bool],
+        oldest: Callable[[Key], EntryId | None],
     ) -> None:
-        """The server did what was due, and served these clients in this order."""
+        """The server did what was due, and served these clients in this order. `oldest` is the
+        first entry that a stream has now."""
         self.now_ms, self.write_error = now_ms, self._told()
         late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= now_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
@@ -282,7 +291,18 @@ class Model:
         if self.write_error is None:
             for key in self.expired(now_ms):
                 self.delete(key)
+            self._trim_by_age(oldest)
         self._serve_ready()
+
+    def _trim_by_age(self, oldest: Callable[[Key], EntryId | None]) -> None:
+        """What the server evicted by its timer had come of age. It need not be all that has."""
+        for number, database in enumerate(self.data.databases):
+            for name, value in database.items():
+                over = value.over_age(self.now_ms) if isinstance(value, Stream) else []
+                if over:
+                    assert isinstance(value, Stream)
+                    first = oldest((number, name))
+                    value.evict([i for i in over if first is None or i < first])
 
     def leave(self, client: ClientModel, now_ms: int) -> None:
         """The client's connection is gone."""
@@ -315,6 +335,11 @@ class Model:
         """What a server whose timers ran must not have left undone; patient: it refused writes
         a moment ago."""
         self.now_ms = now_ms
+        for database in self.data.databases:
+            for name, value in database.items():
+                over = value.over_age(now_ms, AGE_GRACE_MS) if isinstance(value, Stream) else []
+                if over and not patient:
+                    return f"{name!r} has entries of more than its policy's age: {over}"
         for waiter in self._all_waiters():
             if 0 < waiter.deadline_ms <= now_ms:
                 return f"the wait of client {waiter.client.number} is over: {waiter}"
@@ -711,6 +736,7 @@ class Model:
             ms, seq = stream.last_id
             entry_id = (self.now_ms, 0) if self.now_ms > ms else (ms, seq + 1)
         stream.append(entry_id, words)
+        stream.keep_policy(self.now_ms)
         self.mark_ready((client.db, key))
         return entry_id
 

@@ -52,6 +52,7 @@ class Profile:
     transactions: float = 0.1
     lives_ms: tuple[int, ...] = (1, 30, 400)
     renames: bool = False
+    policies: bool = False
     roles: str = ROLES
 
     @staticmethod
@@ -74,6 +75,7 @@ class Profile:
             transactions=chance.choice([0, 0.1, 0.5]),
             lives_ms=chance.choice([(1, 30, 400), (20,), (5000,)]),
             renames=chance.random() < 0.4,
+            policies=chance.random() < 0.3,
             roles=ROLES if chance.random() < 0.6 else chance.choice(THEMES),
         )
         if chance.random() < 0.15:
@@ -107,6 +109,8 @@ class Player:
         self.role = chance.choice(profile.roles.split())
         if profile.renames and chance.random() < 0.2:
             self.role = "renamer"
+        if profile.policies and chance.random() < 0.2:
+            self.role = "keeper"
         if profile.bulky and chance.random() < 0.5:
             self.role = chance.choice(["bulky", "scanner"])
         self.key = self._any_key()
@@ -371,6 +375,20 @@ class Player:
             [(b"RENAME", key, other), (b"RENAMENX", key, b"t"), (b"RENAME", b"t", other),
              (b"MOVE", key, to), (b"COPY", key, other, b"DB", to), (b"TAPPEND", key, b"n", b"0"),
              (b"COPY", key, other, b"DB", to, b"REPLACE"), (b"SWAPDB", b"0", to)]
+        )  # fmt: skip
+
+    def _as_keeper(self) -> Request:
+        """Says what streams keep, exactly: only the server knows the blocks that APPROX drops."""
+        key = self._any_key()
+        limits = [
+            (b"MAXLEN", self.chance.choice([b"0", b"1", b"2", b"10"])),
+            (b"MAXAGE", self.chance.choice([b"0", b"1", b"50", b"400", b"2000"])),
+        ]
+        chosen = self.chance.choice([limits, limits[:1], limits[1:], limits[1:]])
+        words = [word for pair in chosen for word in pair]
+        return self.chance.choice(
+            [(b"TPOLICY", key, *words, b"EXACT"), (b"TPOLICY", key, *words, b"EXACT"),
+             (b"TPOLICY", key), self._append(key), self._append(key)]
         )  # fmt: skip
 
     def _as_unblocker(self) -> Request:

@@ -152,6 +152,13 @@ class Replay:
         demand(gone, f"{key!r}: EVICT {text!r} evicts nothing")
         stream.evict(gone)
 
+    def _apply_policy(
+        self, key: bytes, length: bytes, age_ms: bytes, size: bytes, how: bytes
+    ) -> None:
+        limits = int(length), int(age_ms), int(size)
+        demand(how in (b"exact", b"approx"), f"{key!r}: POLICY {how!r}")
+        self._stream(key).policy = (*limits, how == b"exact") if any(limits) else None
+
     def _apply_xdel(self, key: bytes, *texts: bytes) -> None:
         for text in texts:
             demand(self._stream(key).delete(id_of(text)), f"{key!r}: XDEL of missing {text!r}")

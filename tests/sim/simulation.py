@@ -178,7 +178,7 @@ class Simulation:
         self.world.served.clear()
         timer.callback(*timer.args)
         if name == "on_timer":
-            self.model.timer(self.world.now_ms(), self.world.served, self._has_group)
+            self.model.timer(self.world.now_ms(), self.world.served, self._has_group, self._oldest)
         self._end_ticks()
 
     def _end_ticks(self) -> None:
@@ -190,6 +190,10 @@ class Simulation:
     def _has_group(self, key: Key, name: bytes) -> bool:
         stream = self.world.keyspace.databases[key[0]].stream(key[1])
         return stream is not None and stream.group(name) is not None
+
+    def _oldest(self, key: Key) -> EntryId | None:
+        stream = self.world.keyspace.databases[key[0]].stream(key[1])
+        return None if stream is None else stream.first_id
 
     def _run_worker(self) -> None:
         busy = [worker for worker in self.world.workers if worker.tasks]

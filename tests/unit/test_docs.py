@@ -51,8 +51,8 @@ def test_every_command_has_its_page() -> None:
                 assert f"## {sub.name.replace('|', ' ').upper()}" in page
 
 
-@pytest.mark.parametrize("name", ["tack", "tappend", "tappev", "trange", "tread"])
-def test_the_drafts_commands_are_told_in_full(script: ModuleType, name: str) -> None:
+@pytest.mark.parametrize("name", ["tack", "tappend", "tappev", "tpolicy", "trange", "tread"])
+def test_the_drafts_commands_and_our_own_are_told_in_full(script: ModuleType, name: str) -> None:
     text = script.details(ROOT / "docs" / "commands" / f"{name}.md")
     assert "```redis-cli\n" in text  # run by tests/wire/test_command_pages
     assert "### Errors" in text

@@ -1,0 +1,535 @@
+"""What a stream keeps by its policy: to the entry or in whole blocks, by length, age and bytes.
+
+Random streams are cut by random policies and compared with the rule written down naively, on the
+lists of entries that the blocks hold. Then the command, the appends and the timer keep policies in
+a server without an outside, and the journal leads to the same state without a policy being asked.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.house import NOW_MS, House, Journal, Player
+from tests.support.resp import Error, Map, Null, Simple
+
+from millstream.errors import WRONG_TYPE
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.policy import Calendar, Policy
+from millstream.storage.retention import bytes_of, cut_of, due_moment_ms
+from millstream.storage.stream import Stream
+
+HEADER_BYTES = 64  # docs/formats.md
+OK = Simple("OK")
+NO_LIMIT = "ERR syntax error, EXACT and APPROX need a MAXLEN, MAXAGE or MAXBYTES limit"
+TOP = 2**64 - 1
+
+Row = tuple[int, int, list[bytes]]
+
+
+# ---------------------------------------------------------------- where a stream is cut
+
+
+def random_stream(chance: random.Random) -> Stream:
+    """Ids from 1 ms on, two entries to a node, some deleted, some evicted from the head."""
+    stream = Stream(1)
+    ms = 1
+    for _ in range(chance.randint(0, 60)):
+        ms += chance.choice([0, 0, 1, 2, 3])
+        seq = stream.last_seq + 1 if stream.last_ms == ms else 0
+        stream.append_entry(ms, seq, [b"field", b"v" * chance.randint(0, 40)], 2, 4096)
+    ids = [row[:2] for row in stream.range()]
+    for entry_id in chance.sample(ids, min(len(ids), chance.choice([0, 0, 3, 10, 50]))):
+        stream.delete_id(*entry_id)
+    if ids and chance.random() < 0.5:
+        stream.evict(*chance.choice(ids[:20]))
+    return stream
+
+
+def copy_of(stream: Stream) -> Stream:
+    meta, blocks = stream.dump()
+    return Stream.load(meta, blocks, 0)
+
+
+def block_rows(stream: Stream) -> list[tuple[list[Row], tuple[int, int], int]]:
+    """Of each block: the entries that are kept, its last id, its bytes without the header."""
+    _, blocks = stream.dump()
+    kept = {row[:2] for row in stream.range()}
+    return [
+        ([row for row in block.entries() if row[:2] in kept], block.last_id,
+         len(block.to_bytes()) - HEADER_BYTES)
+        for block in blocks
+    ]  # fmt: skip
+
+
+def whole_blocks_gone(stream: Stream, policy: Policy, now_ms: int) -> list[tuple[int, int]]:
+    """The rule for APPROX, naively: ids that go."""
+    gone: list[tuple[int, int]] = []
+    blocks = block_rows(stream)
+    for number, (rows, last_id, _) in enumerate(blocks):
+        behind = blocks[number + 1 :]
+        entries_behind = sum(len(rows) for rows, _, _ in behind)
+        bytes_behind = sum(size for _, _, size in behind)
+        if not (
+            (policy.max_len and entries_behind >= policy.max_len)
+            or (policy.max_bytes and bytes_behind >= policy.max_bytes)
+            or (policy.max_age_ms and now_ms - last_id[0] >= policy.max_age_ms)
+        ):
+            break
+        gone += [row[:2] for row in rows]
+    return gone
+
+
+def cut(stream: Stream, now_ms: int) -> None:
+    """As the commands do it."""
+    first, more = cut_of(stream, now_ms)
+    assert not more
+    if first == "all":
+        stream.evict(TOP, TOP)
+    elif first is not None:
+        assert stream.evict(*first) > 0, "a cut that evicts nothing"  # type: ignore[misc]
+    stream.check()
+
+
+def limit(chance: random.Random, most: int) -> int:
+    return chance.choice([0, chance.randint(1, most)])
+
+
+PLAYS = 100
+
+
+@pytest.fixture(params=range(4))
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    return random.Random(request.param)
+
+
+def test_approx_drops_the_whole_blocks_that_are_over_a_limit(chance: random.Random) -> None:
+    for _ in range(PLAYS):
+        stream, now_ms = random_stream(chance), chance.randint(0, 150)
+        policy = stream.policy = Policy(limit(chance, 40), limit(chance, 90), limit(chance, 1500))
+        before = [row[:2] for row in stream.range()]
+        gone = whole_blocks_gone(stream, policy, now_ms)
+        cut(stream, now_ms)
+        assert [row[:2] for row in stream.range()] == before[len(gone) :]
+        assert cut_of(stream, now_ms) == (None, False)
+
+
+def test_exact_keeps_just_what_is_within_length_and_age(chance: random.Random) -> None:
+    for _ in range(PLAYS):
+        stream, now_ms = random_stream(chance), chance.randint(0, 150)
+        length, age = limit(chance, 40), limit(chance, 90)
+        stream.policy = Policy(length, age, 0, True)
+        kept = [row[:2] for row in stream.range() if not age or now_ms - row[0] < age]
+        cut(stream, now_ms)
+        assert [row[:2] for row in stream.range()] == (kept[-length:] if length else kept)
+
+
+def test_exact_keeps_as_many_entries_as_the_bytes_allow_and_no_more(chance: random.Random) -> None:
+    for _ in range(PLAYS):
+        stream, size = random_stream(chance), chance.randint(1, 1500)
+        before = copy_of(stream)
+        stream.policy = Policy(0, 0, size, True)
+        cut(stream, 0)
+        assert bytes_of(stream) <= size
+        rows, kept = before.range(), len(stream)
+        assert stream.range() == rows[len(rows) - kept :]
+        if kept < len(rows):
+            before.evict(*rows[len(rows) - kept - 1][:2])
+            assert bytes_of(before) > size, "one entry more would have been within the limit"
+
+
+def test_bytes_are_those_of_the_blocks_from_the_first_kept_entry_on(chance: random.Random) -> None:
+    for _ in range(PLAYS):
+        stream = random_stream(chance)
+        whole = sum(size for _, _, size in block_rows(stream))
+        if len(stream) == 0:
+            assert bytes_of(stream) == whole == 0
+            continue
+        first = stream.dump()[1][0].to_bytes()[HEADER_BYTES:]
+        hidden = whole - bytes_of(stream)
+        assert hidden >= 0
+        kept = stream.range(limit=1)[0]
+        # Its value stands behind its id, which is short here, and maybe the names.
+        place = first.rindex(kept[2][1]) if kept[2][1] else len(first)
+        assert place >= hidden
+
+
+def test_nothing_goes_before_the_moment_that_is_noted_and_something_does_then(
+    chance: random.Random,
+) -> None:
+    for _ in range(PLAYS):
+        stream = random_stream(chance)
+        stream.policy = Policy(0, chance.randint(1, 90), 0, chance.random() < 0.5)
+        moment_ms = due_moment_ms(stream)
+        if moment_ms is None:
+            assert len(stream) == 0
+            continue
+        assert cut_of(stream, moment_ms - 1) == (None, False)
+        assert cut_of(stream, moment_ms)[0] is not None
+
+
+def test_the_work_of_one_cut_is_bounded_and_tells_that_there_is_more() -> None:
+    stream = Stream(1)
+    for ms in range(1, 101):
+        stream.append_entry(ms, 0, [b"f", b"v"], 1, 0)  # 25 blocks of 4 nodes of one entry
+    stream.policy = Policy(1, 0, 0, True)
+    assert cut_of(stream, 0, 10) == ((40, 1), True)
+    assert cut_of(stream, 0, 24) == ((100, 0), False)
+
+
+def test_the_entry_with_the_very_last_id_goes_too() -> None:
+    stream = Stream(1)
+    stream.append_entry(TOP, TOP, [b"f", b"v"])
+    stream.policy = Policy(0, 0, 1, True)
+    assert cut_of(stream, 0) == ("all", False)
+
+
+# ---------------------------------------------------------------- the calendar
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20))))
+def test_every_place_comes_out_behind_its_moment_and_within_half_a_second(
+    noted: list[tuple[int, int]],
+) -> None:
+    calendar = Calendar()
+    want: dict[tuple[int, bytes], int] = {}
+    for moment_ms, number in noted:
+        key = b"%d" % number
+        rounded = calendar.add(moment_ms, 0, key)
+        assert moment_ms <= rounded < moment_ms + 500
+        want[rounded, key] = 1
+    for now_ms in range(0, 6000, 250):
+        due = set()
+        while (place := calendar.take_due(now_ms)) is not None:
+            due.add(place[1])
+        assert due == {key for at, key in want if at <= now_ms}
+        want = {pair: 1 for pair in want if pair[0] > now_ms}
+    assert len(calendar) == 0
+    assert calendar.next_ms is None
+
+
+def test_a_place_noted_over_and_over_takes_no_room() -> None:
+    calendar = Calendar()
+    for _ in range(1000):
+        calendar.add(1700, 3, b"key")
+    assert len(calendar) == 1
+
+
+# ---------------------------------------------------------------- the command and the appends
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+def player(house: House) -> Player:
+    return house.player()
+
+
+def policy_of(player: Player, key: str = "s") -> Any:
+    """TPOLICY's answer as a dict; None when there is none."""
+    reply = player.call(f"TPOLICY {key}")
+    if not isinstance(reply, list):
+        return None
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def ids(player: Player, key: str = "s") -> list[bytes]:
+    return [entry[0] for entry in player.call(f"XRANGE {key} - +")]  # type: ignore[union-attr, index, misc]
+
+
+def fill(player: Player, count: int, key: str = "s") -> None:
+    for number in range(1, count + 1):
+        player.call(f"XADD {key} {number}-1 n {number}")
+
+
+def shown(keyspace: Keyspace) -> dict[bytes, Any]:
+    found = {}
+    for db in keyspace.databases:
+        for key in db.keys():  # noqa: SIM118
+            meta, blocks = db.stream(key).dump()  # type: ignore[union-attr]
+            found[db.index, key] = meta, [block.to_bytes() for block in blocks]
+    return found  # type: ignore[return-value]
+
+
+def replays(house: House) -> None:
+    """The journal leads to the same state, though no policy is asked and no clock read."""
+    again = house.replayed()
+    again.now_ms = 0
+    here, there = shown(house.keyspace), shown(again)
+    for key, (meta, _) in here.items():  # type: ignore[misc]
+        assert there[key][0] == meta
+    assert here.keys() == there.keys()
+
+
+@pytest.mark.parametrize("append", ["TAPPEND s f v", "XADD s * f v", "TAPPEV s COUNT 100 f v"])
+def test_an_append_of_either_dialect_keeps_the_policy(
+    house: House, player: Player, append: str
+) -> None:
+    fill(player, 5)
+    assert player.call("TPOLICY s MAXLEN 3 EXACT") == OK
+    assert ids(player) == [b"3-1", b"4-1", b"5-1"]
+    player.call(append)
+    assert ids(player)[:2] == [b"4-1", b"5-1"]
+    assert player.call("XLEN s") == 3
+    assert house.stream().max_evicted_id == (3, 1)
+    replays(house)
+
+
+def test_appends_within_a_transaction_keep_the_policy(house: House, player: Player) -> None:
+    fill(player, 2)
+    player.call("TPOLICY s MAXLEN 2 EXACT")
+    player.call("MULTI")
+    for _ in range(3):
+        player.call("TAPPEND s f v")
+    player.call("XLEN s")
+    assert player.call("EXEC")[3] == 2  # type: ignore[index]
+    replays(house)
+
+
+def test_what_is_not_named_stays_and_zero_lifts(player: Player) -> None:
+    fill(player, 1)
+    assert policy_of(player) is None
+    player.call("TPOLICY s MAXLEN 7 EXACT")
+    player.call("tpolicy s maxage 5000000000000 maxbytes 9000")
+    assert policy_of(player) == {
+        b"maxlen": 7, b"maxage": 5_000_000_000_000, b"maxbytes": 9000, b"trim": b"exact"
+    }  # fmt: skip
+    player.call("TPOLICY s MAXBYTES 0 MAXAGE 1 APPROX MAXAGE 0")
+    assert policy_of(player) == {b"maxlen": 7, b"maxage": 0, b"maxbytes": 0, b"trim": b"approx"}
+    assert player.call("TPOLICY s MAXLEN 0") == OK
+    assert policy_of(player) is None
+    assert player.call("TPOLICY s MAXLEN 0 EXACT") == OK
+    assert policy_of(player) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("TPOLICY", "ERR wrong number of arguments for 'tpolicy' command"),
+        ("TPOLICY nokey", "ERR no such key"),
+        ("TPOLICY nokey MAXLEN 5", "ERR no such key"),
+        ("TPOLICY nokey MAXLEN x", "ERR value is not an integer or out of range"),
+        ("TPOLICY str", WRONG_TYPE),
+        ("TPOLICY str MAXLEN 5", WRONG_TYPE),
+        ("TPOLICY s MAXLEN", "ERR syntax error"),
+        ("TPOLICY s MAXLEN -1", "ERR The MAXLEN argument must be >= 0."),
+        ("TPOLICY s MAXAGE -1", "ERR The MAXAGE argument must be >= 0."),
+        ("TPOLICY s MAXBYTES -1", "ERR The MAXBYTES argument must be >= 0."),
+        ("TPOLICY s MAXLEN 1.5", "ERR value is not an integer or out of range"),
+        ("TPOLICY s MAXLEN 9223372036854775808", "ERR value is not an integer or out of range"),
+        ("TPOLICY s MAXLEN 5 TWICE", "ERR syntax error"),
+        ("TPOLICY s 5", "ERR syntax error"),
+        ("TPOLICY s EXACT", NO_LIMIT),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_and_changes_nothing(player: Player, line: str, error: str) -> None:
+    fill(player, 3)
+    player.call("SET str value")
+    assert player.call(line) == Error(error)
+    assert policy_of(player) is None
+    assert player.call("XLEN s") == 3
+    assert player.call("EXISTS nokey") == 0
+
+
+def test_a_map_in_resp3(house: House) -> None:
+    player = house.player(3)
+    player.call("XADD s 1-1 f v")
+    player.call("TPOLICY s MAXLEN 1")
+    assert isinstance(player.call("TPOLICY s"), Map)
+
+
+# ---------------------------------------------------------------- by itself
+
+
+def test_what_comes_of_age_goes_within_a_second_with_nobody_there(house: House) -> None:
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 5000 EXACT")
+    house.wait_ms(1000)
+    player.call("TAPPEND s n 2")
+    house.wait_ms(3999)
+    assert player.call("XLEN s") == 2
+    house.wait_ms(501)
+    assert player.call("XLEN s") == 1
+    house.wait_ms(499)
+    assert player.call("XLEN s") == 1
+    house.wait_ms(1)
+    assert player.call("XLEN s") == 0
+    assert house.stream().max_evicted_id == house.stream().last_id
+    replays(house)
+
+
+def test_a_block_goes_when_its_youngest_entry_has_come_of_age(house: House) -> None:
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 5000")
+    house.wait_ms(4000)
+    player.call("TAPPEND s n 2")
+    house.wait_ms(4999)
+    assert player.call("XLEN s") == 2
+    house.wait_ms(501)
+    assert player.call("XLEN s") == 0
+
+
+def test_an_entry_that_is_too_old_from_the_start_goes_at_once(house: House) -> None:
+    player = house.player()
+    player.call("XADD s 1-1 n 1")
+    player.call("TPOLICY s MAXAGE 1000")
+    assert player.call("XLEN s") == 0
+    assert player.call("XADD s 2-1 n 2") == b"2-1"
+    assert player.call("XLEN s") == 0
+
+
+def test_ids_ahead_of_the_clock_are_young(house: House) -> None:
+    player = house.player()
+    player.call(f"XADD s {NOW_MS + 10_000}-1 n 1")
+    player.call("TPOLICY s MAXAGE 1000 EXACT")
+    house.wait_ms(10_999)
+    assert player.call("XLEN s") == 1
+    house.wait_ms(501)
+    assert player.call("XLEN s") == 0
+
+
+def test_a_group_is_told_of_the_gap_and_keeps_what_it_has_pending(house: House) -> None:
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("XGROUP CREATE s g 0")
+    (entry,) = player.call("TREAD s 0 1 GROUP g 0 RETRY 60000 0")  # type: ignore[misc]
+    player.call("TAPPEND s n 2")
+    player.call("TPOLICY s MAXAGE 1000 EXACT")
+    house.wait_ms(2000)
+    player.call("TAPPEND s n 3")
+    reply = player.call("TREAD s 0 10 GROUP g 0")
+    assert reply[0] is not None  # type: ignore[index]
+    assert player.call("XPENDING s g")[0] == 1  # type: ignore[index]
+    assert len(reply) == 2  # type: ignore[arg-type]
+    assert player.call(f"TACK s g {entry[0].decode()}") == 1
+    replays(house)
+
+
+@pytest.mark.parametrize(
+    ("line", "db", "key"),
+    [
+        ("RENAME s t", 0, "t"),
+        ("COPY s t", 0, "t"),
+        ("MOVE s 1", 1, "s"),
+        ("SWAPDB 0 1", 1, "s"),
+    ],
+)
+def test_a_policy_goes_with_its_stream_and_is_kept_there(
+    house: House, line: str, db: int, key: str
+) -> None:
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 5000 MAXLEN 10")
+    house.wait_ms(1000)
+    player.call(line)
+    player.call(f"SELECT {db}")
+    assert policy_of(player, key)[b"maxage"] == 5000
+    replays(house)
+    house.wait_ms(0)
+    house.wait_ms(5000)
+    assert player.call(f"XLEN {key}") == 0
+    replays(house)
+
+
+def test_a_deleted_key_comes_back_without_a_policy(house: House) -> None:
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 1000")
+    player.call("DEL s")
+    player.call("TAPPEND s n 1")
+    assert policy_of(player) is None
+    house.wait_ms(5000)
+    assert player.call("XLEN s") == 1
+
+
+def test_a_loaded_stream_is_looked_at_though_nobody_appends(house: House) -> None:
+    """From the journal alone: entries that the effects put in behind the policy."""
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 5000 EXACT")
+    player.call("TAPPEND s n 2")
+    again = House()
+    again.keyspace = house.replayed()
+    assert again.keyspace.calendar.next_ms == 0
+    assert len(again.keyspace.databases[0].stream(b"s")) == 2  # type: ignore[arg-type]
+
+
+def test_a_huge_stream_is_trimmed_in_turns(house: House) -> None:
+    player = house.player()
+    house.keyspace.node_entries = 1  # four entries a block
+    stream = Stream(1)
+    for ms in range(1, 20_001):
+        stream.append_entry(ms, 0, [b"f", b"v"], 1, 0)
+    house.keyspace.databases[0].set(b"s", stream)
+    player.call("TPOLICY s MAXLEN 1 EXACT")
+    left = [len(stream)]
+    while left[-1] > 1 and len(left) < 20:
+        house.wait_ms(0)
+        left.append(len(stream))
+    assert left == [16_000, 12_000, 8_000, 4_000, 1]
+
+
+def test_very_many_streams_are_looked_at_in_turns(house: House) -> None:
+    player = house.player()
+    for number in range(2500):
+        player.call(f"TAPPEND s{number} n 1")
+        player.call(f"TPOLICY s{number} MAXAGE 60000")
+    house.wait_ms(61_000)
+    turns = 1
+    while house.keyspace.calendar.next_ms is not None and turns < 20:
+        house.wait_ms(0)
+        turns += 1
+    assert turns == 5  # a look and a block each: 500 in a turn
+    assert all(len(house.stream(b"s%d" % number)) == 0 for number in range(2500)), (
+        "a stream was passed over"
+    )
+
+
+def test_nothing_is_trimmed_while_writes_are_refused() -> None:
+    class Full(Journal):
+        full = False
+
+        def writable_error(self) -> bytes | None:
+            return b"MISCONF no" if self.full else None
+
+    journal = Full()
+    house = House(journal)
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 1000")
+    journal.full = True
+    house.wait_ms(5000)
+    assert player.call("XLEN s") == 1
+    journal.full = False
+    house.wait_ms(0)
+    assert player.call("XLEN s") == 0
+
+
+def test_trimming_by_the_timer_is_no_use_of_the_key(house: House) -> None:
+    player = house.player()
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 1000")
+    house.wait_ms(30_000)
+    assert player.call("XLEN s") == 0
+    house.wait_ms(10_000)
+    player.call("TAPPEND t n 1")
+    assert player.call("OBJECT IDLETIME s") == 10
+
+
+def test_who_watches_the_key_is_told_of_the_trim(house: House) -> None:
+    player, other = house.player(), house.player()
+    other.call("TAPPEND s n 1")
+    other.call("TPOLICY s MAXAGE 1000")
+    player.call("WATCH s")
+    house.wait_ms(5000)
+    player.call("MULTI")
+    player.call("PING")
+    assert player.call("EXEC") is Null.ARRAY
