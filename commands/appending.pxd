@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.context cimport Context
 from millstream.encoding cimport Slice
@@ -8,5 +8,7 @@ from millstream.storage.stream cimport Stream
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                        Py_ssize_t count, bytes producer, uint64_t seq, uint32_t slot)
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
 cdef int tell_evicted(Context ctx, bytes key, uint64_t evicted) except -1

@@ -10,6 +10,8 @@ FAMILIES = (
     "trimming",
     "deleting",
     "idempotence",
+    "once",
+    "bulk",
     "stream_reads",
     "groups",
     "group_reads",
