@@ -13,6 +13,8 @@ cdef enum:
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                        Py_ssize_t count, bytes producer, uint64_t seq, uint32_t slot)
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
 cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max,
                           Cut* cut) except? 0xffffffffffffffff

@@ -37,6 +37,23 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
     if ctx.effects.enabled:
         ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
                            count)
+    return tell_appended(ctx, key, entry_id, dotted)
+
+
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                        Py_ssize_t count, bytes producer, uint64_t seq, uint32_t slot):
+    """As append_entry, for the entry that a producer numbers `seq`; `slot` was reserved for it."""
+    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
+    stream.producers.note(slot, producer, seq)
+    ctx.keyspace.dirty += 1
+    if ctx.effects.enabled:
+        ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
+                                producer, seq, items, count)
+    return tell_appended(ctx, key, entry_id, True)
+
+
+cdef inline Id tell_appended(Context ctx, Slice* key, EntryId entry_id, bint dotted):
     ctx.db.mark_ready_at(key)
     if ctx.events:
         ctx.notify(b"t", b"xadd", ctx.db.key_of(key))

@@ -16,6 +16,8 @@ cdef class Effects:
     cdef int finish(self) except -1
     cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
                     Py_ssize_t count) except -1
+    cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
+                         uint64_t number, Slice* items, Py_ssize_t count) except -1
     cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1
     cdef int put_number(self, uint64_t number) except -1
     cdef bytes take(self)

@@ -12,9 +12,10 @@ from libc.string cimport memcmp
 
 from millstream.commands.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, format_u64, parse_id
+from millstream.ids cimport EntryId, format_u64, parse_id, parse_u64
 from millstream.storage.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
 from millstream.storage.keyspace cimport Database, Keyspace
+from millstream.storage.producers cimport Producers
 from millstream.storage.stream cimport Stream, Walk
 
 from millstream.errors import CommandError
@@ -81,6 +82,20 @@ cdef class Effects:
         self.begin(db, b"$6\r\nAPPEND\r\n", 12, 3 + count)
         self.out.put_bulk(key, len(key))
         self.out.put_id(ms, seq, False)
+        for i in range(count):
+            self.out.put_bulk(items[i].ptr, items[i].size)
+        return self.finish()
+
+    cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
+                         uint64_t number, Slice* items, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        if not self.enabled:
+            return 0
+        self.begin(db, b"$10\r\nAPPENDONCE\r\n", 17, 5 + count)
+        self.out.put_bulk(key, len(key))
+        self.out.put_id(ms, seq, False)
+        self.out.put_bulk(producer, len(producer))
+        self.put_number(number)
         for i in range(count):
             self.out.put_bulk(items[i].ptr, items[i].size)
         return self.finish()
@@ -188,6 +203,8 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
             name = &args.items[0]
             if name.size == 6 and memcmp(name.ptr, b"APPEND", 6) == 0:
                 apply_append(keyspace, db, args)
+            elif name.size == 10 and memcmp(name.ptr, b"APPENDONCE", 10) == 0:
+                apply_append_once(keyspace, db, args)
             elif name.size == 6 and memcmp(name.ptr, b"SELECT", 6) == 0:
                 db = args.take_int()
                 if not 0 <= db < len(keyspace.databases):
@@ -207,21 +224,42 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
 
 
 cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
-    cdef EntryId entry_id
-    cdef Database database = keyspace.databases[db]
-    cdef Stream stream
     if args.count < 5:
         raise ValueError("APPEND without an entry")
-    stream = database.writable_at(&args.items[1])
+    append_again(keyspace, db, args, 3)
+    return 0
+
+
+cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
+    cdef Stream stream
+    cdef bytes name
+    cdef uint64_t number
+    if args.count < 7 or parse_u64(args.items[4].ptr, args.items[4].size, &number) < 0:
+        raise ValueError("APPENDONCE without a producer's number and an entry")
+    stream = append_again(keyspace, db, args, 5)
+    name = args[3]
+    if stream.producers is None:
+        stream.producers = Producers()
+    if stream.producers.has_sent(name, number):
+        raise ValueError(f"APPENDONCE of {name!r} with number {number}, not above its last")
+    stream.producers.note(stream.producers.reserve(name), name, number)
+    return 0
+
+
+cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
+    """Append the entry whose words begin at `fields`; key and id are the effect's first words."""
+    cdef EntryId entry_id
+    cdef Database database = keyspace.databases[db]
+    cdef Stream stream = database.writable_at(&args.items[1])
     if stream is None:
         raise ValueError("APPEND to a stream that does not exist")
     if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
         raise ValueError("APPEND with a malformed id")
     if (entry_id.ms, entry_id.seq) <= (stream.last_ms, stream.last_seq):
         raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
-    stream.append(entry_id.ms, entry_id.seq, &args.items[3], args.count - 3,
+    stream.append(entry_id.ms, entry_id.seq, &args.items[fields], args.count - fields,
                   keyspace.node_entries, keyspace.node_bytes)
-    return 0
+    return stream
 
 
 cdef tuple id_of(bytes text):

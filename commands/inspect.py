@@ -1,4 +1,4 @@
-"""XINFO: what a stream, its groups and their consumers look like from outside.
+"""XINFO and TINFO: what a stream, its groups and their consumers look like from outside.
 
 Plain Python, because it is asked seldom. Looking changes nothing that a client could notice: a
 group's time to live is not refreshed. What has ended by itself is gone here too, whether or not its
@@ -176,6 +176,38 @@ def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
             f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
         )
     return [_consumer_fields(ctx, consumer) for _, consumer in sorted(group.consumers.items())]
+
+
+@command(
+    "TINFO",
+    arity=2,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Returns what is known of a stream as a whole.",
+    syntax="key",
+    complexity="O(n), n the number of groups",
+)
+def tinfo(ctx: Context, args: Args) -> Fields | None:
+    key = args.take()
+    stream = ctx.stream_with_groups(key)
+    if stream is None:
+        return None
+    return {
+        b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
+        b"last-id": Id(*stream.last_id, True),
+        b"max-evicted-id": Id(*stream.max_evicted_id, True),
+        b"length": len(stream),
+        b"entries-added": stream.entries_added,
+        b"entries-evicted": stream.entries_evicted,
+        b"entries-deleted": stream.entries_deleted,
+        b"blocks": stream.block_count,
+        b"bytes": stream.blocks_bytes,
+        b"groups": len(_live_groups(ctx, key, stream)),
+        b"producers": 0 if stream.producers is None else len(stream.producers),
+        b"policy": None,
+        b"incarnation": stream.incarnation,
+    }
 
 
 def _stream(ctx: Context, key: bytes) -> Stream:

@@ -319,8 +319,7 @@ def duplicate(value: Value, incarnation: int, now_ms: int) -> Value:
     """An independent value with the same content; a stream with another incarnation."""
     if isinstance(value, bytes):
         return value
-    meta, blocks = value.dump()
-    return Stream.load({**meta, "incarnation": incarnation}, blocks, now_ms)
+    return value.duplicate(incarnation, now_ms)
 
 
 @effect(b"COPY")

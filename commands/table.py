@@ -11,6 +11,8 @@ FAMILIES = (
     "policy",
     "deleting",
     "idempotence",
+    "once",
+    "bulk",
     "stream_reads",
     "groups",
     "group_reads",

@@ -415,6 +415,7 @@ class Server:
         self.keyspace.node_entries = min(config.stream_node_max_entries, UINT32_MAX) or UINT32_MAX
         self.keyspace.idmp_duration_s = config.stream_idmp_duration
         self.keyspace.idmp_maxsize = config.stream_idmp_maxsize
+        self.keyspace.producers_max = config.stream_producers_max
         self.executor.limits.bulk_bytes = config.proto_max_bulk_len
         self.executor.limits.query_bytes = config.client_query_buffer_limit
         self.executor.password_required = self.password_required()

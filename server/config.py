@@ -438,6 +438,13 @@ class Config(Accepted):
         "and how many ids of each producer it remembers",
         section=STREAM,
     )
+    stream_producers_max: int = _directive(
+        100_000,
+        integer(1, 1_000_000),
+        "producers whose last number a stream remembers (TAPPENDONCE); beyond that the one whose "
+        "last append is longest ago is forgotten",
+        section=STREAM,
+    )
 
     loglevel: str = _directive(
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",

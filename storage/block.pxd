@@ -4,6 +4,10 @@ from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId
 
 
+cdef enum:
+    BLOCK_HEADER_BYTES = 64
+
+
 cdef struct View:
     const uint8_t* entries
     uint32_t size
@@ -125,4 +129,5 @@ cdef int64_t encode_forward(Output out, const View* view, uint64_t ms, uint64_t 
 cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t seq,
                              uint64_t end_ms, uint64_t end_seq, uint64_t limit,
                              Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1
+cdef uint64_t view_disk_size(const View* view) noexcept nogil
 cdef list entry_words(const Entry* entry)

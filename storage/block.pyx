@@ -26,7 +26,6 @@ from millstream.errors import CommandError
 
 cdef enum:
     FORMAT_VERSION = 1
-    HEADER_SIZE = 64
     CHECKPOINT_EVERY = 32
     SETS_MAX = 30
     REF_LITERAL = 31
@@ -528,6 +527,12 @@ cdef inline Py_ssize_t table_size(uint32_t count, uint32_t sets, uint32_t nodes)
     return 4 * <Py_ssize_t>(checkpoint_count(count) + sets + (nodes - 1 if nodes else 0))
 
 
+cdef uint64_t view_disk_size(const View* view) noexcept nogil:
+    """Bytes of the disk form."""
+    return BLOCK_HEADER_BYTES + view.size + <uint64_t>table_size(
+        view.count, view.set_count, view.node_count)
+
+
 cdef class Block:
     """A sealed block. `data` holds the checkpoint, set and node tables and then the entries."""
 
@@ -621,15 +626,15 @@ cdef class Block:
     @property
     def size_bytes(self) -> int:
         """Bytes of its disk form."""
-        return HEADER_SIZE + self.data_size()
+        return BLOCK_HEADER_BYTES + self.data_size()
 
     def to_bytes(self) -> bytes:
         """The disk form (docs/formats.md): header with CRC-32, tables, entries."""
         cdef Py_ssize_t size = self.data_size()
-        cdef bytes whole = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + size)
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, BLOCK_HEADER_BYTES + size)
         cdef char* at = PyBytes_AS_STRING(whole)
         cdef uint32_t crc
-        memset(at, 0, HEADER_SIZE)
+        memset(at, 0, BLOCK_HEADER_BYTES)
         memcpy(at, <const char*>b"MB", 2)
         at[2] = FORMAT_VERSION
         (<uint32_t*>(at + 8))[0] = self.count
@@ -641,7 +646,7 @@ cdef class Block:
         (<uint64_t*>(at + 32))[0] = self.first_seq
         (<uint64_t*>(at + 40))[0] = self.last_ms
         (<uint64_t*>(at + 48))[0] = self.last_seq
-        memcpy(at + HEADER_SIZE, self.data, size)
+        memcpy(at + BLOCK_HEADER_BYTES, self.data, size)
         crc = crc32(whole)
         (<uint32_t*>(at + 4))[0] = crc
         return whole
@@ -652,7 +657,7 @@ cdef class Block:
         cdef const uint8_t[::1] raw = data
         cdef Py_ssize_t size
         cdef Block block = Block.__new__(Block)
-        if raw.shape[0] < HEADER_SIZE:
+        if raw.shape[0] < BLOCK_HEADER_BYTES:
             raise ValueError(f"a block of {raw.shape[0]} bytes is shorter than its header")
         cdef const uint8_t* at = &raw[0]
         if at[0] != c'M' or at[1] != c'B':
@@ -668,17 +673,17 @@ cdef class Block:
         block.first_seq = (<const uint64_t*>(at + 32))[0]
         block.last_ms = (<const uint64_t*>(at + 40))[0]
         block.last_seq = (<const uint64_t*>(at + 48))[0]
-        size = raw.shape[0] - HEADER_SIZE
+        size = raw.shape[0] - BLOCK_HEADER_BYTES
         if block.count == 0 or block.data_size() != size:
             raise ValueError(f"block says {block.size_bytes} bytes and has {raw.shape[0]}")
         block.data = <char*>malloc(size + SLACK)
         if block.data == NULL:
             raise MemoryError(f"no memory for a block of {size} bytes")
-        memcpy(block.data, at + HEADER_SIZE, size)
+        memcpy(block.data, at + BLOCK_HEADER_BYTES, size)
         memset(block.data + size, 0, SLACK)
-        header = bytearray(raw[:HEADER_SIZE])
+        header = bytearray(raw[:BLOCK_HEADER_BYTES])
         header[4:8] = b"\0\0\0\0"
-        crc = crc32(raw[HEADER_SIZE:], crc32(header))
+        crc = crc32(raw[BLOCK_HEADER_BYTES:], crc32(header))
         if crc != (<const uint32_t*>(at + 4))[0]:
             raise ValueError("block checksum does not match")
         block.check()
@@ -688,10 +693,10 @@ cdef class Block:
     def disk_size(data) -> int:
         """Bytes of the block whose disk form starts `data` (at least 64 bytes)."""
         cdef const uint8_t[::1] raw = data
-        if raw.shape[0] < HEADER_SIZE or raw[0] != c'M' or raw[1] != c'B':
+        if raw.shape[0] < BLOCK_HEADER_BYTES or raw[0] != c'M' or raw[1] != c'B':
             raise ValueError("not a block: its first bytes are not 'MB'")
         cdef const uint8_t* at = &raw[0]
-        return HEADER_SIZE + (<const uint32_t*>(at + 16))[0] + table_size(
+        return BLOCK_HEADER_BYTES + (<const uint32_t*>(at + 16))[0] + table_size(
             (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
             (<const uint16_t*>(at + 22))[0])
 

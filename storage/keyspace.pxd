@@ -62,6 +62,7 @@ cdef class Keyspace:
     cdef public uint32_t node_bytes
     cdef public uint32_t idmp_duration_s
     cdef public uint32_t idmp_maxsize
+    cdef public uint32_t producers_max
     cdef public uint64_t incarnation
     cdef public list ready
     cdef public list agenda

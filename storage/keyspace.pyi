@@ -71,6 +71,7 @@ class Keyspace:
     node_bytes: int
     idmp_duration_s: int
     idmp_maxsize: int
+    producers_max: int
     def __init__(
         self, databases: int = 16, node_entries: int = 100, node_bytes: int = 4096
     ) -> None: ...

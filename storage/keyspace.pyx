@@ -35,6 +35,8 @@ from millstream.storage.idempotence import DURATION_S, MAXSIZE
 
 cdef int SLOTS = 65536
 cdef uint64_t NEVER = 0xffffffffffffffffULL
+# Producers that a stream remembers, when nobody says otherwise.
+PRODUCERS_MAX = 100_000
 
 
 class Appended(bytes):
@@ -619,6 +621,7 @@ cdef class Keyspace:
         self.node_bytes = node_bytes
         self.idmp_duration_s = DURATION_S
         self.idmp_maxsize = MAXSIZE
+        self.producers_max = PRODUCERS_MAX
         self.ready = []
         self.agenda = []
         self.put_off = []

@@ -19,6 +19,7 @@ import zstandard
 from millstream.errors import DamageError, FormatError
 from millstream.storage.disk import Bytes
 from millstream.storage.idempotence import SharedWindow
+from millstream.storage.producers import SharedProducers
 
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"
@@ -34,6 +35,8 @@ _HEADER = struct.Struct("<8sII16sQQ12x")
 _TRAILER = struct.Struct("<QQIII")
 _CHUNK = struct.Struct("<4sIII")
 _META_INLINE_MAX = 512
+_MAYBE_LARGE = ("idempotence", "producers")
+_IN_PARTS = (SharedWindow, SharedProducers)  # what packs itself bit by bit
 _SECTION_BYTES = 256 << 10
 _COMPRESS_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
 _SYNC_BYTES = 16 << 20  # a sync now and then keeps the last one, and the journal's, short
@@ -231,17 +234,16 @@ class SnapshotWriter:
         self._file.write(tail + crc32(tail).to_bytes(4, "little") + END_MAGIC)
 
     def _pack_meta(self, meta: dict[str, Any]) -> list[bytes]:
-        """A key's metadata as msgpack; a window of many messages in parts."""
-        window = meta.get("idempotence")
-        if not isinstance(window, SharedWindow):
+        """A key's metadata as msgpack; what may be large in parts."""
+        if not any(isinstance(meta.get(name), _IN_PARTS) for name in _MAYBE_LARGE):
             return [msgpack.packb(meta, default=bytes)]
         parts: list[bytes] = [msgpack.Packer().pack_map_header(len(meta))]
         for name, value in meta.items():
             parts.append(msgpack.packb(name))
-            if value is not window:
+            if not isinstance(value, _IN_PARTS):
                 parts.append(msgpack.packb(value, default=bytes))
                 continue
-            for part in window.packed():
+            for part in value.packed():
                 parts.append(part)
                 self._pause()
         return parts

@@ -5,6 +5,7 @@ from millstream.ids cimport EntryId
 from millstream.storage.block cimport Block, Cursor, Entry, IdText, OpenBlock, View
 from millstream.storage.group cimport Group
 from millstream.storage.policy cimport Policy
+from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport Node, SkipList
 
 
@@ -43,6 +44,7 @@ cdef class Stream:
     cdef public uint64_t capture_mark
     cdef readonly dict groups
     cdef public object idempotence
+    cdef public Producers producers
 
     cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1
     cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
@@ -62,6 +64,8 @@ cdef class Stream:
                                 Py_ssize_t full_size, EntryId* last) except -1
     cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept
     cdef bint walk_next(self, Walk* walk) noexcept
+    cdef bint next_blocks(self, EntryId start, EntryId end, uint64_t most, uint64_t size_bytes,
+                          list found, EntryId* following) except -1
     cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef uint64_t evict_all(self) except? 0xffffffffffffffff
@@ -86,5 +90,7 @@ cdef class Stream:
     cdef int put_back(self, Node* node, Block block) except -1
     cdef int evict_in_tail(self, list ids) except -1
     cdef Py_ssize_t evict_in_block(self, Node* node, list ids, Py_ssize_t start) except -1
+    cdef list all_blocks(self)
+    cdef dict facts(self, bint shared, producers)
     cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1
     cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1

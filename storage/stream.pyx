@@ -21,12 +21,13 @@ cimport cython
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.block cimport (
-    Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index, cursor_next,
-    cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_find,
-    view_last_live_before, view_live_before, view_nth_live,
+    BLOCK_HEADER_BYTES, Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek,
+    cursor_to_index, cursor_next, cursor_start, encode_backward, encode_forward, entry_words,
+    payload_of, view_disk_size, view_find, view_last_live_before, view_live_before, view_nth_live,
 )
 from millstream.storage.group cimport Group, PendingAt
 from millstream.storage.policy cimport Policy
+from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport Node, SkipList, block_of
 
 from millstream.errors import EXHAUSTED, CommandError
@@ -338,6 +339,27 @@ cdef class Stream:
             found.append(self.tail.freeze() if walk.in_tail else block_of(walk.node))
             self.walk_block(&walk)
         return found
+
+    cdef bint next_blocks(self, EntryId start, EntryId end, uint64_t most, uint64_t size_bytes,
+                          list found, EntryId* following) except -1:
+        """Add to `found` the first blocks that may hold entries with start <= id <= end: at most
+        `most`, and only as many as stay within size_bytes in their disk form, but one at least. The
+        open block is copied. True, and where to go on, when there are more."""
+        cdef Walk walk
+        cdef uint64_t size = 0
+        self.walk_start(&walk, start.ms, start.seq)
+        if walk.valid and id_less(walk.view.last_ms, walk.view.last_seq, start.ms, start.seq):
+            self.walk_block(&walk)
+        while walk.valid and not id_less(
+                end.ms, end.seq, walk.view.first_ms, walk.view.first_seq):
+            size += view_disk_size(&walk.view)
+            if found and (size > size_bytes or <uint64_t>len(found) >= most):
+                following.ms = walk.view.first_ms
+                following.seq = walk.view.first_seq
+                return True
+            found.append(self.tail.freeze() if walk.in_tail else block_of(walk.node))
+            self.walk_block(&walk)
+        return False
 
     # ------------------------------------------------------------ eviction and deletion
 
@@ -770,6 +792,18 @@ cdef class Stream:
         return nodes
 
     @property
+    def blocks_bytes(self) -> int:
+        """Bytes of its blocks in their disk form."""
+        cdef View view
+        total = 0
+        if self.sealed is not None:
+            total = self.sealed.data_bytes + self.sealed.blocks * BLOCK_HEADER_BYTES
+        if self.has_tail():
+            self.tail.view(&view)
+            total += view_disk_size(&view)
+        return total
+
+    @property
     def memory_bytes(self) -> int:
         """An estimate of the memory it takes: data, tables, objects, groups."""
         total = 320
@@ -782,12 +816,27 @@ cdef class Stream:
             total += group.memory_bytes
         if self.idempotence is not None:
             total += self.idempotence.memory_bytes
+        if self.producers is not None:
+            total += self.producers.memory_bytes
         return total
+
+    def duplicate(self, uint64_t incarnation, uint64_t now_ms) -> Stream:
+        """Another stream with the same content, which shares what never changes."""
+        cdef Stream made = Stream.load(
+            {**self.facts(False, {}), "incarnation": incarnation}, self.all_blocks(), now_ms)
+        made.producers = None if self.producers is None else self.producers.copy()
+        return made
 
     def dump(self, bint shared=False) -> tuple[dict, list[Block]]:
         """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream).
-        shared: the groups' pending entries and the producers' messages are not copied yet
-        (Group.share, Window.share)."""
+        shared: the groups' pending entries, the producers and their messages are not copied yet
+        (Group.share, Producers.share, Window.share)."""
+        cdef object producers = {}
+        if self.producers is not None:
+            producers = self.producers.share() if shared else self.producers.dump()
+        return self.facts(shared, producers), self.all_blocks()
+
+    cdef list all_blocks(self):
         cdef Node* node = self.head_node()
         cdef list blocks = []
         while node != NULL:
@@ -795,6 +844,9 @@ cdef class Stream:
             node = node.levels[0].next
         if self.has_tail():
             blocks.append(self.tail.freeze())
+        return blocks
+
+    cdef dict facts(self, bint shared, producers):
         meta = {
             "length": self.length,
             "last_id": [self.last_ms, self.last_seq],
@@ -808,7 +860,7 @@ cdef class Stream:
             "groups": [
                 group.share() if shared else group.dump() for group in self.groups.values()
             ],
-            "producers": {},
+            "producers": producers,
             "open": self.has_tail() and not self.tail.closed,
         }
         if self.policy is not None:
@@ -816,7 +868,7 @@ cdef class Stream:
         if self.idempotence is not None:
             meta["idempotence"] = (
                 self.idempotence.share() if shared else self.idempotence.dump())
-        return meta, blocks
+        return meta
 
     @staticmethod
     def load(meta, blocks, uint64_t now_ms) -> Stream:
@@ -864,6 +916,8 @@ cdef class Stream:
             stream.groups[group.name] = group
         if "policy" in meta:
             stream.policy = Policy.load(meta["policy"])
+        if meta["producers"]:
+            stream.producers = Producers.load(meta["producers"])
         if "idempotence" in meta:
             stream.idempotence = Window.load(meta["idempotence"])
         return stream
@@ -892,3 +946,5 @@ cdef class Stream:
             group.check()
         if self.idempotence is not None:
             self.idempotence.check()
+        if self.producers is not None:
+            self.producers.check()

@@ -1,0 +1,1 @@
+# No compiled module uses what is in here.
