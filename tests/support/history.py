@@ -31,8 +31,9 @@ Words = tuple[bytes, ...]
 ZERO: EntryId = (0, 0)
 # Requests that leave another thing at the keys they name: (first key, keys) or all keys.
 REPLACES = {b"DEL": 9999, b"UNLINK": 9999, b"RENAME": 2, b"RENAMENX": 2, b"MOVE": 1, b"COPY": 2,
-            b"EXPIRE": 1, b"PEXPIRE": 1, b"PEXPIREAT": 1, b"XSETID": 1, b"TPOLICY": 1,
-            b"APPEND": 1, b"INCR": 1, b"GETDEL": 1}  # fmt: skip
+            b"XSETID": 1, b"TPOLICY": 1, b"APPEND": 1, b"INCR": 1, b"GETDEL": 1,
+            b"SET": 1}  # fmt: skip
+EXPIRES = {b"EXPIRE", b"PEXPIRE", b"EXPIREAT", b"PEXPIREAT", b"GETEX"}
 CHANGES = {b"TAPPEND", b"XADD", b"TAPPEV", b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL", b"TACK",
            b"XACK", b"XCLAIM", b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
 REPLACES_ALL = {b"FLUSHDB", b"FLUSHALL", b"SWAPDB"}
@@ -128,25 +129,32 @@ class StreamHistory:
             stream.maybe_gone, stream.maybe_below = self.maybe_gone, self.maybe_below
             stream.maybe_all_but, stream.maybe_anything = self.maybe_all_but, self.maybe_anything
         for name, group in self.groups.items():
-            if group.reads_unanswered:
+            if group.reads_unanswered or (self.open and group.moved):
                 stream.group(name).moved = True
         return stream
 
 
 class History:
-    """`retries_are_timed` says that the clock of `now_ms` is the one retries run by."""
+    """See the module's text."""
 
-    def __init__(self, retries_are_timed: bool = True, owned_renames: bool = False) -> None:
-        """`owned_renames`: nobody but its sender uses the keys of a RENAME, which therefore does
-        not begin anew what is known of them."""
+    def __init__(
+        self,
+        retries_are_timed: bool = True,
+        owned_renames: bool = False,
+        checks_strings: bool = True,
+    ) -> None:
+        """`retries_are_timed`: the clock of `now_ms` is the one retries run by, and does not jump.
+        `owned_renames`: nobody but its sender uses the keys of a RENAME, which therefore does not
+        begin anew what is known of them. `checks_strings`: they are only SET."""
         self._place = 0
         self._streams: dict[Key, StreamHistory] = {}
         self._asked: Counter[Words] = Counter()  # fields of the entries that may be somewhere
         self._tearing: dict[int, Operation] = {}  # asked, and done at a moment nobody knows
-        self._checks_strings = True
+        self._expiring: set[Key] = set()  # keys that may go at any moment
         self._sets: dict[Key, list[Operation]] = {}
         self._other: set[Key] = set()  # strings changed by more than SET
         self._renames: list[Operation] = []
+        self._checks_strings = checks_strings
         self._retries_are_timed = retries_are_timed
         self._owned_renames = owned_renames
         self.answered = 0
@@ -168,11 +176,15 @@ class History:
         self.answered += 1
         if self._tearing.pop(operation.asked, None) is not None:
             self._tear(operation)
-        stream = self._streams.get((operation.db, operation.words[1 % len(operation.words)]))
+        place = 2 if operation.words[0] == b"XGROUP" else 1
+        key = operation.db, operation.words[min(place, len(operation.words) - 1)]
+        stream = self._streams.get(key)
         if stream is not None:
             stream.open.discard(operation.asked)
             if operation.asked < stream.began:
                 return
+        if key in self._expiring:
+            return
         judge = _JUDGES.get(operation.words[0])
         if judge is not None:
             judge(self, operation, reply)
@@ -188,19 +200,19 @@ class History:
         elif name in REPLACES or name in REPLACES_ALL:
             self._tearing[operation.asked] = operation
             self._tear(operation)
-        elif name == b"SET":
-            if (db, words[1]) in self._streams:
-                self._tearing[operation.asked] = operation
-                self._tear(operation)
-            self._sets.setdefault((db, words[1]), []).append(operation)
-            if len(words) > 3:
-                self._other.add((db, words[1]))
+            if name == b"SET":
+                self._sets.setdefault((db, words[1]), []).append(operation)
+        elif name in EXPIRES:
+            self._expiring.add((db, words[1]))
         elif name in (b"TREAD", b"XREADGROUP"):
             for _, group in self._read_groups(operation):
                 group.reads_unanswered[operation.asked] = operation
                 self._note_retry(group, words)
         elif name == b"XGROUP":
-            self._note_group_change(words)
+            stream = self._stream(db, words[2])
+            stream.open.add(operation.asked)
+            if words[1].upper() in (b"DESTROY", b"SETID", b"DELCONSUMER"):
+                stream.group(words[3]).moved = True
         elif name in CHANGES:
             stream = self._stream(db, words[1])
             stream.open.add(operation.asked)
@@ -213,9 +225,14 @@ class History:
             self._checks_strings = False
             torn = list(self._streams)
         else:
-            torn = [(operation.db, key) for key in keys[: REPLACES.get(name, 1)]]
+            torn = [(operation.db, key) for key in keys[: REPLACES[name]]]
+        if name == b"SET" and len(keys) > 2:
+            self._expiring.update(torn)
+        elif name != b"SET":
+            self._other.update(torn)
+            if not self._expiring.isdisjoint(torn):
+                self._expiring.update(torn)  # the time may have gone over with the key
         for key in torn:
-            self._other.add(key)
             if key in self._streams:
                 self._streams[key] = self._streams[key].begun_anew(self._place)
 
@@ -238,13 +255,6 @@ class History:
         if b"DELREF" in words:
             for group in stream.groups.values():
                 group.moved = True
-
-    def _note_group_change(self, words: Words) -> None:
-        changed = (b"DESTROY", b"SETID", b"DELCONSUMER")
-        if words[1].upper() in changed:
-            for stream in self._streams.values():  # whatever its key was when it was asked
-                if words[3] in stream.groups:
-                    stream.groups[words[3]].moved = True
 
     def _note_trim(self, stream: StreamHistory, words: Words) -> None:
         least = trim_bound(words)
@@ -342,7 +352,8 @@ class History:
         if isinstance(reply, Error):
             return
         for key, entry_id in delivered(operation.words, reply):
-            self._judge_delivery(groups[key], operation, entry_id)
+            if (operation.db, key) not in self._expiring:
+                self._judge_delivery(groups[key], operation, entry_id)
 
     def _note_retry(self, group: GroupHistory, words: Words) -> None:
         if b"RETRY" in words:
@@ -423,13 +434,15 @@ class History:
                 self._move(operation)
         self._renames.clear()
         for key, stream in self._streams.items():
+            if key in self._expiring:
+                continue
             there = found.get(key)
             if isinstance(there, FoundStream):
                 self._check_stream(key, stream, there)
             else:
                 _demand(not stream.acked, key, f"is {there!r} and no stream")
         for key in self._sets:
-            if self._checks_strings and key not in self._other:
+            if self._checks_strings and key not in self._other | self._expiring:
                 self._check_string(key, found.get(key))
 
     def _check_stream(self, key: Key, stream: StreamHistory, found: FoundStream) -> None:

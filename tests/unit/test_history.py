@@ -132,6 +132,25 @@ def renamed_without_an_answer(talk: Talk) -> Found:
     return stream(1)
 
 
+def gone_by_its_time(talk: Talk) -> Found:
+    talk.appended(1)
+    talk.say("PEXPIRE s 10", 1)
+    return {}
+
+
+def overwritten_while_it_was_made(talk: Talk) -> Found:
+    talk.ask("SET s 1")
+    talk.appended(1)
+    return {S: b"1"}
+
+
+def group_destroyed_while_it_is_read(talk: Talk) -> Found:
+    talk.appended(1)
+    talk.ask("XGROUP DESTROY s g")
+    talk.given(1)
+    return {S: FoundStream([((1, 0), (b"n", b"1"))])}
+
+
 def string_set_last(talk: Talk) -> Found:
     talk.say("SET s 1", OK)
     talk.say("SET s 2", OK)
@@ -155,7 +174,9 @@ def refused(talk: Talk) -> Found:
     [acked_and_there, unanswered_append_there, unanswered_append_missing, deleted_by_somebody,
      trimmed_by_an_unanswered_append, deleted_before_it_was_trimmed, retried_in_time,
      retried_for_one_who_died, acknowledged, key_made_anew, appended_while_the_key_was_deleted,
-     renamed, renamed_without_an_answer, string_set_last, string_set_without_an_answer, refused],
+     gone_by_its_time,
+     overwritten_while_it_was_made, group_destroyed_while_it_is_read, renamed,
+     renamed_without_an_answer, string_set_last, string_set_without_an_answer, refused],
 )  # fmt: skip
 def test_what_may_have_happened_is_no_fault(tell: Callable[[Talk], Found]) -> None:
     talk = Talk()
