@@ -20,8 +20,10 @@ from millstream.storage.manifest import (
     base_name,
     journal_name,
     load_manifest,
+    replace_manifest,
     store_manifest,
     sweep,
+    write_manifest,
 )
 
 log = logging.getLogger("millstream.persistence")
@@ -33,7 +35,8 @@ class DataFiles:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.manifest = Manifest()
-        self._next_number = 1
+        self.next_number = 1
+        self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
     # At start
 
@@ -44,7 +47,7 @@ class DataFiles:
             manifest = Manifest()
             store_manifest(self.disk, manifest)
         self.manifest = manifest
-        self._next_number = manifest.next_number
+        self.next_number = manifest.next_number
         report.base, report.journals = manifest.base, manifest.journals
         report.removed = sweep(self.disk, manifest)
         if report.removed:
@@ -55,7 +58,7 @@ class DataFiles:
         names = self.manifest.journals
         kept = torn.kept(names)
         if kept != names:
-            self.publish(Manifest(self.manifest.base, kept, self._next_number))
+            self.publish(Manifest(self.manifest.base, kept, self.next_number))
         cut_torn_end(self.disk, names, torn)
         sweep(self.disk, self.manifest)
         report.torn_bytes = torn.torn_bytes
@@ -79,14 +82,14 @@ class DataFiles:
     def _first_journal(self) -> str:
         name = journal_name(self.new_number())
         create_journal(self.disk, name).close()
-        self.publish_journal(name, self._next_number)
+        self.publish_journal(name, self.next_number)
         return name
 
     # While the server runs
 
     def new_number(self) -> int:
-        number = self._next_number
-        self._next_number += 1
+        number = self.next_number
+        self.next_number += 1
         return number
 
     def publish_journal(self, name: str, next_number: int) -> None:
@@ -95,7 +98,11 @@ class DataFiles:
         self.publish(Manifest(self.manifest.base, journals, next_number))
 
     def publish(self, manifest: Manifest) -> None:
-        store_manifest(self.disk, manifest)
+        """Let a manifest count. After an OSError the one before does, or perhaps this one."""
+        write_manifest(self.disk, manifest)
+        self._perhaps_named.update(manifest.files)
+        replace_manifest(self.disk)
+        self._perhaps_named.clear()
         self.manifest = manifest
 
     def remove_replaced(self) -> None:
@@ -106,13 +113,15 @@ class DataFiles:
             log.warning("old files could not be removed: %s", in_words(error))
 
     def remove_unfinished(self, number: int) -> None:
-        """Remove a base that was given up, so that it does not fill the disk."""
-        temporary = temporary_base(number)
+        """Remove what a snapshot that was given up has left: each try would otherwise take more of
+        a disk that is full. What an unsure manifest may name stays."""
+        names = {temporary_base(number), base_name(number), journal_name(number)}
+        names -= {*self.manifest.files, *self._perhaps_named}
         try:
-            if temporary in self.disk.names():
-                self.disk.remove(temporary)
+            for name in names.intersection(self.disk.names()):
+                self.disk.remove(name)
         except OSError as error:
-            log.warning("%s could not be removed: %s", temporary, in_words(error))
+            log.warning("unfinished files could not be removed: %s", in_words(error))
 
     def sizes_of(self, names: tuple[str, ...]) -> int:
         """Bytes of these files together."""

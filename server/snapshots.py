@@ -28,7 +28,7 @@ from millstream.server.config import SAVE_POINTS_DEFAULT
 from millstream.server.data_files import DataFiles, in_words, temporary_base
 from millstream.server.workers import Scheduler, TaskWorker, post
 from millstream.storage.disk import File
-from millstream.storage.journal import create_journal, reserve_ahead
+from millstream.storage.journal import create_journal, give_back, reserve_ahead
 from millstream.storage.manifest import Manifest, base_name, journal_name
 from millstream.storage.snapshot import SnapshotWriter
 
@@ -37,7 +37,10 @@ log = logging.getLogger("millstream.persistence")
 _SLICE_KEYS = 64
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
+# What begins by itself and fails is tried again later and later: each try may leave a journal that
+# counts. While a failed save keeps writes refused, it should not take long to see that it works.
 _AUTO_RETRY_MS = 5_000
+_AUTO_RETRY_MS_MAX = {"save": 60_000, "rewrite": 3_600_000}
 
 
 class Config(Protocol):
@@ -149,6 +152,7 @@ class Snapshots:
         self.last_save_s = clock() // 1000
         self.changes_at_save = 0
         self._auto_after_ms = 0
+        self._auto_retry_ms = _AUTO_RETRY_MS
 
     # What is asked for
 
@@ -430,6 +434,7 @@ class Snapshots:
         assert job.file is not None
         for tally in self.tallies.values():
             tally.ok = True
+        self._auto_retry_ms = _AUTO_RETRY_MS
         log.info(
             "%s is written: %d keys, %d entries, %d bytes, %.2f seconds",
             base_name(job.number),
@@ -446,14 +451,18 @@ class Snapshots:
         error = None if isinstance(job.error, _Cancelled) else job.error
         if error is not None:
             log.error("the snapshot could not be written: %s", in_words(error))
-            self._auto_after_ms = self._clock() + _AUTO_RETRY_MS
+            retry_ms = min(self._auto_retry_ms, _AUTO_RETRY_MS_MAX[job.kind])
+            self._auto_after_ms = self._clock() + retry_ms
+            self._auto_retry_ms = retry_ms * 2
             self.tallies[job.kind].ok = False
         self._worker.submit(lambda: self._discard(job))
         self._keeper.snapshot_failed(error)
 
     def _discard(self, job: Job) -> None:
-        """Worker: remove the unfinished base. The rest stays: an unsure manifest may name it."""
-        for file in (job.journal_file, job.file):
-            if file is not None:
-                file.close()
+        """Worker: close and remove what is of no use."""
+        if job.journal_file is not None:
+            give_back(job.journal_file)
+            job.journal_file.close()
+        if job.file is not None:
+            job.file.close()
         self._files.remove_unfinished(job.number)

@@ -17,6 +17,7 @@ which is the disk's), and one pwritev with RWF_DSYNC (saves a change of threads,
 written before a switch of modes unsynced).
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -88,6 +89,12 @@ def reserve_ahead(file: File, wanted_bytes: int) -> int:
             step_bytes = max(step_bytes // 2, RESERVE_LEAST)
         else:
             return step_bytes
+
+
+def give_back(file: File) -> None:
+    """Free what is reserved behind the end of a journal that gets no more frames."""
+    with contextlib.suppress(OSError):  # only space is lost, and the file's removal frees it
+        file.truncate(file.size)
 
 
 class Worker(Protocol):
@@ -302,6 +309,7 @@ class Journal:
             self._written_seq += len(frames)
         self._sync_file(self._file, self._written_seq)
         if next_file is not None:
+            give_back(self._file)
             self._file.close()
             self._file = next_file
             self._reserved_end = 0
@@ -326,6 +334,7 @@ class Journal:
         try:
             if self.error is None:
                 self._sync_file(file, seq)
+                give_back(file)
             file.close()
         except OSError as error:
             self._fail(error)

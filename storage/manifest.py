@@ -6,6 +6,7 @@ after it, so a crash at any step leaves a directory that loads. Text, because an
 when something is wrong. The byte layout is in docs/formats.md.
 """
 
+import contextlib
 import re
 import zlib
 from dataclasses import dataclass, replace
@@ -139,17 +140,33 @@ def load_manifest(disk: Disk) -> Manifest | None:
 
 
 def store_manifest(disk: Disk, manifest: Manifest) -> None:
-    """Replace the manifest; when this returns the new one is durable.
+    """Replace the manifest; when this returns the new one is durable."""
+    write_manifest(disk, manifest)
+    replace_manifest(disk)
 
-    After an OSError either the old or the new one counts: remove no file that one of them names.
-    """
-    file = disk.create(_TEMPORARY)
+
+def write_manifest(disk: Disk, manifest: Manifest) -> None:
+    """Lay a manifest down beside the one that counts. After an OSError the old one does."""
     try:
-        file.write(manifest.to_bytes())
-        file.sync()
-    finally:
-        file.close()
-    disk.sync_directory()  # the names it lists must be durable before it is
+        file = disk.create(_TEMPORARY)
+        try:
+            file.write(manifest.to_bytes())
+            file.sync()
+        finally:
+            file.close()
+        disk.sync_directory()  # the names it lists must be durable before it is
+    except OSError:
+        with contextlib.suppress(OSError):
+            if _TEMPORARY in disk.names():
+                disk.remove(_TEMPORARY)
+        raise
+
+
+def replace_manifest(disk: Disk) -> None:
+    """Let what `write_manifest` wrote count.
+
+    After an OSError either the old or the new one does: remove no file that one of them names.
+    """
     disk.rename(_TEMPORARY, NAME)
     disk.sync_directory()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.history import Found, FoundGroup, FoundStream
+
 from millstream.storage.group import Group as RealGroup
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.stream import Stream as RealStream
@@ -383,3 +385,19 @@ def difference(left: Any, right: Any, where: str = "") -> str | None:
                 return found
         return None
     return None if left == right else f"{where}: {left!r} is not {right!r}"
+
+
+def found_in(data: Data) -> Found:
+    """For the history: what a client would find."""
+    found: dict[tuple[int, bytes], FoundStream | bytes] = {}
+    for db, values in enumerate(data.databases):
+        for key, value in values.items():
+            found[db, key] = _found_stream(value) if isinstance(value, Stream) else value
+    return found
+
+
+def _found_stream(stream: Stream) -> FoundStream:
+    groups = {
+        name: FoundGroup(group.offset, set(group.pending)) for name, group in stream.groups.items()
+    }
+    return FoundStream(list(stream.entries.items()), groups)

@@ -43,6 +43,8 @@ class Profile:
     blocks_ms: tuple[int, ...] = (0, 5, 60)
     pipeline: int = 3
     disk_fails: bool = False
+    disk_fills: bool = False
+    disk_is_slow: bool = False
     clock_jumps: bool = False
     crashes: bool = True
     rewrite_bytes: int = 64 << 20
@@ -86,6 +88,8 @@ class Profile:
             # one of its name: who comes first is nobody's promise.
             profile.ttls_ms = (0,)
         profile.disk_fails = chance.random() < 0.15
+        profile.disk_fills = not profile.disk_fails and chance.random() < 0.1
+        profile.disk_is_slow = chance.random() < 0.15
         profile.bulky = not profile.disk_fails and chance.random() < 0.05
         profile.fsync_changes = not profile.disk_fails and chance.random() < 0.2
         return profile

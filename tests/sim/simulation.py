@@ -16,15 +16,16 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from tests.sim.data import Data, EntryId, difference, seen_in, shown, without
+from tests.sim.data import Data, EntryId, difference, found_in, seen_in, shown, without
 from tests.sim.model import Key, Model, Request, encoded, parse_id
 from tests.sim.players import Player, Profile, read_by_consumer
 from tests.sim.replay import BrokenPromise, Replay, demand, effects_of
 from tests.sim.world import Faults, SimClient, World
 from tests.support.fakedisk import Crashed, FakeDisk
-from tests.support.resp import Reply, read_reply
+from tests.support.history import History
+from tests.support.resp import Reply, Simple, read_reply
 
-from millstream.errors import CommandError
+from millstream.errors import CommandError, DataError
 
 FIRST_MS = 1_700_000_000_000
 STEPS = 400
@@ -33,6 +34,7 @@ TRACE_LINES = 60
 REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is tried again after this
 RECOVERY_S_MAX = 200
 SLICE_KEYS = 64  # captured in one go
+QUEUED = Simple("QUEUED")
 
 
 class SimulationFailure(AssertionError):
@@ -54,6 +56,7 @@ class Simulation:
         self._faults = Faults()
         self._seen_appends: set[tuple[int, bytes, EntryId]] = set()
         self._seen_acks: list[tuple[Key, bytes, EntryId, int]] = []
+        self._history = History(not self.profile.clock_jumps, checks_strings=False)
         self._seen_seq = 0
         self._refused_ms = 0
         self._wall_ms = FIRST_MS
@@ -126,11 +129,14 @@ class Simulation:
         if world.loop.has_work():
             choices.append((30, self._run_loop))
         if any(worker.tasks for worker in world.workers):
-            choices.append((25, self._run_worker))
+            choices.append((3 if self.profile.disk_is_slow else 25, self._run_worker))
         if self.profile.crashes:
             choices += [(0.5, self._crash_now), (0.5, self._kill), (0.5, self._arm_crash)]
+            choices.append((0.3, self._flip))
         if self.profile.disk_fails:
             choices.append((1, self._break_or_mend_disk))
+        if self.profile.disk_fills:
+            choices.append((1.5, self._fill_or_free_disk))
         if self.profile.keys > SLICE_KEYS:
             choices.append((1.5, self._rewrite))
         if self.profile.bulky:
@@ -164,6 +170,8 @@ class Simulation:
 
     def _feed(self, client: SimClient, data: bytes, whole: list[Request]) -> None:
         self.world.told.clear()
+        for words in whole:
+            client.asked[id(words)] = words, self._history.ask(0, words, self.world.now_ms())
         self.world.executor.feed(client, data)
         self.model.feed(client.model, whole, self.world.now_ms())
         self._end_ticks()
@@ -215,7 +223,8 @@ class Simulation:
         self._note("time", f"{passed_ms} ms")
 
     def _jump(self) -> None:
-        self.world.wall_ms += self.chance.choice([-1000, -10, -1, 10, 5000])
+        hour_ms = 3_600_000
+        self.world.wall_ms += self.chance.choice([-hour_ms, -1000, -10, -1, 10, 5000, hour_ms])
         self._note("clock jumps", str(self.world.now_ms()))
 
     def _change_clients(self) -> None:
@@ -270,12 +279,25 @@ class Simulation:
             self._disk.mend()
             self._note("disk", "works")
             return
-        operation = self.chance.choice(["write", "sync", "create", "rename", "reserve"])
+        operation = self.chance.choice(
+            ["write", "sync", "create", "rename", "reserve", "sync_directory", "remove", "truncate"]
+        )
         number = self.chance.choice([errno.EIO, errno.ENOSPC])
         name = self.chance.choice(["", "journal", "base"])
         times = self.chance.choice([None, 1, 2])
         self._disk.fail(operation, number, name, times)
         self._note("disk", f"{operation} of {name!r} fails with {number}, {times} times")
+
+    def _fill_or_free_disk(self) -> None:
+        """Somebody else takes all space but a little, or gives it back."""
+        disk = self._disk
+        if disk.capacity is not None:
+            disk.mend()
+            self._note("disk", "has space")
+            return
+        left_bytes = self.chance.choice([0, 100, 5000, 70_000])
+        disk.capacity = disk.used_bytes() + left_bytes
+        self._note("disk", f"is full but for {left_bytes} bytes")
 
     # ------------------------------------------------------------ quiet moments
 
@@ -379,9 +401,17 @@ class Simulation:
         for request, part in told:
             if counts:
                 self._seen_seq = max(self._seen_seq, due.seq)
+                self._note_answer(client, request, part)
                 self._remember(client.model.db, request, part, due.now_ms)
             client.player.learn(request, part)
         return True
+
+    def _note_answer(self, client: SimClient, request: Request, reply: Reply) -> None:
+        """For the history, which knows one database and takes what is queued as asked for."""
+        if self.profile.databases == 1 and reply != QUEUED:
+            asked = client.asked.pop(id(request), None)
+            if asked is not None:  # one and the same MULTI may be sent twice
+                self._history.answer(asked[1], reply, self.world.now_ms())
 
     def _remember(self, db: int, request: Request, reply: Reply, now_ms: int) -> None:
         """What this reply showed must outlive every crash."""
@@ -455,6 +485,32 @@ class Simulation:
         disk.chance = self._disk.chance
         self._next_life(disk, self.world.durable.look())
 
+    def _flip(self) -> None:
+        """A bit of a copy is not what was written: it is refused, or nothing is made of it that
+        was not there."""
+        disk = self._disk.copy()
+        name = self.chance.choice(disk.names())
+        data = bytearray(disk.content(name))
+        if not data:
+            return
+        place = self.chance.randrange(len(data))
+        data[place] ^= 1 << self.chance.randrange(8)
+        disk.put(name, bytes(data))
+        self._note("flip", f"{name} at {place} of {len(data)}")
+        probe = World(disk, self.profile, self.chance, self.world.now_ms(), self._before)
+        try:
+            probe.start()
+        except DataError:
+            self._note("refused")
+            return
+        survived = probe.persistence.last_seq
+        least = max(self.world.durable.look(), self._seen_seq)
+        demand(survived >= least, f"frame {least} was safe, {survived} is the last one read")
+        data = self._before.copy()
+        self._rebuild(data, self.world.frames, survived)
+        found = difference(seen_in(probe.keyspace), shown(data))
+        demand(found is None, f"a flipped bit changed what was read: {found}")
+
     def _arm_crash(self) -> None:
         """The power will fail in the middle of one of the next operations on the disk."""
         self._note("arm")
@@ -471,11 +527,15 @@ class Simulation:
         self._note("survived", f"{survived} of {old.persistence.last_seq}, seen {self._seen_seq}")
         demand(survived >= least, f"frame {least} was on the disk, {survived} is the last one")
         demand(survived >= self._seen_seq, f"frame {self._seen_seq} was seen, {survived} is left")
-        self._rebuild(old.frames, survived)
+        names = (words[0] for payload in old.frames.values() for words in effects_of(payload))
+        self.effects.update(names)
+        self._rebuild(self._before, old.frames, survived)
         self._loaded = seen_in(probe.keyspace)
         found = difference(self._loaded, shown(self._before))
         demand(found is None, f"after loading, the state is not that of the frames: {found}")
         self._check_seen()
+        if self.profile.databases == 1:
+            self._history.check(found_in(self._before))
         disk.locked = False
         self._begin_life_of(probe)
 
@@ -487,10 +547,10 @@ class Simulation:
         for _ in range(self.profile.clients):
             self._add_client()
 
-    def _rebuild(self, frames: dict[int, bytes], survived: int) -> None:
-        """The data of exactly the frames that survived."""
-        replay = Replay(self._before)
-        self.effects |= {words[0] for payload in frames.values() for words in effects_of(payload)}
+    @staticmethod
+    def _rebuild(data: Data, frames: dict[int, bytes], survived: int) -> None:
+        """Make of the data before this life that of exactly the frames that survived."""
+        replay = Replay(data)
         for seq in sorted(frames):
             if seq <= survived:
                 replay.apply(frames[seq])

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.sim import simulation as simulation_module
 from tests.sim.replay import BrokenPromise
 from tests.sim.simulation import Simulation, SimulationFailure, play
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 20
-BATCH_SEEDS = 20
+BATCH_SEEDS = 30
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -50,6 +51,19 @@ def test_a_failure_tells_how_to_play_it_again(monkeypatch: pytest.MonkeyPatch) -
         play(7)
 
 
+def test_the_history_is_asked_after_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that forgets what it answered is found by the history alone."""
+    monkeypatch.setattr(simulation_module, "found_in", lambda data: {})
+    seeds = filter(one_database_always, range(50))
+    with pytest.raises(SimulationFailure, match="BrokenHistory"):
+        list(map(play, seeds))
+
+
+def one_database_always(seed: int) -> bool:
+    profile = Simulation(seed).profile
+    return profile.databases == 1 and profile.fsync == "always"
+
+
 def test_the_plays_come_to_everything_that_can_happen() -> None:
     events: set[str] = set()
     effects: set[bytes] = set()
@@ -60,7 +74,8 @@ def test_the_plays_come_to_everything_that_can_happen() -> None:
         effects |= simulation.effects
     assert events >= {
         "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
-        "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking",
+        "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking", "flip",
+        "refused",
     }  # fmt: skip
     assert effects >= {
         b"STREAM", b"APPEND", b"EVICT", b"XDEL", b"GROUP", b"GROUPTTL", b"GROUPDROP", b"DELIVER",

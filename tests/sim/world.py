@@ -19,6 +19,7 @@ from tests.sim.players import Player, Profile
 from tests.sim.replay import BrokenPromise, Replay
 from tests.support.fakedisk import Crashed, FakeDisk, Inode
 from tests.support.fakepersistence import FakeConfig, HandWorker
+from tests.support.history import Operation
 from tests.support.resp import encode_command
 
 from millstream.commands.effects import apply_effects
@@ -186,6 +187,7 @@ class SimClient(Client):
         self.unread = b""
         self.unsent = b""
         self.boundaries: deque[tuple[int, Request]] = deque()
+        self.asked: dict[int, tuple[Request, Operation]] = {}  # by the request's identity
         self.written = 0  # bytes of all requests made
         self.sent = 0
         self.ended = False

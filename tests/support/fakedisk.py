@@ -151,6 +151,9 @@ class FakeDisk:
         self.failures.clear()
         self.capacity = None
 
+    def used_bytes(self) -> int:
+        return sum(max(len(inode.data), inode.reserved) for inode in self.files.values())
+
     def after_crash(self, seed: int, tear: bool = True) -> FakeDisk:
         """The disk as the next start finds it; this one is left as it is."""
         chance = random.Random(seed)

@@ -367,6 +367,37 @@ def test_one_failure_anywhere_in_a_rewrite_costs_nothing(operation: str) -> None
         assert reload(world.disk.copy()).keyspace.numbers()[-1] == world.next_number - 1
 
 
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [(operation, name)
+     for name in ("manifest", "base-", "journal-9")
+     for operation in ("create", "write", "sync", "rename", "reserve")
+     if operation in ("create", "write", "sync")
+     or (operation == "rename") == (name != "journal-9")],
+)  # fmt: skip
+def test_attempts_that_fail_leave_nothing_behind(operation: str, name: str) -> None:
+    """On a full disk every try would otherwise take more of what is left."""
+    world = new_world()
+    write_many(world, 5)
+    world.settle()
+    for _ in range(20):
+        name_now = name.replace("9", str(world.persistence.files.next_number))
+        world.disk.fail(operation, errno.ENOSPC, name_now, times=1)
+        world.persistence.rewrite()
+        world.settle()
+        assert world.persistence.info()["aof_last_bgrewrite_status"] == "err"
+        world.disk.mend()
+        write_many(world, 1)
+        world.settle()
+    manifest = world.persistence.files.manifest
+    left = [name for name in world.disk.names() if name not in ("manifest", *manifest.files)]
+    if (operation, name) == ("rename", "manifest"):  # it may have been done: journals stay
+        left = [name for name in left if world.disk.files[name].reserved or "base" in name]
+    assert sum(world.disk.files[name].reserved > 0 for name in manifest.journals) <= 1
+    assert left == []
+    assert reload(world.disk.copy()).keyspace.numbers() == list(range(1, 26))
+
+
 def fail_later(disk: FakeDisk, operation: str, times_before: int) -> None:
     """The operation works `times_before` times more, then fails once."""
     count = 0

@@ -1,0 +1,324 @@
+"""`python -m tests.crash.rounds --rounds 50`: kill -9 at random moments under mixed load.
+
+Many clients append, trim, delete, read in groups, acknowledge, claim, rename, set pairs in
+transactions, and ask for snapshots and rewrites, all at once and on the same streams. After a
+random number of answers the process is killed and started again on its data; then everything any
+client was ever answered must still be true (`tests/support/history.py`). The rounds follow one
+another on the same data and the same history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
+from tests.support.history import (
+    Found,
+    FoundGroup,
+    FoundStream,
+    History,
+    Operation,
+    delivered,
+    parse_id,
+)
+from tests.support.resp import Error, Reply, Simple
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+ANSWERS_MAX = 2500
+STREAMS = [b"s0", b"s1", b"s2"]
+DIRECTIVES = {"auto-aof-rewrite-min-size": "200kb"}
+Request = tuple[bytes, ...]
+
+
+def number(value: int) -> bytes:
+    return b"%d" % value
+
+
+class Record:
+    """The history of all clients, and the one lock around it."""
+
+    def __init__(self) -> None:
+        self.history = History(owned_renames=True)
+        self._lock = threading.Lock()
+        self._token = 0
+
+    def token(self) -> bytes:
+        """A value that no other entry or string has."""
+        with self._lock:
+            self._token += 1
+            return number(self._token)
+
+    def ask(self, requests: Sequence[Request]) -> list[Operation]:
+        with self._lock:
+            return [self.history.ask(0, words, int(time.time() * 1000)) for words in requests]
+
+    def answer(self, operations: Sequence[Operation], replies: Sequence[Reply]) -> None:
+        with self._lock:
+            now_ms = int(time.time() * 1000) + 1
+            for operation, reply in zip(operations, replies, strict=True):
+                self.history.answer(operation, reply, now_ms)
+
+
+class Client:
+    """One connection; what is asked and answered through it is on record."""
+
+    def __init__(self, name: str, connection: RawClient, record: Record, seed: str) -> None:
+        self.name = name.encode()
+        self.failure: BaseException | None = None
+        self.record = record
+        self.chance = random.Random(seed)
+        self.known: list[bytes] = []  # ids that it was told
+        self._connection = connection
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), f"{self.name!r} hangs"
+        self._connection.close()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.act()
+        except (ConnectionClosed, ConnectionError):
+            pass
+        except BaseException as error:
+            self.failure = error
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+    def call(self, *words: bytes) -> Reply:
+        operations = self.record.ask([words])
+        reply = self._connection.call(*words)
+        self.record.answer(operations, [reply])
+        return reply
+
+    def at_once(self, requests: list[Request]) -> None:
+        """In one write, one after the other."""
+        operations = self.record.ask(requests)
+        self.record.answer(operations, self._connection.pipeline(requests))
+
+    def transact(self, requests: list[Request]) -> None:
+        operations = self.record.ask(requests)
+        replies = self._connection.pipeline([(b"MULTI",), *requests, (b"EXEC",)])
+        self.record.answer(operations, as_list(replies[-1]))
+
+    def entry(self) -> Request:
+        token = self.record.token()
+        return b"n", token, b"v", b"v" * self.chance.choice([0, 10, 100, 3000])
+
+
+class Producer(Client):
+    def act(self) -> None:
+        key, roll = self.chance.choice(STREAMS), self.chance.random()
+        if roll < 0.4:
+            self.call(b"TAPPEND", key, *self.entry())
+        elif roll < 0.7:
+            self.call(b"XADD", key, b"*", *self.entry())
+        elif roll < 0.8:
+            self.call(b"XADD", key, b"MAXLEN", b"300", b"*", *self.entry())
+        elif roll < 0.85:
+            self.call(b"TAPPEV", key, b"COUNT", b"250", *self.entry())
+        else:
+            self.at_once([(b"TAPPEND", key, *self.entry()) for _ in range(5)])
+
+
+class Trimmer(Client):
+    def act(self) -> None:
+        key, roll = self.chance.choice(STREAMS), self.chance.random()
+        entries = as_list(self.call(b"XRANGE", key, b"-", b"+", b"COUNT", b"20"))
+        ids = [as_bytes(as_list(entry)[0]) for entry in entries]
+        if not ids:
+            self.call(b"TAPPEND", key, *self.entry())
+        elif roll < 0.6:
+            self.call(b"XDEL", key, *self.chance.sample(ids, min(len(ids), 2)))
+        elif roll < 0.8:
+            self.call(b"XTRIM", key, b"MINID", self.chance.choice(ids))
+        else:
+            self.call(b"XTRIM", key, b"MAXLEN", b"200")
+
+
+class Worker(Client):
+    """Reads as the draft has it: nobody's entries, given out again when they were forgotten."""
+
+    def act(self) -> None:
+        key = self.chance.choice(STREAMS[:2])
+        retry_ms = b"30" if key == b"s0" else b"100000000"
+        words = (b"TREAD", key, b"0", b"3", b"BLOCK", b"20", b"GROUP", b"draft", b"0",
+                 b"RETRY", retry_ms, b"0")  # fmt: skip
+        ids = [number(ms) + b"." + number(seq) for _, (ms, seq) in self._read(words)]
+        if ids and self.chance.random() < 0.8:
+            self.call(b"TACK", key, b"draft", *ids)
+
+    def _read(self, words: Request) -> list[tuple[bytes, tuple[int, int]]]:
+        reply = self.call(*words)
+        assert not isinstance(reply, Error), reply
+        return delivered(words, reply)
+
+
+class Consumer(Client):
+    def act(self) -> None:
+        key, roll = self.chance.choice(STREAMS[1:]), self.chance.random()
+        if roll < 0.5:
+            self._read(key)
+        elif roll < 0.7 and self.known:
+            self.call(b"XACK", key, b"redis", self.known.pop(0))
+        elif roll < 0.8 and self.known:
+            who = (b"XCLAIM", key, b"redis", self.name, b"0")
+            self.call(*who, *self.chance.sample(self.known, 1))
+        elif roll < 0.9:
+            self.call(b"XAUTOCLAIM", key, b"redis", self.name, b"5", b"0-0", b"COUNT", b"3")
+        else:
+            self.call(b"XGROUP", b"CREATE", key, b"redis", b"0", b"MKSTREAM")
+
+    def _read(self, key: bytes) -> None:
+        words = (b"XREADGROUP", b"GROUP", b"redis", self.name, b"COUNT", b"3", b"BLOCK", b"20",
+                 b"STREAMS", key, b">")  # fmt: skip
+        reply = self.call(*words)
+        if not isinstance(reply, Error):
+            given = delivered(words, reply)
+            self.known += [number(ms) + b"-" + number(seq) for _, (ms, seq) in given]
+
+
+class Pairer(Client):
+    """Two strings and an entry that only a transaction changes, always to the same."""
+
+    def act(self) -> None:
+        value = self.record.token()
+        between = (b"XADD", b"pairs", b"MAXLEN", b"50", b"*", *self.entry())
+        self.transact([(b"SET", b"first", value), between, (b"SET", b"second", value)])
+
+
+class Renamer(Client):
+    """Moves a stream of its own to and fro."""
+
+    def act(self) -> None:
+        here, there = self.name + b"-a", self.name + b"-b"
+        for _ in range(self.chance.randint(1, 4)):
+            self.call(b"TAPPEV", here, b"COUNT", b"30", *self.entry())
+        self.call(b"RENAME", here, there)
+        self.call(b"SET", self.name + b"-string", self.record.token())
+        self.call(b"RENAME", there, here)
+
+
+class Saver(Client):
+    def act(self) -> None:
+        self.call(self.chance.choice([b"BGSAVE", b"BGREWRITEAOF"]))
+        for _ in range(self.chance.randint(1, 30)):
+            self.call(b"PING")
+
+
+CREW = [Producer, Producer, Trimmer, Worker, Worker, Worker, Consumer, Consumer, Pairer, Renamer,
+        Saver]  # fmt: skip
+
+
+def what_is_left(client: RawClient) -> Found:
+    """The data as a client reads it."""
+    found: dict[tuple[int, bytes], FoundStream | bytes] = {}
+    for key in map(as_bytes, as_list(client.call("KEYS", "*"))):
+        if client.call("TYPE", key) == Simple("string"):
+            found[0, key] = as_bytes(client.call("GET", key))
+        else:
+            found[0, key] = _stream(client, key)
+    return found
+
+
+def _stream(client: RawClient, key: bytes) -> FoundStream:
+    rows = map(as_list, as_list(client.call("XRANGE", key, "-", "+")))
+    stream = FoundStream(
+        [(parse_id(as_bytes(entry_id)), tuple(map(as_bytes, as_list(f)))) for entry_id, f in rows]
+    )
+    for row in map(as_list, as_list(client.call("XINFO", "GROUPS", key))):
+        facts = dict(zip(map(as_bytes, row[::2]), row[1::2], strict=True))
+        name = as_bytes(facts[b"name"])
+        pending = as_list(client.call("XPENDING", key, name, "-", "+", "1000000"))
+        stream.groups[name] = FoundGroup(
+            parse_id(as_bytes(facts[b"last-delivered-id"])),
+            {parse_id(as_bytes(as_list(row)[0])) for row in pending},
+        )
+    return stream
+
+
+class Rounds:
+    """One directory, killed again and again."""
+
+    def __init__(self, server: Server, seed: int, end: Callable[[Server], int] = Server.kill):
+        self.server = server
+        self.record = Record()
+        self._end = end
+        self._seed = seed
+        self._round = 0
+        self._chance = random.Random(seed)
+
+    def play(self) -> str:
+        """Load, kill, start, check; what it was like. BrokenHistory when something is lost."""
+        self._round += 1
+        before = self.record.history.answered
+        clients = self._crew()
+        enough = before + self._chance.randint(1, ANSWERS_MAX)
+        for client in clients:
+            client.start()
+        wait_until(
+            lambda: self.record.history.answered,
+            lambda answered: answered >= enough or any(c.failure for c in clients),
+            f"{enough - before} answers",
+            deadline_s=60,
+        )
+        self._end(self.server)
+        for client in clients:
+            client.join()
+        self.server.start()
+        return f"{self.record.history.answered - before} answers, {self._check()}"
+
+    def _crew(self) -> list[Client]:
+        return [
+            kind(f"{kind.__name__}{place}", self.server.client(), self.record,
+                 f"{self._seed}/{self._round}/{place}")
+            for place, kind in enumerate(CREW)
+        ]  # fmt: skip
+
+    def _check(self) -> str:
+        with self.server.client() as client:
+            found = what_is_left(client)
+        self.record.history.check(found)
+        assert found.get((0, b"first")) == found.get((0, b"second")), "half a transaction is left"
+        streams = [one for one in found.values() if isinstance(one, FoundStream)]
+        pending = sum(len(g.pending) for s in streams for g in s.groups.values())
+        return f"{sum(len(s.entries) for s in streams)} entries, {pending} pending are left"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.rounds", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--appendfsync", default="always", choices=["always", "everysec", "no"])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        directives = {**DIRECTIVES, "appendfsync": options.appendfsync}
+        server = Server(Path(folder) / "data", directives).start()
+        rounds = Rounds(server, options.seed)
+        try:
+            for count in range(1, options.rounds + 1):
+                print(f"round {count}: {rounds.play()}", flush=True)
+        finally:
+            server.kill()
+            print(f"{rounds.record.history.answered} answers in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""A disk that is really full: writes are refused before they execute, reads go on, nothing that was
+answered is lost, and it is over by itself once there is space again.
+
+On a small tmpfs. What cannot be timed there (full at this very write of the manifest) is tried in
+`tests/unit/test_persistence.py` on a simulated disk.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.rounds import what_is_left
+from tests.support.client import RawClient
+from tests.support.history import History
+from tests.support.resp import Error, Reply, Simple
+from tests.support.server import Server
+from tests.support.small_disk import MEGABYTE, CannotMount, SmallDisk
+from tests.support.waiting import wait_until
+
+FULL = Error("MISCONF Errors writing to the AOF file: No space left on device")
+DISK_BYTES = 8 * MEGABYTE
+RESERVED = {"journal-reserve-size": "256kb", "auto-aof-rewrite-percentage": "0"}
+OK = Simple("OK")
+NewServer = Callable[..., Server]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        disk = SmallDisk(tmp_path / "disk", DISK_BYTES)
+    except CannotMount as problem:
+        warnings.warn(f"no real full disk was tried: {problem}", stacklevel=1)
+        pytest.skip(str(problem))
+    yield disk
+    disk.unmount()
+
+
+@pytest.fixture
+def server_on(disk: SmallDisk, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def make(**directives: str) -> Server:
+        words = {name.replace("_", "-"): value for name, value in directives.items()}
+        server = Server(tmp_path / "disk" / "data", {**RESERVED, **words}, wrapper=disk.wrapper)
+        server.log_path = tmp_path / "server.log"  # the log is kept elsewhere
+        (disk.here / "data").mkdir(exist_ok=True)
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        if server.is_alive():
+            server.kill()
+
+
+class Writer:
+    """Appends what does not compress, on record."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.history = History()
+        self._chance = random.Random(1)
+
+    def append(self, size_bytes: int = 20_000) -> Reply:
+        words = [b"TAPPEND", b"s", b"v", self._chance.randbytes(size_bytes)]
+        operation = self.history.ask(0, words, 0)
+        reply = self.client.call(*words)
+        self.history.answer(operation, reply, 0)
+        return reply
+
+    def append_until_full(self) -> Reply:
+        for _ in range(2 * DISK_BYTES // 20_000):
+            reply = self.append()
+            if isinstance(reply, Error):
+                return reply
+        raise AssertionError("the disk is never full")
+
+    def check_after_a_kill(self, server: Server) -> None:
+        server.kill()
+        server.start()
+        self.client.close()
+        self.client = server.client()
+        self.history.check(what_is_left(self.client))
+
+
+def info(client: RawClient, name: str) -> str:
+    return client.info("persistence")[name]
+
+
+def wait_writable(writer: Writer) -> None:
+    wait_until(writer.append, lambda reply: not isinstance(reply, Error), "an accepted append")
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec"])
+def test_appends_are_refused_before_they_execute_and_taken_again(
+    disk: SmallDisk, server_on: NewServer, mode: str
+) -> None:
+    server = server_on(appendfsync=mode).start()
+    writer = Writer(server.client())
+    disk.fill(leave_bytes=MEGABYTE)
+    assert writer.append_until_full() == FULL
+    client = writer.client
+    length = client.call("XLEN", "s")
+    assert writer.append(10) == FULL
+    for line in ("SET x 1", "TREAD s 0 1 GROUP g 0 RETRY 1 0", "XGROUP CREATE s g 0", "DEL s",
+                 "TAPPEV s COUNT 0"):  # fmt: skip
+        assert client.call(*line.split()) == FULL, line
+    assert client.call("MULTI") == OK
+    assert client.call("SET", "x", "1") == FULL
+    assert client.call("DISCARD") == OK
+    assert client.call("XLEN", "s") == length, "what was refused was done"
+    assert isinstance(client.call("TRANGE", "s", "-", "+", "COUNT", "3"), list)
+    assert info(client, "aof_last_write_status") == "err"
+    disk.free()
+    wait_writable(writer)
+    assert info(client, "aof_last_write_status") == "ok"
+    writer.check_after_a_kill(server)
+
+
+@pytest.mark.parametrize("act", ["BGSAVE", "BGREWRITEAOF"])
+def test_a_snapshot_without_space_leaves_everything_as_it_was(
+    disk: SmallDisk, server_on: NewServer, act: str
+) -> None:
+    server = server_on().start()
+    writer = Writer(server.client())
+    client = writer.client
+    for _ in range(40):
+        writer.append()
+    assert client.call("SAVE") == OK
+    for _ in range(40):
+        writer.append()
+    base = [path.name for path in (disk.here / "data").glob("base-*")]
+    disk.fill(leave_bytes=MEGABYTE)
+    free_bytes = disk.free_bytes()
+    for attempted in (act, act, "SAVE", act):
+        ended = attempt(client, attempted)
+        assert ended == "err"
+        assert not isinstance(writer.append(100), Error), "the journal has its space"
+    assert [path.name for path in (disk.here / "data").glob("base-*")] == base
+    assert disk.free_bytes() > free_bytes - MEGABYTE // 2, "each attempt takes more of it"
+    writer.check_after_a_kill(server)
+    disk.free()
+    assert attempt(writer.client, act) == "ok"
+    writer.check_after_a_kill(server)
+
+
+def attempt(client: RawClient, act: str) -> str:
+    """How it went."""
+    status = "aof_last_bgrewrite_status" if act == "BGREWRITEAOF" else "rdb_last_bgsave_status"
+    reply = client.call(act)
+    if act == "SAVE":
+        assert isinstance(reply, Error) or reply == OK
+    running = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress")
+    facts = wait_until(
+        lambda: client.info("persistence"),
+        lambda facts: all(facts[name] == "0" for name in running),
+    )
+    return facts[status]
+
+
+def test_a_start_on_a_full_disk_serves_reads_and_takes_writes_when_it_can(
+    disk: SmallDisk, server_on: NewServer
+) -> None:
+    server = server_on().start()
+    writer = Writer(server.client())
+    for _ in range(20):
+        writer.append()
+    server.kill()
+    with (disk.here / "data" / "journal-1.log").open("r+b") as journal:
+        journal.truncate(journal.seek(0, 2))  # the kill left what was reserved
+    disk.fill()
+    server.start()
+    writer.client = server.client()
+    assert writer.append() == FULL
+    writer.history.check(what_is_left(writer.client))
+    disk.free()
+    wait_writable(writer)
+    writer.check_after_a_kill(server)
+
+
+def test_a_first_start_on_a_full_disk_says_so_and_works_later(
+    disk: SmallDisk, server_on: NewServer
+) -> None:
+    server = server_on()
+    disk.fill()
+    with pytest.raises(AssertionError, match="No space left on device"):
+        server.start()
+    disk.free()
+    assert not isinstance(Writer(server.start().client()).append(), Error)
+
+
+def test_save_points_refuse_writes_until_a_snapshot_works(
+    disk: SmallDisk, server_on: NewServer
+) -> None:
+    server = server_on(appendonly="no", save="1 1").start()
+    writer = Writer(server.client())
+    for _ in range(100):
+        writer.append()
+    wait_until(lambda: info(writer.client, "rdb_saves"), lambda count: count != "0")
+    disk.fill(leave_bytes=MEGABYTE // 2)
+    writer.append()
+    refused = wait_until(writer.append, lambda reply: isinstance(reply, Error), "a refusal")
+    assert isinstance(refused, Error)
+    assert refused.text.startswith("MISCONF Redis is configured to save RDB snapshots")
+    assert isinstance(writer.client.call("TRANGE", "s", "-", "+", "COUNT", "1"), list)
+    disk.free()
+    assert writer.client.call("BGSAVE") == Simple("Background saving started")
+    wait_writable(writer)

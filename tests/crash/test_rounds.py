@@ -1,0 +1,49 @@
+"""Everything that was ever answered is true after kill -9 at random moments under mixed load.
+
+A few rounds; `python -m tests.crash.rounds --rounds 50` plays more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.crash.rounds import DIRECTIVES, Rounds
+from tests.support.data_directory import cut_end, last_journal
+from tests.support.history import BrokenHistory
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+ROUNDS = 4
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_what_was_answered_survives_kill_9(new_server: Callable[..., Server], mode: str) -> None:
+    """The machine lives: in every mode what was answered is at least in the page cache."""
+    rounds = Rounds(new_server("data", {**DIRECTIVES, "appendfsync": mode}).start(), seed=1)
+    for _ in range(ROUNDS):
+        rounds.play()
+
+
+def wait_for_journal(server: Server, size_bytes: int) -> None:
+    """While a rewrite begins the journal is short."""
+    wait_until(
+        lambda: last_journal(server.directory).stat().st_size, lambda size: size > size_bytes
+    )
+
+
+def test_a_round_notices_that_the_end_of_the_journal_is_gone(
+    new_server: Callable[..., Server],
+) -> None:
+    """The test above can fail."""
+
+    def kill_and_cut(server: Server) -> int:
+        wait_for_journal(server, 3000)
+        code = server.kill()
+        journal = last_journal(server.directory)
+        cut_end(journal, 2000)
+        return code
+
+    rounds = Rounds(new_server().start(), seed=1, end=kill_and_cut)
+    with pytest.raises(BrokenHistory):
+        rounds.play()
