@@ -5,6 +5,16 @@ from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
 
 
+cdef class Due:
+    cdef dict keys
+    cdef list moments
+
+    cdef int add(self, uint64_t at_ms, bytes key) except -1
+    cdef int remove(self, uint64_t at_ms, bytes key) except -1
+    cdef uint64_t earliest_ms(self) except? 0
+    cdef bytes key_at(self, uint64_t at_ms)
+
+
 cdef class Watch:
     cdef uint64_t changes
     cdef uint64_t holders
@@ -16,7 +26,7 @@ cdef class Database:
     cdef dict table
     cdef dict slots
     cdef dict expiries
-    cdef object due
+    cdef Due due
     cdef dict used_s
     cdef dict growing
     cdef readonly dict watched
