@@ -16,7 +16,7 @@ cdef class PlainRead(BlockedRead):
     cdef uint64_t limit
     cdef bint with_info
 
-    cdef reply(self, Context ctx, Stream stream)
+    cdef reply(self, Context ctx, Stream stream, shared_as)
 
 
 cdef class GroupRead(BlockedRead):

@@ -217,30 +217,34 @@ cdef class PlainRead(BlockedRead):
     """A TREAD without GROUP that waits."""
 
     def attempt(self, Context ctx not None):
-        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
-        cdef Stream stream = db.stream(self.key)
+        cdef Database db
+        cdef Stream stream
+        cdef object shared_as = None
+        cdef object encoded
+        if ctx.shared is not None:
+            # Many readers of one append get the same bytes, found and encoded once.
+            shared_as = (self.key, self.after.ms, self.after.seq, self.limit, self.db_index,
+                         self.with_info, ctx.session.resp)
+            encoded = (<dict>ctx.shared).get(shared_as)
+            if encoded is not None:
+                return make_raw(encoded)
+        db = <Database>ctx.keyspace.databases[self.db_index]
+        stream = db.stream(self.key)
         if stream is None or not stream.has_newer(self.after.ms, self.after.seq):
             return None
-        return self.reply(ctx, stream)
+        return self.reply(ctx, stream, shared_as)
 
-    cdef reply(self, Context ctx, Stream stream):
-        """Many readers of one append get the same bytes, encoded once."""
-        cdef EntryRange entries
+    cdef reply(self, Context ctx, Stream stream, shared_as):
+        cdef EntryRange entries = make_range(stream, True, self.limit)
         cdef Output out
-        cdef int resp = ctx.session.resp
-        shared_as = (self.db_index, self.key, self.after.ms, self.after.seq, self.limit,
-                     self.with_info, resp)
-        if ctx.shared is not None and shared_as in ctx.shared:
-            return make_raw(ctx.shared[shared_as])
-        entries = make_range(stream, True, self.limit)
         entries.start = self.after
         step_up(&entries.start)
         entries.with_info = self.with_info
         entries.with_gap = plain_gap(stream, self.after)
-        if ctx.shared is None:
+        if shared_as is None:
             return entries
         out = Output()
-        entries.encode(out, resp)
+        entries.encode(out, ctx.session.resp)
         if entries.rest() is not None:
             return entries
         ctx.shared[shared_as] = out.take_bytes()

@@ -12,7 +12,7 @@ from libc.string cimport memcmp
 
 from millstream.commands.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, format_u64, parse_id, parse_u64
+from millstream.ids cimport EntryId, format_u64, id_less, parse_id, parse_u64
 from millstream.storage.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
 from millstream.storage.keyspace cimport Database, Keyspace
 from millstream.storage.producers cimport Producers
@@ -142,10 +142,18 @@ cdef class Effects:
 
 # ---------------------------------------------------------------- applying
 
-cdef const char* read_number(const char* at, const char* end, char kind,
-                             int64_t* number) except NULL:
+cdef inline const char* read_number(const char* at, const char* end, char kind,
+                                    int64_t* number) except NULL:
     """Read `kind`, a number and CRLF; returns what follows."""
     cdef const char* stop = at + 1
+    # Nearly all have one digit or two, and a start reads some for every word it replays.
+    if end - at >= 5 and at[0] == kind and 48 <= at[1] <= 57:
+        if at[2] == c'\r' and at[3] == c'\n':
+            number[0] = at[1] - 48
+            return at + 4
+        if at[1] != 48 and 48 <= at[2] <= 57 and at[3] == c'\r' and at[4] == c'\n':
+            number[0] = (at[1] - 48) * 10 + at[2] - 48
+            return at + 5
     while stop < end and stop[0] != c'\r':
         stop += 1
     if at >= end or at[0] != kind or stop + 1 >= end or stop[1] != c'\n' or parse_int(
@@ -278,13 +286,13 @@ cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
 cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
     """Append the entry whose words begin at `fields`; key and id are the effect's first words."""
     cdef EntryId entry_id
-    cdef Database database = keyspace.databases[db]
+    cdef Database database = <Database>keyspace.databases[db]
     cdef Stream stream = database.writable_at(&args.items[1])
     if stream is None:
         raise ValueError("APPEND to a stream that does not exist")
     if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
         raise ValueError("APPEND with a malformed id")
-    if (entry_id.ms, entry_id.seq) <= (stream.last_ms, stream.last_seq):
+    if not id_less(stream.last_ms, stream.last_seq, entry_id.ms, entry_id.seq):
         raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
     stream.append(entry_id.ms, entry_id.seq, &args.items[fields], args.count - fields,
                   keyspace.node_entries, keyspace.node_bytes)
@@ -408,6 +416,7 @@ def apply_deliver(Keyspace keyspace, int db, list words):
     cdef uint32_t policy = NO_POLICY
     cdef uint32_t owner = UNOWNED
     cdef uint64_t now_ms = int(words[5])
+    cdef uint64_t ms, seq, end_ms, end_seq
     ms, seq = id_of(words[3])
     end_ms, end_seq = id_of(words[4])
     if words[2]:
@@ -420,8 +429,8 @@ def apply_deliver(Keyspace keyspace, int db, list words):
         if words[7] != b"-":
             policy = group.policy(int(words[7]), int(words[8]))
         stream.walk_start(&walk, ms, seq)
-        while stream.walk_next(&walk) and (
-                walk.cursor.entry.ms, walk.cursor.entry.seq) <= (end_ms, end_seq):
+        while stream.walk_next(&walk) and not id_less(
+                end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
             group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
     group.offset_ms, group.offset_seq = end_ms, end_seq
     group.entries_read = int(words[6])

@@ -33,6 +33,7 @@ cdef class Client(Session):
     cpdef int end(self, bint after_reply) except -1
     cpdef int regulate(self) except -1
     cdef bint stopped(self) noexcept
+    cdef bint has_more(self) noexcept
 
 
 cdef class Outbox:

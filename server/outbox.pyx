@@ -44,6 +44,10 @@ cdef class Client(Session):
         return (self.blocked or self.full or self.closed or self.close_after_reply
                 or self.producer is not None)
 
+    cdef bint has_more(self) noexcept:
+        """Whether it has sent something that was not run yet."""
+        return self.postponed is not None or self.parser.waiting_bytes() > 0
+
     def is_stopped(self) -> bool:
         """`stopped` for those who look from outside."""
         return self.stopped()

@@ -133,7 +133,8 @@ cdef class Serving:
         else:
             self.side.clear()
             client.producer = None
-        self.resume(client)
+        if client.has_more():
+            self.resume(client)
         return 0
 
     cdef int end(self, object waiter) except -1:

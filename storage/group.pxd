@@ -110,6 +110,9 @@ cdef class Group:
     cdef uint32_t policy_count
     cdef uint32_t policy_capacity
     cdef Chunk** chunks
+    # Per chunk an id above all in the chunk before and not above its first: side by side, so that
+    # a search goes to the chunks themselves only once it knows which.
+    cdef EntryId* floors
     cdef uint32_t chunk_count
     cdef uint32_t chunk_capacity
     cdef Heap[4] heaps
@@ -163,6 +166,8 @@ cdef class Group:
     cdef bint join_next(self, uint32_t place) except -1
     cdef int drop_chunk(self, uint32_t place) noexcept
     cdef inline Pending* record_at(self, PendingAt* at) noexcept
+    cdef inline uint32_t likely_index(self, uint32_t place, uint64_t ms) noexcept
+    cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept
     cdef Chunk* split(self, PendingAt* at) except NULL
     cdef int new_chunk(self, uint32_t place) except -1
     cdef Chunk* own(self, uint32_t place) except NULL

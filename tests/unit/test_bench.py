@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from bench import datasets, figures, keeping, load, report, rows, stand, waking
+from bench import datasets, figures, hundred_million, keeping, load, report, rows, stand, waking
 from bench.__main__ import choose, command, parse
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Reading
 
@@ -302,6 +302,34 @@ def test_a_snapshot_is_over_when_the_server_says_so(status: str) -> None:
         with pytest.raises(BenchError, match="no space"):
             next(looks)
     server.close()
+
+
+class Answering:
+    """A side of which every command but those named has no answer."""
+
+    def __init__(self, **answers: object) -> None:
+        self._answers = answers
+
+    def call(self, *words: str) -> object:
+        return self._answers[words[0]]
+
+    def range(self, key: str, start: str, count: int) -> tuple[str, ...]:
+        return ("TRANGE", key, start, "+", "COUNT", str(count))
+
+
+@pytest.mark.parametrize(
+    ("removed", "first", "right"),
+    [(2_000_000, 2_000_000, True), (1_999_999, 2_000_000, False), (2_000_000, 1_999_999, False)],
+)
+def test_a_wrong_trim_of_the_large_stream_is_noticed(removed: int, first: int, right: bool) -> None:
+    walk = hundred_million.Walk(cast(Any, None), 3_000_000)
+    entry = [datasets.entry_id(first), "sensor", "01"]
+    walk.side = cast(Any, Answering(XTRIM=removed, TRANGE=[entry]))
+    if right:
+        walk.trim()
+    else:
+        with pytest.raises(BenchError, match="the trim removed"):
+            walk.trim()
 
 
 def test_journals_differ_in_the_sync_alone() -> None:

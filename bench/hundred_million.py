@@ -1,0 +1,147 @@
+"""A hundred million entries in one stream: loaded, sought, trimmed, saved and started again.
+
+`python -m bench.hundred_million` answers what the rows of the benchmark cannot in minutes: whether
+the server is the same one with a hundred times the data. Ours only; every step prints what it took
+and what was checked, and the figures go to results/hundred-million.json. Exit code 1 when a step
+gave a wrong answer or the memory passed the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.__main__ import RESULTS, command
+from bench.datasets import KEY, RANDOM_MS, entry_id, milliseconds, ranges_data
+from bench.figures import OURS, BenchError
+from bench.keeping import START_TIMEOUT_S, check_loaded, looks_until, saving, worst_ping_us
+from bench.load import Load
+from bench.server import Server, pick_cores
+from bench.stand import JOURNAL_OFF, Side, ids_of, version_of
+from bench.wire import Client, load
+
+ENTRIES = 100_000_000
+SMALL = 1_000_000
+MEMORY_MAX_GIB = 8.0
+SEEKS = Load(1_000_000, 100)
+KEPT_AFTER_TRIM = 1_000_000
+CALM_S = 2.0
+TOLD_EVERY = 10_000_000
+
+
+class Walk:
+    """The steps, in order, and what they found."""
+
+    def __init__(self, server: Server, entries: int) -> None:
+        self.side = Side(server, "T")
+        self.entries = entries
+        self.figures: dict[str, Any] = {}
+
+    def note(self, name: str, value: float, unit: str) -> None:
+        self.figures[name] = {"value": value, "unit": unit}
+        print(f"  {name:<44}{value:>14,.2f} {unit}", flush=True)
+
+    def timed(self, name: str, step: Callable[[], object]) -> None:
+        began = time.perf_counter()
+        step()
+        self.note(name, time.perf_counter() - began, "s")
+
+    def run(self) -> None:
+        """All of it."""
+        self.fill(SMALL)
+        small_ns = self.seek(SMALL)
+        self.note("seek in 1 M entries", small_ns, "ns")
+        self.side.empty()
+        before_bytes = self.side.server.rss_bytes()
+        self.timed("load", lambda: self.fill(self.entries))
+        self.note_memory("memory", before_bytes)
+        large_ns = self.seek(self.entries)
+        self.note("seek in all", large_ns, "ns")
+        self.note("seek, all against 1 M", large_ns / small_ns, "times")
+        self.note("worst PING, calm", self.calm_us(), "us")
+        self.timed("save", self.save)
+        self.note("worst PING, saving", worst_ping_us(self.side, saving(self.side)), "us")
+        self.note_memory("memory after saving", before_bytes)
+        self.note("file", self.side.server.data_bytes() / self.entries, "bytes an entry")
+        self.side.server.kill()
+        self.note("start from the snapshot", self.side.server.start(START_TIMEOUT_S), "s")
+        check_loaded(self.side, self.entries)
+        self.note_memory("memory after the start", before_bytes)
+        self.timed("trim to 1 M", self.trim)
+
+    def fill(self, entries: int) -> None:
+        with Client(self.side.server.port) as client:
+            done = 0
+            for chunk in ranges_data(entries):
+                load([client], [chunk])
+                if (done + chunk.entries) // TOLD_EVERY > done // TOLD_EVERY:
+                    print(f"  {(done + chunk.entries) // 1_000_000} M", file=sys.stderr)
+                done += chunk.entries
+        self.side.server.settle()
+        check_loaded(self.side, entries)
+
+    def seek(self, entries: int) -> float:
+        """Server CPU time of one entry from a random millisecond on, in nanoseconds."""
+        request = Load(SEEKS.requests, SEEKS.pipeline, milliseconds(entries))
+        words = self.side.range(KEY, RANDOM_MS, 1)
+        self.side.drive(request, words)
+        return self.side.drive(request, words).cost
+
+    def calm_us(self) -> float:
+        return worst_ping_us(self.side, looks_until(time.perf_counter() + CALM_S))
+
+    def save(self) -> None:
+        for _ in saving(self.side):
+            time.sleep(0.05)
+
+    def trim(self) -> None:
+        removed = self.side.call("XTRIM", KEY, "MAXLEN", str(KEPT_AFTER_TRIM))
+        first = ids_of(self.side.call(*self.side.range(KEY, "-", 1)))
+        if removed != self.entries - KEPT_AFTER_TRIM or first != [entry_id(removed)]:
+            raise BenchError(f"the trim removed {removed} and left {first} first")
+
+    def note_memory(self, name: str, before_bytes: int) -> None:
+        held_bytes = self.side.server.rss_bytes()
+        self.note(name, held_bytes / 2**30, "GiB")
+        self.note(f"{name}, an entry", (held_bytes - before_bytes) / self.entries, "bytes")
+        if held_bytes > MEMORY_MAX_GIB * 2**30:
+            raise BenchError(f"it takes more than {MEMORY_MAX_GIB:.0f} GiB")
+
+
+def main() -> int:
+    """Walk through it and keep the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.hundred_million", description=__doc__)
+    parser.add_argument("--entries", type=int, default=ENTRIES, metavar="N")
+    parser.add_argument("--server", default=".venv/bin/millstream-server", metavar="CMD")
+    parser.add_argument("--json", type=Path, default=RESULTS / "hundred-million.json")
+    options = parser.parse_args()
+    server_core, load_core = pick_cores()
+    os.sched_setaffinity(0, {load_core})
+    try:
+        server = Server(command(options.server), JOURNAL_OFF, server_core)
+    except BenchError as error:
+        parser.error(str(error))
+    try:
+        walk = Walk(server, options.entries)
+        print(f"{options.entries:,} entries in one stream")
+        walk.run()
+        version = version_of(walk.side, "millstream_version")
+        machine = report.machine_facts({OURS: version})
+        made = {"entries": options.entries, "machine": machine, "figures": walk.figures}
+        report.write_json(made, options.json)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    finally:
+        server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
