@@ -361,7 +361,58 @@ class Summary:
     global_meta: dict[str, Any]
 
 
-class SnapshotReader:
+class _Reader:
+    """What reading an index and reading single chunks have in common."""
+
+    def __init__(self, file: Input) -> None:
+        self._file = file
+        self.name = file.name
+
+    def _read_header(self) -> tuple[bytes, int, int]:
+        head = self._read(0, HEADER_SIZE)
+        magic, version, flags, uuid, created_ms, seq = _HEADER.unpack_from(head)
+        if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
+            raise self._damage(0, "the header is not that of a snapshot")
+        if version != VERSION or flags:
+            raise FormatError(f"{self.name} has format {version}, which this version does not know")
+        return uuid, created_ms, seq
+
+    def _read_chunk(self, number: int, place: Place) -> memoryview:
+        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
+        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
+        if _CHUNK.unpack_from(data) != expected:
+            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
+        view = memoryview(data)[CHUNK_HEADER_SIZE:]
+        return memoryview(self._unpack(place.offset, view, place))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or offset + length > self._file.size:
+            raise self._damage(self._file.size, "the file is too short")
+        try:
+            data = self._file.read_at(offset, length)
+        except OSError as error:
+            reason = f"it cannot be read ({error.strerror})"
+            raise self._damage(offset, reason) from error
+        if len(data) != length:
+            raise self._damage(offset + len(data), "the file is too short")
+        return data
+
+    def _unpack(self, offset: int, data: Bytes, place: Place) -> bytes:
+        if crc32(data) != place.crc:
+            raise self._damage(offset, "the checksum does not fit")
+        try:
+            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=place.raw_length)
+        except zstandard.ZstdError as error:
+            raise self._damage(offset, f"it cannot be unpacked ({error})") from None
+        if len(raw) != place.raw_length:
+            raise self._damage(offset, "it has another length than the index says")
+        return raw
+
+    def _damage(self, offset: int, reason: str) -> DamageError:
+        return DamageError(self.name, offset, reason)
+
+
+class SnapshotReader(_Reader):
     """Reads a snapshot's index, and single chunks of it.
 
     Opening reads header, trailer and summary only. DamageError names the file and the offset of
@@ -369,8 +420,7 @@ class SnapshotReader:
     """
 
     def __init__(self, file: Input) -> None:
-        self._file = file
-        self.name = file.name
+        super().__init__(file)
         identity = self._read_header()
         self.summary = self._read_summary()
         if identity != (self.summary.uuid, self.summary.created_ms, self.summary.seq):
@@ -393,7 +443,7 @@ class SnapshotReader:
     def chunk(self, number: int) -> memoryview:
         """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
         if self._unpacked[0] != number:
-            self._unpacked = (number, self._read_chunk(number))
+            self._unpacked = (number, self._read_chunk(number, self.summary.chunks[number]))
         return self._unpacked[1]
 
     def meta(self, record: KeyRecord) -> dict[str, Any]:
@@ -428,19 +478,10 @@ class SnapshotReader:
 
     def check(self) -> None:
         """Read every part of the file once; DamageError at the first that does not fit."""
-        for number in range(len(self.summary.chunks)):
-            self._read_chunk(number)
+        for number, place in enumerate(self.summary.chunks):
+            self._read_chunk(number, place)
         for section in range(len(self.summary.sections)):
             self.records(section)
-
-    def _read_header(self) -> tuple[bytes, int, int]:
-        head = self._read(0, HEADER_SIZE)
-        magic, version, flags, uuid, created_ms, seq = _HEADER.unpack_from(head)
-        if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
-            raise self._damage(0, "the header is not that of a snapshot")
-        if version != VERSION or flags:
-            raise FormatError(f"{self.name} has format {version}, which this version does not know")
-        return uuid, created_ms, seq
 
     def _read_summary(self) -> Summary:
         start = self._file.size - TRAILER_SIZE
@@ -475,38 +516,6 @@ class SnapshotReader:
         if position != end:
             raise self._damage(position, "the summary does not follow the index")
 
-    def _read_chunk(self, number: int) -> memoryview:
-        place = self.summary.chunks[number]
-        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
-        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
-        if _CHUNK.unpack_from(data) != expected:
-            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
-        view = memoryview(data)[CHUNK_HEADER_SIZE:]
-        return memoryview(self._unpack(place.offset, view, place))
-
-    def _read(self, offset: int, length: int) -> bytes:
-        if offset < 0 or offset + length > self._file.size:
-            raise self._damage(self._file.size, "the file is too short")
-        try:
-            data = self._file.read_at(offset, length)
-        except OSError as error:
-            reason = f"it cannot be read ({error.strerror})"
-            raise self._damage(offset, reason) from error
-        if len(data) != length:
-            raise self._damage(offset + len(data), "the file is too short")
-        return data
-
-    def _unpack(self, offset: int, data: Bytes, place: Place) -> bytes:
-        if crc32(data) != place.crc:
-            raise self._damage(offset, "the checksum does not fit")
-        try:
-            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=place.raw_length)
-        except zstandard.ZstdError as error:
-            raise self._damage(offset, f"it cannot be unpacked ({error})") from None
-        if len(raw) != place.raw_length:
-            raise self._damage(offset, "it has another length than the index says")
-        return raw
-
     def _slice(self, chunk: int, offset: int, length: int) -> memoryview:
         if not 0 <= chunk < len(self.summary.chunks):
             raise self._damage(self._file.size, f"the index names a chunk {chunk}")
@@ -519,8 +528,25 @@ class SnapshotReader:
         at = self.summary.chunks[chunk].offset
         return self._damage(at, f"in chunk {chunk} at unpacked byte {offset}: {reason}")
 
-    def _damage(self, offset: int, reason: str) -> DamageError:
-        return DamageError(self.name, offset, reason)
+
+class ReplacedError(DataError):
+    """The file is another snapshot than the one whose index was read."""
+
+
+class ChunkReader(_Reader):
+    """Reads single chunks of a snapshot whose index was read before, perhaps by another process.
+
+    `uuid` is that snapshot's; ReplacedError when the file is another one by now.
+    """
+
+    def __init__(self, file: Input, uuid: bytes) -> None:
+        super().__init__(file)
+        if self._read_header()[0] != uuid:
+            raise ReplacedError(f"{self.name} is no longer the snapshot whose index was read")
+
+    def chunk(self, number: int, place: Place) -> memoryview:
+        """The chunk that the index has as this number at this place, unpacked."""
+        return self._read_chunk(number, place)
 
 
 def _parse_summary(fields: dict[str, Any]) -> Summary:
