@@ -16,7 +16,7 @@ from zlib import crc32
 import msgpack  # type: ignore[import-untyped]
 import zstandard
 
-from millstream.errors import DamageError, FormatError
+from millstream.errors import DamageError, DataError, FormatError
 from millstream.storage.disk import Bytes
 from millstream.storage.idempotence import SharedWindow
 
