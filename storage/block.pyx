@@ -681,9 +681,9 @@ cdef class Block:
         if raw.shape[0] < HEADER_SIZE or raw[0] != c'M' or raw[1] != c'B':
             raise ValueError("not a block: its first bytes are not 'MB'")
         cdef const uint8_t* at = &raw[0]
-        return HEADER_SIZE + (<const uint32_t*>(at + 16))[0] + table_size(
+        return table_size(
             (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
-            (<const uint16_t*>(at + 22))[0])
+            (<const uint16_t*>(at + 22))[0]) + HEADER_SIZE + (<const uint32_t*>(at + 16))[0]
 
     def check(self) -> None:
         """Walk every length and offset; ValueError names the first that does not fit."""
@@ -882,7 +882,8 @@ cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
     out.first_seq = (<const uint64_t*>(data + 32))[0]
     out.last_ms = (<const uint64_t*>(data + 40))[0]
     out.last_seq = (<const uint64_t*>(data + 48))[0]
-    length[0] = HEADER_SIZE + out.size + table_size(out.count, out.set_count, out.node_count)
+    # The tables first: their size has 64 bits, and that of the entries may be nearly 2^32.
+    length[0] = table_size(out.count, out.set_count, out.node_count) + HEADER_SIZE + out.size
     if out.count == 0 or length[0] > size:
         return b"it is longer than what is there, or empty"
     out.checkpoints = tables

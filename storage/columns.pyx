@@ -90,7 +90,7 @@ cdef bint grow(Heap* heap, size_t extra) noexcept nogil:
 
 
 cdef inline bint reserve(Heap* heap, size_t extra) noexcept nogil:
-    if heap.size + extra <= heap.capacity:
+    if heap.size + extra < heap.capacity:  # never true of a heap that has no memory yet
         return True
     return grow(heap, extra)
 
