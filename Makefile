@@ -18,7 +18,7 @@ MODULES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-ROOMS := src/millstream server storage commands
+ROOMS := src/millstream server storage commands pipeline
 SOURCES := $(wildcard $(foreach room,$(ROOMS),$(room)/*.pyx $(room)/*.pxd))
 
 .PHONY: serve build test bench lint asan clean need-redis need-test

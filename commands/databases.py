@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.commands.effects import effect
-from millstream.commands.glob import matcher
 from millstream.commands.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
 from millstream.commands.registry import command
 from millstream.commands.replies import OK
 from millstream.errors import SYNTAX, CommandError
+from millstream.glob import matcher
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args

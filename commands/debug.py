@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.commands.containers import wrong_subcommand
-from millstream.commands.glob import matcher
 from millstream.commands.registry import command
 from millstream.commands.replies import OK, Push, Simple, Verbatim
 from millstream.commands.strings import put_string
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
+from millstream.glob import matcher
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args

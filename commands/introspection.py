@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.containers import container
-from millstream.commands.glob import matcher
 from millstream.commands.keyspecs import TIPS, KeySpec, key_specs, keys_with_flags
 from millstream.commands.registry import COMMANDS, Command, command
 from millstream.commands.replies import Simple
 from millstream.commands.syntax import Argument, parse_syntax
 from millstream.errors import SYNTAX, CommandError
+from millstream.glob import matcher
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args

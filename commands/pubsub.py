@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from millstream.commands.containers import container, wrong_subcommand
-from millstream.commands.glob import matcher
 from millstream.commands.registry import command
 from millstream.commands.replies import NO_REPLY, Push, Several
+from millstream.glob import matcher
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args

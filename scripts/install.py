@@ -12,6 +12,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def install_package(build_requirements: list[str]) -> None:
     say("Installing millstream and compiling its modules: one to two minutes, silently")
     os.environ["DIST_EXTRA_CONFIG"] = str(ROOT / "scripts" / "parallel.cfg")
     pip("--no-build-isolation", "--editable", ".")
+    # Spark finds its sources by listing the folders in sys.path, and an editable install is not one.
+    (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")
 
 
 def install(what: str) -> None:

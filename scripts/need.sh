@@ -5,7 +5,9 @@
 #   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them
 #   scripts/need.sh test    also strace, by which a test sees that no reply leaves before its fsync,
 #                           and setpriv, by which root is asked for permission as others are;
-#                           and Node.js with npm, for the clients that are written for it
+#                           and Node.js with npm, for the clients that are written for it;
+#                           and a Java 17 or 21, on which Spark runs
+#   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
 #
 # What is missing is installed with apt where root or a sudo without password allows it. Otherwise
 # one apt line is printed and the exit code is 1. What is there is never upgraded. Only the Python's
@@ -37,6 +39,29 @@ find_python() {
     return 1
 }
 
+# Spark 4 runs on Java 17 and 21; another one may well be the machine's default. A file says the
+# version without starting it; macOS and version managers are found by JAVA_HOME or by their shim.
+find_java() {
+    local home
+    for home in "${JAVA_HOME:-}" "$(command -v java | xargs -r readlink -f)" /usr/lib/jvm/*; do
+        home=${home%/bin/java}
+        if [[ -x $home/bin/java ]] && grep -qsE '^JAVA_VERSION="(17|21)[".]' "$home/release"; then
+            echo "$home"
+            return
+        fi
+    done
+    return 1
+}
+
+# Debian 13 no longer has 17, Debian 12 not yet 21.
+java_package() {
+    if grep -qsE '^VERSION_CODENAME=(bullseye|bookworm)$' /etc/os-release; then
+        echo openjdk-17-jre-headless
+    else
+        echo openjdk-21-jre-headless
+    fi
+}
+
 missing_packages() {
     find_python >/dev/null || echo python3 python3-venv python3-dev gcc libc6-dev
     if [[ $what != build ]]; then
@@ -48,6 +73,7 @@ missing_packages() {
         command -v setpriv >/dev/null || echo util-linux
         command -v node >/dev/null || echo nodejs
         command -v npm >/dev/null || echo npm
+        find_java >/dev/null || java_package
     fi
 }
 
@@ -64,7 +90,11 @@ install() {
     get_install "$@" || { "${get[@]}" update >&2 && get_install "$@"; }
 }
 
-what=${1:?build, redis or test}
+what=${1:?build, redis, test or java}
+if [[ $what == java ]]; then
+    find_java
+    exit
+fi
 if [[ -n ${PYTHON:-} ]] && ! find_python >/dev/null; then
     say "PYTHON=$PYTHON does not fit: needed are version 3.11 or newer, venv, headers, and a C compiler"
     exit 1

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millstream.commands.glob import matcher
 from millstream.errors import CommandError, StartError
+from millstream.glob import matcher
 from millstream.server.compatibility import ACCEPTED, ALIASES, Form
 
 INT32_MAX = 2**31 - 1

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from millstream.commands.glob import matcher
 from millstream.commands.replies import Push
+from millstream.glob import matcher
 from millstream.server.resp import encode_reply
 
 

@@ -117,6 +117,7 @@ cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0
 cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil
 cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil
 cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil
+cdef const uint8_t* entry_head(const View* view, const uint8_t* at, Entry* entry) noexcept nogil
 cdef bint cursor_next(Cursor* cursor, const View* view) noexcept nogil
 cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
 cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil
@@ -131,3 +132,23 @@ cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t
                              Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1
 cdef uint64_t view_disk_size(const View* view) noexcept nogil
 cdef list entry_words(const Entry* entry)
+cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
+                         Py_ssize_t* length) noexcept nogil
+cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil
+cdef str fault_text(const char* fault, uint32_t entry, uint32_t count)
+
+
+cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcept nogil:
+    cdef uint64_t value = at[0]
+    cdef int shift = 7
+    if value < 128:
+        out[0] = value
+        return at + 1
+    value &= 127
+    at += 1
+    while at[0] >= 128 and shift < 63:
+        value |= (<uint64_t>(at[0] & 127)) << shift
+        shift += 7
+        at += 1
+    out[0] = value | ((<uint64_t>at[0]) << shift)
+    return at + 1

@@ -85,22 +85,6 @@ cdef uint64_t listpack_names(Slice* items, Py_ssize_t count) noexcept nogil:
 
 # ---------------------------------------------------------------- bytes
 
-cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcept nogil:
-    cdef uint64_t value = at[0]
-    cdef int shift = 7
-    if value < 128:
-        out[0] = value
-        return at + 1
-    value &= 127
-    at += 1
-    while at[0] >= 128 and shift < 63:
-        value |= (<uint64_t>(at[0] & 127)) << shift
-        shift += 7
-        at += 1
-    out[0] = value | ((<uint64_t>at[0]) << shift)
-    return at + 1
-
-
 cdef inline uint8_t* write_varint(uint8_t* at, uint64_t value) noexcept nogil:
     while value >= 128:
         at[0] = <uint8_t>((value & 127) | 128)
@@ -171,6 +155,12 @@ cdef inline const uint8_t* skip_values(const uint8_t* at, uint32_t fields) noexc
         at = read_varint(at, &size)
         at += size
     return at
+
+
+cdef const uint8_t* entry_head(const View* view, const uint8_t* at, Entry* entry) noexcept nogil:
+    """`read_entry` for other modules, which go through the values themselves: those of the next
+    entry begin where these end."""
+    return read_entry(view, at, entry)
 
 
 cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil:
@@ -696,9 +686,9 @@ cdef class Block:
         if raw.shape[0] < BLOCK_HEADER_BYTES or raw[0] != c'M' or raw[1] != c'B':
             raise ValueError("not a block: its first bytes are not 'MB'")
         cdef const uint8_t* at = &raw[0]
-        return BLOCK_HEADER_BYTES + (<const uint32_t*>(at + 16))[0] + table_size(
+        return table_size(
             (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
-            (<const uint16_t*>(at + 22))[0])
+            (<const uint16_t*>(at + 22))[0]) + BLOCK_HEADER_BYTES + (<const uint32_t*>(at + 16))[0]
 
     def check(self) -> None:
         """Walk every length and offset; ValueError names the first that does not fit."""
@@ -714,53 +704,83 @@ cdef class Block:
 
 
 cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
-                                          uint64_t* out) except NULL:
+                                          uint64_t* out) noexcept nogil:
+    """As read_varint; NULL when the number does not end before `end`."""
     cdef const uint8_t* stop = at
     while stop < end and stop[0] >= 128 and stop - at < 10:
         stop += 1
     if stop >= end or stop - at >= 10:
-        raise ValueError("block: a number runs past the end")
+        return NULL
     return read_varint(at, out)
 
 
-cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
-                                     uint64_t* fields) except NULL:
-    """Check one field-name set; returns the position behind it."""
-    cdef uint64_t names_size
+cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) noexcept nogil:
+    """Check one field name, a bulk string behind its length; the position behind it, or NULL."""
     cdef uint64_t size
-    cdef uint64_t length
+    cdef uint64_t length = 0
+    cdef const uint8_t* digit
+    at = checked_varint(at, stop, &size)
+    if at == NULL or size < 6 or size > <uint64_t>(stop - at) or at[0] != c'$':
+        return NULL
+    digit = at + 1
+    while digit < at + size - 3 and 48 <= digit[0] <= 57 and length < size:
+        length = length * 10 + digit[0] - 48
+        digit += 1
+    if (digit[0] != c'\r' or digit[1] != c'\n' or at[size - 2] != c'\r'
+            or at[size - 1] != c'\n'):
+        return NULL
+    if length >= size or bulk_size(<Py_ssize_t>length) != size or digit + 4 + length != at + size:
+        return NULL
+    return at + size
+
+
+cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
+                                     uint64_t* fields) noexcept nogil:
+    """Check one field-name set; the position behind it, or NULL."""
+    cdef uint64_t names_size
     cdef uint64_t _
     cdef const uint8_t* stop
-    cdef const uint8_t* digit
     at = checked_varint(at, end, fields)
+    if at == NULL or fields[0] == 0:
+        return NULL
     at = checked_varint(at, end, &names_size)
-    if names_size > <uint64_t>(end - at):
-        raise ValueError("block: field names run past the end")
-    if fields[0] == 0:
-        raise ValueError("block: a field-name set is empty")
+    if at == NULL or names_size > <uint64_t>(end - at):
+        return NULL
     stop = at + names_size
     for _ in range(fields[0]):
-        at = checked_varint(at, stop, &size)
-        if size < 6 or size > <uint64_t>(stop - at) or at[0] != c'$':
-            raise ValueError("block: a field name is malformed")
-        digit = at + 1
-        length = 0
-        while digit < at + size - 3 and 48 <= digit[0] <= 57 and length < size:
-            length = length * 10 + digit[0] - 48
-            digit += 1
-        if (digit[0] != c'\r' or digit[1] != c'\n' or at[size - 2] != c'\r'
-                or at[size - 1] != c'\n'):
-            raise ValueError("block: a field name is malformed")
-        if length >= size or bulk_size(<Py_ssize_t>length) != size or (
-                digit + 4 + length != at + size):
-            raise ValueError("block: a field name's length does not fit")
-        at += size
-    if at != stop:
-        raise ValueError("block: field names do not fill their set")
+        at = check_name(at, stop)
+        if at == NULL:
+            return NULL
+    return at if at == stop else NULL
+
+
+cdef const uint8_t* check_values(const uint8_t* at, const uint8_t* end,
+                                 uint64_t fields) noexcept nogil:
+    """Check an entry's values; the position behind them, or NULL."""
+    cdef uint64_t number
+    cdef uint64_t _
+    for _ in range(fields):
+        at = checked_varint(at, end, &number)
+        if at == NULL or number > <uint64_t>(end - at):
+            return NULL
+        at += number
     return at
 
 
-cdef int check_view(const View* view) except -1:
+cdef const char* check_tables(const View* view) noexcept nogil:
+    cdef uint32_t i
+    if view.set_count > SETS_MAX or view.node_count == 0 or view.live > view.count:
+        return b"counts do not fit"
+    for i in range(view.node_count - 1):
+        if view.nodes[i] >= view.count or view.nodes[i] == 0 or (
+                i and view.nodes[i] <= view.nodes[i - 1]):
+            return b"node table is out of order"
+    return NULL
+
+
+cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
+    """Walk every length and offset: NULL when all fit, otherwise what does not, and at which entry
+    (`count`: at none of them). What it accepts can be read without leaving the block."""
     cdef const uint8_t* at = view.entries
     cdef const uint8_t* end = view.entries + view.size
     cdef uint64_t number
@@ -771,19 +791,18 @@ cdef int check_view(const View* view) except -1:
     cdef uint64_t[SETS_MAX] set_fields
     cdef uint32_t known = 0
     cdef uint32_t live = 0
-    cdef uint32_t ref, form, index, i, _
-    if view.set_count > SETS_MAX or view.node_count == 0 or view.live > view.count:
-        raise ValueError("block: counts do not fit")
-    for i in range(view.node_count - 1):
-        if view.nodes[i] >= view.count or view.nodes[i] == 0 or (
-                i and view.nodes[i] <= view.nodes[i - 1]):
-            raise ValueError("block: node table is out of order")
+    cdef uint32_t ref, form, index
+    cdef const char* fault = check_tables(view)
+    entry[0] = view.count
+    if fault != NULL:
+        return fault
     for index in range(view.count):
+        entry[0] = index
         if at >= end:
-            raise ValueError(f"block: entries end before entry {index}")
+            return b"entries end too early"
         if index and index % CHECKPOINT_EVERY == 0:
             if view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
-                raise ValueError(f"block: checkpoint of entry {index} is wrong")
+                return b"its checkpoint is wrong"
         before_ms, before_seq = ms, seq
         ref = at[0] & 31
         form = (at[0] >> 5) & 3
@@ -793,40 +812,90 @@ cdef int check_view(const View* view) except -1:
             seq += 1
         elif form == FORM_NEXT_MS:
             ms, seq = ms + 1, 0
-        elif form == FORM_LATER_MS:
-            at = checked_varint(at, end, &number)
-            ms, seq = ms + number, 0
         else:
             at = checked_varint(at, end, &number)
-            ms = view.first_ms + number
-            at = checked_varint(at, end, &seq)
+            if at == NULL:
+                return b"a number runs past the end"
+            if form == FORM_LATER_MS:
+                ms, seq = ms + number, 0
+            else:
+                ms = view.first_ms + number
+                at = checked_varint(at, end, &seq)
+                if at == NULL:
+                    return b"a number runs past the end"
         if index and index % CHECKPOINT_EVERY == 0 and form != FORM_ANCHOR:
-            raise ValueError(f"block: entry {index} does not carry its id")
+            return b"it does not carry its id"
         if index == 0:
             if ms != view.first_ms or seq != view.first_seq:
-                raise ValueError("block: first entry is not the first id")
+                return b"it is not the first id"
         elif not id_less(before_ms, before_seq, ms, seq):
-            raise ValueError(f"block: id of entry {index} does not rise")
-        if ref == REF_LITERAL:
-            at = check_definition(at, end, &fields)
-        elif ref < known:
+            return b"its id does not rise"
+        if ref < known:
             fields = set_fields[ref]
-        elif ref == known and ref < view.set_count and view.sets[ref] == at - view.entries:
+        elif ref == REF_LITERAL or (ref == known and ref < view.set_count
+                                    and view.sets[ref] == at - view.entries):
             at = check_definition(at, end, &fields)
-            set_fields[ref] = fields
-            known += 1
+            if at == NULL:
+                return b"its field names are malformed"
+            if ref != REF_LITERAL:
+                set_fields[ref] = fields
+                known += 1
         else:
-            raise ValueError(f"block: entry {index} refers to an unknown field-name set")
-        for _ in range(<uint32_t>fields):
-            at = checked_varint(at, end, &number)
-            if number > <uint64_t>(end - at):
-                raise ValueError(f"block: a value of entry {index} runs past the end")
-            at += number
+            return b"it refers to an unknown field-name set"
+        at = check_values(at, end, fields)
+        if at == NULL:
+            return b"a value runs past the end"
+    entry[0] = view.count
     if at != end or known != view.set_count:
-        raise ValueError("block: entries do not fill the block")
+        return b"entries do not fill the block"
     if live != view.live or ms != view.last_ms or seq != view.last_seq:
-        raise ValueError("block: counts or last id do not fit the entries")
+        return b"counts or last id do not fit the entries"
+    return NULL
+
+
+cdef int check_view(const View* view) except -1:
+    cdef uint32_t entry
+    cdef const char* fault = find_fault(view, &entry)
+    if fault != NULL:
+        raise ValueError(fault_text(fault, entry, view.count))
     return 0
+
+
+cdef str fault_text(const char* fault, uint32_t entry, uint32_t count):
+    """The sentence for what find_fault or view_at found."""
+    where = "" if entry >= count else f" entry {entry}:"
+    return f"block:{where} {fault.decode()}"
+
+
+cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
+                         Py_ssize_t* length) noexcept nogil:
+    """Look at the disk form that starts `data` where it lies, without a copy: its View and its
+    length, or what is wrong. Neither checksum nor entries are looked at: `find_fault` does."""
+    cdef const uint32_t* tables = <const uint32_t*>(data + BLOCK_HEADER_BYTES)
+    if size < BLOCK_HEADER_BYTES:
+        return b"it is shorter than its header"
+    if data[0] != c'M' or data[1] != c'B':
+        return b"its first bytes are not 'MB'"
+    if data[2] != FORMAT_VERSION:
+        return b"its format is not known to this version"
+    out.count = (<const uint32_t*>(data + 8))[0]
+    out.live = (<const uint32_t*>(data + 12))[0]
+    out.size = (<const uint32_t*>(data + 16))[0]
+    out.set_count = (<const uint16_t*>(data + 20))[0]
+    out.node_count = (<const uint16_t*>(data + 22))[0]
+    out.first_ms = (<const uint64_t*>(data + 24))[0]
+    out.first_seq = (<const uint64_t*>(data + 32))[0]
+    out.last_ms = (<const uint64_t*>(data + 40))[0]
+    out.last_seq = (<const uint64_t*>(data + 48))[0]
+    # The tables first: their size has 64 bits, and that of the entries may be nearly 2^32.
+    length[0] = table_size(out.count, out.set_count, out.node_count) + BLOCK_HEADER_BYTES + out.size
+    if out.count == 0 or length[0] > size:
+        return b"it is longer than what is there, or empty"
+    out.checkpoints = tables
+    out.sets = tables + checkpoint_count(out.count)
+    out.nodes = out.sets + out.set_count
+    out.entries = data + length[0] - out.size
+    return NULL
 
 
 # ---------------------------------------------------------------- open

@@ -16,7 +16,7 @@ from zlib import crc32
 import msgpack  # type: ignore[import-untyped]
 import zstandard
 
-from millstream.errors import DamageError, FormatError
+from millstream.errors import DamageError, DataError, FormatError
 from millstream.storage.disk import Bytes
 from millstream.storage.idempotence import SharedWindow
 from millstream.storage.producers import SharedProducers
@@ -417,6 +417,14 @@ class SnapshotEnds:
         if position != end:
             raise self._damage(position, "the summary does not follow the index")
 
+    def _read_chunk(self, number: int, place: Place) -> memoryview:
+        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
+        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
+        if _CHUNK.unpack_from(data) != expected:
+            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
+        view = memoryview(data)[CHUNK_HEADER_SIZE:]
+        return memoryview(self._unpack(place.offset, view, place))
+
     def _read(self, offset: int, length: int) -> bytes:
         if offset < 0 or offset + length > self._file.size:
             raise self._damage(self._file.size, "the file is too short")
@@ -480,7 +488,7 @@ class SnapshotReader(SnapshotEnds):
     def chunk(self, number: int) -> memoryview:
         """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
         if self._unpacked[0] != number:
-            self._unpacked = (number, self._read_chunk(number))
+            self._unpacked = (number, self._read_chunk(number, self.summary.chunks[number]))
         return self._unpacked[1]
 
     def chunk_behind_header(self, number: int) -> memoryview:
@@ -528,19 +536,10 @@ class SnapshotReader(SnapshotEnds):
 
     def check(self) -> None:
         """Read every part of the file once; DamageError at the first that does not fit."""
-        for number in range(len(self.summary.chunks)):
-            self._read_chunk(number)
+        for number, place in enumerate(self.summary.chunks):
+            self._read_chunk(number, place)
         for section in range(len(self.summary.sections)):
             self.records(section)
-
-    def _read_chunk(self, number: int) -> memoryview:
-        place = self.summary.chunks[number]
-        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
-        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
-        if _CHUNK.unpack_from(data) != expected:
-            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
-        view = memoryview(data)[CHUNK_HEADER_SIZE:]
-        return memoryview(self._unpack(place.offset, view, place))
 
     def _slice(self, chunk: int, offset: int, length: int) -> memoryview:
         if not 0 <= chunk < len(self.summary.chunks):
@@ -553,6 +552,26 @@ class SnapshotReader(SnapshotEnds):
     def _bad_piece(self, chunk: int, offset: int, reason: str) -> DamageError:
         at = self.summary.chunks[chunk].offset
         return self._damage(at, f"in chunk {chunk} at unpacked byte {offset}: {reason}")
+
+
+class ReplacedError(DataError):
+    """The file is another snapshot than the one whose index was read."""
+
+
+class ChunkReader(SnapshotEnds):
+    """Reads single chunks of a snapshot whose index was read before, perhaps by another process.
+
+    `uuid` is that snapshot's; ReplacedError when the file is another one by now.
+    """
+
+    def __init__(self, file: Input, uuid: bytes) -> None:
+        super().__init__(file)
+        if self.read_header()[0] != uuid:
+            raise ReplacedError(f"{self.name} is no longer the snapshot whose index was read")
+
+    def chunk(self, number: int, place: Place) -> memoryview:
+        """The chunk that the index has as this number at this place, unpacked."""
+        return self._read_chunk(number, place)
 
 
 def parse_summary(fields: dict[str, Any]) -> Summary:

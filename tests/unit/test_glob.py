@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.commands.glob import PATTERN_MAX_BYTES, matcher
 from millstream.errors import CommandError
+from millstream.glob import PATTERN_MAX_BYTES, matcher
 
 
 def naive(pattern: bytes, text: bytes) -> bool:

@@ -16,11 +16,16 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 
 FACE = ROOT / "src" / "millstream"
-TOP_LEVEL = {".ci", "bench", "commands", "docs", "scripts", "server", "src", "storage", "tests"}
+ROOMS = {"server", "commands", "storage", "pipeline"}
+TOP_LEVEL = {".ci", "bench", "docs", "scripts", "src", "tests"} | ROOMS
 
-# A file may import from its own storey and from the ones below: the greater number is higher up.
-STOREYS = {"server": 3, "commands": 2, "storage": 1}
-FACE_STOREY = 0
+# Which rooms a file may import from beside its own and the face. The face may use none.
+BELOW = {
+    "server": {"commands", "storage"},
+    "commands": {"storage"},
+    "storage": set(),
+    "pipeline": {"storage"},
+}
 
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\.|millstream\b[.\w]*)(.*)", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/")
@@ -47,7 +52,7 @@ def named(path: Path) -> str:
 
 def sources(*suffixes: str) -> list[Path]:
     """The files of the face and of the rooms that end in one of `suffixes`."""
-    rooms = (FACE, *(ROOT / room for room in STOREYS))
+    rooms = (FACE, *(ROOT / room for room in ROOMS))
     return [path for path in tracked() if path.suffix in suffixes and path.parent in rooms]
 
 
@@ -68,13 +73,13 @@ def rooms_in(names: list[str]) -> set[str]:
 def imported_rooms(module: str, rest: str) -> set[str]:
     """The rooms one import names: `from millstream.storage.block cimport X` names storage."""
     if module == "millstream":
-        return set(re.findall(r"\w+", rest)) & set(STOREYS)
-    return {module.split(".")[1]} & set(STOREYS)
+        return set(re.findall(r"\w+", rest)) & ROOMS
+    return {module.split(".")[1]} & ROOMS
 
 
 def test_packages_are_the_folders_and_the_links() -> None:
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
-    assert folders == set(STOREYS)
+    assert folders == ROOMS
     assert {link.name for link in FACE.iterdir() if link.is_symlink()} == folders
     assert rooms_in(SETUPTOOLS["packages"]) == folders
     assert rooms_in(list(SETUPTOOLS["package-dir"])) == folders
@@ -93,13 +98,14 @@ def test_imports_run_one_way() -> None:
     for path in sources(".py", ".pyi", ".pyx", ".pxd"):
         if path == FACE / "__main__.py":  # the door: it leads to every room
             continue
-        storey = STOREYS.get(path.parent.name, FACE_STOREY)
+        room = path.parent.name
+        allowed = BELOW[room] | {room} if room in BELOW else set()
         for module, rest in IMPORT.findall(path.read_text()):
             if module == ".":
                 wrong.append(f"{named(path)}: imports are absolute")
                 continue
-            above = [room for room in imported_rooms(module, rest) if STOREYS[room] > storey]
-            wrong += [f"{named(path)}: imports {room}, which is above it" for room in above]
+            others = sorted(imported_rooms(module, rest) - allowed)
+            wrong += [f"{named(path)}: imports {other}, which is not below it" for other in others]
     assert wrong == []
 
 

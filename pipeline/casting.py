@@ -1,0 +1,132 @@
+"""Texts of a field cast to the type that a column asks for; what cannot be cast becomes null.
+
+Arrow casts whole columns but stops at the first bad value, so a column it refuses is cast again
+value by value. Both ways accept the same: numbers, ISO dates and times, and Spark's words for true
+and false, with blanks around them or not. A time without a zone is UTC.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_NOT_FINITE = {"nan", "inf", "infinity", "+inf", "+infinity", "-inf", "-infinity"}
+_TRUE = {"true", "t", "yes", "y", "1"}
+_FALSE = {"false", "f", "no", "n", "0"}
+_INTEGERS = {
+    pa.int8(): 8,
+    pa.int16(): 16,
+    pa.int32(): 32,
+    pa.int64(): 64,
+}
+
+Parse = Callable[[str], Any]
+
+
+def castable(wanted: pa.DataType) -> bool:
+    """Whether texts can be cast to this type."""
+    return (
+        wanted in _INTEGERS
+        or pa.types.is_floating(wanted)
+        or pa.types.is_boolean(wanted)
+        or pa.types.is_decimal128(wanted)
+        or pa.types.is_date32(wanted)
+        or pa.types.is_timestamp(wanted)
+    )
+
+
+def cast_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The column as `wanted`; null where a text is null or cannot be cast."""
+    try:
+        fast = _cast_all(texts, wanted)
+    except pa.ArrowInvalid:
+        fast = None
+    if fast is not None:
+        return fast
+    parse = _parser(wanted)
+    values = [None if text is None else _parsed(parse, text.strip()) for text in texts.to_pylist()]
+    return pa.array(values, wanted)
+
+
+def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
+    """Arrow's cast of the whole column; None where Arrow would accept what is not accepted here."""
+    if wanted in _INTEGERS and pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py():
+        return None  # it would read hexadecimal
+    if pa.types.is_boolean(wanted):
+        return _booleans(texts)
+    if pa.types.is_timestamp(wanted):
+        naive = texts.cast(pa.timestamp("us"))
+        return naive.cast(wanted) if wanted.tz is None else pc.assume_timezone(naive, "UTC")
+    return texts.cast(wanted)
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    lower = pc.ascii_lower(pc.ascii_trim_whitespace(texts))
+    true = pc.is_in(lower, pa.array(sorted(_TRUE)))
+    false = pc.is_in(lower, pa.array(sorted(_FALSE)))
+    return pc.if_else(pc.or_(true, false), true, None)
+
+
+def _parsed(parse: Parse, text: str) -> Any:
+    try:
+        return parse(text)
+    except (ValueError, OverflowError, InvalidOperation):
+        return None
+
+
+def _parser(wanted: pa.DataType) -> Parse:
+    if wanted in _INTEGERS:
+        return _integer_parser(_INTEGERS[wanted])
+    if pa.types.is_decimal128(wanted):
+        return _decimal_parser(wanted.precision, wanted.scale)
+    if pa.types.is_date32(wanted):
+        return date.fromisoformat
+    if pa.types.is_timestamp(wanted):
+        return _parse_time if wanted.tz is not None else _parse_time_without_zone
+    return _parse_number
+
+
+def _integer_parser(bits: int) -> Parse:
+    end = 1 << (bits - 1)
+
+    def parse(text: str) -> int | None:
+        if len(text) > 40 or not _INTEGER.fullmatch(text):
+            return None
+        number = int(text)
+        return number if -end <= number < end else None
+
+    return parse
+
+
+def _decimal_parser(precision: int, scale: int) -> Parse:
+    context = Context(prec=precision, rounding=ROUND_HALF_UP)
+    unit = Decimal(1).scaleb(-scale)
+
+    def parse(text: str) -> Decimal | None:
+        if not _NUMBER.fullmatch(text):
+            return None
+        return Decimal(text).quantize(unit, context=context)
+
+    return parse
+
+
+def _parse_number(text: str) -> float | None:
+    if _NUMBER.fullmatch(text) or text.lower() in _NOT_FINITE:
+        return float(text)
+    return None
+
+
+def _parse_time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _parse_time_without_zone(text: str) -> datetime | None:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo is None else None

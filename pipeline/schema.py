@@ -1,0 +1,362 @@
+"""What a schema asks for, and the record batches that it gets.
+
+The user's schema is the only pruning of columns that Spark's Python sources have, so every column
+costs only when it is asked for. `key`, `id`, `ts`, `ms`, `seq` and `fields` are parts of an entry;
+any other column is the field of that name, cast to the column's type. The batches have exactly the
+Arrow schema that Spark derives from the asked one: it refuses any other.
+
+Reading a snapshot and reading a server share this: blocks go in, batches come out.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from millstream.pipeline.casting import cast_texts, castable
+from millstream.pipeline.options import OptionError
+from millstream.storage.columns import Buffer, Decoder, Kind, not_utf8
+
+PERMISSIVE = "PERMISSIVE"
+DROPMALFORMED = "DROPMALFORMED"
+FAILFAST = "FAILFAST"
+MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
+
+# The default schema, and the type of a column that the option `columns` names without one.
+DEFAULT_COLUMNS = ("key", "id", "ts", "fields")
+PARTS = {
+    "key": "string",
+    "id": "string",
+    "ts": "timestamp",
+    "ms": "bigint",
+    "seq": "decimal(20,0)",
+    "fields": "map<string,string>",
+}
+ALLOWED = {
+    "key": "string or binary",
+    "id": "string",
+    "ts": "timestamp",
+    "ms": "bigint or decimal(20,0)",
+    "seq": "bigint or decimal(20,0)",
+    "fields": "map<string,string>, map<string,binary> or array<struct<name: string, value: string>>"
+    " (binary in the place of string as you like)",
+}
+
+ROWS_MAX = 1 << 16
+BYTES_MAX = 8 << 20
+
+EntryId = tuple[int, int]
+Flags = npt.NDArray[np.bool_]
+
+_NAME = re.compile(r"`(?:[^`]|``)*`|[^\s`]+")
+
+
+class BadValue(ValueError):
+    """A value that cannot be what its column asks for, in the mode FAILFAST."""
+
+
+def default_schema(columns: str | None) -> str:
+    """The DDL of the option `columns`: names, each with a type or without; the default for None."""
+    wanted = [(name, None) for name in DEFAULT_COLUMNS] if columns is None else _split(columns)
+    return ", ".join(
+        f"{_quoted(name)} {type_ or PARTS.get(name, 'string')}" for name, type_ in wanted
+    )
+
+
+def _split(columns: str) -> list[tuple[str, str | None]]:
+    """`a, b double, c map<string,string>` as names and types; commas inside brackets and backquotes
+    do not separate."""
+    parts: list[str] = [""]
+    depth, quoted = 0, False
+    for letter in columns:
+        quoted ^= letter == "`"
+        depth += (letter in "<(") - (letter in ">)") if not quoted else 0
+        if letter == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    found = []
+    for part in parts:
+        name = _NAME.match(part.strip())
+        if name is None:
+            raise OptionError(f"option 'columns' is {columns!r}; a name is missing in it")
+        type_ = part.strip()[name.end() :].strip()
+        found.append((_unquoted(name.group()), type_ or None))
+    return found
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# ------------------------------------------------------------------------------------- asked for
+
+
+@dataclass(frozen=True)
+class Column:
+    """One asked column: what the decoder gives for it, and the Arrow type it must become."""
+
+    name: str
+    kind: Kind
+    type: pa.DataType
+
+
+def plan_columns(arrow: pa.Schema) -> list[Column]:
+    """What each asked column takes; OptionError names the first that cannot be had."""
+    return [Column(field.name, _kind(field.name, field.type), field.type) for field in arrow]
+
+
+def _kind(name: str, wanted: pa.DataType) -> Kind:
+    kind = _PARTS[name](wanted) if name in _PARTS else _field_kind(wanted)
+    if kind is None:
+        allowed = ALLOWED.get(
+            name, "string, binary, boolean, a number, decimal, date or timestamp (as any field is)"
+        )
+        raise OptionError(f"column {name!r} cannot be {wanted}; it may be {allowed}")
+    return kind
+
+
+def _is_text(wanted: pa.DataType) -> bool:
+    return wanted in (pa.utf8(), pa.binary())
+
+
+def _field_kind(wanted: pa.DataType) -> Kind | None:
+    return Kind.FIELD if _is_text(wanted) or castable(wanted) else None
+
+
+def _number_kind(wanted: pa.DataType, integer: Kind, decimal: Kind) -> Kind | None:
+    if wanted == pa.int64():
+        return integer
+    return decimal if wanted == pa.decimal128(20, 0) else None
+
+
+def _fields_kind(wanted: pa.DataType) -> Kind | None:
+    if pa.types.is_map(wanted):
+        fits = _is_text(wanted.key_type) and _is_text(wanted.item_type)
+        return Kind.MAP if fits else None
+    if not pa.types.is_list(wanted) or not pa.types.is_struct(wanted.value_type):
+        return None
+    inner = wanted.value_type
+    names = [inner.field(i).name for i in range(inner.num_fields)]
+    fits = names == ["name", "value"] and all(
+        _is_text(inner.field(i).type) for i in range(inner.num_fields)
+    )
+    return Kind.LIST if fits else None
+
+
+_PARTS = {
+    "key": lambda wanted: Kind.KEY if _is_text(wanted) else None,
+    "id": lambda wanted: Kind.ID if pa.types.is_string(wanted) else None,
+    "ts": lambda wanted: Kind.TS if wanted == pa.timestamp("us", "UTC") else None,
+    "ms": lambda wanted: _number_kind(wanted, Kind.INT_MS, Kind.DECIMAL_MS),
+    "seq": lambda wanted: _number_kind(wanted, Kind.INT_SEQ, Kind.DECIMAL_SEQ),
+    "fields": _fields_kind,
+}
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+class BatchMaker:
+    """Makes record batches of blocks, for one task: `add` runs of blocks, at last `finish`.
+
+    Texts that are not UTF-8 and fields that cannot be cast are dealt with as `mode` says:
+    PERMISSIVE puts U+FFFD for bad bytes and null for bad casts, DROPMALFORMED leaves the row out,
+    FAILFAST raises BadValue with stream and id.
+    """
+
+    def __init__(self, schema: StructType, mode: str = PERMISSIVE) -> None:
+        self.arrow = to_arrow_schema(schema, timezone="UTC")
+        self._columns = plan_columns(self.arrow)
+        self._mode = mode
+        kinds = [
+            (column.kind, column.name.encode() if column.kind is Kind.FIELD else b"")
+            for column in self._columns
+        ]
+        if mode == FAILFAST:  # to name the entry
+            kinds.append((Kind.ID, b""))
+        self._decoder = Decoder(kinds, ROWS_MAX, BYTES_MAX)
+        self._keys: list[bytes] = []
+        self._key_rows: list[int] = []
+        self.rows = 0
+
+    def add(
+        self, blocks: bytes | memoryview, key: bytes, first: EntryId, last: EntryId
+    ) -> Iterator[pa.RecordBatch]:
+        """Add the entries with first <= id <= last of blocks that lie back to back; yields the
+        batches that became full. ValueError names the byte at which a malformed block starts."""
+        rest = memoryview(blocks)
+        while True:
+            self._keys.append(key)
+            self._key_rows.append(self._decoder.rows)
+            taken = self._decoder.add(rest, key, first, last)
+            if taken == len(rest):
+                return
+            rest = rest[taken:]
+            yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The batch that is not full, unless it is empty."""
+        rows = self._decoder.rows
+        if rows == 0:
+            return
+        taken = self._decoder.take()
+        made = _Batch(rows, self._mode, self._naming(taken))
+        arrays = [
+            made.array(column, nulls, buffers)
+            for column, (nulls, buffers) in zip(self._columns, taken, strict=False)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+        if made.dropped is not None:
+            batch = batch.filter(pa.array(~made.dropped))
+        self._keys.clear()
+        self._key_rows.clear()
+        self.rows += batch.num_rows
+        if batch.num_rows:
+            yield batch
+
+    def _naming(self, taken: list[tuple[int, list[Buffer | None]]]) -> _Naming:
+        ids = taken[-1][1] if self._mode == FAILFAST else []
+        return _Naming(list(self._keys), list(self._key_rows), ids)
+
+
+@dataclass(frozen=True)
+class _Naming:
+    """Which entry a row is, for an error."""
+
+    keys: list[bytes]
+    key_rows: list[int]
+    ids: list[Buffer | None]
+
+    def entry(self, row: int) -> str:
+        key = self.keys[bisect_right(self.key_rows, row) - 1]
+        ids = _binary(pa.utf8(), len(self.ids[1] or b"") // 4 - 1, 0, self.ids)
+        return f"stream {shown(key)}, entry {ids[row].as_py()}"
+
+
+def shown(text: bytes) -> str:
+    """A key or a value in an error: readable, and not longer than a line."""
+    cut = text[:100]
+    return repr(cut.decode("utf-8", "replace")) + ("..." if len(text) > len(cut) else "")
+
+
+def _binary(type_: pa.DataType, rows: int, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
+    return pa.Array.from_buffers(type_, rows, [_adopted(one) for one in buffers], nulls)
+
+
+def _adopted(buffer: Buffer | None) -> pa.Buffer | None:
+    return None if buffer is None else pa.py_buffer(buffer)
+
+
+class _Batch:
+    """One batch on its way from the decoder's buffers to Arrow arrays."""
+
+    def __init__(self, rows: int, mode: str, naming: _Naming) -> None:
+        self._rows = rows
+        self._mode = mode
+        self._naming = naming
+        self.dropped: Flags | None = None
+
+    def array(self, column: Column, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
+        if column.kind in (Kind.MAP, Kind.LIST):
+            return self._nested(column, buffers)
+        if column.kind is Kind.FIELD:
+            return self._field(column, nulls, buffers)
+        if column.kind in (Kind.KEY, Kind.ID):
+            return self._texts(column, column.type, self._rows, nulls, buffers)
+        array = _binary(column.type, self._rows, nulls, buffers)
+        if nulls and self._mode != PERMISSIVE:
+            rows = np.flatnonzero(np.asarray(array.is_null()))
+            self._bad(column, rows, "its time does not fit a timestamp")
+        return array
+
+    def _field(self, column: Column, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
+        if _is_text(column.type):
+            return self._texts(column, column.type, self._rows, nulls, buffers)
+        texts = self._texts(column, pa.utf8(), self._rows, nulls, buffers)
+        array = cast_texts(texts, column.type)
+        if array.null_count > texts.null_count and self._mode != PERMISSIVE:
+            bad = np.flatnonzero(np.asarray(pc.and_not(array.is_null(), texts.is_null())))
+            value = texts[int(bad[0])].as_py()
+            self._bad(column, bad, f"{shown(value.encode())} cannot be cast to {column.type}")
+        return array
+
+    def _nested(self, column: Column, buffers: list[Buffer | None]) -> pa.Array:
+        rows, name_offsets, names, value_offsets, values = buffers[1:]
+        assert rows is not None
+        row_offsets = np.frombuffer(memoryview(rows), np.int32)
+        count = int(row_offsets[-1])
+        if column.kind is Kind.MAP:
+            types = column.type.key_type, column.type.item_type
+            inner = pa.struct([column.type.key_field, column.type.item_field])
+        else:
+            inner = column.type.value_type
+            types = inner.field(0).type, inner.field(1).type
+        children = [
+            self._texts(column, types[0], count, 0, [None, name_offsets, names], row_offsets),
+            self._texts(column, types[1], count, 0, [None, value_offsets, values], row_offsets),
+        ]
+        struct = pa.Array.from_buffers(inner, count, [None], 0, children=children)
+        buffers_ = [None, _adopted(rows)]
+        return pa.Array.from_buffers(column.type, self._rows, buffers_, 0, children=[struct])
+
+    def _texts(
+        self,
+        column: Column,
+        type_: pa.DataType,
+        count: int,
+        nulls: int,
+        buffers: list[Buffer | None],
+        row_offsets: npt.NDArray[np.int32] | None = None,
+    ) -> pa.Array:
+        """Texts as string or binary. `row_offsets` tells which row each belongs to, where a row has
+        several."""
+        if pa.types.is_binary(type_):
+            return _binary(type_, count, nulls, buffers)
+        offsets, data = buffers[1], buffers[2]
+        assert offsets is not None
+        assert data is not None
+        bad = not_utf8(offsets, data) if column.kind is not Kind.ID else []
+        if not bad:
+            return _binary(type_, count, nulls, buffers)
+        raw = _binary(pa.binary(), count, nulls, buffers)
+        if self._mode != PERMISSIVE:
+            at = np.asarray(bad)
+            rows = at if row_offsets is None else np.searchsorted(row_offsets, at, "right") - 1
+            self._bad(column, rows, f"{shown(raw[bad[0]].as_py())} is not UTF-8")
+        return _mended(raw, bad)
+
+    def _bad(self, column: Column, rows: npt.NDArray[np.intp], what: str) -> None:
+        if self._mode == FAILFAST:
+            self._fail(column, int(rows[0]), what)
+        if self.dropped is None:
+            self.dropped = np.zeros(self._rows, np.bool_)
+        self.dropped[rows] = True
+
+    def _fail(self, column: Column, row: int, what: str) -> NoReturn:
+        raise BadValue(
+            f"{self._naming.entry(row)}, column {column.name!r}: {what}; mode is {FAILFAST}"
+        )
+
+
+def _mended(raw: pa.Array, bad: list[int]) -> pa.Array:
+    """The texts with U+FFFD in the place of bytes that are not UTF-8."""
+    mask = np.zeros(len(raw), np.bool_)
+    mask[bad] = True
+    texts = [raw[i].as_py().decode("utf-8", "replace").encode() for i in bad]
+    mended = pc.replace_with_mask(raw, pa.array(mask), pa.array(texts, pa.binary()))
+    return mended.cast(pa.utf8())
