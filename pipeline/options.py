@@ -25,6 +25,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "path": (SCAN,),
     "server": (*_LIVES, *_WRITES),
     "db": (*_READS, *_WRITES),
+    "username": (*_LIVES, *_WRITES),
+    "password": (*_LIVES, *_WRITES),
     "timeout": (*_LIVES, *_WRITES),
     # which entries
     "subscribe": _READS,
@@ -49,6 +51,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     # writing
     "key": _WRITES,
     "dedupeToken": (WRITE,),
+    "sortRows": _WRITES,
     # Spark's own, which it hands on
     "checkpointLocation": (STREAM, STREAM_WRITE),
     "queryName": (STREAM_WRITE,),

@@ -192,7 +192,13 @@ class BatchMaker:
         self._decoder = Decoder(kinds, ROWS_MAX, BYTES_MAX)
         self._keys: list[bytes] = []
         self._key_rows: list[int] = []
+        self._entries_taken = 0
         self.rows = 0
+
+    @property
+    def entries(self) -> int:
+        """Entries that were added so far, also those whose rows are left out."""
+        return self._entries_taken + self._decoder.rows
 
     def add(
         self, blocks: bytes | memoryview, key: bytes, first: EntryId, last: EntryId
@@ -215,6 +221,7 @@ class BatchMaker:
         if rows == 0:
             return
         taken = self._decoder.take()
+        self._entries_taken += rows
         made = _Batch(rows, self._mode, self._naming(taken))
         arrays = [
             made.array(column, nulls, buffers)

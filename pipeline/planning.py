@@ -1,0 +1,183 @@
+"""From positions to Spark's partitions: which entries are to be read, whether they are still there,
+and how they are divided.
+
+A range is fixed by two ids, the first exclusive and the last inclusive, and its place in the plan
+by the counts of what lies between: so the same offsets give the same partitions with the same rows
+in the same order, as long as nothing between them is deleted. Streaming writers rely on that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from millstream.pipeline.options import Options
+from millstream.pipeline.positions import FIRST, Id, Position, Positions, id_text, key_text
+from millstream.pipeline.server import Server
+from millstream.pipeline.survey import ALL, Info, seek
+
+log = logging.getLogger(__name__)
+
+# Partitions are made at most this large, so that a task that is tried again does not cost much, and
+# not smaller than this, because a task costs some milliseconds by itself.
+ENTRIES_PER_PARTITION_MAX = 1_000_000
+ENTRIES_PER_PARTITION_MIN = 10_000
+# Into how many partitions a large batch is divided at least.
+PARTITIONS_WANTED = 8
+COUNT_MAX = (1 << 31) - 1
+
+
+class DataLossError(Exception):
+    """Entries that should be read are gone; says how many of which stream."""
+
+
+class Range(NamedTuple):
+    """The entries of one stream with after < id <= until; `entries`: how many there were when the
+    range was planned."""
+
+    key: bytes
+    after: Id
+    until: Id
+    entries: int
+    incarnation: int
+
+
+@dataclass
+class Ranges(InputPartition):
+    """What one task reads, in this order."""
+
+    ranges: list[Range]
+
+
+class Losses:
+    """What to do when entries are gone: the option `failOnDataLoss`."""
+
+    def __init__(self, is_fatal: bool) -> None:
+        self.is_fatal = is_fatal
+
+    def report(self, what: str) -> None:
+        """DataLossError, or a warning in the log if reading is to go on without them."""
+        if self.is_fatal:
+            raise DataLossError(
+                f"{what}. To go on with what is there, set the option failOnDataLoss to false"
+            )
+        log.warning("%s; going on with what is there", what)
+
+    def evicted(self, key: bytes, after: Id, count: int, is_exact: bool) -> None:
+        number = str(count) if is_exact else f"up to {count}"
+        noun, were = ("entry", "was") if number == "1" else ("entries", "were")
+        self.report(
+            f"{number} {noun} of {key_text(key)!r} after {id_text(after)} {were} evicted before "
+            "they were read"
+        )
+
+    def deleted(self, key: bytes, after: Id) -> None:
+        self.report(
+            f"the stream {key_text(key)!r} was deleted; what it had after {id_text(after)} cannot "
+            "be read any more"
+        )
+
+    def made_again(self, key: bytes, after: Id) -> None:
+        self.report(
+            f"the stream {key_text(key)!r} was deleted and made again; what it had after "
+            f"{id_text(after)} cannot be read any more"
+        )
+
+
+class Planner:
+    """Divides what lies between positions into partitions, by the options `minPartitions` and
+    `maxEntriesPerPartition`."""
+
+    def __init__(self, options: Options, losses: Losses) -> None:
+        self.losses = losses
+        self.partitions_min = options.integer("minPartitions", 0, 1, 1 << 20)
+        self.entries_max = options.integer("maxEntriesPerPartition", 0, 1, COUNT_MAX)
+
+    def plan(self, server: Server, start: Positions, end: Positions) -> list[Ranges]:
+        """The partitions of what lies between; a stream that is not in `start` is read from its
+        first entry."""
+        ranges = list(self._between(server, start, end))
+        return [Ranges(part) for part in self._divide(server, ranges)]
+
+    def _between(self, server: Server, start: Positions, end: Positions) -> Iterable[Range]:
+        begins = {key: begin_of(start.get(key), last) for key, last in end.items()}
+        asked = {
+            key: [(begins[key].id, ALL), (last.id, ALL)]
+            for key, last in end.items()
+            if last.id > begins[key].id
+        }
+        found = seek(server, asked)
+        for key in sorted(asked):
+            begin, last = begins[key], end[key]
+            if key not in found:
+                self.losses.deleted(key, begin.id)
+                continue
+            info, ((from_begin, _), (from_end, _)) = found[key]
+            if info.incarnation != last.incarnation:
+                self.losses.made_again(key, begin.id)
+                continue
+            count = from_begin - from_end
+            self._check_evicted(key, begin, last, count, info)
+            yield Range(key, begin.id, last.id, count, info.incarnation)
+
+    def _check_evicted(
+        self, key: bytes, begin: Position, last: Position, count: int, info: Info
+    ) -> None:
+        if info.max_evicted_id <= begin.id or begin.added is None or last.added is None:
+            return
+        lost = last.added - begin.added - count
+        if lost > 0:
+            # What was deleted cannot be told from what was evicted.
+            self.losses.evicted(key, begin.id, lost, is_exact=not info.entries_deleted)
+
+    def _divide(self, server: Server, ranges: list[Range]) -> list[list[Range]]:
+        """Fill one partition after the other; ranges larger than a partition are cut."""
+        ranges = [range_ for range_ in ranges if range_.entries]
+        size = self._size(sum(range_.entries for range_ in ranges))
+        parts: list[list[Range]] = [[]]
+        room = size
+        for range_ in ranges:
+            for piece in self._cut(server, range_, room, size):
+                if room < piece.entries:
+                    parts.append([])
+                    room = size
+                parts[-1].append(piece)
+                room -= piece.entries
+        return [part for part in parts if part]
+
+    def _size(self, total: int) -> int:
+        """Entries in a partition."""
+        if not self.partitions_min:
+            size = max(ceil(total / PARTITIONS_WANTED), ENTRIES_PER_PARTITION_MIN)
+        else:
+            size = total // self.partitions_min
+        return max(1, min(size, self.entries_max or ENTRIES_PER_PARTITION_MAX))
+
+    def _cut(self, server: Server, range_: Range, room: int, size: int) -> Iterable[Range]:
+        """A range that is larger than a partition, in pieces: the first takes the room that is
+        left, if that is worth a piece."""
+        if range_.entries <= size:
+            return [range_]
+        cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
+        seen = seek(server, {range_.key: [(range_.after, cut) for cut in cuts]}).get(range_.key)
+        if seen is None or any(found is None for _, found in seen.sought):
+            return [range_]  # gone meanwhile: whoever reads it will say so
+        ids = [range_.after, *(found for _, found in seen.sought if found), range_.until]
+        ends = [*cuts, range_.entries]
+        counts = [end - begin for begin, end in zip([0, *cuts], ends, strict=True)]
+        return [
+            range_._replace(after=after, until=min(until, range_.until), entries=count)
+            for after, until, count in zip(ids, ids[1:], counts, strict=False)
+        ]
+
+
+def begin_of(start: Position | None, last: Position) -> Position:
+    """Where to begin a stream: at the beginning, if it is new or was made again."""
+    if start is None or start.incarnation != last.incarnation:
+        return Position(FIRST, 0, last.incarnation)
+    return start

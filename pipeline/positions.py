@@ -1,0 +1,127 @@
+"""How far streams have been read: the offsets that Spark keeps in its checkpoint.
+
+A position is the id of the last entry read and, beside it, what lets a reader notice later that
+something is missing: how many entries had been added up to that id, and which incarnation of the
+stream it was. As JSON: `{"streams": {"sensor:7": {"id": "17-0", "added": 12, "incarnation": 3}}}`.
+
+The first batch of a query starts where `initialOffset` said. When the process dies in the middle of
+that batch, Spark asks for the initial offset a second time, and *latest* is somewhere else by then.
+So the end of the first batch also holds the beginning, as `"from"`.
+
+Keys that are not UTF-8 become lone surrogates, which JSON writes as escapes and gives back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from millstream.ids import parse
+
+Id = tuple[int, int]
+
+LARGEST = (1 << 64) - 1
+FIRST: Id = (0, 0)
+
+
+class PositionError(ValueError):
+    """Offsets that are not what they should be; says which."""
+
+
+class Position(NamedTuple):
+    """The last entry read of one stream; `added` entries had been added up to it (None: not
+    known)."""
+
+    id: Id
+    added: int | None
+    incarnation: int
+
+
+Positions = dict[bytes, Position]
+
+
+@dataclass
+class Offset:
+    """Where each stream stands at the end of a batch. `is_initial`: no batch has ended here;
+    `begin`: where the first batch began."""
+
+    streams: Positions
+    is_initial: bool = False
+    begin: Positions | None = field(default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark keeps. Equal offsets are equal texts: Spark compares those."""
+        made: dict[str, Any] = {"streams": _to_json(self.streams)}
+        if self.is_initial:
+            made["initial"] = True
+        if self.begin is not None:
+            made["from"] = _to_json(self.begin)
+        return made
+
+    @classmethod
+    def from_json(cls, made: Mapping[str, Any]) -> Offset:
+        begin = made.get("from")
+        return cls(
+            _from_json(made["streams"]),
+            bool(made.get("initial")),
+            None if begin is None else _from_json(begin),
+        )
+
+
+def key_text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogateescape")
+
+
+def key_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def id_text(id_: Id) -> str:
+    return f"{id_[0]}-{id_[1]}"
+
+
+def id_from_text(text: str | bytes) -> Id:
+    """The id, whichever separator it is written with. ValueError when it is none."""
+    return parse(text.encode() if isinstance(text, str) else text)
+
+
+def before(id_: Id) -> Id:
+    """The greatest id below this one; 0-0 is below all entries."""
+    ms, seq = id_
+    if seq:
+        return ms, seq - 1
+    return (ms - 1, LARGEST) if ms else FIRST
+
+
+def named_positions(text: str) -> dict[bytes, Id | str]:
+    """What a user writes as `startingOffsets` or `endingOffsets`: for each key an id, `"earliest"`
+    or `"latest"`; or, out of a checkpoint, an object with an `id`."""
+    try:
+        made = json.loads(text)
+        return {key_bytes(key): _named_position(value) for key, value in made.items()}
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise PositionError(
+            f'not a JSON object of keys and ids such as {{"sensor:7": "1700000000000-0"}}: {error}'
+        ) from error
+
+
+def _named_position(value: Any) -> Id | str:
+    if value in ("earliest", "latest"):
+        return str(value)
+    return id_from_text(value["id"] if isinstance(value, dict) else value)
+
+
+def _to_json(positions: Positions) -> dict[str, Any]:
+    return {
+        key_text(key): {"id": id_text(at.id), "added": at.added, "incarnation": at.incarnation}
+        for key, at in sorted(positions.items())
+    }
+
+
+def _from_json(made: Mapping[str, Any]) -> Positions:
+    return {
+        key_bytes(key): Position(id_from_text(at["id"]), at["added"], at["incarnation"])
+        for key, at in made.items()
+    }

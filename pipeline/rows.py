@@ -1,0 +1,223 @@
+"""From a DataFrame's rows to entries: key, id, and fields as bytes.
+
+A row arrives as part of an Arrow batch; each column is turned into texts as a whole, so that a row
+costs a few Python objects and no conversion of its own. What does not become a field is decided
+once, from the schema, and what would silently get lost is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    FractionalType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from millstream.ids import parse
+from millstream.pipeline.options import OptionError, Options
+from millstream.pipeline.positions import Id, key_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What the reader makes of an entry's id beside the id itself.
+_OF_THE_ID = ("ts", "ms", "seq")
+_AS_TEXT = (
+    StringType,
+    BinaryType,
+    BooleanType,
+    IntegralType,
+    FractionalType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    NullType,
+)
+
+
+class RowError(ValueError):
+    """A row that cannot become an entry; names the row and says why."""
+
+
+class Entry(NamedTuple):
+    """What is appended. `id` None: the server gives it one. `words`: field, value, field, ..."""
+
+    key: bytes
+    id: Id | None
+    words: list[bytes]
+
+
+class Layout:
+    """Which column is what: the key from the option `key` or the column `key`; the id from the
+    column `id`, if there is one; the fields from the column `fields`, if there is one, else every
+    other column under its own name."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        types = {field.name: field.dataType for field in schema.fields}
+        key = options.text("key")
+        self.key = None if key is None else key_bytes(key)
+        if self.key is None and "key" not in types:
+            raise OptionError(
+                "where do the entries go? Give the stream as option 'key', or a column 'key'"
+            )
+        if self.key is None:
+            _check_text("key", types["key"])
+        self.has_id = "id" in types
+        if self.has_id:
+            _check_id(types["id"])
+        self.has_fields = "fields" in types
+        left = [name for name in types if not self._is_taken(name)]
+        if self.has_fields:
+            _check_map(types["fields"])
+            _refuse_beside_fields(left)
+        else:
+            _check_fields(left, types)
+        self.names = [] if self.has_fields else left
+
+    def _is_taken(self, name: str) -> bool:
+        if name in ("key", "id", "fields"):
+            return name != "key" or self.key is None or self.has_fields
+        return name in _OF_THE_ID and (self.has_id or self.has_fields)
+
+    def entries(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Entry]:
+        """The batch's rows as entries; RowError names the row, counted from `first_row`."""
+        keys, ids = self._keys(batch), self._ids(batch)
+        for row, words in enumerate(self._fields(batch, first_row), first_row):
+            key, id_text = next(keys), next(ids)
+            if key is None:
+                raise RowError(f"row {row}: the key is null")
+            if not words:
+                raise RowError(f"row {row}: there is no field that is not null")
+            yield Entry(key, self._id(id_text, row), words)
+
+    def _keys(self, batch: pa.RecordBatch) -> Iterator[bytes | None]:
+        if self.key is not None:
+            return iter([self.key] * batch.num_rows)
+        return iter(_texts(batch.column("key")))
+
+    def _ids(self, batch: pa.RecordBatch) -> Iterator[bytes | None]:
+        if not self.has_id:
+            return iter([None] * batch.num_rows)
+        return iter(_texts(batch.column("id")))
+
+    def _id(self, text: bytes | None, row: int) -> Id | None:
+        if not self.has_id:
+            return None
+        if text is None:
+            raise RowError(f"row {row}: the id is null")
+        try:
+            return parse(text)
+        except ValueError as error:
+            shown = text.decode("utf-8", "backslashreplace")
+            raise RowError(
+                f"row {row}: {shown!r} is no id of an entry such as 1700000000000-0"
+            ) from error
+
+    def _fields(self, batch: pa.RecordBatch, first_row: int) -> Iterator[list[bytes]]:
+        if self.has_fields:
+            return _listed(batch.column("fields"), first_row)
+        return self._columns(batch)
+
+    def _columns(self, batch: pa.RecordBatch) -> Iterator[list[bytes]]:
+        names = [name.encode() for name in self.names]
+        columns = [_texts(batch.column(name)) for name in self.names]
+        for values in zip(*columns, strict=True):
+            words: list[bytes] = []
+            for name, value in zip(names, values, strict=True):
+                if value is not None:
+                    words += (name, value)
+            yield words
+
+
+def _texts(column: pa.Array) -> Sequence[bytes | None]:
+    """Every value as the bytes that are stored. Times are ISO 8601, moments in UTC."""
+    type_ = column.type
+    if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_)):
+        column = pc.cast(_iso(column), pa.string()).cast(pa.binary())
+    values: list[bytes | None] = column.to_pylist()
+    return values
+
+
+def _iso(column: pa.Array) -> pa.Array:
+    """Times as `2026-11-20T15:04:05.123456Z`; other columns as they are."""
+    if not pa.types.is_timestamp(column.type):
+        return column
+    zone = "Z" if column.type.tz else ""
+    return pc.strftime(column, format="%Y-%m-%dT%H:%M:%S" + zone)
+
+
+def _listed(column: pa.Array, first_row: int) -> Iterator[list[bytes]]:
+    """The fields of each row of a map, or of an array of pairs; null values are left out."""
+    is_map = pa.types.is_map(column.type)
+    names = _texts(column.keys if is_map else column.values.field(0))
+    values = _texts(column.items if is_map else column.values.field(1))
+    offsets = column.offsets.to_pylist()
+    for row, is_there in enumerate(column.is_valid().to_pylist()):
+        words: list[bytes] = []
+        for at in range(offsets[row], offsets[row + 1]) if is_there else ():
+            name, value = names[at], values[at]
+            if name is None:
+                raise RowError(f"row {first_row + row}: a field's name is null")
+            if value is not None:
+                words += (name, value)
+        yield words
+
+
+def _check_text(name: str, type_: DataType) -> None:
+    if not isinstance(type_, StringType | BinaryType):
+        raise OptionError(f"the column {name!r} is {type_.simpleString()}; it must be a string")
+
+
+def _check_id(type_: DataType) -> None:
+    if not isinstance(type_, StringType):
+        raise OptionError(
+            f"the column 'id' is {type_.simpleString()}; entries' ids are strings such as "
+            "'1700000000000-0'. Rename the column to write it as a field"
+        )
+
+
+def _check_map(type_: DataType) -> None:
+    pair: Any = None
+    if isinstance(type_, MapType):
+        pair = (type_.keyType, type_.valueType)
+    elif isinstance(type_, ArrayType) and isinstance(type_.elementType, StructType):
+        pair = tuple(field.dataType for field in type_.elementType.fields)
+    if pair is None or len(pair) != 2 or not all(isinstance(part, _AS_TEXT) for part in pair):
+        raise OptionError(
+            f"the column 'fields' is {type_.simpleString()}; it must be map<string,string> or "
+            "array<struct<name:string,value:string>>"
+        )
+
+
+def _check_fields(names: list[str], types: dict[str, DataType]) -> None:
+    if not names:
+        raise OptionError("there is no column left to become a field")
+    for name in names:
+        if not isinstance(types[name], _AS_TEXT):
+            raise OptionError(
+                f"the column {name!r} is {types[name].simpleString()}, which has no text of its "
+                "own: make one, for example with to_json"
+            )
+
+
+def _refuse_beside_fields(names: list[str]) -> None:
+    if names:
+        raise OptionError(
+            f"the column {names[0]!r} would be lost: the fields come from the column 'fields'. Put "
+            "it in there or drop it"
+        )

@@ -1,0 +1,89 @@
+"""Where reading begins and ends when no checkpoint says so: `startingOffsets`, `endingOffsets`,
+`startingTimestamp`, `endingTimestamp`, as Spark's Kafka source has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.pipeline.options import Options
+from millstream.pipeline.planning import Losses
+from millstream.pipeline.positions import (
+    FIRST,
+    LARGEST,
+    Id,
+    PositionError,
+    Positions,
+    before,
+    id_text,
+    key_text,
+    named_positions,
+)
+from millstream.pipeline.selection import take_time
+from millstream.pipeline.server import Server
+from millstream.pipeline.survey import ALL, Info, seek
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class Bound:
+    """One end of what is read. `name` is the option: `starting` or `ending`; `default` is where
+    streams are read from or to that the option does not name."""
+
+    def __init__(self, options: Options, name: str, default: str) -> None:
+        self.default = default
+        self.named: dict[bytes, Id | str] = {}
+        self.time: Id | None = None
+        self._read_offsets(options, f"{name}Offsets")
+        self._read_time(options, f"{name}Timestamp")
+
+    def _read_offsets(self, options: Options, name: str) -> None:
+        text = options.text(name)
+        if text is None:
+            return
+        if text.strip().lower() in (EARLIEST, LATEST):
+            self.default = text.strip().lower()
+            return
+        try:
+            self.named = named_positions(text)
+        except PositionError as error:
+            wanted = f"earliest, latest or offsets as JSON ({error})"
+            raise options.wrong(name, wanted) from error
+
+    def _read_time(self, options: Options, name: str) -> None:
+        if name not in options:
+            return
+        ms = take_time(options, name, 0)
+        # From this time on, or up to it.
+        self.time = before((ms, 0)) if name.startswith("starting") else (ms, LARGEST)
+
+    def find(self, server: Server, infos: Mapping[bytes, Info], losses: Losses) -> Positions:
+        """This end for each stream. An id beyond the last one stays: what is added up to it is
+        not read."""
+        wanted = {key: self._wanted(key) for key in infos}
+        asked = {key: [(at, ALL)] for key, at in wanted.items() if not isinstance(at, str)}
+        counted = seek(server, asked)
+        found: Positions = {}
+        for key, info in infos.items():
+            at = wanted[key]
+            if isinstance(at, str):
+                found[key] = info.earliest if at == EARLIEST else info.latest
+            elif key in counted:
+                seen = counted[key]
+                self._check_evicted(key, at, seen.info, losses)
+                found[key] = seen.info.position(at, seen.sought[0][0])
+        return found
+
+    def _wanted(self, key: bytes) -> Id | str:
+        if key in self.named:
+            return self.named[key]
+        return self.default if self.time is None else self.time
+
+    def _check_evicted(self, key: bytes, at: Id, info: Info, losses: Losses) -> None:
+        """An id that a user names was read once, so what came behind it should be there. 0-0 and a
+        time ask for what there is."""
+        if key in self.named and FIRST < at < info.max_evicted_id:
+            losses.report(
+                f"entries of {key_text(key)!r} after {id_text(at)} were evicted before they were "
+                "read"
+            )

@@ -1,0 +1,150 @@
+"""`spark.readStream.format("millstream")`: tails a live server's streams.
+
+Spark keeps the offsets; this finds out how far a batch goes and divides it into partitions, which
+`live.RangeReader` reads. A batch is fixed by its two offsets: run again after a crash it has the
+same rows, or fails because they are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from millstream.pipeline.limiting import share
+from millstream.pipeline.live import RangeReader
+from millstream.pipeline.options import Options
+from millstream.pipeline.planning import COUNT_MAX, Losses, Planner, Ranges, begin_of
+from millstream.pipeline.positions import Offset, Position, Positions
+from millstream.pipeline.server import Address, Server
+from millstream.pipeline.starting import LATEST, Bound
+from millstream.pipeline.survey import ALL, Choice, Info, seek, survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in a process of the driver for as long as the query runs; copies of it read in the
+    workers."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self.address = Address.from_options(options)
+        self.choice = Choice(options)
+        self.starting = Bound(options, "starting", LATEST)
+        self.losses = Losses(options.flag("failOnDataLoss", True))
+        self.planner = Planner(options, self.losses)
+        self.entries_max = options.integer("maxEntriesPerTrigger", 0, 1, COUNT_MAX)
+        self.reader = RangeReader(schema, options, self.address, self.losses)
+        self._target: Positions | None = None
+        self._surveyed: dict[bytes, Info] = {}
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = self.address.open()
+        return self._server
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_server": None, "_surveyed": {}}
+
+    def initialOffset(self) -> dict[str, Any]:
+        infos = self._survey()
+        found = self.starting.find(self.server, infos, self.losses)
+        return Offset(found, is_initial=True).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next batch goes: to the end, or as far as the limit allows."""
+        begin = Offset.from_json(start)
+        infos = self._survey()
+        self._check_deleted(begin.streams, infos)
+        begins = {key: begin_of(begin.streams.get(key), info.latest) for key, info in infos.items()}
+        ends = self._ends(begins, infos, limit)
+        if ends == begin.streams:
+            return start
+        return Offset(ends, begin=begin.streams if begin.is_initial else None).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.entries_max) if self.entries_max else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the streams ended when the last batch was planned: the query's progress shows it
+        beside how far it got."""
+        infos = self._surveyed or self._survey()
+        return Offset({key: info.latest for key, info in infos.items()}).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on nothing counts that comes later, streams included."""
+        self._target = {key: info.latest for key, info in self._survey().items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        last = Offset.from_json(end)
+        # After a crash in the first batch, `start` is where streams begin today.
+        begin = Offset.from_json(start).streams if last.begin is None else last.begin
+        return self.planner.plan(self.server, begin, last.streams)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Ranges)
+        return self.reader.read(partition)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _survey(self) -> dict[bytes, Info]:
+        self._surveyed = survey(self.server, self.choice.find(self.server))
+        return self._surveyed
+
+    def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> None:
+        for key, at in begin.items():
+            if key not in infos:
+                self.losses.deleted(key, at.id)
+            elif infos[key].incarnation != at.incarnation:
+                self.losses.made_again(key, at.id)
+
+    def _ends(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> Positions:
+        lasts: Positions = {}
+        for key, info in infos.items():
+            last = self._last(key, begins[key], info)
+            if last is not None:
+                lasts[key] = last
+        if not isinstance(limit, ReadMaxRows):
+            return lasts
+        return self._limited(begins, lasts, limit.max_rows)
+
+    def _last(self, key: bytes, begin: Position, info: Info) -> Position | None:
+        """How far this stream may be read; None: not at all, it is new after AvailableNow began."""
+        last: Position | None = info.latest
+        if self._target is not None:
+            last = self._target.get(key)
+            if last is None or last.incarnation != info.incarnation:
+                return begin if begin.added else None
+        return max(begin, last, key=lambda position: position.id)
+
+    def _limited(self, begins: Positions, lasts: Positions, rows_max: int) -> Positions:
+        """The ends after which at most so many entries are read."""
+        behind = {key: begins[key].id for key, last in lasts.items() if last.id > begins[key].id}
+        counted = seek(self.server, {key: [(after, ALL)] for key, after in behind.items()})
+        waiting = {key: (seen.sought[0][0], behind[key]) for key, seen in counted.items()}
+        shares = share(rows_max, waiting)
+        asked = {
+            key: [(behind[key], ALL), (behind[key], count)]
+            for key, count in shares.items()
+            if count
+        }
+        ends = {key: begins[key] if key in behind else last for key, last in lasts.items()}
+        for key, seen in seek(self.server, asked).items():
+            (waits, _), (count, reached) = seen.sought
+            if reached is not None:
+                end = seen.info.position(reached, waits - count)
+                ends[key] = min(end, lasts[key], key=lambda position: position.id)
+        return ends

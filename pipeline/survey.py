@@ -1,0 +1,153 @@
+"""What is in a server's streams, asked without reading an entry: which there are, from where to
+where they go, and how many entries lie between two ids.
+
+`TINFO` and `TSEEK` of one stream are asked in one transaction, so that the counts fit the counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from millstream.pipeline.options import OptionError, Options
+from millstream.pipeline.positions import (
+    FIRST,
+    Id,
+    Position,
+    before,
+    id_from_text,
+    id_text,
+    key_bytes,
+)
+from millstream.pipeline.server import Command, Server, ServerError
+
+# Streams asked in one go: some thousand short answers.
+STREAMS_PER_REQUEST = 1000
+KEYS_PER_SCAN = 1000
+# More than a stream can hold: TSEEK then counts all that follow.
+ALL = (1 << 63) - 1
+
+
+class Info(NamedTuple):
+    """A stream's counters. `first_id` None: there is no entry."""
+
+    first_id: Id | None
+    last_id: Id
+    max_evicted_id: Id
+    length: int
+    entries_added: int
+    entries_deleted: int
+    incarnation: int
+
+    @property
+    def earliest(self) -> Position:
+        """Just before the first entry that is there."""
+        if self.first_id is None:
+            return self.latest
+        return self.position(before(self.first_id), self.length)
+
+    @property
+    def latest(self) -> Position:
+        return self.position(self.last_id, 0)
+
+    def position(self, at: Id, behind: int) -> Position:
+        """The position with this id, which `behind` entries follow."""
+        return Position(at, self.entries_added - behind, self.incarnation)
+
+
+class Seen(NamedTuple):
+    """A stream's counters, and for each (id, n) asked: how many entries, at most n, follow the id,
+    and the id of the last of them."""
+
+    info: Info
+    sought: list[tuple[int, Id | None]]
+
+
+class Choice:
+    """Which streams: the options `subscribe` (keys, separated by commas) or `subscribePattern` (a
+    pattern as KEYS knows it: `sensor:*`), exactly one of both."""
+
+    def __init__(self, options: Options) -> None:
+        names, pattern = options.text("subscribe"), options.text("subscribePattern")
+        if (names is None) == (pattern is None):
+            raise OptionError(
+                "give exactly one of 'subscribe' (keys, separated by commas) and "
+                "'subscribePattern' (a pattern such as sensor:*)"
+            )
+        self.pattern = pattern
+        self.keys = [key_bytes(name.strip()) for name in (names or "").split(",") if name.strip()]
+        if pattern is None and not self.keys:
+            raise options.wrong("subscribe", "one or more keys, separated by commas")
+
+    def find(self, server: Server) -> list[bytes]:
+        """The keys that are asked for, in order; those of a pattern are there now."""
+        if self.pattern is None:
+            return sorted(set(self.keys))
+        found: set[bytes] = set()
+        cursor: Any = 0
+        while True:
+            cursor, keys = server.call(
+                *("SCAN", cursor, "MATCH", key_bytes(self.pattern)),
+                *("COUNT", KEYS_PER_SCAN, "TYPE", "stream"),
+            )
+            found.update(keys)
+            if int(cursor) == 0:
+                return sorted(found)
+
+
+def survey(server: Server, keys: Iterable[bytes]) -> dict[bytes, Info]:
+    """The counters of those streams that exist."""
+    return {key: seen.info for key, seen in seek(server, dict.fromkeys(keys, ())).items()}
+
+
+def seek(server: Server, asked: Mapping[bytes, Sequence[tuple[Id, int]]]) -> dict[bytes, Seen]:
+    """What each (id, n) asked of a stream comes to, with its counters of the same moment; streams
+    that do not exist are missing."""
+    found: dict[bytes, Seen] = {}
+    rest = iter(asked.items())
+    while part := list(islice(rest, STREAMS_PER_REQUEST)):
+        send = server.transaction if any(seeks for _, seeks in part) else server.pipeline
+        replies = iter(send(_commands(part)))
+        for key, seeks in part:
+            info = _info(server, key, next(replies))
+            sought = [_sought(server.checked(next(replies))) for _ in seeks]
+            if info is not None:
+                found[key] = Seen(info, sought)
+    return found
+
+
+def _commands(part: Iterable[tuple[bytes, Sequence[tuple[Id, int]]]]) -> Iterable[Command]:
+    for key, seeks in part:
+        yield "TINFO", key
+        for after, count in seeks:
+            yield "TSEEK", key, id_text(after), count
+
+
+def _info(server: Server, key: bytes, reply: Any) -> Info | None:
+    if isinstance(reply, Exception) and "unknown command" in str(reply):
+        raise ServerError(f"the server at {server.address} is no millstream: it answered {reply}")
+    if isinstance(reply, Exception):
+        shown = key.decode("utf-8", "backslashreplace")
+        raise ServerError(f"{shown!r} at {server.address}: {reply}") from reply
+    if reply is None:
+        return None
+    facts = dict(zip(reply[::2], reply[1::2], strict=True))
+    return Info(
+        _id(facts[b"first-id"]),
+        _id(facts[b"last-id"]) or FIRST,
+        _id(facts[b"max-evicted-id"]) or FIRST,
+        facts[b"length"],
+        facts[b"entries-added"],
+        facts[b"entries-deleted"],
+        int(facts[b"incarnation"]),
+    )
+
+
+def _sought(reply: Any) -> tuple[int, Id | None]:
+    count, last = reply
+    return count, _id(last)
+
+
+def _id(text: bytes | None) -> Id | None:
+    return None if text is None else id_from_text(text)

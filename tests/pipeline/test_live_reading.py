@@ -1,0 +1,196 @@
+"""Batch reads of a live server: which entries come, with which columns, in which partitions, and
+what an impossible read says."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+from tests.pipeline.direct import batch_read, url
+from tests.pipeline.tls import tls_in_front_of
+from tests.support.client import RawClient
+from tests.support.server import Server
+
+from millstream.pipeline.live import LiveReader
+from millstream.pipeline.options import LIVE, OptionError, Options
+from millstream.pipeline.planning import DataLossError
+from millstream.pipeline.server import ServerError
+
+pytestmark = [
+    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
+    pytest.mark.timeout(300),
+]
+
+
+def load(
+    spark: SparkSession, server: Server, schema: str | None = None, **options: Any
+) -> DataFrame:
+    reader = spark.read.format("millstream").options(server=url(server), **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def numbers(server: Server, /, **options: Any) -> list[int]:
+    """The field n of all rows of a direct read, in order."""
+    parts = batch_read(server, **options)
+    return sorted(int(row.split()[1]) for part in parts for row in part)
+
+
+def test_entries_of_both_dialects_come_with_all_columns(
+    spark: SparkSession, server: Server, client: RawClient
+) -> None:
+    client.call("XADD", "s", "1000-1", "a", "x", "b", "1", "a", "y")
+    client.call("XADD", "s", "1001-0", "a", "\xe9")
+    client.call("TAPPENDONCE", "other", "ID", "2000.18446744073709551615", "c", "")
+    rows = load(spark, server, subscribePattern="*").orderBy("id").collect()
+    moment = datetime.datetime(1970, 1, 1, 0, 0, 1)
+    assert [(row.key, row.id, row.fields) for row in rows] == [
+        ("s", "1000-1", {"a": "y", "b": "1"}),
+        ("s", "1001-0", {"a": "\xe9"}),
+        ("other", "2000-18446744073709551615", {"c": ""}),
+    ]
+    assert rows[0].ts.timestamp() == moment.replace(tzinfo=datetime.UTC).timestamp()
+    pairs = "array<struct<name:string,value:binary>>"
+    schema = f"ms long, seq decimal(20,0), a string, b int, fields {pairs}"
+    first = load(spark, server, schema, subscribe="s").orderBy("ms").first()
+    assert first is not None
+    assert (first.ms, first.seq, first.a, first.b) == (1000, 1, "y", 1)
+    assert [(field.name, bytes(field.value)) for field in first.fields] == [
+        ("a", b"x"),
+        ("b", b"1"),
+        ("a", b"y"),
+    ]
+
+
+def test_spark_divides_a_read_and_shows_its_errors(
+    spark: SparkSession, server: Server, client: RawClient
+) -> None:
+    client.pipeline([("TAPPEND", f"s:{n % 300}", "n", str(n)) for n in range(6000)])
+    frame = load(spark, server, "n int", subscribePattern="s:*", maxEntriesPerPartition=1500)
+    assert frame.rdd.getNumPartitions() == 4
+    assert sorted(row.n for row in frame.collect()) == list(range(6000))
+    assert load(spark, server, subscribe="missing").count() == 0
+    with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
+        load(spark, server, "n int", subscribe="s", startingOfsets="latest").collect()
+
+
+def test_the_range_is_what_the_options_say(server: Server, client: RawClient) -> None:
+    for number in range(10):
+        client.call("XADD", "s", f"{1000 + number}-5", "n", str(number))
+
+    def read(**options: Any) -> list[int]:
+        return numbers(server, subscribe="s", **options)
+
+    assert read() == list(range(10))
+    assert read(startingOffsets='{"s": "1003-5"}', endingOffsets='{"s": "1006-5"}') == [4, 5, 6]
+    assert read(startingOffsets='{"s": "1003.4"}', endingOffsets='{"s": "1006"}') == [3, 4, 5]
+    assert read(startingTimestamp="1007", endingTimestamp="1008") == [7, 8]
+    assert read(startingTimestamp="1970-01-01T00:00:01.008") == [8, 9]
+    assert read(startingOffsets="latest") == []
+
+
+def test_partitions_keep_their_limits_and_hold_everything(
+    server: Server, client: RawClient
+) -> None:
+    client.pipeline([("TAPPEND", f"s:{n % 3}", "n", str(n)) for n in range(6000)])
+    client.pipeline([("TAPPEND", f"t:{n % 300}", "n", str(n)) for n in range(6000, 6600)])
+    client.call("XTRIM", "s:0", "MAXLEN", "1937")
+    client.call("XDEL", "s:1", client.call("XRANGE", "s:1", "-", "+", "COUNT", "1")[0][0])  # type: ignore[index, arg-type]
+    parts = batch_read(server, subscribePattern="?:*", maxEntriesPerPartition=500)
+    assert len(parts) >= 13
+    assert max(map(len, parts)) <= 500
+    gone = {*range(0, 6000, 3)[: 2000 - 1937]} | {1}
+    rows = [int(row.split()[1]) for part in parts for row in part]
+    assert sorted(rows) == [n for n in range(6600) if n not in gone]
+
+
+def test_long_ranges_come_page_by_page_without_a_gap(server: Server, client: RawClient) -> None:
+    client.pipeline([("TAPPEND", "s", "n", str(n), "x", "y" * 3000) for n in range(4000)])
+    assert numbers(server, subscribe="s") == list(range(4000))  # some pages of 4 MiB
+
+
+def test_a_server_that_is_started_again_in_the_middle_costs_no_row(
+    durable_server: Server,
+) -> None:
+    with durable_server.client() as client:
+        client.pipeline([("TAPPEND", "s", "n", str(n), "x", "y" * 3000) for n in range(6000)])
+    schema = StructType([StructField(name, StringType()) for name in ("n", "x")])
+    options = Options({"server": url(durable_server), "subscribe": "s"}, LIVE)
+    reader = LiveReader(schema, options)
+    (part,) = reader.partitions()
+    rows = []
+    for batch in reader.read(part):
+        rows += batch.column("n").to_pylist()
+        durable_server.restart("SIGKILL")
+    assert rows == [str(n) for n in range(6000)]
+
+
+def test_nothing_there_is_nothing_read(server: Server) -> None:
+    assert batch_read(server, subscribe="missing") == []
+    assert batch_read(server, subscribePattern="none:*") == []
+
+
+def test_another_database_is_read_by_url_or_option(server: Server, client: RawClient) -> None:
+    client.call("SELECT", "3")
+    client.call("TAPPEND", "s", "n", "1")
+    assert numbers(server, subscribe="s") == []
+    assert numbers(server, subscribe="s", db=3) == [1]
+    assert numbers(server, subscribe="s", server=url(server) + "/3") == [1]
+
+
+def test_the_server_asks_for_a_password_and_gets_it_by_url_or_option(
+    server: Server, client: RawClient
+) -> None:
+    client.call("TAPPEND", "s", "n", "1")
+    client.call("CONFIG", "SET", "requirepass", "open sesame")
+    try:
+        address = f"127.0.0.1:{server.port}"
+
+        def read(server_url: str, **options: str) -> list[int]:
+            return numbers(server, server=server_url, subscribe="s", **options)
+
+        assert read(f"redis://default:open%20sesame@{address}/0") == [1]
+        assert read(f"redis://{address}", password="open sesame") == [1]
+        refused = f"redis://{address} refused the user or the password"
+        with pytest.raises(ServerError, match=refused) as failure:
+            read(f"redis://default:wrong@{address}")
+        assert "default:" not in str(failure.value)
+        with pytest.raises(ServerError, match=f"{refused}: Authentication required"):
+            read(f"redis://{address}")
+    finally:
+        client.call("CONFIG", "SET", "requirepass", "")
+
+
+def test_a_connection_by_tls_checks_the_certificate(
+    server: Server, client: RawClient, tmp_path: Path
+) -> None:
+    client.call("TAPPEND", "s", "n", "1")
+    with tls_in_front_of(server.port, tmp_path) as (port, certificate):
+
+        def read(parameters: str) -> list[int]:
+            address = f"rediss://localhost:{port}{parameters}"
+            return numbers(server, server=address, subscribe="s")
+
+        assert read(f"?ssl_ca_certs={certificate}") == [1]
+        with pytest.raises(ServerError, match="no TLS with the server at rediss://localhost"):
+            read("")
+
+
+def test_an_impossible_read_says_why(server: Server, client: RawClient) -> None:
+    client.call("SET", "word", "x")
+    client.call("XADD", "s", "2-0", "n", "1")
+    client.call("XTRIM", "s", "MAXLEN", "0")
+    with pytest.raises(OptionError, match="exactly one of 'subscribe'"):
+        batch_read(server)
+    with pytest.raises(ServerError, match=r"'word' at .*WRONGTYPE"):
+        batch_read(server, subscribe="word")
+    with pytest.raises(DataLossError, match="entries of 's' after 1-0 were evicted"):
+        batch_read(server, subscribe="s", startingOffsets='{"s": "1-0"}')
+
+
+def test_a_redis_is_told_from_a_millstream(redis_server: Server) -> None:
+    with pytest.raises(ServerError, match="is no millstream"):
+        batch_read(redis_server, subscribe="s")

@@ -1,0 +1,240 @@
+"""Structured Streaming from a live server: what a batch holds, its limits, and what happens when
+streams come, go, or lose entries while the query is not looking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from tests.pipeline.direct import DirectQuery
+from tests.support.client import RawClient
+from tests.support.server import Server
+
+from millstream.pipeline.planning import DataLossError
+from millstream.pipeline.server import ServerError
+
+pytestmark = [
+    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def query(server: Server) -> DirectQuery:
+    return DirectQuery(server, startingOffsets="earliest")
+
+
+def append(client: RawClient, key: str, numbers: range, command: str = "TAPPEND") -> None:
+    """Entries with the field n; ids are the server's."""
+    star = ["*"] if command == "XADD" else []
+    client.pipeline([(command, key, *star, "n", str(number)) for number in numbers])
+
+
+def rows_of(key: str, numbers: range) -> list[str]:
+    return [f"{key} {number}" for number in numbers]
+
+
+def run_in_spark(
+    spark: SparkSession, server: Server, checkpoint: Path, **options: Any
+) -> list[list[str]]:
+    """A query until all is read that is there now; for each of its batches the rows."""
+    batches: list[list[str]] = []
+
+    def keep(rows: Any, _: int) -> None:
+        batches.append([f"{row.key} {row.n}" for row in rows.collect()])
+
+    address = f"redis://127.0.0.1:{server.port}"
+    entries = (
+        spark.readStream.format("millstream")
+        .schema("key string, id string, n string")
+        .options(**{"server": address, "subscribePattern": "s:*", **options})
+        .load()
+    )
+    writer = entries.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return batches
+
+
+def test_spark_reads_in_limited_batches_to_the_end_and_goes_on_there_with_new_streams(
+    spark: SparkSession, server: Server, client: RawClient, tmp_path: Path
+) -> None:
+    append(client, "s:a", range(50))
+    append(client, "s:b", range(3))
+    append(client, "other", range(5))
+    batches = run_in_spark(
+        spark, server, tmp_path, startingOffsets="earliest", maxEntriesPerTrigger=20
+    )
+    assert [len(rows) for rows in batches] == [20, 20, 13]
+    assert batches[0] == rows_of("s:a", range(17)) + rows_of("s:b", range(3))
+    append(client, "s:a", range(50, 53), "XADD")
+    append(client, "s:c", range(2))
+    again = run_in_spark(spark, server, tmp_path)
+    assert again == [rows_of("s:a", range(50, 53)) + rows_of("s:c", range(2))]
+
+
+def test_spark_shows_a_loss_in_the_querys_error(
+    spark: SparkSession, server: Server, client: RawClient, tmp_path: Path
+) -> None:
+    append(client, "s:a", range(10))
+    client.call("XTRIM", "s:a", "MAXLEN", "4")
+    wanted = r"entries of 's:a' after 1-0 were evicted .* set the option failOnDataLoss to false"
+    with pytest.raises(StreamingQueryException, match=wanted):
+        run_in_spark(spark, server, tmp_path, startingOffsets='{"s:a": "1-0"}')
+
+
+def test_each_run_goes_on_where_the_last_one_ended_also_with_new_streams(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(5))
+    append(client, "other", range(5))
+    assert query.run() == [rows_of("s:a", range(5))]
+    append(client, "s:a", range(5, 8), "XADD")
+    append(client, "s:b", range(2))
+    assert query.run() == [rows_of("s:a", range(5, 8)) + rows_of("s:b", range(2))]
+    assert query.run() == []
+
+
+def test_a_trigger_takes_no_more_than_its_limit_from_all_streams_alike(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(100))
+    append(client, "s:b", range(3))
+    batches = query.run(maxEntriesPerTrigger=20, maxEntriesPerPartition=7)
+    assert [len(rows) for rows in batches] == [20, 20, 20, 20, 20, 3]
+    assert batches[0] == rows_of("s:a", range(17)) + rows_of("s:b", range(3))
+    assert [row for rows in batches for row in rows if "s:a" in row] == rows_of("s:a", range(100))
+
+
+def test_what_comes_after_available_now_began_is_left_for_the_next_run(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(10))
+    reader = query.start(maxEntriesPerTrigger=6)
+    reader.prepareForTriggerAvailableNow()
+    append(client, "s:a", range(10, 20))
+    append(client, "s:new", range(5))
+    batches = []
+    while query.plan(reader):
+        batches.append(query.finish(reader))
+    assert batches == [rows_of("s:a", range(6)), rows_of("s:a", range(6, 10))]
+    assert query.run() == [rows_of("s:a", range(10, 20)) + rows_of("s:new", range(5))]
+
+
+def test_a_batch_that_was_planned_has_the_same_rows_after_a_restart(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(300))
+    query.plan(query.start(maxEntriesPerTrigger=100))
+    append(client, "s:a", range(300, 400))
+    append(client, "s:b", range(10))
+    assert query.finish(query.start(maxEntriesPerTrigger=7)) == rows_of("s:a", range(100))
+
+
+def test_the_first_batch_keeps_its_beginning_although_latest_has_moved_at_the_restart(
+    server: Server, client: RawClient
+) -> None:
+    query = DirectQuery(server)
+    append(client, "s:a", range(10))
+    reader = query.start()
+    initial = reader.initialOffset()
+    append(client, "s:a", range(10, 20))
+    reader.initialOffset = lambda: initial  # type: ignore[method-assign]
+    assert query.plan(reader)
+    append(client, "s:a", range(20, 30))
+    assert query.finish(query.start()) == rows_of("s:a", range(10, 20))
+    assert query.run() == [rows_of("s:a", range(20, 30))]
+
+
+def test_what_was_evicted_before_it_was_read_is_counted(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(10))
+    query.run()
+    append(client, "s:a", range(10, 30))
+    client.call("XTRIM", "s:a", "MAXLEN", "4")
+    with pytest.raises(DataLossError, match=r"16 entries of 's:a' after \d+-\d+ were evicted"):
+        query.run()
+    assert query.run(failOnDataLoss=False) == [rows_of("s:a", range(26, 30))]
+
+
+def test_what_is_evicted_between_planning_and_reading_is_a_loss(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(1000))
+    reader = query.start()
+    query.plan(reader)
+    assert query.planned is not None
+    (part,) = reader.partitions({"streams": {}}, json.loads(query.planned))
+    client.call("XTRIM", "s:a", "MAXLEN", "400")
+    with pytest.raises(DataLossError, match="up to 600 entries of 's:a' after"):
+        list(reader.read(part))
+
+
+def test_what_was_read_may_be_evicted(query: DirectQuery, client: RawClient) -> None:
+    append(client, "s:a", range(10))
+    query.run()
+    client.call("XTRIM", "s:a", "MAXLEN", "0")
+    append(client, "s:a", range(10, 12))
+    assert query.run() == [rows_of("s:a", range(10, 12))]
+
+
+def test_a_stream_made_again_is_an_error_or_read_from_its_beginning(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(10))
+    query.run()
+    client.call("DEL", "s:a")
+    with pytest.raises(DataLossError, match="the stream 's:a' was deleted; what it had"):
+        query.run()
+    append(client, "s:a", range(100, 103))
+    with pytest.raises(DataLossError, match="'s:a' was deleted and made again"):
+        query.run()
+    assert query.run(failOnDataLoss=False) == [rows_of("s:a", range(100, 103))]
+    append(client, "s:a", range(103, 105))
+    assert query.run() == [rows_of("s:a", range(103, 105))]
+
+
+def test_named_offsets_start_where_they_say(query: DirectQuery, client: RawClient) -> None:
+    append(client, "s:a", range(10))
+    id_ = client.pipeline([("TAPPEND", "s:b", "n", str(number)) for number in range(4)])[1]
+    assert isinstance(id_, bytes)
+    named = f'{{"s:a": "latest", "s:b": "{id_.decode()}"}}'
+    assert query.run(startingOffsets=named) == [rows_of("s:b", range(2, 4))]
+
+
+def test_a_query_waits_for_a_stream_that_is_not_there_yet(
+    server: Server, client: RawClient
+) -> None:
+    query = DirectQuery(server)
+    query.options = {"server": query.options["server"], "subscribe": "later"}
+    reader = query.start()
+    assert not query.plan(reader)
+    query.finished = query.planned  # Spark's first batch may be empty
+    append(client, "later", range(3))
+    assert query.run() == [rows_of("later", range(3))]
+
+
+def test_keys_and_values_may_be_any_bytes(query: DirectQuery, client: RawClient) -> None:
+    client.call("TAPPEND", b"s:\xff", "n", b"\xfe")
+    assert query.run() == [["s:\ufffd \ufffd"]]
+    client.call("TAPPEND", b"s:\xff", "n", "more")
+    assert query.run() == [["s:\ufffd more"]]
+
+
+def test_progress_knows_where_the_streams_end(query: DirectQuery, client: RawClient) -> None:
+    append(client, "s:a", range(10))
+    reader = query.start(maxEntriesPerTrigger=4)
+    query.plan(reader)
+    assert reader.reportLatestOffset()["streams"]["s:a"]["added"] == 10
+
+
+def test_a_server_that_is_gone_is_named(new_server: Callable[..., Server]) -> None:
+    gone = new_server("gone").start()
+    gone.kill()
+    with pytest.raises(ServerError, match=rf"redis://127.0.0.1:{gone.port} did not answer for 1 s"):
+        DirectQuery(gone).run(timeout=1)

@@ -1,0 +1,141 @@
+"""What live reading decides without a server: offsets, shares of a limit, where to begin."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.pipeline.limiting import share
+from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
+from millstream.pipeline.planning import DataLossError, Losses
+from millstream.pipeline.positions import (
+    LARGEST,
+    Offset,
+    Position,
+    PositionError,
+    before,
+    named_positions,
+)
+from millstream.pipeline.server import Address
+from millstream.pipeline.starting import Bound
+from millstream.pipeline.survey import Choice
+
+NUMBERS = st.integers(0, LARGEST)
+IDS = st.tuples(NUMBERS, NUMBERS)
+POSITIONS = st.dictionaries(
+    st.binary(max_size=8), st.builds(Position, IDS, st.none() | NUMBERS, NUMBERS), max_size=5
+)
+
+
+@given(POSITIONS, st.booleans(), st.none() | POSITIONS)
+def test_an_offset_comes_back_from_its_json(
+    streams: dict[bytes, Position], is_initial: bool, begin: dict[bytes, Position] | None
+) -> None:
+    offset = Offset(streams, is_initial, begin)
+    text = json.dumps(offset.to_json())
+    assert Offset.from_json(json.loads(text)) == offset
+    assert text.isascii()
+
+
+@given(POSITIONS)
+def test_equal_offsets_are_equal_texts(streams: dict[bytes, Position]) -> None:
+    turned = dict(reversed(streams.items()))
+    assert json.dumps(Offset(turned).to_json()) == json.dumps(Offset(streams).to_json())
+
+
+@given(IDS)
+def test_before_is_the_next_smaller_id(id_: tuple[int, int]) -> None:
+    smaller = before(id_)
+    if id_ == (0, 0):
+        assert smaller == (0, 0)
+    else:
+        ms, seq = smaller
+        assert (ms + 1, 0) == id_ if seq == LARGEST else (ms, seq + 1) == id_
+
+
+@given(
+    st.integers(1, 1000),
+    st.dictionaries(st.binary(max_size=3), st.tuples(st.integers(0, 500), IDS), max_size=8),
+)
+def test_a_limit_is_used_up_but_not_passed_and_nobody_gets_less_than_a_richer_one(
+    limit: int, waiting: dict[bytes, tuple[int, tuple[int, int]]]
+) -> None:
+    shares = share(limit, waiting)
+    assert sum(shares.values()) == min(limit, sum(count for count, _ in waiting.values()))
+    for key, mine in shares.items():
+        count = waiting[key][0]
+        assert 0 <= mine <= count
+        if mine < count:
+            assert all(other <= mine + 1 for other in shares.values())
+
+
+def test_where_a_limit_does_not_reach_those_furthest_behind_come_first() -> None:
+    waiting = {b"new": (9, (300, 0)), b"old": (9, (100, 0)), b"middle": (9, (200, 0))}
+    assert share(1, waiting) == {b"new": 0, b"old": 1, b"middle": 0}
+    assert share(8, waiting) == {b"new": 2, b"old": 3, b"middle": 3}
+
+
+def test_named_offsets_take_ids_words_and_what_a_checkpoint_holds() -> None:
+    text = '{"a": "5-1", "b": "latest", "c": {"id": "7-0", "added": 3, "incarnation": 1}, "d": "9"}'
+    assert named_positions(text) == {b"a": (5, 1), b"b": "latest", b"c": (7, 0), b"d": (9, 0)}
+
+
+@pytest.mark.parametrize("text", ["5-0", "[]", '{"a": 5}', '{"a": "x"}', '{"a": {}}', '"earliest"'])
+def test_named_offsets_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(PositionError, match="not a JSON object of keys and ids"):
+        named_positions(text)
+
+
+@pytest.mark.parametrize("text", ["newest", '{"a": "x"}'])
+def test_a_wrong_starting_offset_names_the_option(text: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets"):
+        Bound(Options({"startingOffsets": text}, STREAM), "starting", "latest")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1700000000000", 1_700_000_000_000),
+        ("2026-11-01", 1_793_491_200_000),
+        ("2026-11-01T01:00:00+01:00", 1_793_491_200_000),
+        ("2026-11-01T00:00:00.250Z", 1_793_491_200_250),
+    ],
+)
+def test_a_starting_timestamp_is_a_number_or_a_time(text: str, ms: int) -> None:
+    bound = Bound(Options({"startingTimestamp": text}, LIVE), "starting", "earliest")
+    assert bound.time == (ms - 1, LARGEST)
+
+
+def test_exactly_one_way_to_choose_streams_is_taken() -> None:
+    for given_options in ({}, {"subscribe": "a", "subscribePattern": "b*"}, {"subscribe": " , "}):
+        with pytest.raises(OptionError, match="subscribe"):
+            Choice(Options(given_options, LIVE))
+    assert Choice(Options({"subscribe": "b, a"}, LIVE)).keys == [b"b", b"a"]
+
+
+def test_a_loss_says_how_many_of_which_stream_after_what() -> None:
+    with pytest.raises(DataLossError, match=r"4000 entries of 'sensor:7' after 5-0 were evicted"):
+        Losses(True).evicted(b"sensor:7", (5, 0), 4000, is_exact=True)
+    with pytest.raises(DataLossError, match=r"up to 1 entries of"):
+        Losses(True).evicted(b"sensor:7", (5, 0), 1, is_exact=False)
+
+
+def test_a_loss_that_is_allowed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    Losses(False).deleted(b"sensor:7", (5, 0))
+    assert "the stream 'sensor:7' was deleted" in caplog.text
+
+
+def test_an_address_is_shown_without_its_password_and_travels() -> None:
+    options = Options({"server": "rediss://me:secret@host:7000/3?ssl_ca_certs=x"}, LIVE)
+    address = Address.from_options(options)
+    assert str(address) == "rediss://host:7000/3"
+    assert pickle.loads(pickle.dumps(address)) == address
+
+
+def test_an_address_that_is_no_url_is_refused() -> None:
+    with pytest.raises(OptionError, match="redis://localhost:6455"):
+        Address.from_options(Options({"server": "localhost:6455"}, LIVE))

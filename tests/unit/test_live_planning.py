@@ -1,0 +1,197 @@
+"""Plans of live reading, against a naive server that keeps lists of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.pipeline.options import LIVE, Options
+from millstream.pipeline.planning import DataLossError, Losses, Planner, Range
+from millstream.pipeline.positions import FIRST, Id, Position, id_from_text, id_text
+from millstream.pipeline.survey import survey
+
+
+@dataclass
+class NaiveStream:
+    ids: list[Id] = field(default_factory=list)
+    added: int = 0
+    deleted: int = 0
+    last: Id = FIRST
+    max_evicted: Id = FIRST
+    incarnation: int = 1
+
+    def append(self, *ids: Id) -> None:
+        self.ids += ids
+        self.added += len(ids)
+        self.last = max([self.last, *ids])
+
+    def evict(self, count: int) -> None:
+        for id_ in self.ids[:count]:
+            self.max_evicted = max(self.max_evicted, id_)
+        del self.ids[:count]
+
+    def delete(self, at: int) -> None:
+        del self.ids[at]
+        self.deleted += 1
+
+
+class NaiveServer:
+    """Answers TINFO and TSEEK as a server does."""
+
+    address = "redis://naive"
+
+    def __init__(self, **streams: NaiveStream) -> None:
+        self.streams = {key.encode(): stream for key, stream in streams.items()}
+        self.asked = 0
+
+    def pipeline(self, commands: Iterable[Any]) -> list[Any]:
+        return [self._answer(*command) for command in commands]
+
+    transaction = pipeline
+
+    def checked(self, reply: Any) -> Any:
+        return reply
+
+    def _answer(self, name: str, key: bytes, *words: Any) -> Any:
+        self.asked += 1
+        stream = self.streams.get(key)
+        if name == "TINFO":
+            return None if stream is None else _facts(stream)
+        assert name == "TSEEK"
+        after, count = id_from_text(words[0]), words[1]
+        found = [id_ for id_ in stream.ids if id_ > after][:count] if stream else []
+        return [len(found), id_text(found[-1]).encode() if found else None]
+
+
+def _facts(stream: NaiveStream) -> list[Any]:
+    first = id_text(stream.ids[0]).encode() if stream.ids else None
+    facts = {
+        b"first-id": first,
+        b"last-id": id_text(stream.last).encode(),
+        b"max-evicted-id": id_text(stream.max_evicted).encode(),
+        b"length": len(stream.ids),
+        b"entries-added": stream.added,
+        b"entries-deleted": stream.deleted,
+        b"incarnation": stream.incarnation,
+    }
+    return [word for fact in facts.items() for word in fact]
+
+
+def plan(
+    server: NaiveServer, start: dict[bytes, Position], is_fatal: bool = True, **options: int
+) -> list[list[Range]]:
+    """The plan from `start` to the end as it is now."""
+    given_options = Options({name: str(value) for name, value in options.items()}, LIVE)
+    planner = Planner(given_options, Losses(is_fatal))
+    infos = survey(server, server.streams)  # type: ignore[arg-type]
+    ends = {key: info.latest for key, info in infos.items()}
+    return [part.ranges for part in planner.plan(server, start, ends)]  # type: ignore[arg-type]
+
+
+def stream_of(count: int, incarnation: int = 1) -> NaiveStream:
+    stream = NaiveStream(incarnation=incarnation)
+    stream.append(*((number, 0) for number in range(1, count + 1)))
+    return stream
+
+
+def rows(server: NaiveServer, ranges: Iterable[Range]) -> list[tuple[bytes, Id]]:
+    return [
+        (part.key, id_)
+        for part in ranges
+        for id_ in server.streams[part.key].ids
+        if part.after < id_ <= part.until
+    ]
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=6),
+    st.none() | st.integers(1, 30),
+    st.none() | st.integers(1, 30),
+)
+def test_partitions_hold_every_entry_once_in_order_and_keep_the_limits(
+    counts: list[int], entries_max: int | None, partitions_min: int | None
+) -> None:
+    server = NaiveServer(**{f"s{at}": stream_of(count) for at, count in enumerate(counts)})
+    wanted = {"maxEntriesPerPartition": entries_max, "minPartitions": partitions_min}
+    parts = plan(server, {}, **{name: value for name, value in wanted.items() if value})
+    read = [rows(server, part) for part in parts]
+    expected = [(key, id_) for key, stream in server.streams.items() for id_ in stream.ids]
+    assert [row for part in read for row in part] == expected
+    assert [sum(range_.entries for range_ in part) for part in parts] == [
+        len(part) for part in read
+    ]
+    assert all(0 < len(part) <= (entries_max or len(expected)) for part in read)
+    assert len(parts) >= min(partitions_min or 0, len(expected))
+
+
+def test_the_same_offsets_give_the_same_plan_though_more_was_appended() -> None:
+    server = NaiveServer(a=stream_of(500), b=stream_of(30))
+    planner = Planner(Options({"maxEntriesPerPartition": "70"}, LIVE), Losses(True))
+    ends = {key: info.latest for key, info in survey(server, server.streams).items()}  # type: ignore[arg-type]
+    first = planner.plan(server, {}, ends)  # type: ignore[arg-type]
+    server.streams[b"a"].append(*((number, 0) for number in range(1000, 1400)))
+    assert planner.plan(server, {}, ends) == first  # type: ignore[arg-type]
+
+
+def test_many_small_streams_share_partitions_without_being_cut() -> None:
+    server = NaiveServer(**{f"s{at:05}": stream_of(20) for at in range(3000)})
+    parts = plan(server, {})
+    assert len(parts) == 6  # 60,000 entries, at least 10,000 each
+    assert sum(map(len, parts)) == 3000
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
+def test_evicted_entries_are_a_loss_exactly_if_they_were_not_read(
+    read: int, more: int, evicted: int
+) -> None:
+    stream = stream_of(read)
+    server = NaiveServer(a=stream)
+    start = {b"a": survey(server, [b"a"])[b"a"].latest}  # type: ignore[arg-type]
+    stream.append(*((100 + number, 0) for number in range(more)))
+    stream.evict(evicted)
+    lost = min(more, max(0, evicted - read))
+    if lost:
+        with pytest.raises(DataLossError, match=f"{lost} entr(y|ies) of 'a' after {read}-0 w"):
+            plan(server, start)
+    else:
+        plan(server, start)
+    left = [range_ for part in plan(server, start, is_fatal=False) for range_ in part]
+    assert len(rows(server, left)) == more - lost
+
+
+def test_deleted_entries_are_no_loss() -> None:
+    stream = stream_of(10)
+    server = NaiveServer(a=stream)
+    start = {b"a": Position((3, 0), 3, 1)}
+    stream.evict(2)
+    stream.delete(4)
+    assert [range_.entries for part in plan(server, start) for range_ in part] == [6]
+
+
+def test_entries_of_a_new_stream_that_were_evicted_before_it_was_seen_are_a_loss() -> None:
+    stream = stream_of(10)
+    stream.evict(3)
+    with pytest.raises(DataLossError, match="3 entries of 'a' after 0-0 were evicted"):
+        plan(NaiveServer(a=stream), {})
+
+
+def test_a_stream_made_again_is_read_from_its_beginning() -> None:
+    server = NaiveServer(a=stream_of(5, incarnation=2))
+    parts = plan(server, {b"a": Position((900, 0), 77, 1)})
+    assert rows(server, parts[0]) == [(b"a", (number, 0)) for number in range(1, 6)]
+
+
+def test_a_batch_whose_stream_is_gone_or_another_is_a_loss_and_not_other_rows() -> None:
+    ends = {b"a": Position((5, 0), 5, 1)}
+    planner = Planner(Options({}, LIVE), Losses(True))
+    with pytest.raises(DataLossError, match="'a' was deleted and made again; what it had after"):
+        planner.plan(NaiveServer(a=stream_of(9, incarnation=2)), {}, ends)  # type: ignore[arg-type]
+    with pytest.raises(DataLossError, match="'a' was deleted; what it had after 0-0"):
+        planner.plan(NaiveServer(), {}, ends)  # type: ignore[arg-type]
+    careless = Planner(Options({}, LIVE), Losses(False))
+    assert careless.plan(NaiveServer(), {}, ends) == []  # type: ignore[arg-type]
