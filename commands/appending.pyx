@@ -30,14 +30,13 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted):
     """Append one entry, record it, mark its key ready; returns its id."""
-    cdef Cut cut
     stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
     ctx.keyspace.dirty += 1
     if ctx.effects.enabled:
         ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
                            count)
-    return tell_appended(ctx, key, entry_id, dotted)
+    return end_append(ctx, key, stream, entry_id, dotted)
 
 
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
@@ -50,10 +49,12 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
     if ctx.effects.enabled:
         ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
                                 producer, seq, items, count)
-    return tell_appended(ctx, key, entry_id, True)
+    return end_append(ctx, key, stream, entry_id, True)
 
 
-cdef inline Id tell_appended(Context ctx, Slice* key, EntryId entry_id, bint dotted):
+cdef inline Id end_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
+    """What follows an append: readers are told, and the stream's policy is kept."""
+    cdef Cut cut
     ctx.db.mark_ready_at(key)
     if ctx.events:
         ctx.notify(b"t", b"xadd", ctx.db.key_of(key))

@@ -52,7 +52,8 @@ def test_every_command_has_its_page() -> None:
 
 
 OUR_OWN = [
-    "tack", "tappend", "tappendonce", "tappev", "tblocks", "tinfo", "tpolicy", "trange", "tread", "tseek",
+    "tack", "tappend", "tappendonce", "tappev", "tblocks", "tinfo", "tpolicy", "trange", "tread",
+    "tseek",
 ]  # fmt: skip
 
 
