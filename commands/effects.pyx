@@ -206,6 +206,35 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
     return applied
 
 
+def split_effects(bytes payload not None) -> list:
+    """Every effect of a frame, not applied: (database, words, the effect as a frame of its own).
+
+    SELECT is resolved. EffectError says where the payload cannot be read.
+    """
+    cdef EffectArgs args = EffectArgs()
+    cdef const char* start = payload
+    cdef const char* at = start
+    cdef const char* end = start + len(payload)
+    cdef const char* here = start
+    cdef bytes select = b""
+    db = 0
+    found = []
+    try:
+        while at < end:
+            here = at
+            at = args.read(at, end)
+            whole = payload[here - start:at - start]
+            args.pos = 0
+            words = args.rest()
+            if words[0] == b"SELECT":
+                db, select = int(words[1]), whole
+            else:
+                found.append((db, words, select + whole))
+    except (ValueError, IndexError) as error:
+        raise EffectError(here - start, str(error)) from error
+    return found
+
+
 cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
     cdef EntryId entry_id
     cdef Database database = keyspace.databases[db]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import click
 import uvloop
 
 from millstream import __version__
-from millstream.errors import DataError, StartError
+from millstream.errors import DamageError, DataError, StartError
 from millstream.server import config as configuration
 from millstream.server import huge_pages, log
 from millstream.server.config import Config
@@ -65,6 +66,9 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
         log.configure(config.loglevel, config.logfile, config.log_format)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, file))
+    except DamageError as problem:
+        advice = f"or see what can be saved: millstream check {shlex.quote(str(config.dir))}"
+        return _refuse(f"{problem}, {advice}")
     except (StartError, DataError) as problem:
         return _refuse(str(problem))
     except OSError as problem:

@@ -14,7 +14,8 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -85,6 +86,13 @@ class Disk(Protocol):
 
     def sync_directory(self) -> None:
         """Return when names created, renamed and removed so far are on the disk."""
+
+    def keep(self, names: Sequence[str], folder: str) -> None:
+        """Put these files, as they are, into a new folder of the directory, too; durably.
+
+        Where it can it shares their bytes with them, so they may be removed and renamed
+        afterwards, but not written.
+        """
 
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
@@ -184,20 +192,18 @@ class SystemDisk:
         self._identity: tuple[int, int] | None = None
 
     def lock(self) -> None:
+        other = "another server"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            itself = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._locks.append(itself)
-            self._take(itself)
-            status = os.fstat(itself)
+            itself = self._lock_directory(
+                fcntl.LOCK_EX, other, "or give this one another directory"
+            )
             file = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._locks.append(file)
-            self._take(file)
+            self._take(file, fcntl.LOCK_EX, other, "or give this one another directory")
+            status = os.fstat(itself)
         except OSError as error:
             self.unlock()
-            raise DataError(
-                f"cannot use the data directory {self.directory}: {error.strerror}"
-            ) from None
+            raise self._unusable(error) from None
         except DataError:
             self.unlock()
             raise
@@ -206,17 +212,45 @@ class SystemDisk:
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
 
-    def _take(self, descriptor: int) -> None:
+    def lock_for(self, purpose: str, *, alone: bool) -> None:
+        """Keep servers out of an existing directory; nothing is written.
+
+        `alone` keeps other programs out, too. DataError when a server has the directory; `purpose`
+        ends the sentence "stop it first, or ...".
+        """
+        operation = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock_directory(operation, "a server", purpose)
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                file = os.open(self.directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+                self._take(file, operation, "a server", purpose)
+        except OSError as error:
+            self.unlock()
+            raise self._unusable(error) from None
+        except DataError:
+            self.unlock()
+            raise
+
+    def _lock_directory(self, operation: int, holder: str, otherwise: str) -> int:
+        itself = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._take(itself, operation, holder, otherwise)
+        return itself
+
+    def _take(self, descriptor: int, operation: int, holder: str, otherwise: str) -> None:
+        self._locks.append(descriptor)
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
-                f"the data directory {self.directory} is used by another server (process"
-                f" {self._holder()}); stop that one, or give this one another directory"
+                f"the data directory {self.directory} is used by {holder} (process"
+                f" {self._holder()}); stop that one, {otherwise}"
             ) from None
         except OSError as error:
             if error.errno not in _CANNOT_LOCK:
                 raise
+
+    def _unusable(self, error: OSError) -> DataError:
+        return DataError(f"cannot use the data directory {self.directory}: {error.strerror}")
 
     def _holder(self) -> str:
         try:
@@ -262,6 +296,23 @@ class SystemDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def keep(self, names: Sequence[str], folder: str) -> None:
+        kept = self.directory / folder
+        kept.mkdir()
+        for name in names:
+            try:
+                os.link(self.directory / name, kept / name)
+            except OSError:  # a file system without links
+                self._copy(self.directory / name, kept / name)
+        SystemDisk(kept).sync_directory()
+        self.sync_directory()
+
+    @staticmethod
+    def _copy(source: Path, target: Path) -> None:
+        shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
     def _open(self, name: str, flags: int) -> SystemFile:
         path = self.directory / name

@@ -464,6 +464,49 @@ class JournalReader:
         return follows
 
 
+def readable_frames(files: Sequence[File], first_seq: int) -> Iterator[tuple[int, int, bytes]]:
+    """(index of the file, offset behind it, payload) of every frame up to the first one that cannot
+    be read, whatever stands in the files' headers: these say nothing that the frames do not."""
+    due = first_seq
+    for index, file in enumerate(files):
+        offset = HEADER_SIZE
+        for at, seq, _, payload in _sound_frames(file, offset):
+            if seq != due:
+                return
+            offset = at + FRAME_SIZE + len(payload)
+            yield index, offset, payload
+            due += 1
+        if offset != max(file.size, HEADER_SIZE):
+            return
+
+
+def frame_numbers(file: File) -> tuple[int | None, int]:
+    """The numbers of a file's first frame (None: it has none) and of the last one that can be
+    read from there."""
+    first: int | None = None
+    last = 0
+    for _, seq, _, _ in _sound_frames(file, HEADER_SIZE):
+        if first is None:
+            first = seq
+        elif seq != last + 1:
+            break
+        last = seq
+    return first, last
+
+
+def frames_behind(
+    files: Sequence[File], index: int, offset: int, due: int
+) -> Iterator[tuple[int, bytes]]:
+    """(sequence number, payload) of all sound frames behind a bad stretch, which begins where frame
+    `due` was to be: what is lost if the journals are cut there."""
+    for file in files[index:]:
+        position = offset if file is files[index] else HEADER_SIZE
+        while (found := _find_sound_frame(file, position, due - 1)) is not None:
+            for at, seq, _, payload in _sound_frames(file, found):
+                yield seq, payload
+                position = at + FRAME_SIZE + len(payload)
+
+
 def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
     """Cut the file that `JournalReader` found torn. A durable manifest must name no more than
     `torn.kept` before: a later file could not be told from one with frames missing before it."""

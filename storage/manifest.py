@@ -30,6 +30,30 @@ def journal_name(number: int) -> str:
     return f"journal-{number}.log"
 
 
+def is_base(name: str) -> bool:
+    return _BASE.fullmatch(name) is not None
+
+
+def is_journal(name: str) -> bool:
+    return _JOURNAL.fullmatch(name) is not None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name is removed when a manifest that does not name it is in force."""
+    return _OURS.fullmatch(name) is not None
+
+
+def number_of(name: str) -> int:
+    """N of a base or journal."""
+    return int(re.sub(r"\D", "", name))
+
+
+def next_number(disk: Disk, manifest: "Manifest") -> int:
+    """A number that no file has had as far as can be told."""
+    used = [number_of(name) for name in disk.names() if is_base(name) or is_journal(name)]
+    return max([manifest.next_number, *(number + 1 for number in used)])
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What counts: the base's file (or None), the journals in order, the next unused number."""
@@ -86,23 +110,29 @@ class Manifest:
         return cls(base, tuple(journals), next_number)
 
 
-def load_manifest(disk: Disk) -> Manifest | None:
+def read_manifest(disk: Disk) -> Manifest | None:
     """The directory's manifest; None when there is none and nothing of ours either.
 
-    Raises DamageError when it is damaged or lost, or names a file that is not there.
+    Raises DamageError when it is damaged or lost.
     """
     names = disk.names()
     if NAME not in names:
-        lost = [name for name in names if _OURS.fullmatch(name) and name != _TEMPORARY]
+        lost = [name for name in names if is_ours(name) and name != _TEMPORARY]
         if lost:
             raise DamageError(NAME, None, f"is missing although {lost[0]} is there", _RESTORE)
         return None
     file = disk.read(NAME)
     try:
-        manifest = Manifest.from_bytes(file.read_at(0, file.size))
+        return Manifest.from_bytes(file.read_at(0, file.size))
     finally:
         file.close()
-    missing = [name for name in manifest.files if name not in names]
+
+
+def load_manifest(disk: Disk) -> Manifest | None:
+    """As `read_manifest`, and DamageError when it names a file that is not there."""
+    manifest = read_manifest(disk)
+    names = disk.names()
+    missing = [name for name in (manifest.files if manifest else ()) if name not in names]
     if missing:
         raise DamageError(missing[0], None, f"is missing although {NAME} names it", _RESTORE)
     return manifest
@@ -127,7 +157,7 @@ def store_manifest(disk: Disk, manifest: Manifest) -> None:
 def sweep(disk: Disk, manifest: Manifest) -> list[str]:
     """Remove the files of our own naming that a durable `manifest` does not name; their names."""
     kept = set(manifest.files)
-    leftovers = [name for name in disk.names() if _OURS.fullmatch(name) and name not in kept]
+    leftovers = [name for name in disk.names() if is_ours(name) and name not in kept]
     for name in leftovers:
         disk.remove(name)
     return leftovers

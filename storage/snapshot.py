@@ -53,7 +53,7 @@ class BlockLike(Protocol):
     def to_bytes(self) -> bytes: ...
 
 
-B = TypeVar("B", covariant=True)
+B = TypeVar("B", bound=BlockLike, covariant=True)
 
 
 class BlockType(Protocol[B]):
@@ -361,79 +361,18 @@ class Summary:
     global_meta: dict[str, Any]
 
 
-class SnapshotReader:
-    """Reads a snapshot's index, and single chunks of it.
+class SnapshotEnds:
+    """A snapshot's header and the end of its footer, each of which can be read without the other.
 
-    Opening reads header, trailer and summary only. DamageError names the file and the offset of
-    what does not fit; a file that was not finished has no trailer and is refused.
+    DamageError names the file and the offset of what does not fit.
     """
 
     def __init__(self, file: Input) -> None:
         self._file = file
         self.name = file.name
-        identity = self._read_header()
-        self.summary = self._read_summary()
-        if identity != (self.summary.uuid, self.summary.created_ms, self.summary.seq):
-            raise self._damage(0, "header and footer are of different snapshots")
-        self._unpacked = (-1, memoryview(b""))
 
-    def records(self, section: int) -> list[KeyRecord]:
-        """The key records of one section of the index."""
-        place = self.summary.sections[section]
-        data = self._unpack(place.offset, self._read(place.offset, place.length), place)
-        try:
-            rows = msgpack.unpackb(data)
-            return [
-                KeyRecord(db, key, kind, meta, at, tuple(Piece(*piece) for piece in pieces))
-                for db, key, kind, meta, at, pieces in rows
-            ]
-        except (ValueError, TypeError) as error:
-            raise self._damage(place.offset, f"the index cannot be read ({error})") from None
-
-    def chunk(self, number: int) -> memoryview:
-        """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
-        if self._unpacked[0] != number:
-            self._unpacked = (number, self._read_chunk(number))
-        return self._unpacked[1]
-
-    def meta(self, record: KeyRecord) -> dict[str, Any]:
-        if record.meta_place is None:
-            return record.meta or {}
-        chunk, offset, length = record.meta_place
-        data = self._slice(chunk, offset, length)
-        try:
-            meta: dict[str, Any] = msgpack.unpackb(data)
-        except ValueError as error:
-            raise self._bad_piece(chunk, offset, str(error)) from None
-        return meta
-
-    def blocks(self, record: KeyRecord, block_type: BlockType[B]) -> Iterator[B]:
-        """The blocks of a key in order."""
-        for piece in record.pieces:
-            yield from self.piece_blocks(piece, block_type)
-
-    def piece_blocks(self, piece: Piece, block_type: BlockType[B]) -> Iterator[B]:
-        """The blocks of one piece of a key in order."""
-        data = self._slice(piece.chunk, piece.offset, piece.length)
-        at = 0
-        for _ in range(piece.blocks):
-            try:
-                size = block_type.disk_size(data[at:])
-                yield block_type.from_bytes(data[at : at + size])
-            except ValueError as error:
-                raise self._bad_piece(piece.chunk, piece.offset + at, str(error)) from None
-            at += size
-        if at != piece.length:
-            raise self._bad_piece(piece.chunk, piece.offset + at, "a piece has another length")
-
-    def check(self) -> None:
-        """Read every part of the file once; DamageError at the first that does not fit."""
-        for number in range(len(self.summary.chunks)):
-            self._read_chunk(number)
-        for section in range(len(self.summary.sections)):
-            self.records(section)
-
-    def _read_header(self) -> tuple[bytes, int, int]:
+    def read_header(self) -> tuple[bytes, int, int]:
+        """uuid, time of creation in unix milliseconds, number of the last frame it includes."""
         head = self._read(0, HEADER_SIZE)
         magic, version, flags, uuid, created_ms, seq = _HEADER.unpack_from(head)
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
@@ -442,7 +381,8 @@ class SnapshotReader:
             raise FormatError(f"{self.name} has format {version}, which this version does not know")
         return uuid, created_ms, seq
 
-    def _read_summary(self) -> Summary:
+    def read_summary(self) -> Summary:
+        """What the end of the footer says; a file that was not finished has none."""
         start = self._file.size - TRAILER_SIZE
         tail = self._read(start, TRAILER_SIZE)
         if tail[32:] != END_MAGIC or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
@@ -453,7 +393,7 @@ class SnapshotReader:
         place = Place(start - packed_length, packed_length, raw_length, crc, 0)
         data = self._unpack(place.offset, self._read(place.offset, place.length), place)
         try:
-            summary = _parse_summary(msgpack.unpackb(data))
+            summary = parse_summary(msgpack.unpackb(data))
         except (ValueError, TypeError, KeyError) as error:
             raise self._damage(place.offset, f"the summary cannot be read ({error})") from None
         self._check_tiling(summary, offset, place.offset)
@@ -474,15 +414,6 @@ class SnapshotReader:
             position += section.length
         if position != end:
             raise self._damage(position, "the summary does not follow the index")
-
-    def _read_chunk(self, number: int) -> memoryview:
-        place = self.summary.chunks[number]
-        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
-        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
-        if _CHUNK.unpack_from(data) != expected:
-            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
-        view = memoryview(data)[CHUNK_HEADER_SIZE:]
-        return memoryview(self._unpack(place.offset, view, place))
 
     def _read(self, offset: int, length: int) -> bytes:
         if offset < 0 or offset + length > self._file.size:
@@ -507,6 +438,108 @@ class SnapshotReader:
             raise self._damage(offset, "it has another length than the index says")
         return raw
 
+    def _damage(self, offset: int, reason: str) -> DamageError:
+        return DamageError(self.name, offset, reason)
+
+
+class SnapshotReader(SnapshotEnds):
+    """Reads a snapshot's index, and single chunks of it.
+
+    Opening reads header, trailer and summary only. DamageError names the file and the offset of
+    what does not fit; a file that was not finished has no trailer and is refused.
+    """
+
+    def __init__(self, file: Input, summary: Summary | None = None) -> None:
+        """`summary`: what storage/salvage has made out where the file's own cannot be read."""
+        super().__init__(file)
+        self.summary = summary or self._read_ends()
+        self._unpacked = (-1, memoryview(b""))
+
+    def _read_ends(self) -> Summary:
+        identity = self.read_header()
+        summary = self.read_summary()
+        if identity != (summary.uuid, summary.created_ms, summary.seq):
+            raise self._damage(0, "header and footer are of different snapshots")
+        return summary
+
+    def records(self, section: int) -> list[KeyRecord]:
+        """The key records of one section of the index."""
+        place = self.summary.sections[section]
+        data = self._unpack(place.offset, self._read(place.offset, place.length), place)
+        try:
+            rows = msgpack.unpackb(data)
+            return [
+                KeyRecord(db, key, kind, meta, at, tuple(Piece(*piece) for piece in pieces))
+                for db, key, kind, meta, at, pieces in rows
+            ]
+        except (ValueError, TypeError) as error:
+            raise self._damage(place.offset, f"the index cannot be read ({error})") from None
+
+    def chunk(self, number: int) -> memoryview:
+        """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
+        if self._unpacked[0] != number:
+            self._unpacked = (number, self._read_chunk(number))
+        return self._unpacked[1]
+
+    def chunk_behind_header(self, number: int) -> memoryview:
+        """The same for a chunk whose own header is damaged: the index has its checksum, too."""
+        place = self.summary.chunks[number]
+        data = self._read(place.offset + CHUNK_HEADER_SIZE, place.length)
+        self._unpacked = (number, memoryview(self._unpack(place.offset, data, place)))
+        return self._unpacked[1]
+
+    def meta(self, record: KeyRecord) -> dict[str, Any]:
+        if record.meta_place is None:
+            return record.meta or {}
+        chunk, offset, length = record.meta_place
+        data = self._slice(chunk, offset, length)
+        try:
+            meta: dict[str, Any] = msgpack.unpackb(data)
+        except ValueError as error:
+            raise self._bad_piece(chunk, offset, str(error)) from None
+        return meta
+
+    def blocks(self, record: KeyRecord, block_type: BlockType[B]) -> Iterator[B]:
+        """The blocks of a key in order."""
+        for piece in record.pieces:
+            yield from self.piece_blocks(piece, block_type)
+
+    def piece_blocks(self, piece: Piece, block_type: BlockType[B]) -> Iterator[B]:
+        """The blocks of one piece of a key in order. DamageError behind the last one when they are
+        not what the index says of them."""
+        data = self._slice(piece.chunk, piece.offset, piece.length)
+        at = live = 0
+        first_id = last_id = (0, 0)
+        for number in range(piece.blocks):
+            try:
+                size = block_type.disk_size(data[at:])
+                block = block_type.from_bytes(data[at : at + size])
+            except ValueError as error:
+                raise self._bad_piece(piece.chunk, piece.offset + at, str(error)) from None
+            yield block
+            at += size
+            live += block.live
+            last_id = block.last_id
+            first_id = first_id if number else block.first_id
+        if (at, live, *first_id, *last_id) != (piece.length, piece.entries, *piece[5:]):
+            raise self._bad_piece(piece.chunk, piece.offset, "the index says otherwise of a piece")
+
+    def check(self) -> None:
+        """Read every part of the file once; DamageError at the first that does not fit."""
+        for number in range(len(self.summary.chunks)):
+            self._read_chunk(number)
+        for section in range(len(self.summary.sections)):
+            self.records(section)
+
+    def _read_chunk(self, number: int) -> memoryview:
+        place = self.summary.chunks[number]
+        data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
+        expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
+        if _CHUNK.unpack_from(data) != expected:
+            raise self._damage(place.offset, f"chunk {number} is not the one in the index")
+        view = memoryview(data)[CHUNK_HEADER_SIZE:]
+        return memoryview(self._unpack(place.offset, view, place))
+
     def _slice(self, chunk: int, offset: int, length: int) -> memoryview:
         if not 0 <= chunk < len(self.summary.chunks):
             raise self._damage(self._file.size, f"the index names a chunk {chunk}")
@@ -519,11 +552,9 @@ class SnapshotReader:
         at = self.summary.chunks[chunk].offset
         return self._damage(at, f"in chunk {chunk} at unpacked byte {offset}: {reason}")
 
-    def _damage(self, offset: int, reason: str) -> DamageError:
-        return DamageError(self.name, offset, reason)
 
-
-def _parse_summary(fields: dict[str, Any]) -> Summary:
+def parse_summary(fields: dict[str, Any]) -> Summary:
+    """A summary from the footer's map; KeyError, TypeError or ValueError when it is none."""
     return Summary(
         uuid=fields["uuid"],
         created_ms=fields["created_ms"],
@@ -534,3 +565,11 @@ def _parse_summary(fields: dict[str, Any]) -> Summary:
         sections=tuple(Place(*row) for row in fields["sections"]),
         global_meta=fields["global"],
     )
+
+
+def parse_chunk_header(data: bytes, offset: int) -> Place | None:
+    """The chunk whose header this is, at this place of the file; None when it is none."""
+    if len(data) < CHUNK_HEADER_SIZE or data[:4] != CHUNK_MAGIC:
+        return None
+    _, length, raw_length, crc = _CHUNK.unpack_from(data)
+    return Place(offset, length, raw_length, crc, 0)

@@ -16,6 +16,8 @@ from millstream import __version__
 # Name: where the click command is, and its line in the help.
 COMMANDS = {
     "serve": ("millstream.server.main:serve", "Run a server until it is told to stop."),
+    "check": ("millstream.server.tools:check", "Verify every byte of a data directory."),
+    "inspect": ("millstream.server.tools:inspect", "List the keys in a data directory."),
 }
 
 

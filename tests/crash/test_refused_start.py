@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.data_directory import without_privileges
 from tests.support.resp import Simple
 from tests.support.server import Server, answers_ping, free_port, server_program
 from tests.support.waiting import wait_until
@@ -101,15 +101,6 @@ def test_data_directory_is_a_file(tmp_path: Path, below: str) -> None:
     path = file / below
     assert str(path) in start(settings(path), tmp_path)
     assert file.read_text() == ""
-
-
-def without_privileges() -> list[str]:
-    """root may read everything; without these two capabilities it is asked as anybody else is."""
-    if os.geteuid() != 0:
-        return []
-    setpriv = shutil.which("setpriv")
-    assert setpriv, "setpriv is missing: apt-get install util-linux"
-    return [setpriv, "--bounding-set=-dac_override,-dac_read_search"]
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o500], ids=["unreadable", "not writable"])

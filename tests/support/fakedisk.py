@@ -15,6 +15,7 @@ import errno
 import os
 import random
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -222,6 +223,13 @@ class FakeDisk:
         with self.lock_all:
             self.step("sync_directory", "")
             self.durable_files = dict(self.files)
+
+    def keep(self, names: Sequence[str], folder: str) -> None:
+        with self.lock_all:
+            for name in names:
+                self.step("keep", name)
+                self.files[f"{folder}/{name}"] = self.files[name]
+            self.sync_directory()
 
     # Inside
 

@@ -74,6 +74,16 @@ def state_of(keyspace: Keyspace) -> State:
     return sorted(found)
 
 
+def contents_of(state: State) -> list[tuple[object, ...]]:
+    """The same without how it is packed: entries instead of blocks."""
+    return [
+        (db, key, kind, {**msgpack.unpackb(meta), "open": None}, [
+            entry for block in blocks for entry in Block.from_bytes(block).entries()
+        ])
+        for db, key, kind, meta, blocks in state
+    ]  # fmt: skip
+
+
 @contextmanager
 def small_parts(chunk_entries: int = 8, section_bytes: int = 200) -> Iterator[None]:
     """Snapshots written meanwhile have many chunks and sections."""

@@ -1,0 +1,404 @@
+"""Whether a data directory is whole: every file read to its end, and all of it loaded once.
+
+Nothing is changed. First each file by itself, in pieces, so that memory is bounded whatever its
+size and everything that is wrong is found, not only the first thing. Then, if all of them are
+sound, a load as at the start of a server, which takes the memory that a server takes: it alone
+tells whether the effects can be applied. What is torn and what is damaged is decided by the reader
+that a start uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from millstream.commands.effects import EffectError, apply_effects, split_effects
+from millstream.commands.table import load_table
+from millstream.errors import DamageError, DataError, FormatError
+from millstream.server.loading import Loader, LoadReport
+from millstream.storage.block import Block
+from millstream.storage.disk import Disk, File
+from millstream.storage.journal import (
+    HEADER_SIZE,
+    JournalReader,
+    TornEnd,
+    frames_behind,
+    readable_frames,
+)
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.manifest import (
+    NAME,
+    Manifest,
+    is_ours,
+    read_manifest,
+)
+from millstream.storage.salvage import Gleaned, Gleaner, Opened, guess_manifest, open_base
+
+DATABASES = 10_000  # the most that `databases` can be set to: which it was, no file says
+KEPT = re.compile(r"damaged-\d{8}-\d{6}")
+_LOSSES_SHOWN = 1000
+
+
+class Verdict(IntEnum):
+    """What a check comes to, and the exit code of the program."""
+
+    WHOLE = 0
+    DAMAGED = 1
+    UNCHECKED = 2
+
+
+@dataclass
+class Place:
+    """Something wrong: `offset` in bytes, None for the file as a whole."""
+
+    offset: int | None
+    reason: str
+
+
+@dataclass
+class FileReport:
+    """One file. `state` is ok, torn, damaged, missing, unknown (another version's),
+    unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
+    `holds` says in words what is in it, `loses` what a repair cannot keep."""
+
+    name: str
+    size_bytes: int = 0
+    state: str = "ok"
+    holds: str = ""
+    places: list[Place] = field(default_factory=list)
+    loses: list[str] = field(default_factory=list)
+
+    def wrong(self, damage: DamageError) -> None:
+        self.state = "missing" if damage.reason.startswith("is missing") else "damaged"
+        self.places.append(Place(damage.offset, damage.reason))
+
+
+@dataclass
+class Report:
+    """What a check found. `manifest` is what counts, or what a repair would let count; None when
+    that cannot be told, and `hopeless` says why nothing can be repaired."""
+
+    directory: str
+    verdict: Verdict = Verdict.WHOLE
+    files: list[FileReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+    hopeless: str | None = None
+    keys: int | None = None
+    entries: int | None = None
+    frames: int | None = None
+    effects: int | None = None
+
+    def worsen(self, verdict: Verdict) -> None:
+        self.verdict = max(self.verdict, verdict)
+
+
+class Checker:
+    """One check. `tell(done, total)` hears of the bytes that were looked at."""
+
+    def __init__(self, disk: Disk, now_ms: int, tell: Callable[[int, int], None]) -> None:
+        self._disk = disk
+        self._now_ms = now_ms
+        self._tell = tell
+        self._done_bytes = self._total_bytes = 0
+        self.report = Report(str(disk.directory))
+
+    def run(self, *, load: bool) -> Report:
+        """Look at everything; `load`: and load all of it, if it is sound."""
+        report = self.report
+        self._check_manifest()
+        manifest = report.manifest
+        if manifest is not None:
+            self._check_named(manifest, load)
+        self._check_others(manifest)
+        if manifest is not None and report.verdict is Verdict.WHOLE and load:
+            self._load(manifest)
+        return report
+
+    def _check_manifest(self) -> None:
+        report = self.report
+        file = FileReport(NAME)
+        report.files.append(file)
+        try:
+            report.manifest = read_manifest(self._disk)
+        except FormatError as problem:
+            self._unknown(file, problem)
+            return
+        except DamageError as damage:
+            file.wrong(damage)
+            report.worsen(Verdict.DAMAGED)
+            self._guess()
+        if report.manifest is None and report.hopeless is None:
+            raise DataError(f"{self._disk.directory} holds no data of a server")
+        if NAME in self._disk.names():
+            file.size_bytes = self._size(NAME)
+        if report.manifest is not None and file.state == "ok":
+            file.holds = f"names {counted(len(report.manifest.files), 'file')}"
+
+    def _guess(self) -> None:
+        report = self.report
+        try:
+            report.manifest = guess_manifest(self._disk)
+            named = ", ".join(report.manifest.files) or "no file"
+            report.notes.append(f"from the files themselves it follows that {named} count")
+        except DataError as problem:
+            report.hopeless = str(problem)
+
+    def _check_named(self, manifest: Manifest, load: bool) -> None:
+        names = self._disk.names()
+        there = [name for name in manifest.files if name in names]
+        self._total_bytes = sum(map(self._size, there)) * (2 if load else 1)
+        missing = [name for name in manifest.files if name not in names]
+        first_seq: int | None = 1
+        if manifest.base in missing:
+            self._miss(manifest.base, "nothing tells what it held")
+            first_seq = None
+        elif manifest.base is not None:
+            first_seq = self._check_base(manifest.base)
+        for name in manifest.journals:
+            if name in missing:
+                self._miss(name, None)
+        journals = [name for name in manifest.journals if name in there]
+        if first_seq is not None:
+            self._check_journals(journals, first_seq)
+        else:
+            self.report.files += [FileReport(n, self._size(n), holds="not read") for n in journals]
+
+    def _miss(self, name: str, hopeless: str | None) -> None:
+        damage = DamageError(name, None, f"is missing although {NAME} names it")
+        file = FileReport(name)
+        file.wrong(damage)
+        file.loses.append("all that was in it, which nothing tells")
+        self.report.files.append(file)
+        self.report.worsen(Verdict.DAMAGED)
+        if hopeless is not None:
+            self.report.hopeless = f"{name} is missing and {hopeless}"
+
+    def _unknown(self, file: FileReport, problem: FormatError) -> None:
+        file.state = "unknown"
+        file.places.append(Place(None, str(problem)))
+        self.report.worsen(Verdict.UNCHECKED)
+
+    # The base
+
+    def _check_base(self, name: str) -> int | None:
+        """The number of the frame that is due behind it; None when that cannot be told."""
+        file = FileReport(name, self._size(name))
+        self.report.files.append(file)
+        with ExitStack() as stack:
+            opened_file = self._disk.read(name)
+            stack.callback(opened_file.close)
+            try:
+                opened = open_base(opened_file)
+            except FormatError as problem:
+                self._unknown(file, problem)
+                return None
+            except DamageError as damage:
+                file.wrong(damage)
+                self.report.worsen(Verdict.DAMAGED)
+                self.report.hopeless = f"nothing in {name} tells any more what is where in it"
+                return None
+            self._check_keys(file, opened)
+        self._advance(file.size_bytes)
+        return opened.reader.summary.seq + 1
+
+    def _check_keys(self, file: FileReport, opened: Opened) -> None:
+        gleaner = Gleaner(opened, Block, keeping=False)
+        before = self._done_bytes
+        for gleaned in gleaner.read():
+            if gleaned.lost and len(file.loses) < _LOSSES_SHOWN:
+                file.loses.append(words_for_lost(gleaned))
+            if gleaned.record.pieces:
+                chunk = gleaned.record.pieces[-1].chunk
+                if chunk < len(opened.reader.summary.chunks):
+                    self._tell(
+                        before + opened.reader.summary.chunks[chunk].offset, self._total_bytes
+                    )
+        if gleaner.lost_keys:
+            file.loses.append(f"{counted(gleaner.lost_keys, 'key')}; which cannot be told")
+        for damage in gleaner.damage:
+            file.wrong(damage)
+            self.report.worsen(Verdict.DAMAGED)
+        summary = opened.reader.summary
+        file.holds = (
+            f"{counted(gleaner.keys, 'key')}, {counted(gleaner.entries, 'entry')},"
+            f" {counted(len(summary.chunks), 'chunk')}, up to frame {summary.seq}"
+        )
+
+    # The journals
+
+    def _check_journals(self, names: Sequence[str], first_seq: int) -> None:
+        with ExitStack() as stack:
+            files = []
+            for name in names:
+                files.append(self._disk.read(name))
+                stack.callback(files[-1].close)
+            reports = {name: FileReport(name, self._size(name)) for name in names}
+            self.report.files += reports.values()
+            reader = JournalReader(files, first_seq)
+            try:
+                self._count_frames(reader, reports)
+            except FormatError as problem:
+                wrong = next(name for name in names if str(problem).startswith(name))
+                self._unknown(reports[wrong], problem)
+            except DamageError as damage:
+                reports[damage.file].wrong(damage)
+                self.report.worsen(Verdict.DAMAGED)
+                self._count_lost(files, first_seq, reports[damage.file])
+            if reader.torn is not None:
+                self._torn(reports[names[reader.torn.index]], reader.torn)
+        self._advance(sum(file.size_bytes for file in reports.values()))
+
+    def _count_frames(self, reader: JournalReader, reports: dict[str, FileReport]) -> None:
+        counts: Counter[str] = Counter()
+        before = self._done_bytes
+        try:
+            for file, offset, _ in reader.frames():
+                counts[file.name] += 1
+                if counts[file.name] % 1024 == 0:
+                    self._tell(before + offset, self._total_bytes)
+        finally:
+            for name, file_report in reports.items():
+                file_report.holds = counted(counts[name], "frame")
+
+    def _count_lost(self, files: Sequence[File], first_seq: int, report: FileReport) -> None:
+        """What a cut in front of the bad stretch takes away."""
+        index, offset, due = 0, HEADER_SIZE, first_seq
+        for index, offset, _ in readable_frames(files, first_seq):  # noqa: B007
+            due += 1
+        if index == len(files) - 1 and offset == files[index].size:
+            return  # it was a header
+        last = due - 1
+        frames = effects = 0
+        entries: Counter[tuple[int, bytes]] = Counter()
+        for seq, payload in frames_behind(files, index, offset, due):
+            last = max(last, seq)
+            frames += 1
+            with suppress(EffectError):
+                split = split_effects(payload)
+                effects += len(split)
+                entries.update((db, words[1]) for db, words, _ in split if words[0] == b"APPEND")
+        unread = last - due + 1 - frames
+        if unread or not frames:
+            how_many = counted(unread, "frame") if unread else "at least 1 frame"
+            report.loses.append(f"{how_many} that cannot be read")
+        if frames:
+            also = f"{counted(frames, 'sound frame')} behind, with {counted(effects, 'effect')}"
+            report.loses.append(also)
+        for (db, key), count in entries.most_common(_LOSSES_SHOWN):
+            report.loses.append(f"{counted(count, 'entry')} appended to {named(db, key)}")
+
+    def _torn(self, report: FileReport, torn: TornEnd) -> None:
+        report.state = "torn"
+        report.places.append(
+            Place(
+                torn.offset,
+                f"an unfinished write of {torn.torn_bytes} bytes, as a crash leaves it: a start"
+                " cuts it off",
+            )
+        )
+
+    # The rest
+
+    def _check_others(self, manifest: Manifest | None) -> None:
+        """Files that count for nothing: a start removes what is ours, and leaves what is not."""
+        known = {NAME, "lock", *(manifest.files if manifest is not None else ())}
+        for name in self._disk.names():
+            if name in known:
+                continue
+            file = FileReport(name, state=_state_of_other(name))
+            with suppress(OSError):  # it may be anything
+                file.size_bytes = self._size(name)
+            self.report.files.append(file)
+
+    def _load(self, manifest: Manifest) -> None:
+        """All of it, as a server would."""
+        before = self._done_bytes
+        result = LoadReport()
+
+        def tell(done: int, total: int) -> None:
+            self._tell(before + done, self._total_bytes)
+
+        try:
+            load_strictly(self._disk, manifest, result, self._now_ms, tell)
+        except DamageError as damage:  # the disk gave other bytes than before
+            self.report.notes.append(str(damage))
+            self.report.worsen(Verdict.DAMAGED)
+        except DataError as problem:
+            self.report.notes.append(str(problem))
+            self.report.worsen(Verdict.UNCHECKED)
+        self.report.keys, self.report.entries = result.keys, result.entries
+        self.report.frames, self.report.effects = result.frames, result.effects
+
+    def _size(self, name: str) -> int:
+        file = self._disk.read(name)
+        try:
+            return file.size
+        finally:
+            file.close()
+
+    def _advance(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        self._tell(self._done_bytes, self._total_bytes)
+
+
+def _state_of_other(name: str) -> str:
+    if is_ours(name):
+        return "unfinished" if name.endswith(".tmp") else "unnamed"
+    return "kept" if KEPT.fullmatch(name) else "foreign"
+
+
+def load_strictly(
+    disk: Disk,
+    manifest: Manifest,
+    report: LoadReport,
+    now_ms: int,
+    tell: Callable[[int, int], None] | None = None,
+) -> None:
+    """Load what a manifest names into a keyspace of its own. DataError as at a start."""
+    keyspace = new_keyspace(now_ms)
+    for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, report, tell):
+        pass
+
+
+def new_keyspace(now_ms: int) -> Keyspace:
+    """An empty one that takes whatever a server has written."""
+    load_table()
+    keyspace = Keyspace(DATABASES)
+    keyspace.set_time(now_ms)
+    return keyspace
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 entry`, `2 entries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") and noun != "key" else f"{count} {noun}s"
+
+
+def named(db: int, key: bytes) -> str:
+    """A key as a person reads it."""
+    text = key.decode("utf-8", "backslashreplace")
+    return f"'{text}'" + (f" of database {db}" if db else "")
+
+
+def words_for_lost(gleaned: Gleaned[Block]) -> str:
+    """What of one key a repair cannot keep."""
+    record, lost = gleaned.record, gleaned.lost
+    name = f"{record.kind} {named(record.db, record.key)}"
+    if record.kind != "stream":
+        return f"{name}: all of it"
+    pieces = [(piece.entries, piece[5:7], piece[7:9]) for piece in lost.pieces]
+    if lost.first_block is not None:
+        pieces.insert(0, lost.first_block)
+    parts = [
+        f"{counted(entries, 'entry')} from {first[0]}-{first[1]} to {last[0]}-{last[1]}"
+        for entries, first, last in pieces
+    ]
+    if lost.meta:
+        parts.append("its groups, what they had pending, and its counters")
+    return f"{name}: {'; '.join(parts)}"

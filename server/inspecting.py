@@ -1,0 +1,187 @@
+"""What a data directory holds, stream by stream, without a server.
+
+From the index of the base alone, which is small beside the data, so that a directory of any size is
+listed in bounded memory; a server may be using it meanwhile. The journals behind the base are in
+such a list only as a number of bytes. Where that matters all of it is loaded instead, as at the
+start of a server: at once if the directory is small, else when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.commands.effects import apply_effects
+from millstream.commands.glob import matcher
+from millstream.errors import DamageError, DataError
+from millstream.server.checking import new_keyspace
+from millstream.server.loading import Loader, LoadReport
+from millstream.storage.block import Block
+from millstream.storage.disk import Disk
+from millstream.storage.manifest import Manifest, read_manifest
+from millstream.storage.snapshot import KeyRecord, SnapshotReader
+from millstream.storage.stream import Stream
+
+LOADED_AT_ONCE_BYTES = 64 << 20
+_PENDING_BYTES = 36
+_TRIES = 5
+
+
+@dataclass
+class Row:
+    """One key. Of a string only `size_bytes`, its length, is known. `first_id` is that of the first
+    entry, or, from an index, one that no entry is below."""
+
+    database: int
+    key: bytes
+    kind: str
+    size_bytes: int
+    entries: int = 0
+    first_id: tuple[int, int] | None = None
+    last_id: tuple[int, int] | None = None
+    groups: int = 0
+    pending: int = 0
+    blocks: int = 0
+
+
+@dataclass
+class Contents:
+    """What was found. `rows` are the first ones that were asked for, `matching` is how many there
+    are; `with_journals` says whether the journals' effects are in it."""
+
+    files: list[tuple[str, int]]
+    with_journals: bool
+    created_ms: int | None = None
+    rows: list[Row] = field(default_factory=list)
+    matching: int = 0
+    keys: int = 0
+    entries: int = 0
+
+
+def inspect_directory(
+    disk: Disk, *, journals: bool | None, pattern: bytes | None, limit: int, now_ms: int
+) -> Contents:
+    """List a directory. `journals` None: with them if it is small. DataError: it cannot be read.
+
+    A server that uses the directory may replace its files in between: then it is tried again.
+    """
+    for left in reversed(range(_TRIES)):
+        manifest = read_manifest(disk)
+        if manifest is None:
+            raise DataError(f"{disk.directory} holds no data of a server")
+        try:
+            return _inspect(disk, manifest, journals, pattern, limit, now_ms)
+        except (FileNotFoundError, DamageError):
+            if not left or read_manifest(disk) == manifest:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _inspect(
+    disk: Disk,
+    manifest: Manifest,
+    journals: bool | None,
+    pattern: bytes | None,
+    limit: int,
+    now_ms: int,
+) -> Contents:
+    files = [(name, _size(disk, name)) for name in manifest.files]
+    if journals is None:
+        journals = sum(size for _, size in files) <= LOADED_AT_ONCE_BYTES
+    contents = Contents(files, journals)
+    rows = _loaded(disk, manifest, now_ms) if journals else _indexed(disk, manifest, contents)
+    matches = matcher(pattern) if pattern is not None else _any
+    for row in rows:
+        contents.keys += 1
+        contents.entries += row.entries
+        if matches(row.key):
+            contents.matching += 1
+            if len(contents.rows) < limit:
+                contents.rows.append(row)
+    return contents
+
+
+def _any(_: bytes) -> object:
+    return True
+
+
+def _size(disk: Disk, name: str) -> int:
+    file = disk.read(name)
+    try:
+        return file.size
+    finally:
+        file.close()
+
+
+# ---------------------------------------------------------------------------------------- the index
+
+
+def _indexed(disk: Disk, manifest: Manifest, contents: Contents) -> Iterator[Row]:
+    if manifest.base is None:
+        return
+    file = disk.read(manifest.base)
+    try:
+        reader = SnapshotReader(file)
+        contents.created_ms = reader.summary.created_ms
+        for section in range(len(reader.summary.sections)):
+            for record in reader.records(section):
+                yield _row_of_record(record, reader.meta(record))
+    finally:
+        file.close()
+
+
+def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
+    if record.kind != "stream":
+        value = meta.get("value", b"")
+        return Row(record.db, record.key, record.kind, len(value))
+    first = None
+    if record.pieces:
+        kept_ms, kept_seq = meta["first_kept"]
+        piece = record.pieces[0]
+        first = max((kept_ms, kept_seq), (piece.min_ms, piece.min_seq))
+    last_ms, last_seq = meta["last_id"]
+    return Row(
+        record.db,
+        record.key,
+        record.kind,
+        sum(piece.length for piece in record.pieces),
+        meta["length"],
+        first,
+        (last_ms, last_seq),
+        len(meta["groups"]),
+        sum(len(group["pending"]) // _PENDING_BYTES for group in meta["groups"]),
+        sum(piece.blocks for piece in record.pieces),
+    )
+
+
+# ---------------------------------------------------------------------------------------- all of it
+
+
+def _loaded(disk: Disk, manifest: Manifest, now_ms: int) -> Iterator[Row]:
+    keyspace = new_keyspace(now_ms)
+    for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, LoadReport()):
+        pass
+    for database in keyspace.databases:
+        for key in sorted(database.keys()):
+            value = database.get(key)
+            if isinstance(value, Stream):
+                yield _row_of_stream(database.index, key, value)
+            elif value is not None:
+                yield Row(database.index, key, "string", len(value))
+
+
+def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
+    _, blocks = stream.dump(shared=True)
+    return Row(
+        db,
+        key,
+        "stream",
+        sum(block.size_bytes for block in blocks),
+        len(stream),
+        stream.first_id,
+        stream.last_id,
+        len(stream.groups),
+        sum(group.pending_count for group in stream.groups.values()),
+        len(blocks),
+    )

@@ -1,0 +1,155 @@
+"""`millstream check` and `millstream inspect` as programs, beside real servers and directories."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import data_directory
+from tests.support.server import Server
+
+NewServer = Callable[..., Server]
+ENTRIES = 20
+
+
+def millstream(*arguments: str | Path, wrapper: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    """(exit code, what it printed, what it complained of)."""
+    done = subprocess.run(
+        [*wrapper, sys.executable, "-m", "millstream", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def killed(new_server: NewServer) -> Server:
+    """A server that was killed: a base, and a journal of one frame an entry."""
+    server = new_server().start()
+    with server.client() as client:
+        for number in range(1, ENTRIES + 1):
+            client.call("XADD", "s", f"{number}-1", "f", f"value {number}")
+        client.call("SAVE")
+        for number in range(ENTRIES + 1, 2 * ENTRIES + 1):
+            client.call("XADD", "s", f"{number}-1", "f", f"value {number}")
+    server.kill()
+    return server
+
+
+def damage_journal(server: Server) -> int:
+    """Flip a byte about the middle of the journal; the frame's offset."""
+    path = data_directory.last_journal(server.directory)
+    at = path.stat().st_size // 2
+    data_directory.flip(path, at)
+    return at
+
+
+def entries_in(server: Server) -> list[object]:
+    with server.client() as client:
+        reply = client.call("TRANGE", "s", "-", "+")
+    assert isinstance(reply, list)
+    return reply
+
+
+def test_what_a_killed_server_leaves_is_whole(killed: Server) -> None:
+    code, said, complained = millstream("check", killed.directory)
+    assert (code, complained) == (0, "")
+    assert said.splitlines()[-1] == f"{killed.directory}: whole"
+
+
+def test_a_refused_start_names_the_command_that_repairs_and_it_does(killed: Server) -> None:
+    damage_journal(killed)
+    with pytest.raises(AssertionError, match="did not start"):
+        killed.start()
+    command = f"millstream check {killed.directory}"
+    assert command in killed.log
+    code, said, _ = millstream(*command.split()[1:])
+    assert code == 1
+    journal = data_directory.last_journal(killed.directory).name
+    assert f"{journal} " in said
+    assert "at offset" in said
+    assert "a repair loses" in said
+    code, said, _ = millstream(*command.split()[1:], "--repair")
+    assert code == 0, said
+    killed.start()
+    entries = entries_in(killed)
+    assert ENTRIES < len(entries) < 2 * ENTRIES
+    expected = [[b"%d.1" % n, b"f", b"value %d" % n] for n in range(1, len(entries) + 1)]
+    assert entries == expected
+    (folder,) = killed.directory.glob("damaged-*")
+    assert (folder / journal).exists()
+    killed.restart("SIGKILL")
+    assert entries_in(killed) == expected
+
+
+def test_json_tells_what_a_script_needs(killed: Server) -> None:
+    damage_journal(killed)
+    code, said, _ = millstream("check", "--json", killed.directory)
+    report: dict[str, Any] = json.loads(said)
+    assert (code, report["verdict"]) == (1, "damaged")
+    (wrong,) = [file for file in report["files"] if file["places"]]
+    assert wrong["name"] == data_directory.last_journal(killed.directory).name
+    assert isinstance(wrong["places"][0]["offset"], int)
+    assert wrong["loses"]
+
+
+def test_a_directory_in_use_is_not_checked_but_inspected(new_server: NewServer) -> None:
+    server = new_server().start()
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "f", "v")
+        client.call("XGROUP", "CREATE", "s", "g", "0")
+        for option in ((), ("--repair",)):
+            code, said, complained = millstream("check", server.directory, *option)
+            assert (code, said) == (2, "")
+            assert "is used by a server" in complained
+        code, said, _ = millstream("inspect", "--json", server.directory)
+        assert code == 0
+        (row,) = json.loads(said)["rows"]
+        assert (row["key"], row["entries"], row["groups"], row["last_id"]) == ("s", 1, 1, "1-1")
+        client.call("XADD", "s", "2-1", "f", "v")  # the server has noticed nothing
+    code, said, _ = millstream("inspect", server.directory)
+    assert [line.split()[:4] for line in said.splitlines() if " stream " in line] == [
+        ["0", "s", "stream", "2"]
+    ]
+
+
+def test_what_cannot_be_checked_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for name, words in (
+        ("missing", "No such file or directory"),
+        ("file", "Not a directory"),
+        ("empty", "holds no data of a server"),
+    ):
+        for command in ("check", "inspect"):
+            code, said, complained = millstream(command, tmp_path / name)
+            assert (code, said) == (2, "")
+            assert words in complained
+            assert len(complained.splitlines()) == 1
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_directory_that_may_not_be_written_is_checked_and_not_repaired(killed: Server) -> None:
+    code, _, _ = millstream("check", killed.directory)
+    assert code == 0
+    damage_journal(killed)
+    before = {path: path.read_bytes() for path in killed.directory.iterdir() if path.is_file()}
+    killed.directory.chmod(0o555)
+    try:
+        wrapper = tuple(data_directory.without_privileges())
+        code, said, _ = millstream("check", killed.directory, wrapper=wrapper)
+        assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
+        code, _, complained = millstream("check", "--repair", killed.directory, wrapper=wrapper)
+        assert code == 2
+        assert "Permission denied" in complained
+    finally:
+        killed.directory.chmod(0o755)
+    assert {path: path.read_bytes() for path in before} == before

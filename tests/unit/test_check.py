@@ -1,0 +1,433 @@
+"""A check finds whatever a start would refuse, and a repair loses what the check said and no more.
+
+Every byte of a small directory is changed in turn. What a repair leaves starts, holds no entry that
+was never written, and is the old directory or the new one wherever it is interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.small_data import (
+    BASE,
+    CREATED_MS,
+    FIRST,
+    LAST,
+    Written,
+    contents_of,
+    load,
+    small_parts,
+    state_of,
+    write_base,
+    write_journal,
+    write_small_data,
+)
+
+from millstream.errors import DamageError, DataError
+from millstream.server import checking
+from millstream.server.checking import Checker, FileReport, Report, Verdict
+from millstream.server.repairing import repair
+from millstream.storage.journal import encode_frame
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.manifest import NAME, Manifest, load_manifest, store_manifest
+from millstream.storage.salvage import guess_manifest
+from millstream.storage.snapshot import SnapshotReader
+
+FOLDER = "damaged-20261120-120000"
+NAMES = [NAME, BASE, FIRST, LAST]
+Entry = tuple[bytes, int, int, tuple[bytes, ...]]
+
+
+@pytest.fixture(scope="module")
+def written() -> Written:
+    return write_small_data()
+
+
+def check(disk: FakeDisk, *, load: bool = True) -> Report:
+    return Checker(disk, CREATED_MS, lambda done, total: None).run(load=load)
+
+
+def mend(disk: FakeDisk) -> list[str]:
+    with small_parts():
+        return repair(disk, check(disk), CREATED_MS, FOLDER)
+
+
+def file_of(report: Report, name: str) -> FileReport:
+    return next(file for file in report.files if file.name == name)
+
+
+def with_file(written: Written, name: str, content: bytes) -> FakeDisk:
+    disk = written.disk.copy()
+    disk.put(name, content)
+    return disk
+
+
+def flipped(written: Written, name: str, at: int, mask: int = 0xFF) -> FakeDisk:
+    data = bytearray(written.disk.content(name))
+    data[at] ^= mask
+    return with_file(written, name, bytes(data))
+
+
+def loads(disk: FakeDisk) -> Keyspace:
+    return load(disk)[0]
+
+
+def entries_of(keyspace: Keyspace) -> set[Entry]:
+    """Every entry a reader would see."""
+    return {
+        (key, ms, seq, tuple(words))
+        for database in keyspace.databases
+        for key in list(database.keys())
+        if (stream := database.get(key)) is not None and not isinstance(stream, bytes)
+        for ms, seq, words in stream.range()
+    }
+
+
+def holds_all_but(disk: FakeDisk, written: Written, frames: int) -> bool:
+    """Whether it loads as the directory did, without the last frames."""
+    return contents_of(state_of(loads(disk))) == contents_of(written.states[frames])
+
+
+@pytest.fixture(autouse=True)
+def few_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand take longer to make than all the rest."""
+    monkeypatch.setattr(checking, "DATABASES", 16)
+
+
+# ---------------------------------------------------------------------------------------- checking
+
+
+def test_a_whole_directory_is_whole_and_nothing_in_it_changes(written: Written) -> None:
+    before, steps = written.files(), written.disk.steps
+    report = check(written.disk)
+    assert report.verdict is Verdict.WHOLE
+    assert {file.state for file in report.files} == {"ok"}
+    assert (report.keys, report.entries, report.frames) == (5, 36, 8)
+    assert (written.files(), written.disk.steps) == (before, steps)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_check_names_the_file_and_the_place_that_a_start_names(
+    written: Written, name: str
+) -> None:
+    for at in range(len(written.disk.content(name))):
+        disk = flipped(written, name, at)
+        with pytest.raises(DamageError) as refused:
+            load(disk)
+        report = check(disk, load=False)
+        assert report.verdict is Verdict.DAMAGED
+        wrong = [file for file in report.files if file.places]
+        assert [file.name for file in wrong] == [name]
+        assert refused.value.offset in [place.offset for place in wrong[0].places], at
+
+
+def test_the_end_that_a_crash_tore_is_no_damage(written: Written) -> None:
+    report = check(with_file(written, LAST, written.disk.content(LAST)[:-5]))
+    assert report.verdict is Verdict.WHOLE
+    assert file_of(report, LAST).state == "torn"
+    assert report.frames == 7
+
+
+def test_every_damage_is_found_and_not_only_the_first(written: Written) -> None:
+    data = bytearray(written.disk.content(BASE))
+    chunks = SnapshotReader(written.disk.read(BASE)).summary.chunks
+    for chunk in chunks[:2]:
+        data[chunk.offset + 20] ^= 1
+    disk = with_file(written, BASE, bytes(data))
+    journal = bytearray(written.disk.content(FIRST))
+    journal[60] ^= 1
+    disk.put(FIRST, bytes(journal))
+    report = check(disk)
+    offsets = [place.offset for place in file_of(report, BASE).places]
+    assert offsets == [chunk.offset for chunk in chunks[:2]]
+    assert [place.offset for place in file_of(report, FIRST).places] == [32]
+
+
+def test_files_that_count_for_nothing_are_told_from_others(written: Written) -> None:
+    disk = written.disk.copy()
+    for name in ("base-9.msnap.tmp", "journal-1.log", "notes.txt", FOLDER):
+        disk.put(name, b"x")
+    report = check(disk)
+    assert report.verdict is Verdict.WHOLE
+    assert [file_of(report, name).state for name in (
+        "base-9.msnap.tmp", "journal-1.log", "notes.txt", FOLDER
+    )] == ["unfinished", "unnamed", "foreign", "kept"]  # fmt: skip
+
+
+def test_a_directory_of_nothing_is_not_called_whole() -> None:
+    disk = FakeDisk()
+    disk.put("notes.txt", b"x")
+    with pytest.raises(DataError, match="holds no data"):
+        check(disk)
+
+
+def test_effects_that_cannot_be_applied_are_found_only_by_loading(written: Written) -> None:
+    disk = written.disk.copy()
+    seq = SnapshotReader(disk.read(BASE)).summary.seq + 4
+    write_journal(disk, LAST, seq, [b"*2\r\n$6\r\nFUTURE\r\n$1\r\na\r\n"])
+    assert check(disk, load=False).verdict is Verdict.WHOLE
+    report = check(disk)
+    assert report.verdict is Verdict.UNCHECKED
+    assert "is not known to this version" in report.notes[-1]
+    with pytest.raises(DataError, match="cannot be repaired"):
+        repair(disk, report, CREATED_MS, FOLDER)
+
+
+# ---------------------------------------------------------------------------------------- repairing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_byte_changed_a_repair_starts_and_holds_nothing_that_was_never_written(
+    written: Written, name: str
+) -> None:
+    known = entries_of(loads(written.disk))
+    for at in range(0, len(written.disk.content(name)), 5):
+        disk = flipped(written, name, at)
+        damaged = disk.content(name)
+        report = check(disk)
+        mend(disk)
+        again = loads(disk)
+        assert entries_of(again) <= known, at
+        if not any(file.loses for file in report.files):
+            assert contents_of(state_of(again)) == contents_of(written.states[0]), at
+        assert check(disk).verdict is Verdict.WHOLE
+        assert disk.content(f"{FOLDER}/{name}") == damaged
+        assert set(disk.names()) >= {NAME, *disk_files(disk)}
+
+
+def disk_files(disk: FakeDisk) -> tuple[str, ...]:
+    manifest = load_manifest(disk)
+    assert manifest is not None
+    return manifest.files
+
+
+@pytest.mark.parametrize("name", [FIRST, LAST])
+def test_a_damaged_journal_is_cut_before_the_bad_frame(written: Written, name: str) -> None:
+    """And what the report says is lost is lost: frames of this journal and of the later one."""
+    total = 8
+    starts = frame_starts(written.disk.content(name))
+    before = 0 if name == FIRST else len(frame_starts(written.disk.content(FIRST)))
+    for number, start in enumerate(starts):
+        disk = flipped(written, name, start + 9)
+        report = check(disk)
+        mend(disk)
+        kept = before + number
+        assert holds_all_but(disk, written, total - kept)
+        behind = total - kept - 1
+        loses = file_of(report, name).loses
+        assert loses[0].endswith("1 frame that cannot be read")
+        assert len(loses) == 1 or loses[1].startswith(f"{behind} sound frame")
+
+
+def frame_starts(data: bytes) -> list[int]:
+    at, starts = 32, []
+    while at < len(data):
+        starts.append(at)
+        at += 20 + int.from_bytes(data[at : at + 4], "little")
+    return starts
+
+
+@pytest.mark.parametrize("part", ["header", "trailer", "summary", "chunk header", "journal header"])
+def test_damage_of_what_is_known_twice_loses_nothing(written: Written, part: str) -> None:
+    size = len(written.disk.content(BASE))
+    chunk = SnapshotReader(written.disk.read(BASE)).summary.chunks[1]
+    name = FIRST if part == "journal header" else BASE
+    at = {
+        "header": 20,
+        "trailer": size - 30,
+        "summary": size - 60,
+        "chunk header": chunk.offset + 5,
+        "journal header": 3,
+    }[part]
+    disk = flipped(written, name, at)
+    assert not any(file.loses for file in check(disk).files)
+    mend(disk)
+    assert holds_all_but(disk, written, 0)
+
+
+def told_ranges(loss: str) -> list[tuple[bytes, tuple[int, int], tuple[int, int]]]:
+    """(key, first id, last id) of what a sentence says is lost."""
+    (key,) = re.findall(r"'(\w+)'", loss)
+    ranges = re.findall(r"from (\d+)-(\d+) to (\d+)-(\d+)", loss)
+    return [
+        (key.encode(), (int(ms), int(seq)), (int(last_ms), int(last_seq)))
+        for ms, seq, last_ms, last_seq in ranges
+    ]
+
+
+def test_a_bad_chunk_costs_what_the_report_says_and_nothing_else(written: Written) -> None:
+    before = entries_of(loads(written.disk))
+    for place in SnapshotReader(written.disk.read(BASE)).summary.chunks:
+        disk = flipped(written, BASE, place.offset + 20)
+        loses = file_of(check(disk), BASE).loses
+        assert loses
+        mend(disk)
+        gone = {(key, ms, seq) for key, ms, seq, _ in before - entries_of(loads(disk))}
+        told = [one for loss in loses for one in told_ranges(loss)]
+        assert gone == {
+            (key, ms, seq)
+            for key, ms, seq, _ in before
+            for told_key, first, last in told
+            if key == told_key and first <= (ms, seq) <= last
+        }
+
+
+def test_readers_are_told_of_a_gap_where_a_chunk_was_lost(written: Written) -> None:
+    chunks = SnapshotReader(written.disk.read(BASE)).summary.chunks
+    disk = flipped(written, BASE, chunks[1].offset + 20)
+    before = loads(written.disk).databases[0].stream(b"a")
+    mend(disk)
+    after = loads(disk).databases[0].stream(b"a")
+    assert before is not None
+    assert after is not None
+    lost = before.length - after.length
+    assert lost > 0
+    assert after.entries_evicted == before.entries_evicted + lost
+    assert after.max_evicted_id > before.max_evicted_id
+    assert after.max_evicted_id in {(ms, seq) for ms, seq, _ in before.range()}
+    assert after.entries_added == before.entries_added
+    groups = after.groups[b"workers"], before.groups[b"workers"]
+    assert groups[0].dump() == groups[1].dump()
+    after.check()
+
+
+def test_what_is_appended_behind_a_lost_stream_is_kept(written: Written) -> None:
+    """A section of the index is gone, with it the stream's name: the journals name it again."""
+    for place in SnapshotReader(written.disk.read(BASE)).summary.sections:
+        disk = flipped(written, BASE, place.offset + 9)
+        report = check(disk)
+        assert any("which cannot be told" in loss for loss in file_of(report, BASE).loses)
+        mend(disk)
+        again = entries_of(loads(disk))
+        for key, ms in ((b"a", 31), (b"a", 32), (b"a", 33), (b"b", 6), (b"b", 7), (b"d", 6)):
+            assert [one for one in again if one[:2] == (key, ms)], (key, ms)
+
+
+def test_a_repair_interrupted_anywhere_leaves_the_old_or_the_new(written: Written) -> None:
+    chunks = SnapshotReader(written.disk.read(BASE)).summary.chunks
+    damaged = {
+        "base": (BASE, chunks[1].offset + 20),
+        "journal": (FIRST, 60),
+        "manifest": (NAME, 30),
+    }
+    for name, at in damaged.values():
+        disk = flipped(written, name, at)
+        mend(disk)
+        repaired = state_of(loads(disk))
+        for crash_at in step_numbers(written, name, at):
+            broken = flipped(written, name, at)
+            broken.crash_at = broken.steps + crash_at
+            with pytest.raises(Crashed):
+                mend(broken)
+            for seed in range(4):
+                left = broken.after_crash(seed)
+                if check(left).verdict is Verdict.DAMAGED:
+                    repair(left, check(left), CREATED_MS, FOLDER + "0")
+                assert state_of(loads(left)) == repaired, (name, crash_at, seed)
+
+
+def step_numbers(written: Written, name: str, at: int) -> Iterator[int]:
+    """Every step that a repair takes."""
+    disk = flipped(written, name, at)
+    before = disk.steps
+    mend(disk)
+    yield from range(1, disk.steps - before + 1)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "keep"])
+def test_a_repair_that_the_disk_refuses_changes_nothing(written: Written, operation: str) -> None:
+    disk = flipped(written, FIRST, 60)
+    before = {name: disk.content(name) for name in disk.names()}
+    disk.fail(operation, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        mend(disk)
+    disk.mend()
+    after = {name: disk.content(name) for name in disk.names()}
+    assert {name: after[name] for name in before} == before
+    assert check(disk).verdict is Verdict.DAMAGED
+
+
+def test_a_missing_journal_costs_what_was_in_it_and_behind_it(written: Written) -> None:
+    for name, kept in ((FIRST, 0), (LAST, 3)):
+        disk = written.disk.copy()
+        disk.remove(name)
+        report = check(disk)
+        assert report.verdict is Verdict.DAMAGED
+        assert file_of(report, name).state == "missing"
+        mend(disk)
+        assert holds_all_but(disk, written, 8 - kept)
+
+
+def test_without_the_base_nothing_is_repaired(written: Written) -> None:
+    disk = written.disk.copy()
+    disk.remove(BASE)
+    before = {name: disk.content(name) for name in disk.names()}
+    report = check(disk)
+    assert report.hopeless is not None
+    with pytest.raises(DataError, match=f"cannot be repaired: {BASE} is missing"):
+        mend(disk)
+    assert {name: disk.content(name) for name in disk.names()} == before
+
+
+# ---------------------------------------------------------------------------------------- manifest
+
+
+def test_a_lost_manifest_is_told_from_the_files(written: Written) -> None:
+    before = load_manifest(written.disk)
+    disk = written.disk.copy()
+    disk.remove(NAME)
+    assert guess_manifest(disk) == before
+    disk.put("journal-1.log", written.disk.content(FIRST)[:32])  # older than the base, empty
+    disk.put("base-7.msnap.tmp", b"unfinished")
+    assert guess_manifest(disk) == before
+    mend(disk)
+    assert holds_all_but(disk, written, 0)
+
+
+def test_journals_that_a_newer_base_replaced_do_not_count(written: Written) -> None:
+    disk = written.disk.copy()
+    flipped_base = SnapshotReader(disk.read(BASE)).summary.seq
+    write_base(disk, "base-6.msnap", loads(written.disk), flipped_base + 8)
+    disk.put("journal-6.log", disk.content(FIRST)[:32])
+    disk.remove(NAME)
+    assert guess_manifest(disk) == Manifest("base-6.msnap", ("journal-6.log",), 7)
+
+
+def test_a_gap_between_the_files_leaves_a_lost_manifest_lost(written: Written) -> None:
+    disk = written.disk.copy()
+    disk.remove(NAME)
+    disk.remove(FIRST)
+    with pytest.raises(DataError, match=f"{LAST} begins with frame"):
+        guess_manifest(disk)
+    report = check(disk)
+    assert report.verdict is Verdict.DAMAGED
+    assert report.hopeless is not None
+    with pytest.raises(DataError, match="cannot be repaired"):
+        repair(disk, report, CREATED_MS, FOLDER)
+
+
+def test_a_directory_with_journals_alone_is_told_too() -> None:
+    written = write_small_data()
+    disk = FakeDisk()
+    for number, name in ((1, FIRST), (2, LAST)):
+        disk.put(
+            f"journal-{number}.log", renumbered(written.disk.content(name), 1 + (number - 1) * 3)
+        )
+    store_manifest(disk, Manifest(None, ("journal-1.log", "journal-2.log"), 3))
+    before = load_manifest(disk)
+    disk.remove(NAME)
+    assert guess_manifest(disk) == before
+
+
+def renumbered(data: bytes, seq: int) -> bytes:
+    parts = [data[:32]]
+    starts = [*frame_starts(data), len(data)]
+    for start, end in pairwise(starts):
+        parts.append(encode_frame(seq, 0, data[start + 20 : end]))
+        seq += 1
+    return b"".join(parts)
