@@ -1,5 +1,6 @@
 from libc.stdint cimport uint64_t
 
+from millstream.commands.chosen cimport Chosen
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport Room
 from millstream.commands.ranges cimport EntryRange
@@ -28,6 +29,9 @@ cdef class ConsumerRead(BlockedRead):
                           Consumer consumer, Output out, Room* room) except? 0xffffffffffffffff
     cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept
     cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room)
+    cdef bint is_long_history(self, Group group, Room* room) except -1
+    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, behind,
+                                 Output out, Room* room)
     cdef int note_use(self, Context ctx, list opened) except -1
     cdef int hold(self, list groups) except -1
     cdef int count_in(self, Group group, int change) except -1

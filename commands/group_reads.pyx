@@ -11,6 +11,7 @@ the first such moment comes. Semantics and error words are Redis 8.6's, of MAXCO
 from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args, take_timeout_ms
+from millstream.commands.chosen cimport Chosen, Finder, choice_of, finder_of
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
     Ids, Room, deliver_long, give_idle, give_within, is_full, record_again,
@@ -26,7 +27,7 @@ from millstream.commands.upkeep cimport (
 )
 from millstream.encoding cimport Output, Slice, put_null_array
 from millstream.ids cimport EntryId, parse_id, step_up
-from millstream.storage.block cimport Entry, IdText, View, encode_entry
+from millstream.storage.block cimport IdText, encode_entry
 from millstream.storage.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
@@ -181,6 +182,7 @@ cdef class ConsumerRead(BlockedRead):
         cdef Py_ssize_t header = length_room(len(opened))
         cdef uint64_t answered = 0
         cdef list parts = None
+        cdef Chosen entries
         cdef Room room
         room.entries = self.limits.all_entries
         room.full_size = widened(self.limits.size_bytes, header)
@@ -206,6 +208,14 @@ cdef class ConsumerRead(BlockedRead):
                 put_key(out, key, ctx.session.resp)
                 parts.append(out.take_bytes())
                 parts.append(self.put_long(ctx, key, stream, group, &room))
+                answered += 1
+            elif behind[i] is not None and self.is_long_history(group, &room):
+                if parts is None:
+                    parts = []
+                put_key(out, key, ctx.session.resp)
+                entries = self.put_long_history(ctx, key, stream, group, behind[i], out, &room)
+                parts.append(out.take_bytes())
+                parts.append(entries)
                 answered += 1
             elif self.put_stream(ctx, key, stream, group, behind[i], out, &room):
                 answered += 1
@@ -302,6 +312,25 @@ cdef class ConsumerRead(BlockedRead):
         room.made += entries.limit
         return entries
 
+    cdef bint is_long_history(self, Group group, Room* room) except -1:
+        """Whether so much of the history may be asked for that it is better made in slices."""
+        cdef Consumer consumer = group.consumer(self.consumer)
+        return consumer is not None and room.full_size == PY_SSIZE_T_MAX and (
+            min(self.limits.entries, room.entries, consumer.pending) > LONG_READ)
+
+    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, behind,
+                                 Output out, Room* room):
+        """Deliver pending entries again; behind the array's head they are encoded later, from the
+        blocks as they are now."""
+        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        cdef Chosen entries = choose_history(ctx, key, stream, group, consumer, behind,
+                                             min(self.limits.entries, room.entries))
+        note_seen(ctx, key, group, consumer)
+        out.put_head(c'*', entries.ids.count)
+        room.entries -= entries.ids.count
+        room.made += entries.ids.count
+        return entries
+
     def attempt(self, Context ctx not None):
         cdef list opened
         # New entries come with a new append; for what can be claimed a moment is noted.
@@ -383,13 +412,11 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     cdef EntryId start
     cdef Pending* record
     cdef PendingAt at
-    cdef View view
-    cdef Entry entry
     cdef IdText id_text
     cdef uint64_t made = 0
     cdef uint64_t left = consumer.pending
     cdef Ids again = Ids.__new__(Ids)
-    cdef size_t i
+    cdef Finder finder = finder_of(stream)
     start.ms, start.seq = behind
     step_up(&start)
     id_text.size = 0
@@ -397,8 +424,8 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     record = group.first_at_least(start.ms, start.seq, &at)
     while record != NULL and made < limit and made < left and not is_full(out, room):
         if record.consumer == consumer.index:
-            if stream.find(record.ms, record.seq, &view, &entry):
-                encode_entry(out, &view, &entry, &id_text)
+            if finder.find(record.ms, record.seq):
+                encode_entry(out, &finder.walk.view, &finder.walk.cursor.entry, &id_text)
                 again.add(record.ms, record.seq)
             else:
                 out.put_raw(b"*2\r\n", 4)
@@ -408,9 +435,44 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
             room.made += 1
             room.entries -= 1
         record = group.after(&at)
-    for i in range(again.count):
-        record = group.find(again.items[i].ms, again.items[i].seq, &at)
-        group.redeliver(record, &at, ctx.now_ms, 0, False)
-    if again.count:
-        record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis
+    deliver_again(ctx, key, group, again)
     return made
+
+
+cdef Chosen choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                           behind, uint64_t limit):
+    """As `give_history` for very many entries, which are only chosen."""
+    cdef EntryId start
+    cdef Pending* record
+    cdef PendingAt at
+    cdef Chosen chosen = choice_of(stream)
+    cdef Ids again = Ids.__new__(Ids)
+    cdef Finder finder = finder_of(stream)
+    start.ms, start.seq = behind
+    step_up(&start)
+    limit = min(limit, consumer.pending)
+    record = group.first_at_least(start.ms, start.seq, &at)
+    while record != NULL and chosen.ids.count < limit:
+        if record.consumer == consumer.index:
+            if finder.find(record.ms, record.seq):
+                chosen.add(finder, record.ms, record.seq)
+                again.add(record.ms, record.seq)
+            else:
+                chosen.add_gone(record.ms, record.seq)
+        record = group.after(&at)
+    deliver_again(ctx, key, group, again)
+    return chosen
+
+
+cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1:
+    """Note that a consumer was shown these pending entries, whose ids rise, once more."""
+    cdef Pending* record
+    cdef PendingAt at
+    cdef size_t i
+    if again.count == 0:
+        return 0
+    group.first_at_least(again.items[0].ms, again.items[0].seq, &at)
+    for i in range(again.count):
+        record = group.advance(&at, again.items[i].ms, again.items[i].seq)
+        group.redeliver(record, &at, ctx.now_ms, 0, False)
+    return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis

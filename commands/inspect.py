@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.containers import container
 from millstream.commands.entries_read import group_lag
+from millstream.commands.pending import all_pending, owned_pending
+from millstream.commands.ranges import first_entries
 from millstream.commands.registry import command
+from millstream.commands.replies import MapHead, Several
 from millstream.commands.upkeep import find_live_group
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
@@ -20,7 +23,8 @@ from millstream.storage.idempotence import Window
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
     from millstream.commands.context import Context
-    from millstream.storage.group import Consumer, Group, Row
+    from millstream.commands.replies import Raw
+    from millstream.storage.group import Consumer, Group
     from millstream.storage.stream import Stream
 
 Fields = dict[bytes, object]
@@ -46,7 +50,7 @@ container(
     since="5.0.0",
     syntax="key [FULL [COUNT count]]",
 )
-def xinfo_stream(ctx: Context, args: Args) -> Fields:
+def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
     """A map: length, ids, counters, and the first and the last entry; with FULL the first entries
     and all that is known of the groups."""
     key = args.take()
@@ -54,9 +58,18 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields:
     if not args.remaining:
         return _stream_fields(ctx, key, stream)
     limit = _full_limit(args)
-    entries = [[Id(ms, seq), words] for ms, seq, words in stream.range(limit=limit)]
     groups = [_full_group_fields(stream, group, limit) for group in _live_groups(ctx, key, stream)]
-    return _counters(ctx, stream) | {b"entries": entries, b"groups": groups}
+    return _in_parts(
+        _counters(ctx, stream) | {b"entries": first_entries(stream, limit), b"groups": groups}
+    )
+
+
+def _in_parts(fields: Fields) -> Several:
+    """A map one of whose values may be too long to make at once."""
+    parts: list[object] = [MapHead(len(fields))]
+    for field in fields.items():
+        parts += field
+    return Several(parts)
 
 
 def _full_limit(args: Args) -> int | None:
@@ -107,17 +120,14 @@ def _idempotence_fields(ctx: Context, window: Window) -> Fields:
 
 
 def _full_group_fields(stream: Stream, group: Group, limit: int | None) -> Fields:
-    owned = group.owned(limit)
+    owned = owned_pending(group, limit)
     return {
         b"name": group.name,
         b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
         b"entries-read": group.entries_read if group.entries_read >= 0 else None,
         b"lag": group_lag(stream, group),
         b"pel-count": group.pending_count,
-        b"pending": [
-            [Id(ms, seq), owner, delivered_ms, count]
-            for ms, seq, owner, delivered_ms, count, *_ in group.pending(limit=limit)
-        ],
+        b"pending": all_pending(group, limit),
         b"consumers": [
             _full_consumer_fields(consumer, owned[name])
             for name, consumer in sorted(group.consumers.items())
@@ -125,15 +135,13 @@ def _full_group_fields(stream: Stream, group: Group, limit: int | None) -> Field
     }
 
 
-def _full_consumer_fields(consumer: Consumer, owned: list[Row]) -> Fields:
+def _full_consumer_fields(consumer: Consumer, pending: Raw) -> Fields:
     return {
         b"name": consumer.name,
         b"seen-time": consumer.seen_ms,
         b"active-time": consumer.active_ms,
         b"pel-count": consumer.pending,
-        b"pending": [
-            [Id(ms, seq), delivered_ms, count] for ms, seq, _, delivered_ms, count, *_ in owned
-        ],
+        b"pending": pending,
     }
 
 

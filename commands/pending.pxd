@@ -1,11 +1,12 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
+from millstream.commands.chosen cimport Chosen, Finder
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport Ids
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId
-from millstream.storage.block cimport Entry, IdText, View
+from millstream.storage.block cimport IdText
 from millstream.storage.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.stream cimport Stream
 
@@ -25,6 +26,9 @@ cdef class Claim:
     cdef EntryId last_id
     cdef Py_ssize_t ids_end
     cdef Ids claimed
+    cdef Finder finder
+    # Where the entries of a long reply are noted, to be encoded later.
+    cdef Chosen chosen
     cdef list gone
     cdef IdText id_text
 
@@ -33,9 +37,15 @@ cdef class Claim:
                    bytes consumer) except -1
     cdef by_id(self, Args args)
     cdef scan(self, EntryId start, int64_t count)
-    cdef bint take_over(self, EntryId found, Pending* record, PendingAt* at, const View* view,
-                        const Entry* entry, Output out) except -1
+    cdef bint take_over(self, EntryId found, Pending* record, PendingAt* at,
+                        Output out) except -1
+    cdef int show(self, EntryId found, Output out) except -1
     cdef int finish(self) except -1
+
+
+cdef class Shown:
+    cdef Output out
+    cdef uint64_t left
 
 
 cdef class Release:

@@ -10,13 +10,15 @@ has stays and is due at once. Semantics and error words are Redis 8.6's, those o
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
+from millstream.commands.chosen cimport choice_of, finder_of
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
     Ids, acknowledge, drop_gone, idle_of, one_more, put_idle, record_claim, record_release,
 )
 from millstream.commands.groups cimport checked_name
 from millstream.commands.ranges cimport length_room, put_length_here, take_end, take_start
-from millstream.commands.replies cimport make_raw
+from millstream.commands.replies cimport Raw, make_raw
+from millstream.commands.stream_reads cimport make_parts
 from millstream.commands.upkeep cimport asking_consumer, live_group, note_seen, used
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId, id_less, make_id, parse_id
@@ -32,6 +34,8 @@ cdef enum:
     # XAUTOCLAIM looks at so many entries for each that it may answer.
     LOOKS_PER_CLAIM = 10
     DEFAULT_COUNT = 100
+    # A longer reply of XAUTOCLAIM is made in slices.
+    LONG_CLAIM = 1000
 # So that what XAUTOCLAIM does fits into numbers, as in Redis: an id has 16 bytes.
 cdef int64_t COUNT_LARGEST = INT64_MAX // 16
 
@@ -148,6 +152,64 @@ cdef pending_entries(Context ctx, Group group, EntryId start, EntryId end, int64
     return make_raw(out.take_bytes())
 
 
+# ---------------------------------------------------------------- what XINFO STREAM FULL shows
+
+def all_pending(Group group not None, limit) -> Raw:
+    """[[id, consumer, delivery ms, deliveries], ...] of a group's first `limit` pending entries."""
+    cdef PendingAt at
+    cdef Pending* record = group.first_at_least(0, 0, &at)
+    cdef uint64_t left = group.pending_count if limit is None else min(limit, group.pending_count)
+    cdef Output out = Output()
+    out.put_head(c'*', left)
+    while record != NULL and left:
+        put_record(out, group, record, True)
+        left -= 1
+        record = group.after(&at)
+    return make_raw(out.take_bytes())
+
+
+def owned_pending(Group group not None, limit) -> dict:
+    """By consumer [[id, delivery ms, deliveries], ...], of its first `limit` pending entries."""
+    cdef PendingAt at
+    cdef Pending* record = group.first_at_least(0, 0, &at)
+    cdef uint64_t most = group.pending_count if limit is None else min(limit, group.pending_count)
+    cdef uint64_t left = 0
+    cdef Consumer consumer
+    cdef Shown shown
+    cdef dict by_index = {}
+    for consumer in group.consumers.values():
+        shown = by_index[consumer.index] = Shown.__new__(Shown)
+        shown.left = min(consumer.pending, most)
+        shown.out = Output()
+        shown.out.put_head(c'*', shown.left)
+        left += shown.left
+    while record != NULL and left:
+        group.steps += 1
+        shown = by_index.get(record.consumer)
+        if shown is not None and shown.left:
+            put_record(shown.out, group, record, False)
+            shown.left -= 1
+            left -= 1
+        record = group.after(&at)
+    return {consumer.name: make_raw((<Shown>by_index[consumer.index]).out.take_bytes())
+            for consumer in group.consumers.values()}
+
+
+cdef class Shown:
+    """What is shown of a consumer while its pending entries are collected."""
+
+
+cdef int put_record(Output out, Group group, const Pending* record, bint with_owner) except -1:
+    cdef Consumer owner = group.consumer_list[record.consumer]
+    out.put_head(c'*', 4 if with_owner else 3)
+    out.put_id(record.ms, record.seq, False)
+    if with_owner:
+        out.put_bulk_bytes(b"" if owner is None else owner.name)
+    out.put_head(c':', record.last_delivery_ms)
+    out.put_head(c':', group.deliveries(record))
+    return 0
+
+
 cdef tuple group_asked(Context ctx, Args args):
     """(stream, group) of a command whose key and group are its first two arguments."""
     cdef Stream stream = ctx.groups_at(&args.items[1])
@@ -248,6 +310,8 @@ cdef class Claim:
         self.consumer = asking_consumer(ctx, key, group, consumer)
         self.claimed = Ids.__new__(Ids)
         self.gone = []
+        self.finder = finder_of(stream)
+        self.chosen = None
         self.id_text.size = 0
         self.id_text.dotted = False
         return 0
@@ -258,8 +322,6 @@ cdef class Claim:
         cdef EntryId found
         cdef Pending* record
         cdef PendingAt at
-        cdef View view
-        cdef Entry entry
         cdef Py_ssize_t i
         cdef Py_ssize_t room = length_room(self.ids_end - 5)
         out.reserve(room)
@@ -268,29 +330,26 @@ cdef class Claim:
             for i in range(5, self.ids_end):
                 parse_id(args.items[i].ptr, args.items[i].size, False, 0, &found)
                 record = self.group.find(found.ms, found.seq, &at)
-                if not self.stream.find(found.ms, found.seq, &view, &entry):
+                if not self.finder.find(found.ms, found.seq):
                     if record != NULL:
                         self.gone.append((found.ms, found.seq))
                 elif record != NULL or self.force:
-                    self.take_over(found, record, &at, &view, &entry, out)
+                    self.take_over(found, record, &at, out)
         finally:
             self.finish()
         put_length_here(out, 0, room, self.claimed.count)
         return make_raw(out.take_bytes())
 
-    cdef bint take_over(self, EntryId found, Pending* record, PendingAt* at, const View* view,
-                        const Entry* entry, Output out) except -1:
-        """Hand one entry over and answer it; False when it has not been idle for long enough. It is
-        pending, or made so (FORCE)."""
+    cdef bint take_over(self, EntryId found, Pending* record, PendingAt* at,
+                        Output out) except -1:
+        """Hand the entry that was just found over and answer it; False when it has not been idle
+        for long enough. It is pending, or made so (FORCE)."""
         cdef int64_t deliveries
         if record != NULL and self.min_idle_ms and (
                 self.ctx.now_ms - min(<uint64_t>record.last_delivery_ms, self.ctx.now_ms)
                 < self.min_idle_ms):
             return False
-        if self.just_id:
-            out.put_id(found.ms, found.seq, False)
-        else:
-            encode_entry(out, view, entry, &self.id_text)
+        self.show(found, out)
         self.claimed.add(found.ms, found.seq)
         if record == NULL:
             # As in Redis, a first delivery that is then counted as any other.
@@ -304,6 +363,14 @@ cdef class Claim:
         self.group.hand_over(at, self.consumer.index, self.delivery_ms, deliveries)
         self.consumer.active_ms = self.ctx.now_ms
         return True
+
+    cdef int show(self, EntryId found, Output out) except -1:
+        if self.just_id:
+            return out.put_id(found.ms, found.seq, False)
+        if self.chosen is not None:
+            return self.chosen.add(self.finder, found.ms, found.seq)
+        return encode_entry(
+            out, &self.finder.walk.view, &self.finder.walk.cursor.entry, &self.id_text)
 
     cdef int finish(self) except -1:
         """Record what was done."""
@@ -322,11 +389,11 @@ cdef class Claim:
         cdef Output reply
         cdef Pending* record
         cdef PendingAt at
-        cdef View view
-        cdef Entry entry
         cdef EntryId found
         cdef int64_t looks = count * LOOKS_PER_CLAIM
         cdef uint64_t ms, seq
+        if not self.just_id and min(<uint64_t>count, self.group.pending_count) > LONG_CLAIM:
+            self.chosen = choice_of(self.stream)
         record = self.group.first_at_least(start.ms, start.seq, &at)
         self.group.record_at(&at)
         found.ms = found.seq = 0
@@ -335,10 +402,10 @@ cdef class Claim:
                 looks -= 1
                 found.ms = record.ms
                 found.seq = record.seq
-                if not self.stream.find(found.ms, found.seq, &view, &entry):
+                if not self.finder.find(found.ms, found.seq):
                     self.gone.append((found.ms, found.seq))
                     count -= 1
-                elif self.take_over(found, record, &at, &view, &entry, out):
+                elif self.take_over(found, record, &at, out):
                     count -= 1
                 record = self.group.after(&at)
             found.ms = found.seq = 0
@@ -352,10 +419,13 @@ cdef class Claim:
         reply.put_id(found.ms, found.seq, False)
         reply.put_head(c'*', self.claimed.count)
         reply.put(out.take_bytes())
+        head = reply.take_bytes()
         reply.put_head(c'*', len(self.gone))
         for ms, seq in self.gone:
             reply.put_id(ms, seq, False)
-        return make_raw(reply.take_bytes())
+        tail = reply.take_bytes()
+        return make_raw(head + tail) if self.chosen is None else make_parts(
+            [head, self.chosen, tail])
 
 
 cdef unknown_option(Args args):

@@ -122,6 +122,12 @@ cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
     return made
 
 
+def first_entries(Stream stream not None, limit) -> EntryRange:
+    """A stream's first entries, at most `limit` of them (None: all), for a reply with `ms-seq` ids.
+    """
+    return make_range(stream, False, MAX if limit is None else limit)
+
+
 cdef class EntryRange(Encodable):
     """Up to `limit` entries with start <= id <= end; before them, on request, WITHINFO's element
     and the nil that stands for a gap. Encode it before anything changes the stream."""

@@ -16,6 +16,20 @@ cdef class Raw(Encodable):
     cdef bytes data
 
 
+cdef enum:
+    # A longer bulk string goes out in slices, of this many bytes.
+    LONG_BYTES = 262144
+
+
+cdef class MapHead(Encodable):
+    cdef uint64_t pairs
+
+
+cdef class SlicedBytes(Sliced):
+    cdef bytes data
+    cdef Py_ssize_t start
+
+
 cdef class Run:
     cdef readonly list requests
 

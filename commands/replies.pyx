@@ -6,7 +6,7 @@ tuple (array), dict (map), set, float, bool, and the classes below. Handlers so 
 and RESP2 and RESP3 differ in one place only (server/resp).
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.encoding cimport Output
 
@@ -46,6 +46,34 @@ cdef Raw make_raw(bytes data):
     return made
 
 
+cdef class MapHead(Encodable):
+    """What stands before the names and values of a map that is answered in parts (Several)."""
+
+    def __init__(self, uint64_t pairs):
+        self.pairs = pairs
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return out.put_head(c'%' if resp == 3 else c'*', self.pairs if resp == 3 else 2 * self.pairs)
+
+
+cdef class SlicedBytes(Sliced):
+    """The bytes of a long bulk string, behind its head; they are not copied as a whole."""
+
+    def __init__(self, bytes data):
+        self.data = data
+
+    def next_slice(self) -> bytes:
+        cdef Py_ssize_t start = self.start
+        cdef Py_ssize_t size = len(self.data)
+        if start > size:
+            return b""
+        self.start = start + LONG_BYTES
+        if self.start <= size:
+            return self.data[start:self.start]
+        self.start = size + 1
+        return self.data[start:] + b"\r\n"
+
+
 class Simple(bytes):
     """A status reply such as +OK."""
 
@@ -67,7 +95,8 @@ class Verbatim(bytes):
 
 
 class Several(list):
-    """Several replies, one behind the other (SUBSCRIBE answers one for each channel)."""
+    """Replies one behind the other (SUBSCRIBE answers one for each channel), or the parts of one
+    that may be long: behind a MapHead, an Encodable among them may leave its rest for later."""
 
 
 class Pairs(list):

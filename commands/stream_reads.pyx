@@ -9,6 +9,7 @@ and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of 8.10.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args, take_timeout_ms
+from millstream.commands.chosen cimport Chosen
 from millstream.commands.context cimport Context
 from millstream.commands.ranges cimport (
     SLICE_BYTES, EntryRange, SlicedChain, length_room, make_range, put_length_here,
@@ -295,7 +296,7 @@ cdef int put_off_range(list later, EntryRange entries) except -1:
 
 
 cdef class Parts(Encodable):
-    """A reply of bytes and ranges of entries, one behind the other. Once there is enough for a
+    """A reply of bytes and many entries, one behind the other. Once there is enough for a
     slice, the rest is kept and goes out when the client has taken it."""
 
     cdef list parts
@@ -318,9 +319,12 @@ cdef class Parts(Encodable):
         self.full_size = out.size + SLICE_BYTES
         return 0
 
-    cdef int put_entries(self, Output out, EntryRange entries, int resp) except -1:
+    cdef int put_entries(self, Output out, Encodable entries, int resp) except -1:
         if self.later or out.size >= self.full_size:
-            return put_off_range(self.later, entries)
+            if type(entries) is EntryRange:
+                return put_off_range(self.later, entries)
+            self.later.append((<Chosen>entries).put_off(resp))
+            return 0
         entries.encode(out, resp)
         if entries.rest() is not None:
             self.later.append(entries.rest())

@@ -22,7 +22,7 @@ from millstream.commands.arguments cimport Args, OwnedArgs
 from millstream.commands.context cimport Context
 from millstream.commands.effects cimport Effects
 from millstream.commands.ranges cimport SlicedChain
-from millstream.commands.replies cimport Encodable, Run, Wait
+from millstream.commands.replies cimport LONG_BYTES, Encodable, Run, SlicedBytes, Wait
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
 from millstream.server.clock cimport wall_ms
@@ -35,8 +35,8 @@ from millstream.server.serving cimport Serving
 from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
 
-from millstream.commands.replies import Simple
 from millstream.commands.policy import policy_moment
+from millstream.commands.replies import Several, Simple
 from millstream.commands.upkeep import group_moment
 from millstream.errors import CommandError, wrong_arity
 from millstream.server.clock import wall_clock_ms
@@ -510,11 +510,33 @@ cdef class Executor:
             return self.serving.begin(client, reply)
         if type(reply) is Run:
             self.run_queue(client, (<Run>reply).requests)
+        elif type(reply) is bytes and len(<bytes>reply) > LONG_BYTES:
+            self.out.put_head(c'$', len(<bytes>reply))
+            client.producer = SlicedBytes(reply)
+        elif type(reply) is Several:
+            self.put_several(client, reply)
         else:
             put_reply(self.out, reply, client.resp)
             if isinstance(reply, Encodable):
                 client.producer = (<Encodable>reply).rest()
         client.special = client.is_special()
+        return 0
+
+    cdef int put_several(self, Client client, parts) except -1:
+        """Replies one behind the other; what follows one that goes out in slices waits for it."""
+        cdef list later = []
+        cdef Py_ssize_t mark
+        for part in parts:
+            mark = self.out.size
+            put_reply(self.out, part, client.resp)
+            if later:
+                later.append(self.out.buf[mark:self.out.size])
+                self.out.size = mark
+            rest = (<Encodable>part).rest() if isinstance(part, Encodable) else None
+            if rest is not None:
+                later.append(rest)
+        if later:
+            client.producer = SlicedChain(later)
         return 0
 
     cdef int refuse(self, str message) except -1:

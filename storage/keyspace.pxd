@@ -10,6 +10,16 @@ cdef enum:
     AT_ONCE = 0  # the moment that has come already
 
 
+cdef class Due:
+    cdef dict keys
+    cdef list moments
+
+    cdef int add(self, uint64_t at_ms, bytes key) except -1
+    cdef int remove(self, uint64_t at_ms, bytes key) except -1
+    cdef uint64_t earliest_ms(self) except? 0
+    cdef bytes key_at(self, uint64_t at_ms)
+
+
 cdef class Watch:
     cdef uint64_t changes
     cdef uint64_t holders
@@ -21,7 +31,7 @@ cdef class Database:
     cdef dict table
     cdef dict slots
     cdef dict expiries
-    cdef object due
+    cdef Due due
     cdef dict used_s
     cdef dict growing
     cdef readonly dict watched

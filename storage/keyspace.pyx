@@ -20,9 +20,9 @@ from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from zlib import crc32
-
-from sortedcontainers import SortedList
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
@@ -35,6 +35,7 @@ from millstream.storage.idempotence import DURATION_S, MAXSIZE
 
 cdef int SLOTS = 65536
 cdef uint64_t NEVER = 0xffffffffffffffffULL
+cdef Py_ssize_t EMPTY_MOMENTS_MIN = 1000
 
 
 class Appended(bytes):
@@ -153,6 +154,61 @@ cdef class Capture:
             self.keyspace.capture = None
 
 
+cdef class Due:
+    """Keys by the moment at which they go, in unix milliseconds.
+
+    `keys` maps a moment to its key, or to a dict of its keys where there are several: keys that
+    get their expiry in one go share moments, so that setting and taking away costs the same however
+    many there are. `moments` is a heap of them; one without keys stays there until it comes first
+    or most are empty.
+    """
+
+    def __init__(self):
+        self.keys = {}
+        self.moments = []
+
+    cdef int add(self, uint64_t at_ms, bytes key) except -1:
+        moment = at_ms
+        there = self.keys.get(moment)
+        if there is None:
+            self.keys[moment] = key
+            heappush(self.moments, moment)
+        elif type(there) is dict:
+            (<dict>there)[key] = None
+        else:
+            self.keys[moment] = {there: None, key: None}
+        return 0
+
+    cdef int remove(self, uint64_t at_ms, bytes key) except -1:
+        moment = at_ms
+        there = self.keys[moment]
+        if type(there) is dict:
+            del (<dict>there)[key]
+            if there:
+                return 0
+        del self.keys[moment]
+        if len(self.moments) > EMPTY_MOMENTS_MIN + 2 * len(self.keys):
+            self.moments = list(self.keys)
+            heapify(self.moments)
+        return 0
+
+    cdef uint64_t earliest_ms(self) except? 0:
+        """The earliest moment with a key; NEVER when there is none."""
+        while self.moments and self.moments[0] not in self.keys:
+            heappop(self.moments)
+        return self.moments[0] if self.moments else NEVER
+
+    cdef bytes key_at(self, uint64_t at_ms):
+        """A key that goes at this moment."""
+        there = self.keys[at_ms]
+        if type(there) is not dict:
+            return there
+        # The last one, found without a look at those that were there before: only popitem does so.
+        key, _ = (<dict>there).popitem()
+        (<dict>there)[key] = None
+        return key
+
+
 cdef class Watch:
     """What is counted of a watched key: how often it was set, removed or given an expiry."""
 
@@ -161,8 +217,8 @@ cdef class Database:
     """The keys of one database.
 
     `waiting` maps keys to what blocked clients wait on them with; `watched` those that WATCH names
-    to a Watch; `expiries` keys to the unix time in milliseconds at which they go, and `due` holds
-    the same in order of time. `growing` holds strings that are being appended to, in a form that
+    to a Watch; `expiries` keys to the unix time in milliseconds at which they go, and `due` knows
+    the earliest. `growing` holds strings that are being appended to, in a form that
     grows in place; who reads such a key finds GROWING in the table and has it settled into bytes.
     """
 
@@ -177,7 +233,7 @@ cdef class Database:
         self.table = {}
         self.slots = {}
         self.expiries = {}
-        self.due = SortedList()
+        self.due = Due()
         self.used_s = {}
         self.growing = {}
         return self.forget_cached()
@@ -528,7 +584,7 @@ cdef class Database:
 
     cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1:
         self.expiries[key] = at_ms
-        self.due.add((at_ms, key))
+        self.due.add(at_ms, key)
         self.keyspace.expiry_noted = True
         return 0
 
@@ -536,7 +592,7 @@ cdef class Database:
         if self.expiries:
             expiry_ms = self.expiries.pop(key, None)
             if expiry_ms is not None:
-                self.due.remove((expiry_ms, key))
+                self.due.remove(expiry_ms, key)
         return 0
 
     @property
@@ -546,9 +602,9 @@ cdef class Database:
 
     def average_ttl_ms(self) -> int:
         """Of some of the keys with an expiry, the time that is left to them on average."""
-        some = self.due[:64]
+        some = list(islice(self.expiries.values(), 64))
         now_ms = self.keyspace.now_ms
-        return sum(max(0, at - now_ms) for at, _ in some) // len(some) if some else 0
+        return sum(max(0, at - now_ms) for at in some) // len(some) if some else 0
 
     # ------------------------------------------------------------ watching
 
@@ -641,8 +697,11 @@ cdef class Keyspace:
         """The earliest moment at which a key expires; None when none will by itself."""
         if not self.active_expiry:
             return None
-        return min([(<Database>db).due[0][0] for db in self.databases if (<Database>db).due],
-                   default=None)
+        cdef Database db
+        cdef uint64_t earliest = NEVER
+        for db in self.databases:
+            earliest = min(earliest, db.due.earliest_ms())
+        return None if earliest == NEVER else earliest
 
     def expire_due(self, Py_ssize_t limit) -> int:
         """Delete keys whose time has come, at most `limit` of them; returns how many."""
@@ -651,8 +710,8 @@ cdef class Keyspace:
         if not (self.active_expiry and self.may_delete and self.expiring):
             return 0
         for db in self.databases:
-            while dropped < limit and db.due and <uint64_t>db.due[0][0] <= self.now_ms:
-                db.drop_expired(db.due[0][1])
+            while dropped < limit and db.due.earliest_ms() <= self.now_ms:
+                db.drop_expired(db.due.key_at(db.due.earliest_ms()))
                 dropped += 1
         return dropped
 

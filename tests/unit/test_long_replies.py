@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.support.house import House, Player
-from tests.support.resp import Map, Reply, encode_command
+from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300
+LONG = 1500  # entries that make a group's reply a long one
 VALUE = b"v" * 2000
 
 
@@ -94,6 +95,113 @@ def test_xread_of_many_small_streams_goes_out_in_slices(house: House) -> None:
     reader = listener(house)
     reply = reader.call(f"XREAD STREAMS {' '.join(keys)} {' '.join('0' for _ in keys)}")
     assert reply == [[key.encode(), entries(1, 4)] for key in keys]
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+def deliver(house: House, key: str, count: int) -> None:
+    """A group to which all of a stream's entries are delivered, the first two then removed."""
+    player = house.player()
+    player.call(f"XGROUP CREATE {key} g 0")
+    player.call(f"XREADGROUP GROUP g one COUNT {count} STREAMS {key} >")
+    player.call(f"XDEL {key} 2-1")
+    player.call(f"XTRIM {key} MINID 2-1")
+
+
+def disturb(house: House) -> None:
+    """What others do to the stream between two slices."""
+    other = house.player()
+    for request in ("XDEL a 1400-1", "XACK a g 1401-1", "XTRIM a MAXLEN 0", "SET long short"):
+        house.executor.feed(other, encode_command(request.split()))
+
+
+def history(resp: int) -> list[Reply]:
+    gone: list[Reply] = [Null.ARRAY if resp == 2 else Null.RESP3]
+    return [[b"1-1", *gone], [b"2-1", *gone], *entries(3, LONG)]
+
+
+@pytest.mark.parametrize("resp", [2, 3])
+def test_a_long_history_goes_out_in_slices_as_it_was(house: House, resp: int) -> None:
+    for key in ("a", "b"):
+        fill(house, key, LONG)
+        deliver(house, key, LONG)
+    reader = listener(house, resp)
+    request = "XREADGROUP GROUP g one STREAMS a b 0 0"
+    house.executor.feed(reader, encode_command(request.split()))
+    house.executor.end_tick()
+    disturb(house)
+    house.settle()
+    wanted: list[tuple[bytes, list[Reply]]] = [(b"a", history(resp)), (b"b", history(resp))]
+    reply = reader.read()
+    assert reply == (Map(wanted) if resp == 3 else [[key, found] for key, found in wanted])
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+    # Each of those that were there has been delivered once more.
+    rows = house.player().call("XPENDING b g 1-1 4-1 9")
+    assert isinstance(rows, list)
+    assert [(row[0], row[3]) for row in rows if isinstance(row, list)] == [
+        (b"1-1", 1), (b"2-1", 1), (b"3-1", 2), (b"4-1", 2)
+    ]  # fmt: skip
+
+
+def test_a_long_claim_goes_out_in_slices_as_it_was(house: House) -> None:
+    fill(house, "a", LONG)
+    deliver(house, "a", LONG)
+    reader = listener(house)
+    request = f"XAUTOCLAIM a g two 0 0 COUNT {LONG - 100}"
+    house.executor.feed(reader, encode_command(request.split()))
+    house.executor.end_tick()
+    disturb(house)
+    house.settle()
+    last = LONG - 100
+    assert reader.read() == [b"%d-1" % (last + 1), entries(3, last), [b"1-1", b"2-1"]]
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+@pytest.mark.parametrize("resp", [2, 3])
+def test_all_of_a_stream_is_shown_in_slices(house: House, resp: int) -> None:
+    fill(house, "a", LONG)
+    deliver(house, "a", LONG)
+    reader = listener(house, resp)
+    house.executor.feed(reader, encode_command(["XINFO", "STREAM", "a", "FULL", "COUNT", "0"]))
+    house.executor.end_tick()
+    disturb(house)
+    house.settle()
+    reply = reader.read()
+    fields = dict(reply.pairs if isinstance(reply, Map) else pairs_of(reply))
+    assert fields[b"entries"] == entries(3, LONG)
+    assert fields[b"length"] == LONG - 2
+    groups = fields[b"groups"]
+    assert isinstance(groups, list)
+    group = dict(groups[0].pairs if isinstance(groups[0], Map) else pairs_of(groups[0]))
+    assert group[b"name"] == b"g"
+    pending = group[b"pending"]
+    assert isinstance(pending, list)
+    assert [row[:2] for row in pending] == [[b"%d-1" % n, b"one"] for n in range(1, LONG + 1)]
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+def pairs_of(reply: Reply) -> list[tuple[Reply, Reply]]:
+    assert isinstance(reply, list)
+    return list(zip(reply[::2], reply[1::2], strict=True))
+
+
+@pytest.mark.parametrize("size", [262_145, 786_432, 524_288, 1_000_000])
+def test_a_long_value_goes_out_in_slices_as_it_was(house: House, size: int) -> None:
+    value = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    reader = listener(house)
+    for request in (["SET", "long", value], ["MULTI"], ["GET", "long"], ["PING"], ["EXEC"]):
+        house.executor.feed(reader, encode_command(request))
+    house.executor.feed(reader, encode_command(["GET", "long"]))
+    house.executor.end_tick()
+    disturb(house)
+    house.settle()
+    ok, queued = Simple("OK"), Simple("QUEUED")
+    assert [reader.read() for _ in range(4)] == [ok, ok, queued, queued]
+    assert reader.read() == [value, Simple("PONG")]
+    assert reader.read() == b"short", "the request behind a long reply runs when that is done"
+    assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
 
