@@ -14,7 +14,7 @@ from millstream.commands.ranges cimport SLICE_BYTES
 from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output, put_null_array
 from millstream.ids cimport EntryId, id_less
-from millstream.storage.block cimport Block, cursor_next, cursor_seek, cursor_start, encode_entry
+from millstream.storage.block cimport cursor_next, cursor_seek, cursor_start, encode_entry
 from millstream.storage.skiplist cimport block_of
 from millstream.storage.stream cimport Stream
 

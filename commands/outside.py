@@ -38,6 +38,7 @@ class Client(Protocol):
     patterns: dict[bytes, None]
     monitoring: bool
     closed: bool
+    queued_bytes: int
     total_bytes_in: int
     total_bytes_out: int
     total_commands: int
@@ -48,6 +49,8 @@ class Client(Protocol):
 
     @property
     def query_buffer_bytes(self) -> int: ...
+    @property
+    def query_buffer_free_bytes(self) -> int: ...
     @property
     def output_bytes(self) -> int: ...
 

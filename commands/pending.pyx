@@ -175,20 +175,20 @@ def owned_pending(Group group not None, limit) -> dict:
     cdef uint64_t most = group.pending_count if limit is None else min(limit, group.pending_count)
     cdef uint64_t left = 0
     cdef Consumer consumer
-    cdef Shown shown
+    cdef Shown part
     cdef dict by_index = {}
     for consumer in group.consumers.values():
-        shown = by_index[consumer.index] = Shown.__new__(Shown)
-        shown.left = min(consumer.pending, most)
-        shown.out = Output()
-        shown.out.put_head(c'*', shown.left)
-        left += shown.left
+        part = by_index[consumer.index] = Shown.__new__(Shown)
+        part.left = min(consumer.pending, most)
+        part.out = Output()
+        part.out.put_head(c'*', part.left)
+        left += part.left
     while record != NULL and left:
         group.steps += 1
-        shown = by_index.get(record.consumer)
-        if shown is not None and shown.left:
-            put_record(shown.out, group, record, False)
-            shown.left -= 1
+        part = by_index.get(record.consumer)
+        if part is not None and part.left:
+            put_record(part.out, group, record, False)
+            part.left -= 1
             left -= 1
         record = group.after(&at)
     return {consumer.name: make_raw((<Shown>by_index[consumer.index]).out.take_bytes())

@@ -27,12 +27,12 @@ from millstream.commands.effects import apply_effects
 from millstream.commands.outside import Client
 from millstream.commands.table import load_table
 from millstream.errors import CommandError, DataError, StartError
-from millstream.server import log
+from millstream.server import allocator, log
 from millstream.server.clock import wall_clock_ms, wall_clock_us
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
 from millstream.server.executor import LOADING, Executor
-from millstream.server.facts import Rates, info_text, memory_facts, rss_bytes
+from millstream.server.facts import Rates, info_text, memory_facts
 from millstream.server.latency import LatencyMonitor
 from millstream.server.listen import bind_sockets, why_not_listening
 from millstream.server.loading import LoadReport
@@ -93,7 +93,7 @@ class Server:
         self.connections_received = 0
         self.connections_rejected = 0
         self.output_limit_closings = 0
-        self.startup_rss_bytes = rss_bytes()
+        self.startup_bytes = allocator.look().used_bytes
         self.rates = Rates()
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()

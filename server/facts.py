@@ -1,9 +1,8 @@
 """What INFO tells, section by section, under Redis' names.
 
 Dashboards, exporters and clients read these names, so they are kept even where this server works
-differently; a figure that is not measured here is left out rather than made up. used_memory is what
-the process holds of the machine's memory, since Python's and the compiled modules' allocators keep
-no common account.
+differently; a figure that is not measured here is left out rather than made up. What used_memory
+means is told in server/allocator.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream import __version__
+from millstream.commands.clients import memory_of
 from millstream.commands.connection import REDIS_VERSION, SERVER_NAME
+from millstream.server import allocator
 
 if TYPE_CHECKING:
     from millstream.server.app import Server
 
 Section = dict[str, object]
-PAGE_BYTES = resource.getpagesize()
 SAMPLES = 16  # as many seconds as the instantaneous rates look back, as in Redis
 
 
@@ -118,39 +117,46 @@ def _clients(server: Server) -> Section:
     }
 
 
-def rss_bytes() -> int:
-    """The memory of the machine that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-
-
-def peak_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def _client_bytes(server: Server) -> int:
-    return sum(
-        client.query_buffer_bytes + client.output_bytes for client in server.clients.values()
-    )
+    return sum(memory_of(client) for client in server.clients.values())
+
+
+def _overhead_bytes(server: Server) -> int:
+    """What is taken for other things than data."""
+    return server.startup_bytes + _client_bytes(server)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _data_share(server: Server, used: int, data: int) -> float:
+    """The data's part of what came since the start, as Redis counts it."""
+    return min(1.0, data / max(1, used - server.startup_bytes))
 
 
 def _memory(server: Server) -> Section:
-    used = rss_bytes()
-    peak = max(peak_rss_bytes(), used)
-    startup = server.startup_rss_bytes
-    grown = max(0, used - startup)
-    total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
+    memory = allocator.look()
+    used, rss = memory.used_bytes, memory.rss_bytes
+    peak = memory.peak_rss_bytes
+    overhead = min(_overhead_bytes(server), used)
+    data = used - overhead
+    total = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
     return {
         "used_memory": used,
         "used_memory_human": human(used),
-        "used_memory_rss": used,
-        "used_memory_rss_human": human(used),
+        "used_memory_rss": rss,
+        "used_memory_rss_human": human(rss),
         "used_memory_peak": peak,
         "used_memory_peak_human": human(peak),
         "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
-        "used_memory_overhead": used - grown,
-        "used_memory_startup": startup,
-        "used_memory_dataset": grown,
-        "used_memory_dataset_perc": f"{100 * grown / used:.2f}%",
+        "used_memory_overhead": overhead,
+        "used_memory_startup": server.startup_bytes,
+        "used_memory_dataset": data,
+        "used_memory_dataset_perc": f"{100 * _data_share(server, used, data):.2f}%",
+        "allocator_allocated": memory.heap_used_bytes,
+        "allocator_active": memory.heap_bytes,
+        "allocator_resident": rss,
         "total_system_memory": total,
         "total_system_memory_human": human(total),
         "used_memory_lua": 0,
@@ -169,8 +175,10 @@ def _memory(server: Server) -> Section:
         "maxmemory": server.config.maxmemory,
         "maxmemory_human": human(server.config.maxmemory),
         "maxmemory_policy": server.config.shown("maxmemory-policy"),
-        "mem_fragmentation_ratio": "1.00",
-        "mem_fragmentation_bytes": 0,
+        "allocator_frag_ratio": f"{_ratio(memory.heap_bytes, memory.heap_used_bytes):.2f}",
+        "allocator_frag_bytes": memory.heap_bytes - memory.heap_used_bytes,
+        "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
+        "mem_fragmentation_bytes": rss - used,
         "mem_not_counted_for_evict": 0,
         "mem_replication_backlog": 0,
         "mem_total_replication_buffers": 0,
@@ -186,29 +194,35 @@ def _memory(server: Server) -> Section:
 
 def memory_facts(server: Server) -> dict[str, object]:
     """The figures of MEMORY STATS, under its names."""
-    used = rss_bytes()
-    peak = max(peak_rss_bytes(), used)
-    startup = server.startup_rss_bytes
-    grown = max(0, used - startup)
+    memory = allocator.look()
+    used = memory.used_bytes
+    peak = memory.peak_rss_bytes
+    overhead = min(_overhead_bytes(server), used)
+    data = used - overhead
     keys = sum(map(len, server.keyspace.databases))
     return {
         "peak.allocated": peak,
         "total.allocated": used,
-        "startup.allocated": startup,
+        "startup.allocated": server.startup_bytes,
         "replication.backlog": 0,
         "clients.slaves": 0,
         "clients.normal": _client_bytes(server),
         "cluster.links": 0,
         "lua.caches": 0,
         "functions.caches": 0,
-        "overhead.total": used - grown,
+        "overhead.total": overhead,
         "keys.count": keys,
-        "keys.bytes-per-key": grown // keys if keys else 0,
-        "dataset.bytes": grown,
-        "dataset.percentage": 100 * grown / used,
+        "keys.bytes-per-key": data // keys if keys else 0,
+        "dataset.bytes": data,
+        "dataset.percentage": 100 * _data_share(server, used, data),
         "peak.percentage": 100 * used / peak,
-        "fragmentation": 1.0,
-        "fragmentation.bytes": 0,
+        "allocator.allocated": memory.heap_used_bytes,
+        "allocator.active": memory.heap_bytes,
+        "allocator.resident": memory.rss_bytes,
+        "allocator-fragmentation.ratio": _ratio(memory.heap_bytes, memory.heap_used_bytes),
+        "allocator-fragmentation.bytes": memory.heap_bytes - memory.heap_used_bytes,
+        "fragmentation": _ratio(memory.rss_bytes, used),
+        "fragmentation.bytes": memory.rss_bytes - used,
     }
 
 

@@ -54,6 +54,11 @@ cdef class Client(Session):
         return 0 if self.parser is None else self.parser.waiting_bytes()
 
     @property
+    def query_buffer_free_bytes(self) -> int:
+        """Room kept for what is received beside that."""
+        return 0 if self.parser is None else self.parser.capacity - self.parser.waiting_bytes()
+
+    @property
     def output_bytes(self) -> int:
         """Bytes of replies that have not left."""
         return self.held_bytes

@@ -1069,27 +1069,6 @@ cdef class Group:
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 
-    def owned(self, limit=None) -> dict[bytes, list[tuple]]:
-        """Of every consumer its first `limit` records, as `pending` gives them."""
-        cdef PendingAt at
-        cdef Pending* record = self.first_at_least(0, 0, &at)
-        cdef Consumer consumer
-        cdef list rows
-        cdef uint64_t most = NEVER if limit is None else limit
-        cdef uint64_t left = 0
-        cdef dict found = {name: [] for name in self.consumers}
-        for consumer in self.consumers.values():
-            left += min(consumer.pending, most)
-        while record != NULL and left:
-            self.steps += 1
-            if record.consumer != UNOWNED:
-                rows = found[(<Consumer>self.consumer_list[record.consumer]).name]
-                if <uint64_t>len(rows) < most:
-                    rows.append(self.row(record))
-                    left -= 1
-            record = self.after(&at)
-        return found
-
     def acknowledge_id(self, uint64_t ms, uint64_t seq) -> bool:
         """Remove one entry from pending."""
         return self.acknowledge(ms, seq)

@@ -32,7 +32,7 @@ load_table()
 class Client(Session):
     """A session with the buffers of a connection."""
 
-    query_buffer_bytes = 0
+    query_buffer_bytes = query_buffer_free_bytes = 0
     output_bytes = 0
     file_number = 7
     total_bytes_in = total_bytes_out = total_commands = 0

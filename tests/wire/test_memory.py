@@ -1,0 +1,57 @@
+"""What the server says of its memory is so."""
+
+from __future__ import annotations
+
+from tests.support.client import RawClient, as_bytes
+from tests.support.resp import Simple
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+MEGABYTE = 1 << 20
+SIZE_BYTES = 50 * MEGABYTE
+
+
+def used(client: RawClient) -> int:
+    return int(client.info("memory")["used_memory"])
+
+
+def test_used_memory_rises_with_the_data_and_falls_with_it(server: Server) -> None:
+    with server.client() as client:
+        before = used(client)
+        client.pipeline([("XADD", "s", "*", "f", "x" * MEGABYTE)] * (SIZE_BYTES // MEGABYTE))
+        info = client.info("memory")
+        assert SIZE_BYTES * 0.9 < int(info["used_memory"]) - before < SIZE_BYTES * 1.5
+        assert int(info["used_memory_rss"]) <= int(info["used_memory_peak"])
+        assert int(info["used_memory"]) <= int(info["used_memory_rss"])
+        assert int(info["used_memory_dataset"]) > SIZE_BYTES * 0.9
+        assert client.call("XTRIM", "s", "MAXLEN", "0") == SIZE_BYTES // MEGABYTE
+        wait_until(lambda: used(client), lambda now: now < before + SIZE_BYTES // 5, "less memory")
+
+
+def test_what_clients_take_is_counted(server: Server) -> None:
+    with server.client() as client, server.client() as slow:
+        before = int(client.info("memory")["mem_clients_normal"])
+        assert slow.call("CLIENT", "SETNAME", "slow") == Simple("OK")
+        slow.send_raw(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n" + b"x" * 5_000_000)
+
+        def line() -> dict[str, str]:
+            text = as_bytes(client.call("CLIENT", "LIST")).decode()
+            found = next(row for row in text.splitlines() if "name=slow" in row)
+            return dict(pair.split("=", 1) for pair in found.split(" "))
+
+        seen = wait_until(line, lambda row: int(row["qbuf"]) >= 5_000_000, "the half request")
+        whole = int(seen["tot-mem"])
+        assert int(seen["qbuf"]) + int(seen["qbuf-free"]) <= whole < 20_000_000
+        assert int(client.info("memory")["mem_clients_normal"]) - before >= 5_000_000
+
+
+def test_the_doctor_and_the_statistics_agree_with_info(client: RawClient) -> None:
+    reply = client.call("MEMORY", "STATS")
+    assert isinstance(reply, list)
+    stats = dict(zip(reply[::2], reply[1::2], strict=True))
+    info = client.info("memory")
+    total = stats[b"total.allocated"]
+    assert isinstance(total, int)
+    assert abs(total - int(info["used_memory"])) < 5 * MEGABYTE
+    assert stats[b"startup.allocated"] == int(info["used_memory_startup"])
+    assert b"." in as_bytes(client.call("MEMORY", "DOCTOR"))
