@@ -1331,9 +1331,10 @@ cdef class Group:
             assert c.pending == owned[c.index]
         for kind in range(KINDS):
             assert in_heaps[kind] == self.heaps[kind].count
+        free_policies = set(self.free_policies)
         for i in range(1, self.policy_count):
             assert self.policies[i].uses == uses.get(i, 0)
-            assert self.policies[i].known != (i in self.free_policies)
+            assert self.policies[i].known != (i in free_policies)
 
 
 @cython.no_gc
