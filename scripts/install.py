@@ -34,7 +34,7 @@ def install_package(build_requirements: list[str]) -> None:
     say("Installing millstream and compiling its modules: one to two minutes, silently")
     os.environ["DIST_EXTRA_CONFIG"] = str(ROOT / "scripts" / "parallel.cfg")
     pip("--no-build-isolation", "--editable", ".")
-    # Spark lists the folders in sys.path to find its sources, and an editable install is not one.
+    # Spark finds its sources by listing the folders in sys.path, where an editable install is not.
     (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")
 
 

@@ -208,11 +208,11 @@ cdef inline bint put_ids(Column* column, const EntryId* ids, Py_ssize_t count) n
 
 cdef inline bint put_keys(Column* column, const uint8_t* key, Py_ssize_t key_size,
                           Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t i
+    cdef Py_ssize_t _
     cdef Texts* texts = &column.texts
     if not reserve(&texts.offsets, 4 * count) or not reserve(&texts.data, key_size * count):
         return False
-    for i in range(count):
+    for _ in range(count):
         memcpy(texts.data.data + texts.data.size, key, key_size)
         texts.data.size += key_size
         push_offset(texts)

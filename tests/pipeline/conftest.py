@@ -1,31 +1,59 @@
-"""One Spark session for all tests of a worker."""
+"""One Spark session for all tests of a worker, set up as a user's machine is."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.pipeline.source import MillstreamDataSource
+ROOT = Path(__file__).resolve().parents[2]
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def spark_environment() -> dict[str, str]:
+    """What a process that starts Spark needs: a Java that it runs on, and this Python."""
+    home = subprocess.run(
+        [ROOT / "scripts" / "need.sh", "java"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    return {"JAVA_HOME": home, "PYSPARK_PYTHON": sys.executable}
+
+
+@pytest.fixture(scope="session")
+def _spark(spark_environment: dict[str, str]) -> Iterator[SparkSession]:
+    os.environ.update(spark_environment)
     builder = SparkSession.builder.master("local[2]")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "512m",
-        "spark.sql.session.timeZone": "UTC",
-    }.items():
+    for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.dataSource.register(MillstreamDataSource)
+    session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark(_spark: SparkSession) -> SparkSession:
+    """The session, with Spark's settings as they are without a user's doing."""
+    _spark.conf.unset(PUSHDOWN)
+    return _spark
+
+
+@pytest.fixture(params=["pushdown off", "pushdown on"])
+def either_spark(spark: SparkSession, request: pytest.FixtureRequest) -> SparkSession:
+    """The session under both settings of Spark's switch for pushing filters down."""
+    spark.conf.set(PUSHDOWN, str(request.param == "pushdown on").lower())
+    return spark

@@ -66,8 +66,9 @@ def matching_lines(pattern: re.Pattern[str]) -> list[str]:
 
 
 def rooms_in(names: list[str]) -> set[str]:
-    """`storage` for `millstream.storage` or `src/millstream/storage`; the face itself left out."""
-    return {re.split(r"[./]", name)[-1] for name in names} - {"millstream"}
+    """`storage` for `millstream.storage` or `src/millstream/storage`; left out are the face itself
+    and "", where modules lie that are in no package."""
+    return {re.split(r"[./]", name)[-1] for name in names} - {"millstream", ""}
 
 
 def imported_rooms(module: str, rest: str) -> set[str]:
