@@ -17,7 +17,6 @@ from millstream.storage.retention cimport find_cut
 from millstream.storage.stream cimport Stream
 
 
-
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
     """The stream an entry of these words goes to, made when there is none."""
     cdef Stream stream = ctx.db.writable_at(key)
@@ -36,7 +35,7 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
     if ctx.effects.enabled:
         ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
                            count)
-    return end_append(ctx, key, stream, entry_id, dotted)
+    return after_append(ctx, key, stream, entry_id, dotted)
 
 
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
@@ -49,11 +48,11 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
     if ctx.effects.enabled:
         ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
                                 producer, seq, items, count)
-    return end_append(ctx, key, stream, entry_id, True)
+    return after_append(ctx, key, stream, entry_id, True)
 
 
-cdef inline Id end_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
-    """What follows an append: readers are told, and the stream's policy is kept."""
+cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
+    """Tell whoever waits, keep the stream's policy; returns the id."""
     cdef Cut cut
     ctx.db.mark_ready_at(key)
     if ctx.events:

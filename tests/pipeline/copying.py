@@ -16,16 +16,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, concat, lit, substring
-
-from millstream.pipeline.source import MillstreamDataSource
-
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "512m",
-}
+from tests.pipeline.conftest import SETTINGS
 
 
 def die_once(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.RecordBatch]:
@@ -39,12 +30,10 @@ def die_once(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.Reco
 
 
 def copy(url: str, checkpoint: str, marker: str, until_done: bool) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,4]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(MillstreamDataSource)
     entries = (
         spark.readStream.format("millstream")
         .schema("key string, id string, n string")

@@ -29,12 +29,19 @@ pytestmark = pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO")
 
 
 @contextlib.contextmanager
-def copying(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+def copying(
+    environment: dict[str, str], log: Path, *arguments: object
+) -> Iterator[subprocess.Popen[bytes]]:
     """The program of copying.py in a process group of its own."""
     command = [sys.executable, "-m", "tests.pipeline.copying", *map(str, arguments)]
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | environment,
         )
     try:
         yield process
@@ -80,7 +87,7 @@ def entries(client: RawClient, key: bytes) -> list[list[bytes]]:
 
 @pytest.mark.timeout(900)
 def test_every_entry_is_copied_once_although_the_driver_is_killed(
-    new_server: Callable[..., Server], tmp_path: Path
+    new_server: Callable[..., Server], spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     server = new_server().start()
     url, checkpoint = f"redis://127.0.0.1:{server.port}", tmp_path / "checkpoint"
@@ -90,7 +97,7 @@ def test_every_entry_is_copied_once_although_the_driver_is_killed(
     with server.client() as client:
         append(client, range(-10, 0))  # before the query, which starts at the end
         for kill in range(KILLS):
-            with copying(log, url, checkpoint, marker) as driver:
+            with copying(spark_environment, log, url, checkpoint, marker) as driver:
                 if kill == 0:
                     wait_for(driver, lambda: has_begun(client), log)
                 start = total
@@ -98,7 +105,7 @@ def test_every_entry_is_copied_once_although_the_driver_is_killed(
                 append(client, range(start, total))
                 goal = copied(client) + chance.randrange(1, 3000)
                 wait_for(driver, lambda goal=goal: copied(client) >= goal, log)
-        with copying(log, url, checkpoint, marker, "available-now") as process:
+        with copying(spark_environment, log, url, checkpoint, marker, "available-now") as process:
             assert process.wait(SPARK_DEADLINE_S) == 0, log.read_text()[-5000:]
         assert marker.exists()
         for key in KEYS:
