@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.containers import container
 from millstream.commands.entries_read import group_lag
 from millstream.commands.pending import all_pending, owned_pending
+from millstream.commands.policy import policy_reply
 from millstream.commands.ranges import first_entries
 from millstream.commands.registry import command
 from millstream.commands.replies import MapHead, Several
@@ -213,7 +214,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"bytes": stream.blocks_bytes,
         b"groups": len(_live_groups(ctx, key, stream)),
         b"producers": 0 if stream.producers is None else len(stream.producers),
-        b"policy": None,
+        b"policy": policy_reply(stream.policy),
         b"incarnation": stream.incarnation,
     }
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.commands.effects import apply_effects
-from millstream.commands.glob import matcher
 from millstream.errors import DamageError, DataError
+from millstream.glob import matcher
 from millstream.server.checking import new_keyspace
 from millstream.server.loading import Loader, LoadReport
 from millstream.storage.block import Block

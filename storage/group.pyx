@@ -354,7 +354,6 @@ cdef class Group:
         cdef uint32_t low = 0
         cdef uint32_t high = self.chunk_count
         cdef uint32_t middle
-        cdef Pending* record
         cdef Chunk* chunk
         while low < high:
             middle = (low + high) // 2
