@@ -20,6 +20,7 @@ from millstream.server.loading import Loader, LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk
 from millstream.storage.manifest import Manifest, read_manifest
+from millstream.storage.policy import Policy
 from millstream.storage.snapshot import KeyRecord, SnapshotReader
 from millstream.storage.stream import Stream
 
@@ -31,7 +32,7 @@ _TRIES = 5
 @dataclass
 class Row:
     """One key. Of a string only `size_bytes`, its length, is known. `first_id` is that of the first
-    entry, or, from an index, one that no entry is below."""
+    entry, or, from an index, one that no entry is below; `policy` is in the words of TPOLICY."""
 
     database: int
     key: bytes
@@ -43,6 +44,7 @@ class Row:
     groups: int = 0
     pending: int = 0
     blocks: int = 0
+    policy: str = ""
 
 
 @dataclass
@@ -152,6 +154,7 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
         len(meta["groups"]),
         sum(len(group["pending"]) // _PENDING_BYTES for group in meta["groups"]),
         sum(piece.blocks for piece in record.pieces),
+        _policy_words(Policy.load(meta["policy"]) if "policy" in meta else None),
     )
 
 
@@ -184,4 +187,18 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
         len(stream.groups),
         sum(group.pending_count for group in stream.groups.values()),
         len(blocks),
+        _policy_words(stream.policy),
     )
+
+
+def _policy_words(policy: Policy | None) -> str:
+    """What the stream keeps, as TPOLICY takes it."""
+    if policy is None:
+        return ""
+    limits = {
+        "MAXLEN": policy.max_len,
+        "MAXAGE": policy.max_age_ms,
+        "MAXBYTES": policy.max_bytes,
+    }
+    words = [f"{name} {limit}" for name, limit in limits.items() if limit]
+    return " ".join([*words, "EXACT" if policy.exact else "APPROX"])

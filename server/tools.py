@@ -239,8 +239,8 @@ def _print_contents(contents: Contents) -> None:
 def _table(rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("DB", "KEY", "TYPE", "ENTRIES", "FIRST", "LAST", "GROUPS", "PENDING", "BLOCKS",
-                 "BYTES"):  # fmt: skip
-        table.add_column(name, justify="left" if name in ("KEY", "TYPE") else "right")
+                 "BYTES", "POLICY"):  # fmt: skip
+        table.add_column(name, justify="left" if name in ("KEY", "TYPE", "POLICY") else "right")
     for row in rows:
         key = Text(row.key.decode("utf-8", "backslashreplace"), overflow="fold")
         table.add_row(str(row.database), key, row.kind, *_numbers(row))
@@ -249,6 +249,7 @@ def _table(rows: list[Row]) -> Table:
 
 def _numbers(row: Row) -> tuple[str, ...]:
     if row.kind != "stream":
-        return (*[""] * 6, str(row.size_bytes))
+        return (*[""] * 6, str(row.size_bytes), "")
+    ids = (_id(row.first_id) or "-", _id(row.last_id) or "-")
     counts = (row.groups, row.pending, row.blocks, row.size_bytes)
-    return (str(row.entries), _id(row.first_id) or "-", _id(row.last_id) or "-", *map(str, counts))
+    return (str(row.entries), *ids, *map(str, counts), row.policy)

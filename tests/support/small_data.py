@@ -39,6 +39,7 @@ BEFORE_THE_BASE = [
     "XADD c 1-1 f v",
     *(f"XGROUP CREATE c {'g' * 60}{number} 0" for number in range(6)),
     "XADD d 5-5 f v",
+    "TPOLICY d MAXLEN 100 EXACT",
 ]
 IN_THE_FIRST = ["XADD a 31-1 temp 31 unit celsius", "XACK a workers 1-1", "XADD b 6-0 level 42"]
 IN_THE_LAST = [

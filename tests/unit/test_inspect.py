@@ -43,6 +43,7 @@ def by_key(contents: Contents) -> dict[bytes, Row]:
 def assert_is_row_of(row: Row, stream: Stream) -> None:
     assert (row.entries, row.last_id) == (len(stream), stream.last_id)
     assert (row.groups, row.blocks) == (len(stream.groups), stream.block_count)
+    assert row.policy == ("" if stream.policy is None else "MAXLEN 100 EXACT")
     assert row.pending == sum(group.pending_count for group in stream.groups.values())
 
 
@@ -57,6 +58,7 @@ def test_a_small_directory_is_listed_with_its_journals(written: Written) -> None
         assert stream is not None
         assert (rows[key].entries, rows[key].last_id) == (len(stream), stream.last_id)
         assert rows[key].first_id == stream.first_id
+    assert (rows[b"d"].policy, rows[b"a"].policy) == ("MAXLEN 100 EXACT", "")
     assert rows[b"a"].pending == 7
     assert (rows[b"name"].kind, rows[b"name"].size_bytes) == ("string", len("millstream"))
     assert [name for name, _ in contents.files] == [BASE, FIRST, LAST]
