@@ -7,7 +7,7 @@ snapshot (docs/formats.md). The server copies and adds a checksum, instead of en
 the reader decodes with the code that reads snapshots, instead of making an object of every word.
 """
 
-from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
@@ -22,6 +22,8 @@ from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 
 cdef enum:
     PAGE_BYTES = 1048576
+    # Picking them out takes the server's time before anything is sent.
+    PAGE_BLOCKS_MAX = 16384
     FACTS = 9
 
 NOT_POSITIVE = "ERR value is out of range, must be positive"
@@ -74,7 +76,7 @@ cdef uint64_t take_positive(Args args) except 0:
 )
 def tblocks(Context ctx not None, Args args not None):
     cdef BlockPage page = BlockPage.__new__(BlockPage)
-    cdef uint64_t most = MAX
+    cdef uint64_t most = PAGE_BLOCKS_MAX
     cdef uint64_t size_bytes = PAGE_BYTES
     cdef Stream stream
     args.pos = 2
@@ -82,7 +84,7 @@ def tblocks(Context ctx not None, Args args not None):
     take_end(args, &page.end, True)
     while args.pos < args.count:
         if args.next_is(b"COUNT", 5):
-            most = take_positive(args)
+            most = min(take_positive(args), <uint64_t>PAGE_BLOCKS_MAX)
         elif args.next_is(b"BYTES", 5):
             size_bytes = take_positive(args)
         else:

@@ -20,6 +20,7 @@ from millstream.commands.upkeep import find_live_group
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
 from millstream.storage.idempotence import Window
+from millstream.storage.retention import bytes_of
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -211,7 +212,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"entries-evicted": stream.entries_evicted,
         b"entries-deleted": stream.entries_deleted,
         b"blocks": stream.block_count,
-        b"bytes": stream.blocks_bytes,
+        b"bytes": bytes_of(stream),
         b"groups": len(_live_groups(ctx, key, stream)),
         b"producers": 0 if stream.producers is None else len(stream.producers),
         b"policy": policy_reply(stream.policy),

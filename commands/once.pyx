@@ -77,35 +77,37 @@ cdef append_from(Context ctx, Args args):
     """PRODUCER name seq field value ...: append if the producer's seq is above its last."""
     cdef Stream stream
     cdef EntryId entry_id
+    cdef Slice* word
     cdef Slice* items = &args.items[5]
     cdef Py_ssize_t count = args.count - 5
     cdef uint64_t seq
     cdef uint32_t slot
     cdef bytes name
     check_fields(args, 5)
-    name = take_name(args)
+    word = take_name(args)
     seq = take_seq(args)
     stream = ctx.db.writable_at(&args.items[1])
     if stream is None:
         stream = stream_to_append(ctx, &args.items[1], items, count)
-    elif stream.producers is not None and stream.producers.has_sent(name, seq):
+    if stream.producers is None:
+        stream.producers = Producers()
+    name = stream.producers.name_of(word.ptr, word.size)
+    if stream.producers.has_sent(name, seq):
         return None
     payload_of(items, count)
     stream.next_id(ctx.now_ms, &entry_id)
-    if stream.producers is None:
-        stream.producers = Producers()
     make_room(ctx, &args.items[1], stream.producers, name)
     slot = stream.producers.reserve(name)
     return append_numbered(ctx, &args.items[1], stream, entry_id, items, count, name, seq, slot)
 
 
-cdef bytes take_name(Args args):
+cdef Slice* take_name(Args args) except NULL:
     cdef Slice* word = args.take_slice()
     if word.size == 0:
         raise CommandError(NO_NAME)
     if word.size > NAME_BYTES_MAX:
         raise CommandError(f"{LONG_NAME}; this one has {word.size}")
-    return word.ptr[:word.size]
+    return word
 
 
 cdef uint64_t take_seq(Args args) except? 0:

@@ -49,6 +49,7 @@ cdef class Producers:
     cdef readonly uint32_t count
     cdef uint64_t names_bytes
 
+    cdef bytes name_of(self, const char* text, Py_ssize_t size)
     cdef uint32_t find(self, bytes name) except? 0xffffffff
     cdef bint has_sent(self, bytes name, uint64_t seq) except -1
     cdef uint32_t reserve(self, bytes name) except? 0xffffffff

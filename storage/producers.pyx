@@ -15,11 +15,12 @@ An append and its number must happen together or not at all: `reserve` does all 
 `note`, behind the append, cannot.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.object cimport PyObject_Hash
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 cimport cython
 
 import msgpack
@@ -133,6 +134,16 @@ cdef class Producers:
 
     # ------------------------------------------------------------ asking
 
+    cdef bytes name_of(self, const char* text, Py_ssize_t size):
+        """A name as bytes; the object of the one that appended last is used again, for that is mostly
+        the one that appends next."""
+        cdef bytes known
+        if self.newest != NOT_THERE:
+            known = <bytes>self.at(self.newest).name
+            if len(known) == size and memcmp(PyBytes_AS_STRING(known), text, size) == 0:
+                return known
+        return text[:size]
+
     cdef uint32_t find(self, bytes name) except? 0xffffffff:
         """A producer's slot, NOT_THERE when it is not known."""
         cdef uint32_t hash
@@ -140,6 +151,8 @@ cdef class Producers:
         cdef uint32_t slot
         if self.places == NULL:
             return NOT_THERE
+        if self.newest != NOT_THERE and self.at(self.newest).name == <PyObject*>name:
+            return self.newest
         hash = hash_of(name)
         at = hash & self.place_mask
         while self.places[at].slot:

@@ -21,9 +21,9 @@ cimport cython
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.block cimport (
-    BLOCK_HEADER_BYTES, Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek,
-    cursor_to_index, cursor_next, cursor_start, encode_backward, encode_forward, entry_words,
-    payload_of, view_disk_size, view_find, view_last_live_before, view_live_before, view_nth_live,
+    Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index, cursor_next,
+    cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_disk_size,
+    view_find, view_last_live_before, view_live_before, view_nth_live,
 )
 from millstream.storage.group cimport Group, PendingAt
 from millstream.storage.policy cimport Policy
@@ -790,18 +790,6 @@ cdef class Stream:
             left = sum(1 for _, _, live in nodes_of(&walk.view, self.head_gone) if live)
             nodes -= walk.view.node_count - left
         return nodes
-
-    @property
-    def blocks_bytes(self) -> int:
-        """Bytes of its blocks in their disk form."""
-        cdef View view
-        total = 0
-        if self.sealed is not None:
-            total = self.sealed.data_bytes + self.sealed.blocks * BLOCK_HEADER_BYTES
-        if self.has_tail():
-            self.tail.view(&view)
-            total += view_disk_size(&view)
-        return total
 
     @property
     def memory_bytes(self) -> int:

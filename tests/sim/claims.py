@@ -16,6 +16,7 @@ from tests.sim.model import (
     Request,
     Status,
     does,
+    dotted,
     parse_id,
 )
 
@@ -326,6 +327,36 @@ def xtrim(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 # ------------------------------------------------------------------------------------ once
+
+
+@does("tappendonce")
+def tappendonce(model: Model, client: ClientModel, words: Request) -> Answer:
+    """TAPPENDONCE key ID id field value ... or key PRODUCER name seq field value ..."""
+    stream = model.stream(client, words[1])
+    if words[2] == b"ID":
+        entry_id = parse_id(words[3])
+        if entry_id == ZERO:
+            raise Refused("ERR The ID specified in TAPPENDONCE must be greater than 0.0")
+        if stream is not None and entry_id <= stream.last_id:
+            return None
+        return dotted(model.append(client, words[1], words[4:], entry_id))
+    name, number = words[3], int(words[4])
+    if stream is not None and stream.producers.get(name, -1) >= number:
+        return None
+    entry_id = model.append(client, words[1], words[5:])
+    stream = model.make(client, words[1])
+    stream.note_producer(name, number)
+    for silent in list(stream.producers)[: -model.data.producers_max]:
+        del stream.producers[silent]
+    return dotted(entry_id)
+
+
+@does("tseek")
+def tseek(model: Model, client: ClientModel, words: Request) -> Answer:
+    """TSEEK key after-id n"""
+    stream = model.stream(client, words[1])
+    behind = [] if stream is None else stream.newer(parse_id(words[2]))[: int(words[3])]
+    return [len(behind), dotted(behind[-1]) if behind else None]
 
 
 @does("xcfgset")

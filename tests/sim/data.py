@@ -117,12 +117,17 @@ class Stream:
     groups: dict[bytes, Group] = field(default_factory=dict)
     once: Once = field(default_factory=Once)
     policy: Policy | None = None
+    producers: dict[bytes, int] = field(default_factory=dict)  # the most silent one first
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:
         assert entry_id > self.last_id, f"{entry_id} is not above {self.last_id}"
         self.entries[entry_id] = words
         self.last_id = entry_id
         self.entries_added += 1
+
+    def note_producer(self, name: bytes, seq: int) -> None:
+        self.producers.pop(name, None)
+        self.producers[name] = seq
 
     def evict(self, gone: list[EntryId]) -> int:
         for entry_id in gone:
@@ -163,7 +168,7 @@ class Stream:
         return Stream(
             self.incarnation, dict(self.entries), self.last_id, self.max_evicted, self.max_deleted,
             self.entries_added, self.entries_evicted, self.entries_deleted, groups,
-            self.once.copy(), self.policy,
+            self.once.copy(), self.policy, dict(self.producers),
         )  # fmt: skip
 
 
@@ -173,11 +178,12 @@ Value = Stream | bytes
 @dataclass(slots=True)
 class Data:
     """All databases, and when their keys expire; `ever` are the entries that were ever at a key, by
-    (db, key, id)."""
+    (db, key, id). A stream remembers `producers_max` producers."""
 
     databases: list[dict[bytes, Value]] = field(default_factory=lambda: [{} for _ in range(16)])
     expiries: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(16)])
     ever: set[tuple[int, bytes, EntryId]] = field(default_factory=set)
+    producers_max: int = 100_000
 
     def put(self, db: int, key: bytes, value: Value, keep_expiry: bool = False) -> None:
         self.databases[db][key] = value
@@ -228,7 +234,8 @@ class Data:
             {key: value.copy() if isinstance(value, Stream) else value for key, value in db.items()}
             for db in self.databases
         ]
-        return Data(databases, [dict(db) for db in self.expiries], set(self.ever))
+        expiries = [dict(db) for db in self.expiries]
+        return Data(databases, expiries, set(self.ever), self.producers_max)
 
 
 # ------------------------------------------------------------------------------------- comparing
@@ -262,6 +269,7 @@ def _shown_value(value: Value) -> object:
         "groups": {name: _shown_group(group) for name, group in value.groups.items()},
         "once": (value.once.duration_s, value.once.maxsize, _shown_messages(value.once)),
         "policy": value.policy,
+        "producers": list(value.producers.items()),
     }
 
 
@@ -328,6 +336,7 @@ def _seen_value(value: RealStream | bytes | None, due_ms: int) -> object:
         },
         "once": _seen_once(value),
         "policy": None if value.policy is None else tuple(value.policy.dump()),
+        "producers": [] if value.producers is None else list(value.producers.dump().items()),
     }
 
 

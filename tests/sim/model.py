@@ -728,7 +728,7 @@ class Model:
             self.put((client.db, key), stream)  # who waits on a group of it has the group again
         return stream
 
-    def _append(
+    def append(
         self, client: ClientModel, key: bytes, words: Request, entry_id: EntryId | None = None
     ) -> EntryId:
         stream = self.make(client, key)
@@ -746,14 +746,14 @@ class Model:
 
     def _do_tappend(self, client: ClientModel, words: Request) -> Answer:
         self.check_writable()
-        return dotted(self._append(client, words[1], words[2:]))
+        return dotted(self.append(client, words[1], words[2:]))
 
     def _do_tappev(self, client: ClientModel, words: Request) -> Answer:
         self.check_writable()
         _, key, unit, number, *fields = words
         reply: Answer = 0
         if fields:
-            reply = dotted(self._append(client, key, tuple(fields)))
+            reply = dotted(self.append(client, key, tuple(fields)))
         stream = self.stream(client, key)
         if stream is None:
             return 0
@@ -781,7 +781,7 @@ class Model:
                 raise Refused(ID_ZERO)
             if stream is not None and entry_id <= stream.last_id:
                 raise Refused(ID_TOO_LOW)
-        made = self._append(client, key, fields, entry_id)
+        made = self.append(client, key, fields, entry_id)
         stream = self.make(client, key)
         claims.note_once(self, stream, options, made)
         if b"MAXLEN" in options or b"MINID" in options:

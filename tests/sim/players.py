@@ -16,13 +16,14 @@ GROUPS = [b"g", b"h"]
 ROLES = (
     "producer plain group group queue queue acker mixed mixed deleter evicter strings consumer "
     "consumer expirer expirer counter counter pairer unblocker watcher watcher claimer claimer "
-    "repeater"
+    "repeater sender"
 )
 THEMES = (
     "claimer claimer claimer consumer consumer producer",
     "counter pairer watcher expirer producer deleter",
     "repeater repeater evicter claimer plain",
     "queue consumer unblocker producer group",
+    "sender sender sender evicter deleter plain",
 )
 TEARING = (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")  # take one half of a pair away
 
@@ -56,6 +57,7 @@ class Profile:
     renames: bool = False
     policies: bool = False
     roles: str = ROLES
+    producers_max: int = 100_000
 
     @staticmethod
     def drawn(chance: random.Random) -> Profile:
@@ -79,6 +81,7 @@ class Profile:
             renames=chance.random() < 0.4,
             policies=chance.random() < 0.3,
             roles=ROLES if chance.random() < 0.6 else chance.choice(THEMES),
+            producers_max=chance.choice([1, 2, 100_000]),
         )
         if chance.random() < 0.15:
             profile.clock_jumps = True
@@ -124,6 +127,7 @@ class Player:
         self.ids: list[tuple[bytes, bytes, bytes]] = []  # key, group, id: to acknowledge
         self.last_ids: dict[bytes, bytes] = {}
         self.number = 0
+        self.sent: dict[bytes, int] = {}  # the last number under each name
         self.script: list[list[Request]] = []  # what is to be said one after the other
         self.counter = b""
         self.count: bytes | None = None  # what the counter was, `?` until that is known
@@ -205,7 +209,7 @@ class Player:
         name = request[0]
         if name == b"GET" and self.count == b"?" and request[1] == self.counter:
             self.count = reply if isinstance(reply, bytes) else b"0"
-        if name in (b"TAPPEND", b"XADD") and isinstance(reply, bytes):
+        if name in (b"TAPPEND", b"TAPPENDONCE", b"XADD") and isinstance(reply, bytes):
             self.last_ids[request[1]] = reply
         elif name == b"TREAD" and isinstance(reply, list):
             start = 1 if b"WITHINFO" in request else 0
@@ -324,6 +328,23 @@ class Player:
         message = (b"IDMP", b"p%d" % self.chance.randrange(2), b"%d" % self.chance.randrange(4))
         trim = self.chance.choice([(), (), (b"MAXLEN", b"3")])
         return b"XADD", self.key, *message, *trim, b"*", *self._fields()
+
+    def _as_sender(self) -> Request:
+        """Numbers what it sends, and does not trust the replies: sends again what may be there."""
+        key = self.key if self.chance.random() < 0.8 else self._any_key()
+        roll = self.chance.random()
+        if roll < 0.15:
+            after = self.last_ids.get(key, b"0") if self.chance.random() < 0.5 else b"0"
+            return b"TSEEK", key, after, self._count()
+        if roll < 0.3:
+            ms = self.now_ms() + self.chance.randint(-20, 20)
+            entry_id = b"%d.%d" % (ms, self.chance.randrange(3))
+            return b"TAPPENDONCE", key, b"ID", entry_id, *self._fields()
+        name = b"p%d" % self.chance.randrange(3)
+        step = self.chance.choice([-2, 0, 0, 1, 1, 1, 5])
+        self.sent[name] = max(0, self.sent.get(name, 0) + step)
+        number = b"%d" % self.sent[name]
+        return b"TAPPENDONCE", key, b"PRODUCER", name, number, *self._fields()
 
     def _as_acker(self) -> Request:
         self.ids += [(self.key, self.group, i) for i in self.last_ids.values()]

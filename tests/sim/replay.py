@@ -146,6 +146,19 @@ class Replay:
         stream.append(entry_id, words)
         self.data.ever.add((self._db, key, entry_id))
 
+    def _apply_appendonce(
+        self, key: bytes, text: bytes, name: bytes, number: bytes, *words: bytes
+    ) -> None:
+        before = self._stream(key).producers.get(name, -1)
+        demand(before < int(number), f"{key!r}: {name!r} has sent {before} and again {number!r}")
+        self._apply_append(key, text, *words)
+        self._stream(key).note_producer(name, int(number))
+
+    def _apply_producerdrop(self, key: bytes, name: bytes) -> None:
+        known = list(self._stream(key).producers)
+        demand(known[:1] == [name], f"{key!r}: {name!r} is forgotten before others of {known}")
+        del self._stream(key).producers[name]
+
     def _apply_evict(self, key: bytes, text: bytes) -> None:
         stream = self._stream(key)
         gone = [i for i in stream.entries if text == b"+" or i < id_of(text)]

@@ -61,7 +61,7 @@ class Simulation:
         self._refused_ms = 0
         self._wall_ms = FIRST_MS
         self._disk = FakeDisk(seed)
-        self._before = Data()
+        self._before = Data(producers_max=self.profile.producers_max)
         self.world: World
         self.model: Model
 
@@ -418,7 +418,7 @@ class Simulation:
         name = request[0]
         if b"IDMP" in request and self.profile.renames:
             return  # a copy knows messages whose entries were gone before
-        if name in (b"TAPPEND", b"XADD") and isinstance(reply, bytes):
+        if name in (b"TAPPEND", b"TAPPENDONCE", b"XADD") and isinstance(reply, bytes):
             self._seen_appends.add((db, request[1], parse_id(reply)))
         elif name in (b"TREAD", b"TRANGE") and isinstance(reply, list):
             start = 1 if b"WITHINFO" in request else 0

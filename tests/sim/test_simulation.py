@@ -82,4 +82,5 @@ def test_the_plays_come_to_everything_that_can_happen() -> None:
         b"REDELIVER", b"ACK", b"CONSUMER", b"SET", b"DEL", b"FLUSHDB", b"FLUSHALL", b"SELECT",
         b"UPDATE", b"EXTEND", b"EXPIRE", b"RENAME", b"COPY", b"SWAPDB", b"CLAIM", b"RELEASE",
         b"SEEN", b"CONSUMERDROP", b"GROUPSETID", b"IDMP", b"IDMPREPEAT", b"IDMPSET", b"POLICY",
+        b"APPENDONCE", b"PRODUCERDROP",
     }  # fmt: skip

@@ -255,6 +255,7 @@ class World:
         self.told: deque[str | None] = deque()  # whether writes are refused, as often as asked
         self.journal_failed = False
         self.keyspace = Keyspace(node_entries=profile.node_entries, node_bytes=profile.node_bytes)
+        self.keyspace.producers_max = profile.producers_max
         self.config = FakeConfig(
             appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
         )
