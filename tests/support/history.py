@@ -346,7 +346,11 @@ class History:
             group.acked[entry_id] = operation.ended
 
     def _judge_read(self, operation: Operation, reply: Reply) -> None:
-        groups = dict(self._read_groups(operation))
+        read = self._read_groups(operation)
+        groups = dict(read)
+        if len(groups) < len(read):  # a key named twice: which part of the reply is whose?
+            for group in groups.values():
+                group.moved = True
         for group in groups.values():
             group.moved |= group.reads_unanswered.pop(operation.asked, None) is None
         if isinstance(reply, Error):

@@ -132,6 +132,14 @@ def renamed_without_an_answer(talk: Talk) -> Found:
     return stream(1)
 
 
+def read_of_new_and_own_entries_at_once(talk: Talk) -> Found:
+    talk.appended(1, 2)
+    own: Reply = [b"s", [[b"1-0", [b"n", b"1"]]]]
+    talk.say("XREADGROUP GROUP g a COUNT 1 STREAMS s >", [own])
+    talk.say("XREADGROUP GROUP g a STREAMS s s 0 >", [own, [b"s", [[b"2-0", [b"n", b"2"]]]]])
+    return stream(1, 2, offset=2, pending=(1, 2))
+
+
 def gone_by_its_time(talk: Talk) -> Found:
     talk.appended(1)
     talk.say("PEXPIRE s 10", 1)
@@ -175,6 +183,7 @@ def refused(talk: Talk) -> Found:
      trimmed_by_an_unanswered_append, deleted_before_it_was_trimmed, retried_in_time,
      retried_for_one_who_died, acknowledged, key_made_anew, appended_while_the_key_was_deleted,
      gone_by_its_time,
+     read_of_new_and_own_entries_at_once,
      overwritten_while_it_was_made, group_destroyed_while_it_is_read, renamed,
      renamed_without_an_answer, string_set_last, string_set_without_an_answer, refused],
 )  # fmt: skip
