@@ -80,22 +80,23 @@ class Server:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        # Retries are ours: redis-py's would hide how long they take.
         given = {
             "username": address.username,
             "password": address.password,
             "db": address.db,
         }
         try:
-            self._client: Any = redis.Redis.from_url(
+            pool: Any = redis.ConnectionPool.from_url(
                 address.url,
                 protocol=2,
                 socket_timeout=address.timeout_s,
                 socket_connect_timeout=address.timeout_s,
                 socket_keepalive=True,
-                retry=Retry(NoBackoff(), 0),
-                **{name: value for name, value in given.items() if value is not None},
+                retry=Retry(NoBackoff(), 0),  # ours: redis-py's do not say how long they take
             )
+            # Not as arguments: the URL's would win, and a wrong database be read silently.
+            pool.connection_kwargs.update({name: x for name, x in given.items() if x is not None})
+            self._client: Any = redis.Redis.from_pool(pool)
         except (ValueError, TypeError) as error:
             raise ServerError(f"the address {address} is not understood: {error}") from error
 

@@ -139,6 +139,7 @@ def test_another_database_is_read_by_url_or_option(server: Server, client: RawCl
     assert numbers(server, subscribe="s") == []
     assert numbers(server, subscribe="s", db=3) == [1]
     assert numbers(server, subscribe="s", server=url(server) + "/3") == [1]
+    assert numbers(server, subscribe="s", server=url(server) + "/2", db=3) == [1]
 
 
 def test_the_server_asks_for_a_password_and_gets_it_by_url_or_option(
@@ -154,6 +155,7 @@ def test_the_server_asks_for_a_password_and_gets_it_by_url_or_option(
 
         assert read(f"redis://default:open%20sesame@{address}/0") == [1]
         assert read(f"redis://{address}", password="open sesame") == [1]
+        assert read(f"redis://default:wrong@{address}", password="open sesame") == [1]
         refused = f"redis://{address} refused the user or the password"
         with pytest.raises(ServerError, match=refused) as failure:
             read(f"redis://default:wrong@{address}")
