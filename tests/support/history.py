@@ -34,7 +34,7 @@ REPLACES = {b"DEL": 9999, b"UNLINK": 9999, b"RENAME": 2, b"RENAMENX": 2, b"MOVE"
             b"XSETID": 1, b"TPOLICY": 1, b"APPEND": 1, b"INCR": 1, b"GETDEL": 1,
             b"SET": 1}  # fmt: skip
 EXPIRES = {b"EXPIRE", b"PEXPIRE", b"EXPIREAT", b"PEXPIREAT", b"GETEX"}
-CHANGES = {b"TAPPEND", b"XADD", b"TAPPEV", b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL", b"TACK",
+CHANGES = {b"TAPPEND", b"TAPPENDONCE", b"XADD", b"TAPPEV", b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL", b"TACK",
            b"XACK", b"XCLAIM", b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
 REPLACES_ALL = {b"FLUSHDB", b"FLUSHALL", b"SWAPDB"}
 
@@ -226,8 +226,8 @@ class History:
             torn = list(self._streams)
         else:
             torn = [(operation.db, key) for key in keys[: REPLACES[name]]]
-        if name == b"SET" and len(keys) > 2:
-            self._expiring.update(torn)
+        if (name == b"SET" and len(keys) > 2) or name == b"TPOLICY":
+            self._expiring.update(torn)  # with a policy, entries may go at any moment
         elif name != b"SET":
             self._other.update(torn)
             if not self._expiring.isdisjoint(torn):
@@ -238,7 +238,7 @@ class History:
 
     def _note_change(self, stream: StreamHistory, words: Words) -> None:
         name = words[0]
-        if name in (b"TAPPEND", b"XADD", b"TAPPEV"):
+        if name in (b"TAPPEND", b"XADD", b"TAPPEV", b"TAPPENDONCE"):
             fields = appended(words)
             if fields:
                 self._asked[fields] += 1
@@ -515,6 +515,7 @@ class History:
 _Judge = Callable[[History, Operation, Reply], None]
 _JUDGES: dict[bytes, _Judge] = {
     b"TAPPEND": History._judge_append,
+    b"TAPPENDONCE": History._judge_append,
     b"TAPPEV": History._judge_append,
     b"XADD": History._judge_append,
     b"XTRIM": History._judge_trim,
@@ -549,6 +550,8 @@ def appended(words: Words) -> Words:
         return words[2:]
     if words[0] == b"TAPPEV":
         return words[4:]
+    if words[0] == b"TAPPENDONCE":
+        return words[4:] if words[2].upper() == b"ID" else words[5:]
     at = 2
     while at < len(words):
         word = words[at].upper()
