@@ -12,10 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql.datasource import InputPartition
-
 from millstream.errors import DataError
 from millstream.pipeline.files import Folder
+from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.selection import EntryId, Selection
 from millstream.storage.snapshot import KeyRecord, Place, SnapshotReader
 

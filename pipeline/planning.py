@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from pyspark.sql.datasource import InputPartition
-
 from millstream.pipeline.options import Options
+from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import FIRST, Id, Position, Positions, id_text, key_text
 from millstream.pipeline.server import Server
 from millstream.pipeline.survey import ALL, Info, seek

@@ -1,8 +1,7 @@
 """Reads a snapshot as a DataFrame: `spark.read.format("millstream").load("data/")`.
 
-The planning process makes the plan (`plan`), each task decodes its chunks (`schema.BatchMaker`). A
-task sees by the file's uuid that it is still the snapshot that was planned: one that was replaced
-meanwhile is an error, never a mixture of two.
+The planning process makes the plan (`plan`), each task decodes its portion of the
+chunks (`portion`, `schema.BatchMaker`).
 """
 
 from __future__ import annotations
@@ -10,26 +9,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 
-import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
-from millstream.errors import DataError
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import Options
-from millstream.pipeline.plan import Chunk, ScanPartition, Wanted, plan
-from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker, plan_columns, shown
-from millstream.pipeline.selection import EntryId, Selection
-from millstream.storage.snapshot import ChunkReader, ReplacedError
+from millstream.pipeline.plan import ScanPartition, plan
+from millstream.pipeline.portion import Portion
+from millstream.pipeline.pushdown import push
+from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker, arrow_schema, plan_columns
+from millstream.pipeline.selection import Selection
 
 SPLIT_BYTES = 16 << 20
 PARTITIONS_MAX = 100_000
 DATABASES_MAX = 16_384
-_NAMED_MAX = 3
 
 
 class SnapshotScan(DataSourceReader):
@@ -37,7 +32,7 @@ class SnapshotScan(DataSourceReader):
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
-        plan_columns(to_arrow_schema(schema, timezone="UTC"))  # refuses what cannot be had
+        plan_columns(arrow_schema(schema))  # refuses what cannot be had
         self._folder = Folder.of(options.required("path"))
         self._mode = options.choice("mode", MODES, PERMISSIVE)
         self._db = options.integer("db", 0, 0, DATABASES_MAX)
@@ -59,22 +54,12 @@ class SnapshotScan(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ScanPartition):
             return  # Spark makes one of its own where nothing was planned
-        maker = BatchMaker(self._schema, self._mode)
-        snapshot = partition.snapshot
-        try:
-            file = snapshot.folder.open(snapshot.file)
-            with closing(file):
-                task = _Task(partition, ChunkReader(file, snapshot.uuid))
-                for chunk in partition.chunks:
-                    yield from task.batches(chunk, maker)
-                yield from maker.finish()
-        except (FileNotFoundError, ReplacedError):
-            raise DataError(
-                f"{snapshot.folder.name}: the snapshot {snapshot.file} was replaced by another"
-                " after this query was planned; run the query again"
-            ) from None
+        maker = BatchMaker(arrow_schema(self._schema), self._mode)
+        portion = Portion(partition)
+        yield from portion.batches(maker)
+        yield from maker.finish()
         if self._metrics_path is not None:
-            _append(self._metrics_path, task.metrics(maker.rows))
+            _append(self._metrics_path, portion.metrics(maker.rows))
 
 
 class PushFilters:
@@ -93,71 +78,7 @@ class PushFilters:
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         """Takes the filters into account; returns those that Spark must look at itself."""
-        return [one for one in filters if not self._selection.push(one)]
-
-
-class _Task:
-    """One partition being read."""
-
-    def __init__(self, partition: ScanPartition, reader: ChunkReader) -> None:
-        self._partition = partition
-        self._reader = reader
-        self._opened: list[int] = []
-        self._packed_bytes = 0
-        self._metas: dict[int, memoryview] = {}
-
-    def batches(self, chunk: Chunk, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
-        data = self._chunk(chunk)
-        for piece in chunk.pieces:
-            first = piece.first
-            if piece.meta is not None:
-                first = max(first, self._first_kept(piece, chunk.number, data))
-            blocks = data[piece.offset : piece.offset + piece.length]
-            try:
-                yield from maker.add(blocks, piece.key, first, piece.last)
-            except ValueError as error:
-                raise self._refused(chunk, piece, error) from None
-
-    def metrics(self, rows: int) -> dict[str, object]:
-        """What was read: the chunks' numbers in the file, their bytes in the file, rows made."""
-        snapshot = self._partition.snapshot
-        return {
-            "partition": self._partition.number,
-            "file": f"{snapshot.folder.name}/{snapshot.file}",
-            "chunks": self._opened,
-            "bytes": self._packed_bytes,
-            "rows": rows,
-        }
-
-    def _chunk(self, chunk: Chunk) -> memoryview:
-        self._opened.append(chunk.number)
-        self._packed_bytes += chunk.place.length
-        try:
-            return self._reader.chunk(chunk.number, chunk.place)
-        except DataError as error:
-            keys = list(dict.fromkeys(piece.key for piece in chunk.pieces))
-            names = ", ".join(map(shown, keys[:_NAMED_MAX]))
-            more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
-            raise DataError(f"{error} (it holds entries of stream {names}{more})") from None
-
-    def _first_kept(self, piece: Wanted, number: int, data: memoryview) -> EntryId:
-        """A stream's first kept id, from metadata that was too long for the index."""
-        assert piece.meta is not None
-        chunk, offset, length = piece.meta
-        if chunk != number:
-            if chunk not in self._metas:
-                place = self._partition.meta_places[chunk]
-                self._metas = {chunk: self._chunk(Chunk(chunk, place, [piece]))}
-            data = self._metas[chunk]
-        ms, seq = msgpack.unpackb(data[offset : offset + length])["first_kept"]
-        return ms, seq
-
-    def _refused(self, chunk: Chunk, piece: Wanted, error: ValueError) -> DataError:
-        file = f"{self._partition.snapshot.folder.name}/{self._partition.snapshot.file}"
-        return DataError(
-            f"{file}: chunk {chunk.number} at offset {chunk.place.offset}, stream"
-            f" {shown(piece.key)} at unpacked byte {piece.offset}: {error}"
-        )
+        return [one for one in filters if not push(self._selection, one)]
 
 
 def _append(path: str, line: dict[str, object]) -> None:

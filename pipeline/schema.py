@@ -3,7 +3,7 @@
 The user's schema is the only pruning of columns that Spark's Python sources have, so every column
 costs only when it is asked for. `key`, `id`, `ts`, `ms`, `seq` and `fields` are parts of an entry;
 any other column is the field of that name, cast to the column's type. The batches have exactly the
-Arrow schema that Spark derives from the asked one: it refuses any other.
+Arrow schema that is asked for: Spark refuses any other than it derives from its own.
 
 Reading a snapshot and reading a server share this: blocks go in, batches come out.
 """
@@ -14,18 +14,19 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from millstream.pipeline.casting import cast_texts, castable
 from millstream.pipeline.options import OptionError
 from millstream.storage.columns import Buffer, Decoder, Kind, not_utf8
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 PERMISSIVE = "PERMISSIVE"
 DROPMALFORMED = "DROPMALFORMED"
@@ -67,13 +68,15 @@ class BadValue(ValueError):
 
 def default_schema(columns: str | None) -> str:
     """The DDL of the option `columns`: names, each with a type or without; the default for None."""
-    wanted = [(name, None) for name in DEFAULT_COLUMNS] if columns is None else _split(columns)
+    wanted = (
+        [(name, None) for name in DEFAULT_COLUMNS] if columns is None else split_columns(columns)
+    )
     return ", ".join(
         f"{_quoted(name)} {type_ or PARTS.get(name, 'string')}" for name, type_ in wanted
     )
 
 
-def _split(columns: str) -> list[tuple[str, str | None]]:
+def split_columns(columns: str) -> list[tuple[str, str | None]]:
     """`a, b double, c map<string,string>` as names and types; commas inside brackets and backquotes
     do not separate."""
     parts: list[str] = [""]
@@ -113,6 +116,13 @@ class Column:
     name: str
     kind: Kind
     type: pa.DataType
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark derives from its own, and wants batches to have."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def plan_columns(arrow: pa.Schema) -> list[Column]:
@@ -179,8 +189,8 @@ class BatchMaker:
     FAILFAST raises BadValue with stream and id.
     """
 
-    def __init__(self, schema: StructType, mode: str = PERMISSIVE) -> None:
-        self.arrow = to_arrow_schema(schema, timezone="UTC")
+    def __init__(self, schema: pa.Schema, mode: str = PERMISSIVE) -> None:
+        self.arrow = schema
         self._columns = plan_columns(self.arrow)
         self._mode = mode
         kinds = [

@@ -1,7 +1,7 @@
 """`spark.readStream.format("millstream")`: tails a live server's streams.
 
 Spark keeps the offsets; this finds out how far a batch goes and divides it into partitions, which
-`live.RangeReader` reads. A batch is fixed by its two offsets: run again after a crash it has the
+`ranges.RangeReader` reads. A batch is fixed by its two offsets: run again after a crash it has the
 same rows, or fails because they are gone.
 """
 
@@ -19,10 +19,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.pipeline.limiting import share
-from millstream.pipeline.live import RangeReader
 from millstream.pipeline.options import Options
 from millstream.pipeline.planning import COUNT_MAX, Losses, Planner, Ranges, begin_of
 from millstream.pipeline.positions import Offset, Position, Positions
+from millstream.pipeline.ranges import RangeReader
+from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
 from millstream.pipeline.starting import LATEST, Bound
 from millstream.pipeline.survey import ALL, Choice, Info, seek, survey
@@ -43,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.losses = Losses(options.flag("failOnDataLoss", True))
         self.planner = Planner(options, self.losses)
         self.entries_max = options.integer("maxEntriesPerTrigger", 0, 1, COUNT_MAX)
-        self.reader = RangeReader(schema, options, self.address, self.losses)
+        self.reader = RangeReader(arrow_schema(schema), options, self.address, self.losses)
         self._target: Positions | None = None
         self._surveyed: dict[bytes, Info] = {}
         self._server: Server | None = None

@@ -29,6 +29,7 @@ from tests.support.snapshots import Stream, publish, write_base, write_snapshot
 from millstream.pipeline import plan as planning
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import SCAN, OptionError, Options
+from millstream.pipeline.pushdown import push
 from millstream.pipeline.selection import FIRST, LAST, TIME_MS_MAX, Selection
 
 MAX = 2**64 - 1
@@ -106,14 +107,14 @@ def test_a_pushed_comparison_wants_exactly_what_it_says(
         value, of = Decimal(micros) / 1000, Decimal
     asked = kind((column,), value)
     made = Selection()
-    assert made.push(asked)
+    assert push(made, asked)
     kept = [ms for ms in numbers if made.first <= (ms, 0) and (ms, MAX) <= made.last]
     assert kept == naive_bounds(asked, value, numbers, of)
 
 
 def test_times_that_are_null_are_not_wanted() -> None:
     made = Selection()
-    assert made.push(IsNotNull(("ts",)))
+    assert push(made, IsNotNull(("ts",)))
     assert made.last == (TIME_MS_MAX, MAX)
 
 
@@ -132,7 +133,7 @@ def test_times_that_are_null_are_not_wanted() -> None:
 )
 def test_what_cannot_be_decided_here_is_left_to_spark(asked: Filter) -> None:
     made = Selection()
-    assert not made.push(asked)
+    assert not push(made, asked)
     assert (made.first, made.last) == (FIRST, LAST)
 
 
@@ -156,13 +157,13 @@ def test_filters_on_keys_are_decided_as_spark_sees_the_keys(
     asked: Filter, kept: list[bytes]
 ) -> None:
     made = Selection()
-    assert made.push(asked)
+    assert push(made, asked)
     assert list(filter(made.key_test(), KEYS)) == kept
 
 
 def test_a_list_of_ids_bounds_them_and_is_looked_at_again() -> None:
     made = Selection()
-    assert not made.push(In(("id",), ("5-1", "no id", "3-0", "05-9")))
+    assert not push(made, In(("id",), ("5-1", "no id", "3-0", "05-9")))
     assert (made.first, made.last) == ((3, 0), (5, 1))
 
 

@@ -1,0 +1,99 @@
+"""One portion of a snapshot being read: the chunks that a plan gives to one task.
+
+The file's uuid tells that it is still the snapshot that was planned: one that was replaced
+meanwhile is an error, never a mixture of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgpack  # type: ignore[import-untyped]
+import pyarrow as pa
+
+from millstream.errors import DataError
+from millstream.pipeline.plan import Chunk, ScanPartition, Wanted
+from millstream.pipeline.schema import BatchMaker, shown
+from millstream.pipeline.selection import EntryId
+from millstream.storage.snapshot import ChunkReader, ReplacedError
+
+_NAMED_MAX = 3
+
+
+class Portion:
+    """One partition being read, once."""
+
+    def __init__(self, partition: ScanPartition) -> None:
+        self._partition = partition
+        self._opened: list[int] = []
+        self._packed_bytes = 0
+        self._metas: dict[int, memoryview] = {}
+
+    def batches(self, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
+        """Adds what is wanted to `maker`; yields the batches that became full. DataError names the
+        file and the stream that cannot be read."""
+        snapshot = self._partition.snapshot
+        try:
+            with closing(snapshot.folder.open(snapshot.file)) as file:
+                self._reader = ChunkReader(file, snapshot.uuid)
+                for chunk in self._partition.chunks:
+                    yield from self._batches(chunk, maker)
+        except (FileNotFoundError, ReplacedError):
+            raise DataError(
+                f"{snapshot.folder.name}: the snapshot {snapshot.file} was replaced by another"
+                " after this query was planned; run the query again"
+            ) from None
+
+    def _batches(self, chunk: Chunk, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
+        data = self._chunk(chunk)
+        for piece in chunk.pieces:
+            first = piece.first
+            if piece.meta is not None:
+                first = max(first, self._first_kept(piece, chunk.number, data))
+            blocks = data[piece.offset : piece.offset + piece.length]
+            try:
+                yield from maker.add(blocks, piece.key, first, piece.last)
+            except ValueError as error:
+                raise self._refused(chunk, piece, error) from None
+
+    def metrics(self, rows: int) -> dict[str, object]:
+        """What was read: the chunks' numbers in the file, their bytes in the file, rows made."""
+        snapshot = self._partition.snapshot
+        return {
+            "partition": self._partition.number,
+            "file": f"{snapshot.folder.name}/{snapshot.file}",
+            "chunks": self._opened,
+            "bytes": self._packed_bytes,
+            "rows": rows,
+        }
+
+    def _chunk(self, chunk: Chunk) -> memoryview:
+        self._opened.append(chunk.number)
+        self._packed_bytes += chunk.place.length
+        try:
+            return self._reader.chunk(chunk.number, chunk.place)
+        except DataError as error:
+            keys = list(dict.fromkeys(piece.key for piece in chunk.pieces))
+            names = ", ".join(map(shown, keys[:_NAMED_MAX]))
+            more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
+            raise DataError(f"{error} (it holds entries of stream {names}{more})") from None
+
+    def _first_kept(self, piece: Wanted, number: int, data: memoryview) -> EntryId:
+        """A stream's first kept id, from metadata that was too long for the index."""
+        assert piece.meta is not None
+        chunk, offset, length = piece.meta
+        if chunk != number:
+            if chunk not in self._metas:
+                place = self._partition.meta_places[chunk]
+                self._metas = {chunk: self._chunk(Chunk(chunk, place, [piece]))}
+            data = self._metas[chunk]
+        ms, seq = msgpack.unpackb(data[offset : offset + length])["first_kept"]
+        return ms, seq
+
+    def _refused(self, chunk: Chunk, piece: Wanted, error: ValueError) -> DataError:
+        file = f"{self._partition.snapshot.folder.name}/{self._partition.snapshot.file}"
+        return DataError(
+            f"{file}: chunk {chunk.number} at offset {chunk.place.offset}, stream"
+            f" {shown(piece.key)} at unpacked byte {piece.offset}: {error}"
+        )
