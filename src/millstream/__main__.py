@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": ("millstream.server.main:serve", "Run a server until it is told to stop."),
     "check": ("millstream.server.tools:check", "Verify every byte of a data directory."),
     "inspect": ("millstream.server.tools:inspect", "List the keys in a data directory."),
+    "export": ("millstream.pipeline.export:export", "Copy streams into one file for analysis."),
 }
 
 

@@ -1,0 +1,121 @@
+"""The command line of `millstream export`; the work is in `exporting`.
+
+Nothing that exporting needs is imported before the command runs: its help can be read, and what is
+missing can be named, where pyarrow is not installed.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from millstream.errors import DataError
+
+if TYPE_CHECKING:
+    from millstream.pipeline.exporting import Request
+
+_NEEDED = ("numpy", "pyarrow", "redis")
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def _fail(problem: object) -> NoReturn:
+    click.echo(f"millstream: {problem}", err=True)
+    sys.exit(1)
+
+
+@click.command(
+    epilog="A directory gives what its newest snapshot holds, without what the journal has since; "
+    "BGSAVE brings it up to date. Texts that are not UTF-8 have U+FFFD in them; a column of the "
+    "type binary keeps the bytes, in jsonl and csv as base64."
+)
+@click.argument("source", metavar="DIR|URL")
+@click.option("--format", "format_", required=True, type=click.Choice(["parquet", "jsonl", "csv"]))
+@click.option("--key", metavar="PATTERN", help="Only these streams; a pattern as of KEYS.")
+@click.option("--from", "start", metavar="ID|TIME", help="Nothing before this id or time.")
+@click.option("--to", "end", metavar="ID|TIME", help="Nothing after this id or time.")
+@click.option("--schema", metavar="COLUMNS",
+              help="Columns and types, as Spark has them: key, id, ts, ms, seq, fields, and any "
+              "other name for the field of that name.  [default: key, id, ts, fields]")  # fmt: skip
+@click.option("--mode", default="PERMISSIVE", show_default=True,
+              type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
+              help="A value that is not what its column asks for: null, its row left out, an "
+              "error.")  # fmt: skip
+@click.option("--output", metavar="PATH",
+              help="The file, replaced when all is written; - for standard output.  [default: "
+              "DIR's name with the format's]")  # fmt: skip
+@click.option("--db", type=click.IntRange(min=0), metavar="N", help="The database.  [default: 0]")
+def export(
+    source: str,
+    format_: str,
+    key: str | None,
+    start: str | None,
+    end: str | None,
+    schema: str | None,
+    mode: str,
+    output: str | None,
+    db: int | None,
+) -> None:
+    """Copy streams into one file for analysis: Parquet, JSON lines or CSV.
+
+    DIR is a data directory, which a server may be using, or its URI (s3://...); URL is a server,
+    redis://localhost:6455.
+    """
+    try:
+        from millstream.pipeline.exporting import Request
+    except ImportError as error:
+        _fail_for_missing(error)
+    request = Request(source, format_, key, start, end, schema, mode.upper(), db)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that nothing is left
+    _run(request, output or _default_name(source, format_))
+
+
+def _run(request: Request, output: str) -> None:
+    from millstream.pipeline.exporting import export, export_to
+    from millstream.pipeline.planning import DataLossError
+    from millstream.pipeline.server import ServerError
+
+    try:
+        with _progress() as tell:
+            if output == "-":
+                export(sys.stdout.buffer, request, tell)
+                return
+            rows = export_to(Path(output), request, tell)
+    except (DataError, DataLossError, ServerError, ValueError) as problem:
+        _fail(problem)
+    except OSError as problem:
+        name = f" ({problem.filename})" if problem.filename else ""
+        _fail(f"{problem.strerror or problem}{name}")
+    click.echo(f"{output}: {rows:,} rows")
+
+
+def _fail_for_missing(error: ImportError) -> NoReturn:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _NEEDED:
+        raise error
+    _fail(f"exporting needs {missing}, which is not installed: pip install millstream[spark]")
+
+
+def _default_name(source: str, format_: str) -> str:
+    """`data.parquet` for `data/`, and for a server its host's name."""
+    parts = urlsplit(source)
+    is_server = parts.scheme in ("redis", "rediss")
+    name = parts.hostname if is_server else Path(parts.path).absolute().name
+    return f"{name or 'streams'}.{format_}"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal; nothing where there is no terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("exporting", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,150 @@
+"""Copies the entries of a snapshot, or of a live server, into one file. Needs pyarrow, not Spark.
+
+What is read, and how, is what Spark's tasks do: the same plan, the same chunks or blocks, the same
+columns. Here one process reads one portion after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from millstream.pipeline.ddl import arrow_from_ddl
+from millstream.pipeline.files import Folder
+from millstream.pipeline.options import LIVE, SCAN, OptionError, Options
+from millstream.pipeline.outputs import OUTPUTS, replacing
+from millstream.pipeline.plan import ScanPartition, plan
+from millstream.pipeline.planning import Losses, Planner
+from millstream.pipeline.portion import Portion
+from millstream.pipeline.positions import FIRST, Position
+from millstream.pipeline.ranges import RangeReader
+from millstream.pipeline.schema import PERMISSIVE, BatchMaker, plan_columns
+from millstream.pipeline.selection import Selection, before
+from millstream.pipeline.server import Address
+from millstream.pipeline.survey import Choice, survey
+
+PORTION_BYTES = 16 << 20
+# For how long a server may not answer. Somebody is waiting, so it is less than for Spark's tasks.
+TIMEOUT_S = 10
+
+# How much is done, of how much: bytes of a snapshot, entries of a server.
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be exported. `source`: a data directory, its URI, or a server's URL; `start` and
+    `end`: an id, milliseconds or an ISO time, both included."""
+
+    source: str
+    format: str
+    key: str | None = None
+    start: str | None = None
+    end: str | None = None
+    schema: str | None = None
+    mode: str = PERMISSIVE
+    db: int | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.source.startswith(("redis://", "rediss://", "unix://"))
+
+
+def export_to(path: Path, request: Request, tell: Tell) -> int:
+    """Writes the file, in the place of one that is there; returns the number of its rows."""
+    with replacing(path) as file:
+        return export(file, request, tell)
+
+
+def export(file: IO[bytes], request: Request, tell: Tell) -> int:
+    """Writes everything to an open file; returns the number of rows.
+
+    OptionError, DataError or ServerError says in one sentence what cannot be done; BadValue which
+    value does not fit, under the mode FAILFAST.
+    """
+    schema = arrow_from_ddl(request.schema)
+    plan_columns(schema)  # refuses what cannot be had
+    batches = (_of_server if request.is_live else _of_snapshot)(request, schema, tell)
+    rows = 0
+    with closing(OUTPUTS[request.format](file, schema)) as output:
+        for batch in batches:
+            output.write(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _of_snapshot(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
+    selection = _selection(request)
+    folder = Folder.of(request.source)
+    parts = plan(folder, request.db or 0, selection, PORTION_BYTES, 1)
+    sizes = [_size_bytes(part) for part in parts if isinstance(part, ScanPartition)]
+    maker = BatchMaker(schema, request.mode)
+    for number, part in enumerate(parts, 1):
+        assert isinstance(part, ScanPartition)
+        yield from Portion(part).batches(maker)
+        tell(sum(sizes[:number]), sum(sizes))
+    yield from maker.finish()
+
+
+def _size_bytes(part: ScanPartition) -> int:
+    return sum(piece.length for chunk in part.chunks for piece in chunk.pieces)
+
+
+def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
+    """What is there now. What is evicted before it is read is missing, with a warning."""
+    options = Options(_live_options(request), LIVE)
+    selection = _selection(request)
+    losses = Losses(is_fatal=False)
+    address = Address.from_options(options)
+    reader = RangeReader(schema, options, address, losses)
+    if selection.is_empty:
+        return
+    begin, end = before(selection.first) or FIRST, selection.last
+    with address.open() as server:
+        infos = survey(server, Choice(options).find(server))
+        starts = {key: Position(begin, None, info.incarnation) for key, info in infos.items()}
+        ends = {
+            key: Position(min(end, info.last_id), None, info.incarnation)
+            for key, info in infos.items()
+        }
+        parts = Planner(options, losses).plan(server, starts, ends)
+    counts = [sum(range_.entries for range_ in part.ranges) for part in parts]
+    for number, part in enumerate(parts, 1):
+        yield from reader.read(part)
+        tell(sum(counts[:number]), sum(counts))
+
+
+def _live_options(request: Request) -> dict[str, str]:
+    given = {
+        "server": request.source,
+        "subscribePattern": request.key or "*",
+        "mode": request.mode,
+        "timeout": str(TIMEOUT_S),
+    }
+    return given if request.db is None else given | {"db": str(request.db)}
+
+
+def _selection(request: Request) -> Selection:
+    given = {} if request.key is None else {"subscribePattern": request.key}
+    given |= _bound("--from", request.start, "startId", "startingTimestamp")
+    given |= _bound("--to", request.end, "endId", "endingTimestamp")
+    return Selection.of(Options(given, SCAN), False)
+
+
+def _bound(flag: str, text: str | None, *names: str) -> dict[str, str]:
+    """The option that this bound is: an id if it can be read as one, else a time."""
+    if text is None:
+        return {}
+    for name in names:
+        with suppress(OptionError):
+            Selection.of(Options({name: text}, SCAN), False)
+            return {name: text}
+    raise OptionError(
+        f"{flag} is {text!r}; it must be an id like 1526919030474-55, milliseconds since 1970, or"
+        " a time like 2026-11-01T12:00:00Z"
+    )

@@ -1,0 +1,183 @@
+"""The files that an export writes: Parquet, JSON lines, CSV; whole, or not at all.
+
+Parquet keeps types as they are. The texts of the two others are: moments in UTC as ISO 8601, binary
+values as base64, decimals as exact digits; a map is an object, and in CSV its JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, parquet
+
+# Bounds of a row group, which is held in memory until it is written.
+ROW_GROUP_ROWS_MAX = 1 << 20
+ROW_GROUP_BYTES_MAX = 64 << 20
+
+
+class Output(Protocol):
+    """Takes record batches of one schema, in order."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+    def close(self) -> None: ...
+
+
+class Parquet:
+    """One file; row groups are made of several batches, because small ones pack badly."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._schema = schema
+        self._writer = parquet.ParquetWriter(file, schema, compression="zstd")
+        self._held: list[pa.RecordBatch] = []
+        self._rows = self._size_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._rows + batch.num_rows > ROW_GROUP_ROWS_MAX:
+            self._flush()
+        self._held.append(batch)
+        self._rows += batch.num_rows
+        self._size_bytes += batch.nbytes
+        if self._size_bytes >= ROW_GROUP_BYTES_MAX:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS_MAX)
+        self._held, self._rows, self._size_bytes = [], 0, 0
+
+
+class JsonLines:
+    """One object a line, in UTF-8."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._file = file
+        self._names = schema.names
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [json_values(column) for column in batch.columns]
+        lines = [
+            json.dumps(dict(zip(self._names, row, strict=True)), ensure_ascii=False)
+            for row in zip(*columns, strict=True)
+        ]
+        self._file.write("".join(line + "\n" for line in lines).encode())
+
+    def close(self) -> None:
+        pass
+
+
+class Csv:
+    """RFC 4180 with a line of names; texts are in quotes, so that a null is not an empty text."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._schema = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
+        self._writer = csv.CSVWriter(file, self._schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = [_csv_column(column) for column in batch.columns]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+OUTPUTS: dict[str, Callable[[IO[bytes], pa.Schema], Output]] = {
+    "parquet": Parquet,
+    "jsonl": JsonLines,
+    "csv": Csv,
+}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the name `path` when the block ends well, and is removed otherwise."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+# ------------------------------------------------------------------------------------------ texts
+
+
+def json_values(column: pa.Array) -> list[Any]:
+    """A column as what `json.dumps` takes."""
+    type_ = column.type
+    if pa.types.is_timestamp(type_):
+        return list(_moments(column).to_pylist())
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_map(type_):
+        return [{name: _json_value(value) for name, value in pairs} for pairs in _named(values)]
+    if pa.types.is_list(type_):
+        return [
+            [{name: _json_value(value) for name, value in pair.items()} for pair in pairs]
+            for pairs in values
+        ]
+    if pa.types.is_decimal(type_):
+        return [_digits(value, type_.scale) for value in values]
+    return [_json_value(value) for value in values]
+
+
+def _named(maps: list[Any]) -> Iterator[list[tuple[str, Any]]]:
+    """Names of fields as texts; the bytes of binary ones that are not UTF-8 as U+FFFD."""
+    for pairs in maps:
+        yield [
+            (name.decode("utf-8", "replace") if isinstance(name, bytes) else name, value)
+            for name, value in pairs
+        ]
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _digits(value: Any, scale: int) -> int | str | None:
+    return None if value is None else int(value) if scale == 0 else str(value)
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """`2026-11-20T15:04:05.123456Z`; without the Z where the type has no zone."""
+    plain = pc.replace_substring(column.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
+    return pc.binary_join_element_wise(plain, "Z", "") if column.type.tz else plain
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(test(type_) for test in tests)
+
+
+def _csv_type(type_: pa.DataType) -> pa.DataType:
+    return type_ if _is_number(type_) else pa.string()
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    type_ = column.type
+    if _is_number(type_) or pa.types.is_string(type_):
+        return column
+    values = json_values(column)
+    if pa.types.is_nested(type_):
+        return pa.array([json.dumps(value, ensure_ascii=False) for value in values], pa.string())
+    return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -1,0 +1,333 @@
+"""`millstream export`: what is in the file is what is in the streams, and nothing but whole files
+are left."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+from pyspark.sql.types import StructType
+from tests.pipeline.direct import url
+from tests.support.client import RawClient, as_bytes, as_list
+from tests.support.data_directory import flip
+from tests.support.server import Server
+from tests.support.snapshots import Stream, write_snapshot
+from tests.support.waiting import wait_until
+
+from millstream.__main__ import main
+from millstream.pipeline import exporting, outputs
+from millstream.pipeline.ddl import arrow_from_ddl
+from millstream.pipeline.options import OptionError
+from millstream.pipeline.schema import PARTS, arrow_schema
+
+live = pytest.mark.needs("TBLOCKS", "TSEEK", "TINFO")
+
+T0 = 1_700_000_000_000
+
+
+def entries(count: int) -> dict[tuple[int, int], list[bytes]]:
+    return {(T0 + n, 0): [b"n", b"%d" % n] for n in range(count)}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three streams of 500 entries, in chunks of some fifty; and one in database 2."""
+    directory = tmp_path_factory.mktemp("three")
+    streams = [Stream(b"s:%d" % n, entries(500), block_entries=10) for n in range(3)]
+    write_snapshot(directory, [*streams, Stream(b"s:0", entries(7), db=2)], 50)
+    return directory
+
+
+def export(source: object, output: Path, *arguments: str, format_: str = "parquet") -> Result:
+    words = ["export", str(source), "--format", format_, "--output", str(output), *arguments]
+    return CliRunner().invoke(main, words)
+
+
+def rows(source: object, output: Path, *arguments: str) -> list[dict[str, Any]]:
+    done = export(source, output, *arguments)
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = parquet.read_table(output).to_pylist()
+    assert f"{len(found):,} rows" in done.output
+    return found
+
+
+def refusal(source: object, output: Path, *arguments: str, format_: str = "parquet") -> str:
+    """What is said when nothing can be exported; one line, and no file is left."""
+    there = sorted(output.parent.iterdir())
+    done = export(source, output, *arguments, format_=format_)
+    assert done.exit_code == 1
+    assert sorted(output.parent.iterdir()) == there
+    (line,) = done.output.splitlines()
+    return line
+
+
+# ---------------------------------------------------------------- round trips
+
+
+def xrange(client: RawClient, key: str) -> list[tuple[str, list[bytes]]]:
+    return [
+        (as_bytes(id_).decode(), [as_bytes(word) for word in as_list(words)])
+        for id_, words in map(as_list, as_list(client.call("XRANGE", key, "-", "+")))
+    ]
+
+
+@live
+@pytest.mark.parametrize("source", ["directory", "server"])
+def test_a_parquet_file_has_the_entries_that_xrange_answers(
+    durable_server: Server, tmp_path: Path, source: str
+) -> None:
+    """Also names that are there twice, and bytes that are no text."""
+    with durable_server.client() as client:
+        client.pipeline([("XADD", "a", "*", "n", str(n), "n", "x" * 900) for n in range(5000)])
+        client.call("XADD", "b:\xff", "5-18446744073709551615", b"\xff\x00", b"\xfe", "", "")
+        client.call("XTRIM", "a", "MAXLEN", "4321")
+        client.call("XDEL", "a", xrange(client, "a")[7][0])
+        client.call("SAVE")
+        client.call("SET", "word", "x")
+        schema = "key binary, id string, fields array<struct<name: binary, value: binary>>"
+        where = url(durable_server) if source == "server" else durable_server.directory
+        found = rows(where, tmp_path / "out.parquet", "--schema", schema)
+        for key in ("a", "b:\xff"):
+            pairs = [
+                (row["id"], [word for pair in row["fields"] for word in pair.values()])
+                for row in found
+                if row["key"] == key.encode()
+            ]
+            assert pairs == xrange(client, key)
+        assert len(found) == 4320 + 1
+
+
+def test_several_streams_are_in_one_file_in_bounded_row_groups(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "ROW_GROUP_ROWS_MAX", 400)
+    found = rows(three, tmp_path / "out.parquet", "--schema", "key string, ms bigint, n int")
+    for key in range(3):
+        mine = [(row["ms"], row["n"]) for row in found if row["key"] == f"s:{key}"]
+        assert mine == [(T0 + n, n) for n in range(500)]
+    file = parquet.ParquetFile(tmp_path / "out.parquet")
+    sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    assert max(sizes) <= 400
+    assert sum(sizes) == 1500
+
+
+# ---------------------------------------------------------------- what is chosen
+
+BOUNDS = [
+    (("--from", f"{T0 + 10}-0", "--to", f"{T0 + 12}"), [10, 11, 12]),
+    (("--from", f"({T0 + 10}-0", "--to", f"({T0 + 12}-0"), [11]),
+    (("--from", "2023-11-14T22:13:20.498Z"), [498, 499]),
+    (("--to", "2023-11-14T22:13:20.001500"), [0, 1]),
+    (("--from", f"{T0 + 500}"), []),
+    (("--from", "9-0", "--to", "8-0"), []),
+]
+
+
+@pytest.mark.parametrize(("bounds", "wanted"), BOUNDS)
+def test_key_and_bounds_choose_the_same_as_everywhere(
+    three: Path, tmp_path: Path, bounds: Sequence[str], wanted: list[int]
+) -> None:
+    arguments = ("--key", "s:[12]", "--schema", "key, n int", *bounds)
+    found = rows(three, tmp_path / "out.parquet", *arguments)
+    assert found == [{"key": f"s:{key}", "n": n} for key in (1, 2) for n in wanted]
+
+
+@live
+def test_a_server_is_asked_for_the_same(server: Server, client: RawClient, tmp_path: Path) -> None:
+    for key in range(3):
+        client.pipeline([("XADD", f"s:{key}", f"{T0 + n}-0", "n", str(n)) for n in range(500)])
+    for bounds, wanted in BOUNDS:
+        arguments = ("--key", "s:[12]", "--schema", "key, n int", *bounds)
+        found = rows(url(server), tmp_path / "out.parquet", *arguments)
+        assert found == [{"key": f"s:{key}", "n": n} for key in (1, 2) for n in wanted]
+    assert rows(url(server), tmp_path / "out.parquet", "--db", "3") == []
+
+
+def test_another_database_is_chosen_by_its_number(three: Path, tmp_path: Path) -> None:
+    assert len(rows(three, tmp_path / "out.parquet", "--db", "2")) == 7
+
+
+# ---------------------------------------------------------------- texts
+
+SCHEMA = (
+    "key string, ts timestamp, seq decimal(20,0), fields map<string,string>, raw binary, "
+    "x double, ok boolean, price decimal(10,2), day date"
+)
+WORDS = [b"raw", b"\xff\x00", b"x", b"nan", b"ok", b"yes", b"price", b"2.5", b"day", b"2026-11-20"]
+
+
+@pytest.fixture
+def motley(tmp_path: Path) -> Path:
+    directory = tmp_path / "motley"
+    texts = {(T0 + 1, 2**64 - 1): WORDS, (T0 + 2, 0): [b"q", b'a "b",\nc', b"", b""]}
+    write_snapshot(directory, [Stream(b"\xc3\xa4", texts)])
+    return directory
+
+
+def test_json_lines_have_one_object_an_entry(motley: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    assert export(motley, output, "--schema", SCHEMA, format_="jsonl").exit_code == 0
+    first, second = map(json.loads, output.read_text().splitlines())
+    assert first.pop("fields") == {
+        "raw": "\ufffd\0", "x": "nan", "ok": "yes", "price": "2.5", "day": "2026-11-20"
+    }  # fmt: skip
+    assert first == {
+        "key": "ä",
+        "ts": "2023-11-14T22:13:20.001000Z",
+        "seq": 2**64 - 1,
+        "raw": base64.b64encode(b"\xff\x00").decode(),
+        "x": "NaN",
+        "ok": True,
+        "price": "2.50",
+        "day": "2026-11-20",
+    }
+    assert second["fields"] == {"q": 'a "b",\nc', "": ""}
+    assert second["x"] is None
+
+
+def test_csv_keeps_quotes_newlines_and_nulls_apart(motley: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    schema = SCHEMA + ", q string"
+    assert export(motley, output, "--schema", schema, format_="csv").exit_code == 0
+    with output.open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert json.loads(second["fields"]) == {"q": 'a "b",\nc', "": ""}
+    assert second["q"] == 'a "b",\nc'
+    assert [first[name] for name in ("key", "seq", "price", "raw", "q")] == [
+        "ä", str(2**64 - 1), "2.50", base64.b64encode(b"\xff\x00").decode(), ""
+    ]  # fmt: skip
+    assert datetime.fromisoformat(second["ts"]).astimezone(UTC).microsecond == 2000
+
+
+def test_standard_output_takes_a_file_too(three: Path) -> None:
+    words = ["export", str(three), "--format", "jsonl", "--key", "s:1", "--output", "-"]
+    done = CliRunner().invoke(main, words)
+    assert [json.loads(line)["fields"]["n"] for line in done.output.splitlines()] == [
+        str(n) for n in range(500)
+    ]
+
+
+# ---------------------------------------------------------------- schemas
+
+COLUMNS = [
+    ", ".join(f"{name} {type_}" for name, type_ in PARTS.items()),
+    "a tinyint, b smallint, c INT, d long, e float, f double, g boolean, h date, i timestamp_ntz",
+    "`odd name` string, `tick``ed` binary, a decimal( 10 , 2 ), b decimal, c dec(5)",
+    "fields array< struct<name: string, value: binary> >, ms decimal(20,0)",
+    "fields map<string, binary>, key binary",
+]
+
+
+@pytest.mark.parametrize("ddl", COLUMNS)
+def test_a_schema_is_understood_as_by_spark(ddl: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("spark")  # its parser is in the JVM
+    assert arrow_from_ddl(ddl).equals(arrow_schema(StructType.fromDDL(ddl)))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("a text", "column 'a': 'text' is no type"),
+        ("a decimal(50,2)", "column 'a'"),
+        ("a map<string,int>", "column 'a'"),
+        ("a int, a string", "'a' is there twice"),
+        ("a int,, b int", "a name is missing"),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(ddl: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        arrow_from_ddl(ddl)
+
+
+# ---------------------------------------------------------------- what cannot be done
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "TIMEOUT_S", 1)
+    output = tmp_path / "out.parquet"
+    assert "is not a data directory" in refusal(tmp_path, output)
+    assert "--from is 'monday'" in refusal(three, output, "--from", "monday")
+    assert "column 'ts' cannot be" in refusal(three, output, "--schema", "ts string")
+    failfast = ("--schema", "key, n boolean", "--mode", "failfast")
+    assert "stream 's:0', entry 1700000000002-0, column 'n'" in refusal(three, output, *failfast)
+    assert "did not answer" in refusal("redis://127.0.0.1:1", output)
+    done = export(three, tmp_path / "missing" / "out.parquet")
+    assert (done.exit_code, "No such file" in done.output) == (1, True)
+
+
+def test_damage_is_named_and_the_file_that_was_there_stays(tmp_path: Path) -> None:
+    base = write_snapshot(tmp_path / "data", [Stream(b"s", entries(500), block_entries=10)], 50)
+    flip(base, 400)
+    output = tmp_path / "out.jsonl"
+    output.write_text("before\n")
+    line = refusal(tmp_path / "data", output, format_="jsonl")
+    assert f"{base.name} is damaged at offset" in line
+    assert "holds entries of stream 's'" in line
+    assert output.read_text() == "before\n"
+
+
+def without(*modules: str) -> str:
+    """A program that runs `millstream` where these modules are not installed."""
+    hidden = "".join(f"sys.modules[{name!r}] = None; " for name in modules)
+    return f"import sys; {hidden}from millstream.__main__ import main; main()"
+
+
+def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+def test_spark_need_not_be_installed(three: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    program = without("pyspark", "pandas")
+    done = run(program, "export", three, "--format", "parquet", "--output", output)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert parquet.read_metadata(output).num_rows == 1500
+
+
+def test_without_pyarrow_it_says_what_to_install(three: Path) -> None:
+    done = run(without("pyarrow"), "export", three, "--format", "parquet")
+    assert done.returncode == 1
+    assert "pip install millstream[spark]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_export_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    """The server is there and does not answer; the unfinished file is, too, until the end."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        words = ["export", address, "--format", "csv", "--output", str(tmp_path / "out.csv")]
+        process = subprocess.Popen([sys.executable, "-m", "millstream", *words])
+        try:
+            wait_until(lambda: os.listdir(tmp_path), what="the unfinished file", deadline_s=60)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_without_a_name_is_named_after_the_directory(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["export", f"{three}/", "--format", "parquet"])
+    assert done.exit_code == 0, done.output
+    assert pa.OSFile(f"{three.name}.parquet").size() > 0
