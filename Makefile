@@ -2,6 +2,7 @@
 # make build    virtualenv in .venv, compiled modules in place      MODULES="storage.block ..." for some
 # make test     all tests, with Debian's redis-server beside      TESTS="tests/unit -k block"
 # make bench    the comparison with redis-server      QUICK=1 for one to two minutes
+# make spark    PySpark into .venv, to read and write streams with Spark
 # make lint     ruff, mypy, import-linter
 # make asan     the unit tests on modules compiled with AddressSanitizer
 # make clean    everything above made, but not the data
@@ -21,7 +22,7 @@ BIN := $(VENV)/bin
 ROOMS := src/millstream server storage commands pipeline
 SOURCES := $(wildcard $(foreach room,$(ROOMS),$(room)/*.pyx $(room)/*.pxd))
 
-.PHONY: serve build test bench lint asan clean need-redis need-test
+.PHONY: serve build test bench spark lint asan clean need-redis need-test
 
 serve: build
 	@! (: </dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { \
@@ -41,6 +42,10 @@ test: need-test build $(VENV)/installed-test
 
 bench: need-redis build $(VENV)/installed-bench
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)
+
+spark: build $(VENV)/installed-spark
+	@scripts/need.sh java >/dev/null || { \
+	    echo "Spark needs Java 17 or 21. Debian has it: apt-get install default-jre-headless" >&2; exit 1; }
 
 lint: $(VENV)/installed-package $(VENV)/installed-lint
 	$(BIN)/ruff check

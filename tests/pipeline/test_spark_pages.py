@@ -1,0 +1,57 @@
+"""What README.md and docs/spark.md say of Spark is so."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.server import Server
+
+from millstream.pipeline.options import LIVE, OPTIONS, SCAN, STREAM, STREAM_WRITE, WRITE
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "spark.md").read_text()
+# Spark's own, or the argument of load().
+SPARKS = {"path", "checkpointLocation", "queryName"}
+
+
+def play(session: str) -> str:
+    """What fails of a Python session; nothing when all is as printed."""
+    test = doctest.DocTestParser().get_doctest(session, {}, "README.md", None, 0)
+    told: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=told.append)
+    return "".join(told)
+
+
+@pytest.mark.timeout(300)
+def test_the_spark_session_of_the_readme(spark: SparkSession, durable_server: Server) -> None:
+    (session,) = re.findall(r"^```pycon\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert session.count("6455") == session.count('"data"') == 1
+    session = session.replace("6455", str(durable_server.port))
+    session = session.replace('"data"', repr(str(durable_server.directory)))
+    assert play(session) == ""
+
+
+def documented(section: str) -> set[str]:
+    """The options in the tables of a section of the guide."""
+    text = GUIDE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    tables = re.findall(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    cells = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+@pytest.mark.parametrize(
+    ("section", "purposes"),
+    [
+        ("Snapshots", {SCAN}),
+        ("Reading a server", {LIVE, STREAM}),
+        ("Writing", {WRITE, STREAM_WRITE}),
+    ],
+)
+def test_the_guide_has_every_option_and_no_other(section: str, purposes: set[str]) -> None:
+    there = {name for name, of in OPTIONS.items() if purposes & set(of)}
+    assert documented(section) == there - SPARKS
