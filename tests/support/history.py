@@ -34,8 +34,8 @@ REPLACES = {b"DEL": 9999, b"UNLINK": 9999, b"RENAME": 2, b"RENAMENX": 2, b"MOVE"
             b"XSETID": 1, b"TPOLICY": 1, b"APPEND": 1, b"INCR": 1, b"GETDEL": 1,
             b"SET": 1}  # fmt: skip
 EXPIRES = {b"EXPIRE", b"PEXPIRE", b"EXPIREAT", b"PEXPIREAT", b"GETEX"}
-CHANGES = {b"TAPPEND", b"TAPPENDONCE", b"XADD", b"TAPPEV", b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL", b"TACK",
-           b"XACK", b"XCLAIM", b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
+CHANGES = {b"TAPPEND", b"TAPPENDONCE", b"XADD", b"TAPPEV", b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL",
+           b"TACK", b"XACK", b"XCLAIM", b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
 REPLACES_ALL = {b"FLUSHDB", b"FLUSHALL", b"SWAPDB"}
 
 
