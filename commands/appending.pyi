@@ -1,1 +1,3 @@
-# Compiled handlers alone use what is in here.
+from millstream.commands.context import Context
+
+def drop_oldest_block(ctx: Context, key: bytes) -> int: ...

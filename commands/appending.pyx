@@ -9,11 +9,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from millstream.commands.context cimport Context
 from millstream.commands.upkeep cimport stream_to_write
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, Id, make_id
+from millstream.ids cimport EntryId, Id, make_id, step_up
 from millstream.storage.block cimport payload_of
 from millstream.storage.keyspace cimport AT_ONCE
 from millstream.storage.policy cimport Policy
-from millstream.storage.retention cimport find_cut
+from millstream.storage.retention cimport find_cut, oldest_block
 from millstream.storage.stream cimport Stream
 
 
@@ -96,6 +96,25 @@ cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks
     elif policy.max_age_ms and policy.looked_at_ms > stream.last_ms + policy.max_age_ms:
         # Ids rise: a moment that is not behind the newest entry's holds for the oldest, too.
         ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
+    return evicted
+
+
+def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
+    """Evict the first block of a stream that has one, to make room; returns how many entries went.
+    It is nobody's use of the key."""
+    cdef Stream stream
+    cdef EntryId last
+    cdef bint is_open
+    cdef uint64_t evicted
+    cdef uint32_t used_s = (<Stream>ctx.db.get(key)).used_s
+    stream = ctx.db.writable_stream(key)
+    stream.used_s = used_s
+    if not oldest_block(stream, &last, &is_open):
+        return 0
+    evicted = evict_to(ctx, key, stream, (last.ms, last.seq) if step_up(&last) else "all")
+    if is_open:
+        stream.tail = None  # emptied, it would keep its memory
+    ctx.keyspace.dirty += evicted
     return evicted
 
 

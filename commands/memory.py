@@ -1,7 +1,7 @@
 """MEMORY: what keys and the process take.
 
 What a key takes is known of streams and estimated of strings; what the process takes, and how much
-of that is in use, is told by server/allocator.
+of that is in use, is told by server/memory.
 """
 
 from __future__ import annotations

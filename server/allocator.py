@@ -1,9 +1,7 @@
-"""How much memory the process takes: what the machine has given it, and how much of that is used.
+"""What memory the machine has given the process, and what the C library says of its heaps.
 
 Python's small objects and the compiled modules' blocks come from different allocators that keep no
-common account. What is used is taken to be what the process holds less what the C library has free
-in its heaps: large parts of memory that are freed lower it at once, whether they go back to the
-machine or wait to be used again. Free places among Python's small objects count as used.
+common account; server/memory tells how much is in use.
 """
 
 from __future__ import annotations
@@ -38,13 +36,6 @@ class Memory(NamedTuple):
     """What the C library has got from the machine; 0 with one that does not tell."""
     heap_used_bytes: int
     """And what of that was handed out."""
-
-    @property
-    def used_bytes(self) -> int:
-        """`used_memory`. What was given back in the middle of a heap is free there and not in
-        memory either, hence the lower bound."""
-        free_bytes = self.heap_bytes - self.heap_used_bytes
-        return max(self.rss_bytes - free_bytes, self.heap_used_bytes)
 
 
 def _mallinfo() -> ctypes._NamedFuncPointer | None:

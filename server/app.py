@@ -27,16 +27,18 @@ from millstream.commands.effects import apply_effects
 from millstream.commands.outside import Client
 from millstream.commands.table import load_table
 from millstream.errors import CommandError, DataError, StartError
-from millstream.server import allocator, log
+from millstream.server import log
 from millstream.server.clock import wall_clock_ms, wall_clock_us
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
+from millstream.server.eviction import Eviction
 from millstream.server.executor import LOADING, Executor
 from millstream.server.facts import Rates, info_text, memory_facts
 from millstream.server.latency import LatencyMonitor
 from millstream.server.listen import bind_sockets, why_not_listening
 from millstream.server.loading import LoadReport
 from millstream.server.log import LOGGER
+from millstream.server.memory import Gauge
 from millstream.server.output_limits import OutputLimits
 from millstream.server.persistence import Persistence, without_collections
 from millstream.server.pubsub import PubSub
@@ -93,7 +95,8 @@ class Server:
         self.connections_received = 0
         self.connections_rejected = 0
         self.output_limit_closings = 0
-        self.startup_bytes = allocator.look().used_bytes
+        self.memory = Gauge()
+        self.startup_bytes = self.memory.measure()
         self.rates = Rates()
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
@@ -115,6 +118,7 @@ class Server:
             block_type=Block,
         )
         self.executor = Executor(self)
+        self.eviction = Eviction(self.executor.context, self.memory, lambda: self.executor.bytes_in)
         self.pubsub = PubSub(self.executor.push_encoded)
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
@@ -270,6 +274,9 @@ class Server:
         self.rates.sample(
             self.now_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
         )
+        self.memory.measure()  # often enough to see what blocks took at most
+        if self.config.maxmemory:
+            self.executor.look_for_room()
         self._close_idle_clients()
         self._close_slow_clients()
         self.persistence.tick_second(self.keyspace.dirty)
@@ -419,6 +426,7 @@ class Server:
         self.executor.limits.bulk_bytes = config.proto_max_bulk_len
         self.executor.limits.query_bytes = config.client_query_buffer_limit
         self.executor.password_required = self.password_required()
+        self._limit_memory()
         self.persistence.set_fsync(config.appendfsync)
         if self.executor.context.may_block:
             self._set_appendonly()
@@ -428,6 +436,12 @@ class Server:
         self._set_output_limits()
         self._set_watching()
         log.set_style(config.loglevel, config.log_format)
+
+    def _limit_memory(self) -> None:
+        limit_bytes, evicts = self.config.maxmemory, self.config.maxmemory_policy != "noeviction"
+        if (self.eviction.limit_bytes, self.eviction.evicts) != (limit_bytes, evicts):
+            self.eviction.limit_bytes, self.eviction.evicts = limit_bytes, evicts
+            self.loop.call_soon(self.executor.limit_memory, self.eviction)
 
     def _set_appendonly(self) -> None:
         wanted = self.config.appendonly
@@ -475,6 +489,7 @@ class Server:
         self.connections_received = 0
         self.connections_rejected = 0
         self.output_limit_closings = 0
+        self.eviction.reset_stats()
         self.rates.clear()
 
     def info(self, sections: Sequence[str]) -> str:

@@ -21,10 +21,6 @@ Row = tuple[str, str, Form, bool]
 
 _NATURAL = (0, INT_MAX)
 _LARGE = (0, LONG_MAX)
-_POLICIES = [
-    "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru",
-    "allkeys-lfu", "allkeys-random", "noeviction",
-]  # fmt: skip
 _STOPPING = ["default", "save", "nosave", "now", "force"]
 
 ACCEPTED: tuple[Row, ...] = (
@@ -71,7 +67,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("shutdown-timeout", "10", _NATURAL, True),
     ("socket-mark-id", "0", _NATURAL, False),
     ("supervised", "no", ["no"], False),
-    # Memory: nothing is evicted, and what is deleted is freed at once.
+    # Memory: no key is evicted, and what is deleted is freed at once.
     ("active-expire-effort", "1", (1, 10), True),
     ("lazyfree-lazy-eviction", "no", "yes", True),
     ("lazyfree-lazy-expire", "no", "yes", True),
@@ -82,7 +78,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("lfu-log-factor", "10", _NATURAL, True),
     ("maxmemory-clients", "0", "share", True),
     ("maxmemory-eviction-tenacity", "10", (0, 100), True),
-    ("maxmemory-policy", "noeviction", _POLICIES, True),
     ("maxmemory-samples", "5", (1, 64), True),
     ("tracking-table-max-keys", "1000000", _LARGE, True),
     # Types that do not exist here.

@@ -495,9 +495,18 @@ class Config(Accepted):
     )
     maxmemory: int = _directive(
         0,
-        only(0),
-        "memory limit: none. Dashboards read it beside used_memory; nothing is evicted to make "
-        "room",
+        size(0),
+        "most memory in bytes, as `used_memory` of INFO tells it; 0: no limit. What happens above "
+        "it says maxmemory-policy",
+        section=LIMIT,
+    )
+    maxmemory_policy: str = _directive(
+        "noeviction",
+        one_of("noeviction", "allstreams-oldest"),
+        "above maxmemory, `noeviction` refuses commands that need memory (`OOM`); "
+        "`allstreams-oldest` drops the oldest blocks of all streams, and refuses when none is "
+        "left. Redis' other policies drop whole keys, which no stream is meant for: they are not "
+        "taken",
         section=LIMIT,
     )
 

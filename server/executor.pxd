@@ -26,6 +26,10 @@ cdef class Executor:
     cdef bint guarded  # whether some commands may not run for some clients: looked at in `admit`
     cdef bint _password_required
     cdef bint _loading
+    cdef object eviction
+    cdef uint64_t memory_limit
+    cdef bint memory_full
+    cdef bint room_scheduled
     cdef Row row
     cdef Py_ssize_t reply_start
     cdef Table table
@@ -72,4 +76,6 @@ cdef class Executor:
     cdef int break_off(self, Client client) except -1
     cdef int schedule_tick(self) except -1
     cdef int set_timer(self) except -1
+    cdef int set_guard(self) noexcept
+    cdef int make_room(self) except -1
     cdef int keep_policies(self) except -1

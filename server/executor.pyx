@@ -68,6 +68,7 @@ cdef uint64_t NEVER = 0xffffffffffffffffULL
 
 QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
+OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 LOADING = "LOADING Redis is loading the dataset in memory"
 QUEUED = Simple(b"QUEUED")
 
@@ -110,7 +111,12 @@ cdef class Executor:
     @password_required.setter
     def password_required(self, bint required) -> None:
         self._password_required = required
-        self.guarded = self._password_required or self._loading
+        self.set_guard()
+
+    cdef int set_guard(self) noexcept:
+        """Requests are looked at more closely while there is something to refuse them for."""
+        self.guarded = self._password_required or self._loading or self.memory_full
+        return 0
 
     @property
     def loading(self) -> bool:
@@ -121,7 +127,7 @@ cdef class Executor:
     @loading.setter
     def loading(self, bint loading) -> None:
         self._loading = loading
-        self.guarded = self._password_required or self._loading
+        self.set_guard()
         if not loading:
             self.look_for_due()
 
@@ -189,6 +195,8 @@ cdef class Executor:
         was done and notes what falls due.
         """
         self.look_around()
+        if self.memory_limit:
+            self.make_room()
         client.last_active_ms = self.context.now_ms
         self.keyspace.touching = not client.no_touch
         self.current = client
@@ -310,13 +318,17 @@ cdef class Executor:
         return self.run_row(client, row, args)
 
     cdef int admit(self, Client client, Row row) except -1:
-        """Refuse what needs a password first, or the data before it is loaded."""
+        """Refuse what needs a password first, or the data before it is loaded, or more memory than
+        may be used."""
         if self._password_required and not client.authenticated and not row.open_to_all:
             row.rejected += 1
             raise CommandError(NOAUTH)
         if self._loading and not row.while_loading:
             row.rejected += 1
             raise CommandError(LOADING)
+        if self.memory_full and row.needs_memory:
+            row.rejected += 1
+            raise CommandError(OUT_OF_MEMORY)
         return 0
 
     cdef wrong_words(self, Client client, Row row):
@@ -401,6 +413,8 @@ cdef class Executor:
         if self.context.write_error is not None and any((<Row>row).writes for row, _, _ in requests):
             raise CommandError(
                 f"EXECABORT Transaction discarded because of: {self.context.write_error}")
+        if self.memory_full and any((<Row>row).needs_memory for row, _, _ in requests):
+            raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
         self.out.put_head(c'*', len(requests))
         self.context.may_block = False
         try:
@@ -722,6 +736,32 @@ cdef class Executor:
                 left -= 1 + policy_moment(self.context, key)
             except Exception:
                 LOGGER.exception("the policy of a stream could not be kept")
+        return 0
+
+    # ------------------------------------------------------------ memory
+
+    def limit_memory(self, eviction) -> None:
+        """Keep within what server/eviction says; its limit may have changed."""
+        self.eviction = eviction
+        self.memory_limit = eviction.limit_bytes
+        self.look_for_room()
+
+    def look_for_room(self) -> None:
+        """A turn's work to bring used memory within its limit, and another as long as there is
+        some: with nobody asking, or behind a client for whom not all was done."""
+        self.room_scheduled = False
+        if self.eviction is None or self._loading:
+            return
+        self.look_around()
+        self.make_room()
+        self.schedule_tick()
+
+    cdef int make_room(self) except -1:
+        self.memory_full = self.eviction.make_room()
+        self.set_guard()
+        if self.eviction.goes_on and not self.room_scheduled:
+            self.room_scheduled = True
+            self.loop.call_soon(self.look_for_room)
         return 0
 
     # ------------------------------------------------------------ figures

@@ -2,7 +2,7 @@
 
 Dashboards, exporters and clients read these names, so they are kept even where this server works
 differently; a figure that is not measured here is left out rather than made up. What used_memory
-means is told in server/allocator.
+means is told in server/memory.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _data_share(server: Server, used: int, data: int) -> float:
 
 def _memory(server: Server) -> Section:
     memory = allocator.look()
-    used, rss = memory.used_bytes, memory.rss_bytes
+    used, rss = server.memory.measure(), memory.rss_bytes
     peak = memory.peak_rss_bytes
     overhead = min(_overhead_bytes(server), used)
     data = used - overhead
@@ -195,7 +195,7 @@ def _memory(server: Server) -> Section:
 def memory_facts(server: Server) -> dict[str, object]:
     """The figures of MEMORY STATS, under its names."""
     memory = allocator.look()
-    used = memory.used_bytes
+    used = server.memory.measure()
     peak = memory.peak_rss_bytes
     overhead = min(_overhead_bytes(server), used)
     data = used - overhead
@@ -255,6 +255,8 @@ def _stats(server: Server) -> Section:
         "sync_partial_err": 0,
         "expired_keys": server.keyspace.expired_count,
         "evicted_keys": 0,
+        "evicted_entries": server.eviction.evicted_entries,
+        "evicted_blocks": server.eviction.evicted_blocks,
         "evicted_clients": 0,
         "evicted_scripts": 0,
         "total_eviction_exceeded_time": 0,

@@ -77,6 +77,7 @@ cdef class Row:
         self.writes = "write" in command.flags
         self.open_to_all = "no_auth" in command.flags
         self.while_loading = "loading" in command.flags
+        self.needs_memory = "denyoom" in command.flags
         self.subcommands = {name: Row(sub) for name, sub in command.subcommands.items()}
         self.top = "|" not in command.name
         # What a container answers to an unknown subcommand is no call of a command.

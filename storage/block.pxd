@@ -110,6 +110,7 @@ cdef class OpenBlock:
     cdef bint delete(self, uint64_t ms, uint64_t seq) noexcept
     cdef void reset(self) noexcept
     cdef Py_ssize_t data_size(self) noexcept
+    cdef inline void count_capacity(self, uint32_t capacity) noexcept
     cpdef Block freeze(self)
 
 

@@ -900,11 +900,21 @@ cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
 
 # ---------------------------------------------------------------- open
 
+# Bytes that the open blocks of all streams have for entries.
+cdef uint64_t all_capacity_bytes = 0
+
+
+def open_bytes() -> int:
+    """Bytes that the open blocks of all streams take for their entries."""
+    return all_capacity_bytes
+
+
 cdef class OpenBlock:
     """The block at a stream's end, which still takes entries. Its parts are made when needed, so
     that a stream of one entry stays small."""
 
     def __dealloc__(self):
+        self.count_capacity(0)
         free(self.data)
         free(self.checkpoints)
         free(self.sets)
@@ -934,7 +944,7 @@ cdef class OpenBlock:
         if self.capacity > 2 * BLOCK_BYTES_MAX:
             free(self.data)
             self.data = NULL
-            self.capacity = 0
+            self.count_capacity(0)
         self.size = 0
         self.count = 0
         self.live = 0
@@ -1034,8 +1044,13 @@ cdef class OpenBlock:
         if wanted < <uint64_t>self.capacity * 2 and self.capacity < BLOCK_BYTES_MAX:
             wanted = <uint64_t>self.capacity * 2
         self.data = <uint8_t*>grown(self.data, wanted, 1)
-        self.capacity = <uint32_t>wanted
+        self.count_capacity(<uint32_t>wanted)
         return 0
+
+    cdef inline void count_capacity(self, uint32_t capacity) noexcept:
+        global all_capacity_bytes
+        all_capacity_bytes += <uint64_t>capacity - <uint64_t>self.capacity
+        self.capacity = capacity
 
     cdef inline int before_entry(self, uint32_t start, uint64_t ms, uint64_t seq) except -1:
         cdef uint32_t checkpoint
@@ -1163,7 +1178,7 @@ cdef class OpenBlock:
             return None  # appending looks for the first set there
         made.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
         memcpy(made.data, view.entries, view.size + SLACK)
-        made.capacity = view.size + SLACK
+        made.count_capacity(view.size + SLACK)
         if checkpoints:
             made.checkpoints = <uint32_t*>grown(NULL, checkpoints, 4)
             memcpy(made.checkpoints, view.checkpoints, 4 * checkpoints)

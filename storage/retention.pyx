@@ -194,6 +194,13 @@ cdef void cut_by_bytes(Policy policy, const View* view, uint64_t total, Cut* cut
 
 # ---------------------------------------------------------------- Python's view
 
+def oldest_block_ms(Stream stream not None) -> int | None:
+    """The milliseconds of the youngest id in the stream's first block; None without a block."""
+    cdef EntryId last
+    cdef bint is_open
+    return last.ms if oldest_block(stream, &last, &is_open) else None
+
+
 def bytes_of(Stream stream not None) -> int:
     """`kept_bytes`."""
     return kept_bytes(stream)

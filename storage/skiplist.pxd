@@ -43,6 +43,7 @@ cdef class SkipList:
     cdef readonly uint64_t block_nodes
     cdef readonly uint64_t data_bytes
 
+    cdef inline void count_bytes(self, Py_ssize_t more) noexcept
     cdef Node* first(self) noexcept
     cdef Node* end(self) noexcept
     cpdef int push(self, Block block) except -1

@@ -2,6 +2,8 @@ from collections.abc import Iterator
 
 from millstream.storage.block import Block
 
+def sealed_bytes() -> int: ...
+
 class SkipList:
     live: int
     blocks: int

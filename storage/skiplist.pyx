@@ -28,6 +28,9 @@ cdef enum:
     # Shorter lists take their nodes one by one.
     SLABS_FROM_BLOCKS = 64
 
+# Bytes of the blocks of all lists.
+cdef uint64_t all_data_bytes = 0
+
 NO_MEMORY = "no memory for a block's place in its stream"
 
 
@@ -61,6 +64,12 @@ cdef inline void link(Level* level, Node* node) noexcept:
     level.next_ms = 0 if node == NULL else node.ms
 
 
+def sealed_bytes() -> int:
+    """Bytes that the sealed blocks of all streams take, one that is in two streams twice. What a
+    snapshot or a reply still holds of blocks that streams have let go of does not count."""
+    return all_data_bytes
+
+
 cdef class SkipList:
     """Blocks in id order. `live` and `blocks` are the totals; spans of last nodes are unused."""
 
@@ -74,8 +83,10 @@ cdef class SkipList:
             self.last_rank[i] = 0
 
     def __dealloc__(self):
+        global all_data_bytes
         cdef Node* node = self.head
         cdef Node* after
+        all_data_bytes -= self.data_bytes
         while node != NULL:
             after = node.levels[0].next
             self.forget(node)
@@ -159,8 +170,13 @@ cdef class SkipList:
         self.live += block.live
         self.blocks += 1
         self.block_nodes += block.node_count
-        self.data_bytes += block.data_size()
+        self.count_bytes(block.data_size())
         return 0
+
+    cdef inline void count_bytes(self, Py_ssize_t more) noexcept:
+        global all_data_bytes
+        self.data_bytes += <uint64_t>more
+        all_data_bytes += <uint64_t>more
 
     cpdef int drop_head(self) except -1:
         """Take the first block away."""
@@ -188,7 +204,7 @@ cdef class SkipList:
         self.live -= gone
         self.blocks -= 1
         self.block_nodes -= block.node_count
-        self.data_bytes -= block.data_size()
+        self.count_bytes(-block.data_size())
         self.forget(node)
         return 0
 
@@ -288,7 +304,7 @@ cdef class SkipList:
         self.live -= gone
         self.blocks -= 1
         self.block_nodes -= block.node_count
-        self.data_bytes -= block.data_size()
+        self.count_bytes(-block.data_size())
         self.forget(node)
         return 0
 

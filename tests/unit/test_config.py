@@ -247,7 +247,11 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
         ("appendonly maybe", "millstream.conf, line 1: appendonly: argument must be 'yes' or 'no'"),
         ("save 1", "millstream.conf, line 1: save: Invalid save parameters"),
         ('dir "x', "millstream.conf, line 1: unbalanced quotes"),
-        ("maxmemory 1gb", "millstream.conf, line 1: maxmemory: the only value here is 0"),
+        (
+            "maxmemory-policy allkeys-lru",
+            "millstream.conf, line 1: maxmemory-policy: argument(s) must be one of the following: "
+            "noeviction, allstreams-oldest",
+        ),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, sentence: str) -> None:

@@ -1,0 +1,328 @@
+"""maxmemory: what counts as used, what is refused, and that the oldest blocks go first.
+
+Memory is a number that the tests make: what the streams' blocks hold and something beside.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.support.house import House, Journal, Player
+from tests.support.resp import Error, Reply, Simple
+
+from millstream.server.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
+from millstream.server.memory import Gauge, block_bytes
+from millstream.storage.retention import bytes_of
+from millstream.storage.stream import Stream
+
+OOM = Error("OOM command not allowed when used memory > 'maxmemory'.")
+REST_BYTES = 1_000_000
+
+
+# ---------------------------------------------------------------- what is used
+
+
+class Machine:
+    """A process whose allocator gives nothing back to the machine and uses what is free again."""
+
+    def __init__(self) -> None:
+        self.blocks, self.others = 0, 5000
+        self.held = 5000
+
+    def change(self, blocks: int, others: int) -> None:
+        self.blocks += blocks
+        self.others += others
+        self.held = max(self.held, self.blocks + self.others)
+
+    def gauge(self) -> Gauge:
+        return Gauge(lambda: self.held, lambda: self.blocks)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_used_memory_is_what_is_used_while_only_blocks_come_and_go(seed: int) -> None:
+    chance, machine = random.Random(seed), Machine()
+    gauge = machine.gauge()
+    for _ in range(200):
+        machine.change(chance.randint(-machine.blocks, 10_000), 0)
+        assert gauge.measure() == machine.blocks + machine.others
+        machine.change(chance.randint(-machine.blocks, 0), 0)
+        assert gauge.estimate() == machine.blocks + machine.others
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_used_memory_is_never_less_than_what_is_held_but_for_room_once_left_by_blocks(
+    seed: int,
+) -> None:
+    chance, machine = random.Random(seed), Machine()
+    gauge = machine.gauge()
+    freed = 0
+    for _ in range(500):
+        change = chance.randint(-machine.blocks, 10_000)
+        freed += max(0, -change)
+        machine.change(change, chance.randint(0, 300))
+        used = gauge.measure()
+        assert machine.blocks <= used <= machine.held
+        assert used >= machine.held - freed
+    machine.change(machine.held, 0)  # all room is taken, and more: everything shows
+    assert gauge.measure() == machine.held
+
+
+def test_memory_that_others_give_back_to_the_machine_is_not_used() -> None:
+    machine = Machine()
+    gauge = machine.gauge()
+    machine.change(10_000, 50_000)
+    assert gauge.measure() == 65_000
+    machine.others -= 50_000
+    machine.held -= 50_000
+    assert gauge.measure() == 15_000
+
+
+def test_the_bytes_of_blocks_fall_when_a_stream_drops_or_loses_them() -> None:
+    before = block_bytes()
+    stream = Stream(1)
+    for ms in range(1, 2001):
+        stream.append_entry(ms, 0, [b"field", b"v" * 50])
+    full = block_bytes() - before
+    assert full >= bytes_of(stream)
+    meta, blocks = stream.dump()  # who holds the blocks does not count
+    stream.evict(1001, 0)
+    assert block_bytes() - before < 0.75 * full
+    loaded = Stream.load(meta, blocks, 0)
+    assert block_bytes() - before > full
+    del stream, loaded, blocks
+    assert block_bytes() == before
+
+
+# ---------------------------------------------------------------- a house with a limit
+
+
+class Limited:
+    """A house whose memory is what its streams hold, and REST_BYTES."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.house = House(journal)
+        gauge = Gauge(lambda: self.blocks() + REST_BYTES, self.blocks)
+        self.eviction = Eviction(
+            self.house.executor.context, gauge, lambda: 0, lambda: self.house.wall_ms / 1000
+        )
+        self.player = self.house.player()
+
+    def blocks(self) -> int:
+        """Exactly, but for open blocks: these take their room for more entries, too."""
+        total = 0
+        for db in self.house.keyspace.databases:
+            for key in db.keys():  # noqa: SIM118
+                value = db.get(key)
+                total += bytes_of(value) if isinstance(value, Stream) else len(value or b"")
+        return total
+
+    def limit(self, size_bytes: int, evicts: bool = True) -> None:
+        self.eviction.limit_bytes, self.eviction.evicts = size_bytes, evicts
+        self.house.executor.limit_memory(self.eviction)
+        self.house.settle()
+
+    def call(self, line: str) -> Reply:
+        return self.player.call(line)
+
+    def fill(self, key: str, first_ms: int, entries: int = 400) -> None:
+        for number in range(entries):
+            self.call(f"XADD {key} {first_ms + number}-1 field 0123456789")
+
+
+def lengths(limited: Limited, *keys: str) -> list[Reply]:
+    return [limited.call(f"XLEN {key}") for key in keys]
+
+
+def replays(house: House) -> None:
+    again = house.replayed()
+    for db, other in zip(house.keyspace.databases, again.databases, strict=True):
+        assert list(db.keys()) == list(other.keys())
+        for key in db.keys():  # noqa: SIM118
+            here, there = db.stream(key), other.stream(key)
+            assert here is not None
+            assert there is not None
+            assert here.range() == there.range()
+            assert here.max_evicted_id == there.max_evicted_id
+
+
+def test_the_block_whose_youngest_entry_is_the_oldest_goes_first_across_streams() -> None:
+    limited = Limited()
+    limited.fill("young", 90_000, 2000)
+    limited.fill("old", 10_000, 2000)
+    limited.call("SELECT 3")
+    limited.fill("oldest", 1000, 2000)
+    full = limited.blocks()
+    limited.limit(REST_BYTES + full * 5 // 6)
+    assert 0 < limited.call("XLEN oldest") < 2000  # type: ignore[operator]
+    limited.limit(REST_BYTES + full * 2 // 5)
+    assert limited.call("XLEN oldest") == 0
+    limited.call("SELECT 0")
+    old, young = lengths(limited, "old", "young")
+    assert 0 < old < 2000  # type: ignore[operator]
+    assert young == 2000
+    assert limited.blocks() <= full * 2 // 5
+    assert limited.eviction.evicted_entries == 4000 - old  # type: ignore[operator]
+    assert limited.house.stream(b"old").max_evicted_id == (11_999 - old, 1)  # type: ignore[operator]
+    replays(limited.house)
+
+
+def test_appends_go_on_while_the_oldest_entries_make_room_for_them() -> None:
+    limited = Limited()
+    limited.limit(REST_BYTES + 20_000)
+    for number in range(3000):
+        assert limited.call(f"XADD s {number + 1}-1 field 0123456789") == b"%d-1" % (number + 1)
+        limited.house.wall_ms += 1
+    assert limited.blocks() <= 20_000
+    assert limited.call("XLEN s") == 3000 - limited.eviction.evicted_entries
+    assert limited.house.stream().last_id == (3000, 1)
+    replays(limited.house)
+
+
+def test_without_eviction_what_needs_memory_is_refused_and_nothing_else() -> None:
+    limited = Limited()
+    limited.fill("s", 1, 10)
+    limited.limit(REST_BYTES, evicts=False)
+    assert limited.call("XADD s * f v") == OOM
+    assert limited.call("TAPPEND s f v") == OOM
+    assert limited.call("SET k v") == OOM
+    assert limited.call("XLEN s") == 10
+    assert limited.call("XTRIM s MAXLEN 9") == 1
+    assert limited.call("TPOLICY s MAXLEN 5 EXACT") == Simple("OK")
+    assert limited.call("XLEN s") == 5
+    assert limited.call("DEL s") == 1
+    assert limited.eviction.evicted_entries == 0
+    assert limited.call("XADD s * f v") != OOM
+
+
+def test_a_transaction_that_needs_memory_is_refused_as_a_whole() -> None:
+    limited = Limited()
+    limited.fill("s", 1, 10)
+    limited.call("MULTI")
+    limited.call("TAPPEND s f v")
+    limited.limit(REST_BYTES, evicts=False)
+    assert limited.call("EXEC") == Error(
+        "EXECABORT Transaction discarded because of: OOM command not allowed when used memory > "
+        "'maxmemory'."
+    )
+    limited.call("MULTI")
+    assert limited.call("TAPPEND s f v") == OOM
+    assert limited.call("EXEC") == Error(
+        "EXECABORT Transaction discarded because of previous errors."
+    )
+    assert limited.call("XLEN s") == 10
+
+
+def test_where_no_stream_has_a_block_left_what_needs_memory_is_refused() -> None:
+    limited = Limited()
+    limited.call("SET k " + "v" * 2000)
+    limited.fill("s", 1, 10)
+    limited.limit(REST_BYTES + 1000)
+    assert limited.call("XLEN s") == 0
+    assert limited.call("EXISTS s k") == 2
+    assert limited.call("XADD s * f v") == OOM
+    limited.call("DEL k")
+    assert limited.call("XADD s * f v") != OOM
+
+
+def test_a_lifted_limit_lets_everything_run_again() -> None:
+    limited = Limited()
+    limited.fill("s", 1, 10)
+    limited.limit(REST_BYTES, evicts=False)
+    assert limited.call("SET k v") == OOM
+    limited.limit(0)
+    assert limited.call("SET k v") == Simple("OK")
+
+
+def test_nothing_is_evicted_while_writes_are_refused() -> None:
+    class Full(Journal):
+        full = False
+
+        def writable_error(self) -> bytes | None:
+            return b"MISCONF no" if self.full else None
+
+    journal = Full()
+    limited = Limited(journal)
+    limited.fill("s", 1, 10)
+    journal.full = True
+    limited.limit(REST_BYTES)
+    assert limited.call("XLEN s") == 10
+    journal.full = False
+    limited.house.executor.look_for_room()
+    assert limited.call("XLEN s") == 0
+
+
+def test_a_slice_drops_no_more_than_so_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = Limited()
+    limited.house.keyspace.node_entries = 1  # four entries a block
+    limited.fill("s", 1, 2000)
+    slices = []
+    drop_some = Eviction._drop_some
+
+    def counted(eviction: Eviction) -> int:
+        slices.append(drop_some(eviction))
+        return slices[-1]
+
+    monkeypatch.setattr(Eviction, "_drop_some", counted)
+    limited.limit(REST_BYTES + 2000)
+    assert max(slices) == BLOCKS_AT_ONCE
+    assert len(slices) >= 500 // BLOCKS_AT_ONCE
+    assert limited.blocks() <= 2000
+
+
+def test_many_streams_are_all_come_to() -> None:
+    limited = Limited()
+    count = 3 * KEYS_AT_ONCE
+    for number in range(count):
+        limited.call(f"XADD s{number} {number + 1}-1 f v")
+        limited.call(f"SET k{number} v")
+    limited.limit(REST_BYTES + 10)
+    for _ in range(20):
+        limited.house.executor.look_for_room()
+        limited.house.settle()
+    assert {limited.call(f"XLEN s{number}") for number in range(count)} == {0}
+    assert limited.eviction.evicted_entries == count
+    assert not limited.eviction.goes_on
+
+
+def test_of_many_streams_mostly_the_oldest_go() -> None:
+    limited = Limited()
+    count = 4 * KEYS_AT_ONCE
+    numbers = list(range(count))
+    random.Random(1).shuffle(numbers)
+    for number in numbers:
+        limited.call(f"XADD s{number} {number + 1}-1 f v")
+    limited.limit(REST_BYTES + limited.blocks() // 2)
+    kept = [number for number in range(count) if limited.call(f"XLEN s{number}") == 1]
+    assert len(kept) == pytest.approx(count / 2, rel=0.02)
+    assert sum(number >= count / 2 for number in kept) >= 0.75 * len(kept)
+
+
+def test_eviction_is_no_use_of_a_key_and_told_as_a_trim() -> None:
+    limited = Limited()
+    limited.fill("s", 1, 10)
+    told = []
+    context = limited.house.executor.context
+    context.events = b"Kt"
+
+    class Outside:
+        class pubsub:
+            @staticmethod
+            def keyspace_event(kind: bytes, event: bytes, key: bytes, db: int) -> None:
+                told.append((event, key, db))
+
+    context.server = Outside()
+    limited.house.wall_ms += 10_000
+    limited.limit(REST_BYTES)
+    assert told == [(b"xtrim", b"s", 0)]
+    assert limited.call("OBJECT IDLETIME s") == 10
+
+
+def test_a_player_within_its_turn_is_served_in_its_own_database() -> None:
+    limited = Limited()
+    limited.call("SELECT 1")
+    limited.fill("s", 1, 400)
+    other: Player = limited.house.player()
+    limited.limit(REST_BYTES + limited.blocks() - 1)
+    assert other.call("XADD t 1-1 f v") == b"1-1"
+    assert limited.house.keyspace.databases[0].stream(b"t") is not None
