@@ -1,10 +1,10 @@
 """`python -m tests.crash.rounds --rounds 50`: kill -9 at random moments under mixed load.
 
-Many clients append, trim, delete, read in groups, acknowledge, claim, rename, set pairs in
-transactions, and ask for snapshots and rewrites, all at once and on the same streams. After a
-random number of answers the process is killed and started again on its data; then everything any
-client was ever answered must still be true (`tests/support/history.py`). The rounds follow one
-another on the same data and the same history.
+Many clients append, send again what was not answered, trim, delete, read in groups, acknowledge,
+claim, rename, set pairs in transactions, and ask for snapshots and rewrites, all at once and on the
+same streams. After a random number of answers the process is killed and started again on its data;
+then everything any client was ever answered must still be true (`tests/support/history.py`). The
+rounds follow one another on the same data and the same history.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
@@ -47,6 +48,7 @@ class Record:
 
     def __init__(self) -> None:
         self.history = History(owned_renames=True)
+        self.sent: dict[bytes, Sent] = {}
         self._lock = threading.Lock()
         self._token = 0
 
@@ -137,6 +139,31 @@ class Producer(Client):
             self.at_once([(b"TAPPEND", key, *self.entry()) for _ in range(5)])
 
 
+@dataclass(slots=True)
+class Sent:
+    """What a sender knows of its own sending; it outlives the server."""
+
+    last: int = 0
+    unanswered: list[Request] = field(default_factory=list)
+
+
+class Sender(Client):
+    """Numbers its entries, and sends again what was not answered, also by a server that died."""
+
+    def act(self) -> None:
+        sent = self.record.sent.setdefault(self.name, Sent())
+        if not sent.unanswered:
+            for _ in range(self.chance.randint(1, 5)):
+                sent.last += 1
+                who = (b"TAPPENDONCE", STREAMS[2], b"PRODUCER", self.name, number(sent.last))
+                sent.unanswered.append((*who, *self.entry()))
+        some = list(sent.unanswered)
+        self.at_once(some)
+        sent.unanswered.clear()
+        if self.chance.random() < 0.2:
+            self.at_once(some)  # history holds it against the server if one is appended again
+
+
 class Trimmer(Client):
     def act(self) -> None:
         key, roll = self.chance.choice(STREAMS), self.chance.random()
@@ -223,7 +250,7 @@ class Saver(Client):
 
 
 CREW = [Producer, Producer, Trimmer, Worker, Worker, Worker, Consumer, Consumer, Pairer, Renamer,
-        Saver]  # fmt: skip
+        Saver, Sender, Sender]  # fmt: skip
 
 
 def what_is_left(client: RawClient) -> Found:

@@ -56,7 +56,11 @@ class Simulation:
         self._faults = Faults()
         self._seen_appends: set[tuple[int, bytes, EntryId]] = set()
         self._seen_acks: list[tuple[Key, bytes, EntryId, int]] = []
-        self._history = History(not self.profile.clock_jumps, checks_strings=False)
+        self._history = History(
+            not self.profile.clock_jumps,
+            checks_strings=False,
+            keeps_producers=self.profile.producers_max > 100,
+        )
         self._seen_seq = 0
         self._refused_ms = 0
         self._wall_ms = FIRST_MS

@@ -5,6 +5,7 @@ clients in one order. It knows no model of the server, only what an answer promi
 
 * an acknowledged append is there once, with its fields, unless something was asked that may have
   removed it; nothing is there that nobody asked for; ids rise in the order of the answers;
+* a producer's number is answered with an id once, and then neither it nor a lower one again;
 * what an answered trim or deletion removed stays away;
 * an acknowledged entry stays acknowledged and is not given out again; a group's position never goes
   back; a group gives each entry to one client, and again only as a retry that is due or a claim;
@@ -34,8 +35,9 @@ REPLACES = {b"DEL": 9999, b"UNLINK": 9999, b"RENAME": 2, b"RENAMENX": 2, b"MOVE"
             b"XSETID": 1, b"TPOLICY": 1, b"APPEND": 1, b"INCR": 1, b"GETDEL": 1,
             b"SET": 1}  # fmt: skip
 EXPIRES = {b"EXPIRE", b"PEXPIRE", b"EXPIREAT", b"PEXPIREAT", b"GETEX"}
-CHANGES = {b"TAPPEND", b"TAPPENDONCE", b"XADD", b"TAPPEV", b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL",
-           b"TACK", b"XACK", b"XCLAIM", b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
+APPENDS = {b"TAPPEND", b"TAPPENDONCE", b"TAPPEV", b"XADD"}
+CHANGES = APPENDS | {b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL", b"TACK", b"XACK", b"XCLAIM",
+                     b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
 REPLACES_ALL = {b"FLUSHDB", b"FLUSHALL", b"SWAPDB"}
 
 
@@ -88,6 +90,20 @@ class Ends:
         return self._ids[at - 1] if at else ZERO
 
 
+class Numbers:
+    """The greatest number of a producer answered with an id before a place in the order."""
+
+    def __init__(self) -> None:
+        self._ends = Ends()
+
+    def add(self, place: int, number: int) -> None:
+        self._ends.add(place, (number + 1, 0))
+
+    def greatest_before(self, place: int) -> int:
+        """-1 for none."""
+        return self._ends.greatest_before(place)[0] - 1
+
+
 class GroupHistory:
     def __init__(self) -> None:
         self.given: dict[EntryId, tuple[int, int]] = {}  # to when that was asked and answered, ms
@@ -116,6 +132,7 @@ class StreamHistory:
         self.maybe_all_but: int | None = None
         self.maybe_anything = False
         self.groups: dict[bytes, GroupHistory] = {}
+        self.numbers: dict[bytes, Numbers] = {}  # of each producer
 
     def group(self, name: bytes) -> GroupHistory:
         return self.groups.setdefault(name, GroupHistory())
@@ -142,19 +159,23 @@ class History:
         retries_are_timed: bool = True,
         owned_renames: bool = False,
         checks_strings: bool = True,
+        keeps_producers: bool = True,
     ) -> None:
         """`retries_are_timed`: the clock of `now_ms` is the one retries run by, and does not jump.
         `owned_renames`: nobody but its sender uses the keys of a RENAME, which therefore does not
-        begin anew what is known of them. `checks_strings`: they are only SET."""
+        begin anew what is known of them. `checks_strings`: they are only SET. `keeps_producers`:
+        there are never so many that one is forgotten."""
         self._place = 0
         self._streams: dict[Key, StreamHistory] = {}
         self._asked: Counter[Words] = Counter()  # fields of the entries that may be somewhere
+        self._numbered: set[tuple[int, Words]] = set()  # asked once or more, there once at most
         self._tearing: dict[int, Operation] = {}  # asked, and done at a moment nobody knows
         self._expiring: set[Key] = set()  # keys that may go at any moment
         self._sets: dict[Key, list[Operation]] = {}
         self._other: set[Key] = set()  # strings changed by more than SET
         self._renames: list[Operation] = []
         self._checks_strings = checks_strings
+        self._keeps_producers = keeps_producers
         self._retries_are_timed = retries_are_timed
         self._owned_renames = owned_renames
         self.answered = 0
@@ -216,7 +237,7 @@ class History:
         elif name in CHANGES:
             stream = self._stream(db, words[1])
             stream.open.add(operation.asked)
-            self._note_change(stream, words)
+            self._note_change(stream, db, words)
 
     def _tear(self, operation: Operation) -> None:
         """At some moment since it was asked, the keys it names became others."""
@@ -236,13 +257,21 @@ class History:
             if key in self._streams:
                 self._streams[key] = self._streams[key].begun_anew(self._place)
 
-    def _note_change(self, stream: StreamHistory, words: Words) -> None:
+    def _is_numbered(self, words: Words) -> bool:
+        """Whether this request may be sent again and again and is appended once."""
+        return (
+            self._keeps_producers and words[0] == b"TAPPENDONCE" and words[2].upper() == b"PRODUCER"
+        )
+
+    def _note_change(self, stream: StreamHistory, db: int, words: Words) -> None:
         name = words[0]
-        if name in (b"TAPPEND", b"XADD", b"TAPPEV", b"TAPPENDONCE"):
+        if name in APPENDS:
             fields = appended(words)
             if fields:
-                self._asked[fields] += 1
+                self._asked[fields] += (db, words) not in self._numbered
                 stream.unanswered += 1
+            if self._is_numbered(words):
+                self._numbered.add((db, words))
             stream.maybe_anything |= b"IDMP" in words
         if name in (b"TAPPEV", b"XADD", b"XTRIM"):
             self._note_trim(stream, words)
@@ -291,7 +320,7 @@ class History:
             return
         stream.unanswered -= 1
         if not isinstance(reply, bytes):
-            self._asked[fields] -= 1
+            self._asked[fields] -= not self._is_numbered(words)
             return
         if b"IDMP" in words:
             return
@@ -300,9 +329,21 @@ class History:
         before = stream.ends.greatest_before(operation.asked)
         _demand(entry_id > before, operation, f"got {entry_id}, and {before} was there before it")
         _demand(entry_id not in stream.acked, operation, f"got {entry_id}, which another one has")
+        self._judge_number(stream, operation)
         stream.acked[entry_id] = fields, operation.ended
         stream.ends.add(operation.ended, entry_id)
         self._trimmed(stream, operation, entry_id)
+
+    def _judge_number(self, stream: StreamHistory, operation: Operation) -> None:
+        """TAPPENDONCE key PRODUCER name number ... was answered with an id."""
+        words = operation.words
+        if not self._is_numbered(words):
+            return
+        assert operation.ended is not None
+        numbers = stream.numbers.setdefault(words[3], Numbers())
+        before = numbers.greatest_before(operation.asked)
+        _demand(int(words[4]) > before, operation, f"is appended, and {before} was before it")
+        numbers.add(operation.ended, int(words[4]))
 
     def _judge_trim(self, operation: Operation, reply: Reply) -> None:
         if isinstance(reply, int):
@@ -551,7 +592,7 @@ def appended(words: Words) -> Words:
     if words[0] == b"TAPPEV":
         return words[4:]
     if words[0] == b"TAPPENDONCE":
-        return words[4:] if words[2].upper() == b"ID" else words[5:]
+        return words[4 if words[2].upper() == b"ID" else 5 :]
     at = 2
     while at < len(words):
         word = words[at].upper()

@@ -15,7 +15,7 @@ from tests.support.history import (
     Operation,
     Words,
 )
-from tests.support.resp import Error, Reply, Simple
+from tests.support.resp import Error, Null, Reply, Simple
 
 OK = Simple("OK")
 S = (0, b"s")
@@ -75,6 +75,27 @@ def trimmed_by_an_unanswered_append(talk: Talk) -> Found:
     talk.appended(1, 2)
     talk.ask("XADD s MAXLEN 2 * n 3")
     return stream(2, 3)
+
+
+def numbered_and_sent_again(talk: Talk) -> Found:
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
+    talk.say("TAPPENDONCE s PRODUCER q 7 n 2", b"2.0")
+    talk.say("TAPPENDONCE s ID 3.0 n 3", b"3.0")
+    return stream(1, 2, 3)
+
+
+def numbered_without_an_answer(talk: Talk) -> Found:
+    talk.ask("TAPPENDONCE s PRODUCER p 7 n 1")
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
+    return stream(1)
+
+
+def numbers_of_a_key_made_anew(talk: Talk) -> Found:
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.say("DEL s", 1)
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 2", b"2.0")
+    return stream(2)
 
 
 def deleted_before_it_was_trimmed(talk: Talk) -> Found:
@@ -182,7 +203,8 @@ def refused(talk: Talk) -> Found:
     [acked_and_there, unanswered_append_there, unanswered_append_missing, deleted_by_somebody,
      trimmed_by_an_unanswered_append, deleted_before_it_was_trimmed, retried_in_time,
      retried_for_one_who_died, acknowledged, key_made_anew, appended_while_the_key_was_deleted,
-     gone_by_its_time,
+     gone_by_its_time, numbered_and_sent_again, numbered_without_an_answer,
+     numbers_of_a_key_made_anew,
      read_of_new_and_own_entries_at_once,
      overwritten_while_it_was_made, group_destroyed_while_it_is_read, renamed,
      renamed_without_an_answer, string_set_last, string_set_without_an_answer, refused],
@@ -216,6 +238,35 @@ def refused_and_there(talk: Talk) -> Found:
     talk.appended(1)
     talk.say("XADD s * n 2", Error("MISCONF"))
     return stream(1, 2)
+
+
+def number_appended_twice(talk: Talk) -> Found:
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 2", b"2.0")
+    return stream(1, 2)
+
+
+def lower_number_appended(talk: Talk) -> Found:
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.say("TAPPENDONCE s PRODUCER p 6 n 2", b"2.0")
+    return stream(1, 2)
+
+
+def repeat_that_is_there_twice(talk: Talk) -> Found:
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", Null.BULK)
+    return {S: FoundStream([((1, 0), (b"n", b"1")), ((2, 0), (b"n", b"1"))])}
+
+
+def unanswered_repeat_that_is_there_twice(talk: Talk) -> Found:
+    talk.ask("TAPPENDONCE s PRODUCER p 7 n 1")
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"2.0")
+    return {S: FoundStream([((1, 0), (b"n", b"1")), ((2, 0), (b"n", b"1"))])}
+
+
+def numbered_append_lost(talk: Talk) -> Found:
+    talk.say("TAPPENDONCE s PRODUCER p 7 n 1", b"1.0")
+    return {}
 
 
 def ids_fall(talk: Talk) -> Found:
@@ -327,6 +378,8 @@ def renamed_and_lost(talk: Talk) -> Found:
 @pytest.mark.parametrize(
     "tell",
     [lost_append, other_fields, nobody_asked, there_twice, refused_and_there, ids_fall,
+     number_appended_twice, lower_number_appended, repeat_that_is_there_twice,
+     unanswered_repeat_that_is_there_twice, numbered_append_lost,
      deleted_comes_back, trimmed_comes_back, trimmed_too_much, evicted_by_id_comes_back,
      acknowledged_and_pending, acknowledged_and_given_again, given_and_not_pending,
      position_goes_back, group_lost, given_to_two, retried_too_early, given_out_of_order,
