@@ -40,6 +40,7 @@ from millstream.storage.salvage import Gleaned, Gleaner, Opened, guess_manifest,
 
 DATABASES = 10_000  # the most that `databases` can be set to: which it was, no file says
 KEPT = re.compile(r"damaged-\d{8}-\d{6}")
+APPENDING = (b"APPEND", b"APPENDONCE")  # the effects that add an entry
 _LOSSES_SHOWN = 1000
 
 
@@ -281,7 +282,7 @@ class Checker:
             with suppress(EffectError):
                 split = split_effects(payload)
                 effects += len(split)
-                entries.update((db, words[1]) for db, words, _ in split if words[0] == b"APPEND")
+                entries.update((db, words[1]) for db, words, _ in split if words[0] in APPENDING)
         unread = last - due + 1 - frames
         if unread or not frames:
             how_many = counted(unread, "frame") if unread else "at least 1 frame"
@@ -400,5 +401,8 @@ def words_for_lost(gleaned: Gleaned[Block]) -> str:
         for entries, first, last in pieces
     ]
     if lost.meta:
-        parts.append("its groups, what they had pending, and its counters")
+        parts.append(
+            "its groups, what they had pending, its counters, its policy, and how far its"
+            " producers have come"
+        )
     return f"{name}: {'; '.join(parts)}"

@@ -19,7 +19,15 @@ from typing import Any
 
 from millstream.commands.effects import EffectError, apply_effects, split_effects
 from millstream.errors import DataError
-from millstream.server.checking import Report, Verdict, counted, load_strictly, named, new_keyspace
+from millstream.server.checking import (
+    APPENDING,
+    Report,
+    Verdict,
+    counted,
+    load_strictly,
+    named,
+    new_keyspace,
+)
 from millstream.server.loading import LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk
@@ -225,7 +233,7 @@ class Salvage:
         """An effect on what is not there as it was."""
         databases = self.keyspace.databases
         name, key = words[0], words[1] if len(words) > 1 else b""
-        if name == b"APPEND" and databases[db].get(key) is None:
+        if name in APPENDING and databases[db].get(key) is None:
             incarnation = self.keyspace.next_incarnation(self._now_ms)
             databases[db].set(key, Stream(incarnation))
             with suppress(EffectError):

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.house import House
 from tests.support.small_data import (
     BASE,
     CREATED_MS,
@@ -21,6 +22,7 @@ from tests.support.small_data import (
     Written,
     contents_of,
     load,
+    play,
     small_parts,
     state_of,
     write_base,
@@ -306,6 +308,41 @@ def test_what_is_appended_behind_a_lost_stream_is_kept(written: Written) -> None
         again = entries_of(loads(disk))
         for key, ms in ((b"a", 31), (b"a", 32), (b"a", 33), (b"b", 6), (b"b", 7), (b"d", 6)):
             assert [one for one in again if one[:2] == (key, ms)], (key, ms)
+
+
+def numbered_data() -> FakeDisk:
+    """A stream in the base, and behind it what a producer numbers."""
+    disk, house = FakeDisk(), House()
+    player = house.player()
+    seq = len(play(house, player, ["XADD a 1-1 f v"]))
+    write_base(disk, BASE, house.keyspace, seq)
+    lines = [f"TAPPENDONCE a PRODUCER p {number} f v{number}" for number in (1, 2, 3)]
+    frames = [frame for line in lines for frame in play(house, player, [line])]
+    write_journal(disk, FIRST, seq + 1, frames)
+    store_manifest(disk, Manifest(BASE, (FIRST,), 5))
+    return disk
+
+
+def test_what_a_producer_numbers_behind_a_lost_stream_is_kept_and_stays_numbered() -> None:
+    disk = numbered_data()
+    place = SnapshotReader(disk.read(BASE)).summary.sections[0]
+    content = bytearray(disk.content(BASE))
+    content[place.offset + 9] ^= 0xFF
+    disk.put(BASE, bytes(content))
+    mend(disk)
+    stream = loads(disk).databases[0].stream(b"a")
+    assert stream is not None
+    assert [words for _, _, words in stream.range()] == [[b"f", b"v%d" % n] for n in (1, 2, 3)]
+    assert stream.producers is not None
+    assert stream.producers.dump() == {b"p": 3}
+
+
+def test_entries_that_a_producer_numbers_are_told_among_what_a_cut_loses() -> None:
+    disk = numbered_data()
+    content = bytearray(disk.content(FIRST))
+    content[frame_starts(bytes(content))[0] + 30] ^= 0xFF
+    disk.put(FIRST, bytes(content))
+    assert "2 entries appended to 'a'" in file_of(check(disk), FIRST).loses
 
 
 def test_a_repair_interrupted_anywhere_leaves_the_old_or_the_new(written: Written) -> None:
