@@ -28,8 +28,10 @@ POLL_S = 0.01
 SETTLE_TIMEOUT_S = 30.0
 IDLE_SHARE_MAX = 0.05
 PR_SET_PDEATHSIG = 1
-CUTIME_FIELD = 13
-"""In /proc/PID/stat, counted behind the name in brackets; cstime follows it."""
+PARENT_FIELD = 1
+"""In /proc/PID/stat, counted behind the name in brackets."""
+UTIME_FIELD = 11
+"""stime, cutime and cstime follow it."""
 
 _LIBC = ctypes.CDLL(None)
 
@@ -44,7 +46,7 @@ class Server:
         self._directives = list(directives)
         self._core = core
         self._directory = Path(tempfile.mkdtemp(prefix="millstream-bench-"))
-        (self._directory / "data").mkdir()
+        self.data_directory.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self.start()
@@ -71,7 +73,7 @@ class Server:
             self._process.wait()
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        where = ["--port", str(self.port), "--dir", str(self._directory / "data")]
+        where = ["--port", str(self.port), "--dir", str(self.data_directory)]
         with open(self._directory / "log", "ab") as log:
             try:
                 return subprocess.Popen(
@@ -95,6 +97,11 @@ class Server:
                     return
             time.sleep(POLL_S)
         raise BenchError(f"the server did not answer in time: {self.log_tail()}")
+
+    @property
+    def data_directory(self) -> Path:
+        """Where it keeps its files; gone after `stop`."""
+        return self._directory / "data"
 
     @property
     def pid(self) -> int:
@@ -121,9 +128,7 @@ class Server:
     def children_cpu_ns(self) -> int:
         """CPU time of all children that have ended (a forked save), in the kernel's ticks of
         mostly 10 ms."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[CUTIME_FIELD]) + int(fields[CUTIME_FIELD + 1])
-        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return sum(_stat_ticks(self.pid)[2:]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
     def family_bytes(self) -> int:
         """Memory of the process and of its children, what they share counted once."""
@@ -139,7 +144,7 @@ class Server:
 
     def data_bytes(self) -> int:
         """What its files hold."""
-        files = (self._directory / "data").rglob("*")
+        files = self.data_directory.rglob("*")
         return sum(file.stat().st_size for file in files if file.is_file())
 
     def rss_bytes(self) -> int:
@@ -171,6 +176,49 @@ class Server:
                 self._process.kill()
                 self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def family_cpu_ticks(pid: int) -> dict[int, int]:
+    """CPU time of a process and of each of its descendants, in the kernel's ticks of mostly 10 ms.
+
+    Each one's own, not what it inherits from those that have ended: whoever compares two readings
+    (`cpu_s_between`) does not see the time of a process vanish when it ends.
+    """
+    children = _children()
+    ticks: dict[int, int] = {}
+    family = [pid]
+    while family:
+        member = family.pop()
+        family += children.get(member, [])
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            ticks[member] = sum(_stat_ticks(member)[:2])
+    return ticks
+
+
+def cpu_s_between(before: dict[int, int], after: dict[int, int]) -> float:
+    """What a family spent between two readings; what ended meanwhile is not counted."""
+    spent = sum(ticks - before.get(pid, 0) for pid, ticks in after.items())
+    return spent / os.sysconf("SC_CLK_TCK")
+
+
+def _children() -> dict[int, list[int]]:
+    """Every process' children. Not from the files `children`, which may leave some out while others
+    end."""
+    children: dict[int, list[int]] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parent = int(_stat_fields(int(directory.name))[PARENT_FIELD])
+            children.setdefault(parent, []).append(int(directory.name))
+    return children
+
+
+def _stat_fields(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _stat_ticks(pid: int) -> list[int]:
+    """utime, stime, and those of the children that have ended."""
+    return [int(ticks) for ticks in _stat_fields(pid)[UTIME_FIELD : UTIME_FIELD + 4]]
 
 
 def free_port() -> int:

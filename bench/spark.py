@@ -1,0 +1,426 @@
+"""The Spark rows: `python -m bench.spark [--quick]`.
+
+How many entries Spark takes in for a second of CPU time of everything that works for it: the JVM,
+the Python workers, the driver. CPU time and not seconds, since that is what a cluster is paid for.
+Beside the data source `millstream` stand native Parquet with the same rows, a source that hands
+over tuples, and XRANGE paging with redis-py. All lanes of a row that read the same streams have to
+give the same answer. The slow ones read a few of the streams; a rate takes that into account.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import report
+from bench.__main__ import RESULTS, TOP, command
+from bench.figures import BenchError, Spread
+from bench.server import Server, cpu_s_between, family_cpu_ticks, pick_cores
+from bench.spark_data import Shape, fill
+from bench.stand import JOURNAL_OFF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+OURS, PARQUET, TUPLES, XRANGE = "millstream", "parquet", "tuples", "xrange"
+SMALL_STREAMS, LARGE_STREAMS = "small streams", "large streams"
+LANES = (OURS, PARQUET, TUPLES, XRANGE)
+
+FULL = (Shape(64, 100_000), Shape(20_000, 20), Shape(400, 1_000))
+QUICK = (Shape(64, 10_000), Shape(2_000, 20), Shape(40, 1_000))
+SAMPLE_STREAMS = 4
+ROUNDS = 5
+WARM_UP_ROUNDS = 2
+
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+Answer = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One way to `entries` entries: the query that is measured, and the one whose answer has to be
+    the same on every way."""
+
+    entries: int
+    frame: Callable[[], DataFrame]
+    query: Callable[[DataFrame], object]
+    check: Callable[[DataFrame], Answer]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table. Its first lane is judged: `rate` is the least million entries per CPU
+    second, `ratio` the least ratio to the last lane's rate."""
+
+    name: str
+    title: str
+    lanes: Callable[[Scene], dict[str, Lane]]
+    rate: float | None = None
+    ratio: float | None = None
+    same_streams: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rates of each lane, in entries per CPU second, one a round."""
+
+    row: Row
+    rates: Mapping[str, Sequence[float]]
+
+    def rate(self, lane: str) -> Spread:
+        return Spread.of(self.rates[lane])
+
+    def ratio(self, lane: str) -> Spread:
+        """The first lane's rate divided by another's, paired by round."""
+        pairs = zip(next(iter(self.rates.values())), self.rates[lane], strict=True)
+        return Spread.of([first / other for first, other in pairs])
+
+    def meets_goal(self) -> bool | None:
+        """Whether the medians reach the goals; None if there is nothing to reach."""
+        first, last = next(iter(self.rates)), list(self.rates)[-1]
+        checks = []
+        if self.row.rate is not None:
+            checks.append(self.rate(first).median >= self.row.rate * 1e6)
+        if self.row.ratio is not None:
+            checks.append(self.ratio(last).median >= self.row.ratio)
+        return all(checks) if checks else None
+
+
+class Scene:
+    """What the rows are measured on: Spark, the servers that were filled, the same as Parquet."""
+
+    def __init__(
+        self, spark: SparkSession, servers: dict[str, Server], shapes: Sequence[Shape], lake: Path
+    ) -> None:
+        self.spark = spark
+        self.servers = servers
+        self.shapes = dict(zip((OURS, SMALL_STREAMS, LARGE_STREAMS), shapes, strict=True))
+        self._lake = lake
+        self._jvm_pid: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+
+    @property
+    def entries(self) -> int:
+        return self.shapes[OURS].entries
+
+    @property
+    def sample(self) -> Shape:
+        """What the slow lanes read."""
+        return Shape(SAMPLE_STREAMS, self.shapes[OURS].entries_each)
+
+    def snapshot(self, schema: str | None = None, which: str = OURS) -> DataFrame:
+        return self._source("millstream", schema).load(str(self.servers[which].data_directory))
+
+    def live(self) -> DataFrame:
+        address = f"redis://127.0.0.1:{self.servers[OURS].port}"
+        return self._source("millstream").options(server=address, subscribePattern="*").load()
+
+    def rows(self, source: str) -> DataFrame:
+        """A sample, through one of the sources that hand over tuples."""
+        server = self.servers[OURS]
+        reader = self._source(source).options(
+            subscribe=",".join(self.sample.keys), port=str(server.port)
+        )
+        return reader.load(str(server.data_directory))
+
+    def parquet(self, schema: str | None = None) -> DataFrame:
+        """The same rows as Parquet, which are written when they are first asked for."""
+        path = self._lake / f"{abs(hash(schema))}.parquet"
+        if not path.exists():
+            self.snapshot(schema).write.parquet(str(path))
+        return self.spark.read.parquet(str(path))
+
+    def _source(self, name: str, schema: str | None = None) -> DataFrameReader:
+        reader = self.spark.read.format(name)
+        return reader if schema is None else reader.schema(schema)
+
+    def cpu_s(self, work: Callable[[], object]) -> float:
+        """CPU time that some work takes the JVM, the Python workers below it, and this process."""
+        before, before_s = family_cpu_ticks(self._jvm_pid), time.process_time()
+        work()
+        own_s = time.process_time() - before_s
+        return cpu_s_between(before, family_cpu_ticks(self._jvm_pid)) + own_s
+
+
+# ------------------------------------------------------------------------------------- the rows
+
+
+def touch_all(frame: DataFrame) -> None:
+    """Spark makes its own rows of every column, and throws them away."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def digest(frame: DataFrame) -> Answer:
+    """What shows that frames hold the same: every column of every row matters."""
+    return answer(
+        frame.selectExpr(
+            "count(*)",
+            "bit_xor(xxhash64(key, id, ts, to_json(fields)))",
+        )
+    )
+
+
+def group(frame: DataFrame) -> Answer:
+    return answer(
+        frame.groupBy("sensor")
+        .agg({"temperature": "sum"})
+        .selectExpr("sensor", "round(`sum(temperature)`, 1)")
+        .orderBy("sensor")
+    )
+
+
+def count(frame: DataFrame) -> Answer:
+    return [(frame.count(),)]
+
+
+def answer(frame: DataFrame) -> Answer:
+    return [tuple(row) for row in frame.collect()]
+
+
+TWO_COLUMNS = "sensor string, temperature double"
+
+
+def touch_all_lanes(scene: Scene) -> dict[str, Lane]:
+    return {
+        OURS: whole(scene.entries, scene.snapshot),
+        PARQUET: whole(scene.entries, scene.parquet),
+        TUPLES: whole(scene.sample.entries, lambda: scene.rows(TUPLES)),
+        XRANGE: whole(scene.sample.entries, lambda: scene.rows(XRANGE)),
+    }
+
+
+def group_lanes(scene: Scene) -> dict[str, Lane]:
+    return {
+        OURS: Lane(scene.entries, lambda: scene.snapshot(TWO_COLUMNS), group, group),
+        PARQUET: Lane(scene.entries, lambda: scene.parquet(TWO_COLUMNS), group, group),
+    }
+
+
+def count_lanes(scene: Scene) -> dict[str, Lane]:
+    return {OURS: Lane(scene.entries, lambda: scene.snapshot("key string"), count, count)}
+
+
+def small_streams_lanes(scene: Scene) -> dict[str, Lane]:
+    return {
+        SMALL_STREAMS: whole(
+            scene.shapes[SMALL_STREAMS].entries, lambda: scene.snapshot(which=SMALL_STREAMS)
+        ),
+        LARGE_STREAMS: whole(
+            scene.shapes[LARGE_STREAMS].entries, lambda: scene.snapshot(which=LARGE_STREAMS)
+        ),
+    }
+
+
+def live_lanes(scene: Scene) -> dict[str, Lane]:
+    return {
+        OURS: whole(scene.entries, scene.live),
+        XRANGE: whole(scene.sample.entries, lambda: scene.rows(XRANGE)),
+    }
+
+
+def whole(entries: int, frame: Callable[[], DataFrame]) -> Lane:
+    return Lane(entries, frame, touch_all, digest)
+
+
+ROWS = (
+    Row("touch-all", "all of every entry, fields as a map", touch_all_lanes, rate=1.5),
+    Row("group", "groupBy, schema of 2 columns", group_lanes, rate=3.5),
+    Row("count", 'count() with .schema("key string")', count_lanes, rate=5.0),
+    Row("small", "small streams against large ones", small_streams_lanes, None, 1 / 3, False),
+    Row("live", "all of every entry, from the server", live_lanes, ratio=10.0),
+)
+
+
+# ------------------------------------------------------------------------------------- measuring
+
+
+def measured(scene: Scene, row: Row, rounds: int) -> Outcome:
+    """Measure a row: the lanes take turns; the first rounds warm up the JVM and do not count."""
+    lanes = row.lanes(scene)
+    check_same(row, lanes)
+    rates: dict[str, list[float]] = {name: [] for name in lanes}
+    for number in range(WARM_UP_ROUNDS + rounds):
+        for name, lane in lanes.items():
+            spent_s = scene.cpu_s(partial(ask, lane))
+            if number >= WARM_UP_ROUNDS:
+                rates[name].append(lane.entries / spent_s)
+    return Outcome(row, rates)
+
+
+def ask(lane: Lane) -> None:
+    lane.query(lane.frame())
+
+
+def check_same(row: Row, lanes: Mapping[str, Lane]) -> None:
+    """BenchError unless the lanes that read the same streams find the same in them."""
+    answers: dict[int, Answer] = {}
+    for name, lane in lanes.items():
+        found = lane.check(lane.frame())
+        if row.same_streams and found != answers.setdefault(lane.entries, found):
+            raise BenchError(f"{row.name}: {name} found {found[:3]}, which others did not")
+        if len(found) == 1 and found[0][0] != lane.entries:
+            raise BenchError(f"{row.name}: {name} read {found[0][0]} of {lane.entries} entries")
+
+
+@contextmanager
+def staged(server_command: list[str], shapes: Sequence[Shape]) -> Iterator[Scene]:
+    """Servers filled and saved, and Spark; everything is gone afterwards."""
+    core, _ = pick_cores()
+    with ExitStack() as stack:
+        lake = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
+        servers = {}
+        for name, shape in zip((OURS, SMALL_STREAMS, LARGE_STREAMS), shapes, strict=True):
+            servers[name] = Server(server_command, JOURNAL_OFF, core)
+            stack.callback(servers[name].stop)
+            fill(servers[name], shape)
+        spark = start_spark()
+        stack.callback(spark.stop)
+        yield Scene(spark, servers, shapes, lake)
+
+
+def start_spark() -> SparkSession:
+    """Spark on two cores, with the sources it compares."""
+    need = subprocess.run([TOP / "scripts" / "need.sh", "java"], capture_output=True, text=True)
+    if need.returncode:
+        raise BenchError(need.stderr.strip())
+    os.environ["JAVA_HOME"] = need.stdout.strip()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The workers import bench.spark_sources.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])
+    from pyspark.sql import SparkSession
+
+    from bench.spark_sources import TuplesSource, XrangeSource
+
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for source in (TuplesSource, XrangeSource):
+        spark.dataSource.register(source)
+    return spark
+
+
+# ------------------------------------------------------------------------------------- reporting
+
+LAYOUT = "{:<36}{:<16}{:>16}{:>16}   {:<22}{}"
+
+
+def table(outcome: Outcome) -> str:
+    """A row's lanes, a line each: million entries per CPU second, and the first lane against it."""
+    lines = []
+    for number, lane in enumerate(outcome.rates):
+        rate = outcome.rate(lane)
+        ratio = outcome.ratio(lane)
+        text = LAYOUT.format(
+            outcome.row.title if number == 0 else "",
+            lane,
+            f"{rate.median / 1e6:.3f} M",
+            f"({rate.low / 1e6:.2f}-{rate.high / 1e6:.2f})",
+            f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})" if number else "",
+            goal_text(outcome) if number == 0 else "",
+        )
+        lines.append("  " + text.rstrip())
+    return "\n".join(lines)
+
+
+def goal_text(outcome: Outcome) -> str:
+    row = outcome.row
+    goals = []
+    if row.rate is not None:
+        goals.append(f">= {row.rate:g} M")
+    if row.ratio is not None:
+        goals.append(f"ratio >= {row.ratio:.2f}")
+    return f"{', '.join(goals)}: {'yes' if outcome.meets_goal() else 'no'}"
+
+
+def as_json(outcomes: Sequence[Outcome], options: argparse.Namespace) -> dict[str, Any]:
+    """The whole run as JSON."""
+    machine = report.machine_facts({})
+    del machine["redis"]
+    for name in ("pyspark", "pyarrow", "redis"):
+        machine["redis-py" if name == "redis" else name] = importlib.metadata.version(name)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "method": {"quick": options.quick, "rounds": options.rounds, "unit": "entries/CPU second"},
+        "rows": [row_json(outcome) for outcome in outcomes],
+    }
+
+
+def row_json(outcome: Outcome) -> dict[str, Any]:
+    row = outcome.row
+    return {
+        "name": row.name,
+        "title": row.title,
+        "goal": {"rate": row.rate and row.rate * 1e6, "ratio": row.ratio},
+        "meets_goal": outcome.meets_goal(),
+        "lanes": {
+            lane: {
+                "rate": asdict(outcome.rate(lane)),
+                "ratio": asdict(outcome.ratio(lane)),
+                "rounds": list(rates),
+            }
+            for lane, rates in outcome.rates.items()
+        },
+    }
+
+
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a tenth of the entries")
+    add("--rounds", type=int, default=ROUNDS, help=f"rounds that count ({ROUNDS})")
+    add("--only", metavar="NAME,...", help=f"some of {', '.join(row.name for row in ROWS)}")
+    add("--server", default=".venv/bin/millstream-server", metavar="CMD")
+    add("--json", type=Path, default=RESULTS / "spark.json", metavar="PATH")
+    options = parser.parse_args(words)
+    names = {row.name for row in ROWS}
+    options.only = options.only.split(",") if options.only else sorted(names)
+    if options.rounds < 1 or not names.issuperset(options.only):
+        parser.error("--rounds must be at least 1, and --only names rows")
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure the rows, print the table and keep the figures."""
+    options = parse(words)
+    try:
+        with staged(command(options.server), QUICK if options.quick else FULL) as scene:
+            print("Million entries per second of CPU time, and the first line's rate against it")
+            outcomes = []
+            for row in ROWS:
+                if row.name in options.only:
+                    outcomes.append(measured(scene, row, options.rounds))
+                    print(table(outcomes[-1]), flush=True)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    report.write_json(as_json(outcomes, options), options.json)
+    print(f"written: {os.path.relpath(options.json)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

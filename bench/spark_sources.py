@@ -1,0 +1,126 @@
+"""What a user would write for Spark without millstream's own data source: row by row, as tuples.
+
+Two sources, the measure of the benchmark in `bench.spark`: `TuplesSource` reads the same snapshot
+with the same storage code and hands Spark a tuple for every entry; `XrangeSource` pages through a
+live server with redis-py, as one would through any Redis. Both have the default schema of the data
+source `millstream`, and a partition for every stream.
+
+They are a module of their own because Spark's workers import it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from millstream.pipeline.schema import default_schema
+from millstream.storage.block import Block
+from millstream.storage.disk import SystemDisk
+from millstream.storage.manifest import NAME, Manifest
+from millstream.storage.snapshot import SnapshotReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+PAGE_ENTRIES = 1_000
+
+Row = tuple[str, str, datetime, dict[str, str]]
+
+
+class StreamPartition(InputPartition):
+    """The stream that a task reads."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+class RowsReader(DataSourceReader):
+    """Reads the streams that the option `subscribe` names."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        return [StreamPartition(key) for key in self.options["subscribe"].split(",")]
+
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        assert isinstance(partition, StreamPartition)
+        return self.rows(partition.key)
+
+    @abstractmethod
+    def rows(self, key: str) -> Iterator[Row]:
+        """All entries of a stream."""
+
+
+class RowsSource(DataSource):
+    """A data source with millstream's default schema."""
+
+    def schema(self) -> str:
+        return default_schema(None)
+
+
+class TuplesSource(RowsSource):
+    """The snapshot in the option `path`, without Arrow."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tuples"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TuplesReader(dict(self.options))
+
+
+class TuplesReader(RowsReader):
+    def rows(self, key: str) -> Iterator[Row]:
+        disk = SystemDisk(Path(self.options["path"]))
+        with closing(disk.read(NAME)) as manifest:
+            base = Manifest.from_bytes(manifest.read_at(0, manifest.size)).base
+        assert base is not None
+        with closing(disk.read(base)) as file:
+            reader = SnapshotReader(file)
+            for section in range(len(reader.summary.sections)):
+                for record in reader.records(section):
+                    if record.key == key.encode():
+                        for block in reader.blocks(record, Block):
+                            yield from _rows_of(key, block)
+
+
+def _rows_of(key: str, block: Block) -> Iterator[Row]:
+    for ms, seq, words in block.entries():
+        texts = [word.decode() for word in words]
+        fields = dict(zip(texts[::2], texts[1::2], strict=True))
+        yield key, f"{ms}-{seq}", datetime.fromtimestamp(ms / 1000, UTC), fields
+
+
+class XrangeSource(RowsSource):
+    """The server at the option `port` of this machine, read page by page."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "xrange"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return XrangeReader(dict(self.options))
+
+
+class XrangeReader(RowsReader):
+    def rows(self, key: str) -> Iterator[Row]:
+        import redis
+
+        start = "-"
+        with redis.Redis(port=int(self.options["port"]), decode_responses=True) as client:
+            while page := self._page(client, key, start):
+                for id_, fields in page:
+                    time = datetime.fromtimestamp(int(id_.partition("-")[0]) / 1000, UTC)
+                    yield key, id_, time, fields
+                start = f"({page[-1][0]}"
+
+    def _page(self, client: Any, key: str, start: str) -> list[tuple[str, dict[str, str]]]:
+        page: list[tuple[str, dict[str, str]]] = client.xrange(key, start, count=PAGE_ENTRIES)
+        return page
