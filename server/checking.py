@@ -63,7 +63,8 @@ class Place:
 @dataclass
 class FileReport:
     """One file. `state` is ok, torn, damaged, missing, unknown (another version's),
-    unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
+    unread (nothing tells which of its frames count), unfinished, unnamed, kept (a folder of an
+    earlier repair) or foreign;
     `holds` says in words what is in it, `loses` what a repair cannot keep."""
 
     name: str
@@ -144,10 +145,15 @@ class Checker:
         report = self.report
         try:
             report.manifest = guess_manifest(self._disk)
-            named = ", ".join(report.manifest.files) or "no file"
-            report.notes.append(f"from the files themselves it follows that {named} count")
         except DataError as problem:
             report.hopeless = str(problem)
+            return
+        if not report.manifest.files:  # another program's file perhaps, and nothing to be saved
+            report.manifest = None
+            report.hopeless = f"beside {NAME} there is no file of a server"
+            return
+        named = ", ".join(report.manifest.files)
+        report.notes.append(f"from the files themselves it follows that {named} count")
 
     def _check_named(self, manifest: Manifest, load: bool) -> None:
         names = self._disk.names()
@@ -167,7 +173,7 @@ class Checker:
         if first_seq is not None:
             self._check_journals(journals, first_seq)
         else:
-            self.report.files += [FileReport(n, self._size(n), holds="not read") for n in journals]
+            self.report.files += [FileReport(n, self._size(n), "unread") for n in journals]
 
     def _miss(self, name: str, hopeless: str | None) -> None:
         damage = DamageError(name, None, f"is missing although {NAME} names it")

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.errors import DataError
-from millstream.server.checking import Checker, FileReport, Report, Verdict
+from millstream.server.checking import Checker, FileReport, Report, Verdict, counted
 from millstream.server.inspecting import Contents, Row, inspect_directory
 from millstream.server.repairing import repair
 from millstream.storage.disk import SystemDisk
@@ -34,6 +34,7 @@ _VERDICTS = {
     Verdict.UNCHECKED: "cannot be checked",
 }
 _HINTS = {
+    "unread": "nothing tells which of its frames count",
     "unfinished": "left by a crash; a start removes it",
     "unnamed": "counts for nothing; a start removes it",
     "kept": "what a repair replaced; may be removed",
@@ -102,7 +103,7 @@ def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
         disk.lock_for("or check a copy of the directory", alone=mend)
         with _progress("reading") as tell:
             report = Checker(disk, _now_ms(), tell).run(load=not no_load)
-        if mend and report.verdict is Verdict.DAMAGED:
+        if mend and report.verdict is Verdict.DAMAGED and not report.hopeless:
             done = _mend(disk, report)
     except (DataError, OSError) as problem:
         _fail(problem)
@@ -140,8 +141,9 @@ def _print_report(report: Report, done: list[str] | None) -> None:
         click.echo(note)
     if report.keys is not None:
         click.echo(
-            f"loaded: {report.keys} keys with {report.entries} entries from the base, then"
-            f" {report.frames} frames with {report.effects} effects"
+            f"loaded: {counted(report.keys, 'key')} with {counted(report.entries or 0, 'entry')}"
+            f" from the base, then {counted(report.frames or 0, 'frame')}"
+            f" with {counted(report.effects or 0, 'effect')}"
         )
     if report.hopeless:
         click.echo(f"cannot be repaired: {report.hopeless}; restore the directory from a copy")
@@ -229,7 +231,7 @@ def _print_contents(contents: Contents) -> None:
     console.print(_table(contents.rows), soft_wrap=not console.is_terminal)
     if contents.matching > len(contents.rows):
         click.echo(f"and {contents.matching - len(contents.rows)} keys more; see --limit and --key")
-    click.echo(f"{contents.keys} keys, {contents.entries} entries")
+    click.echo(f"{counted(contents.keys, 'key')}, {counted(contents.entries, 'entry')}")
     for name, size_bytes in contents.files:
         click.echo(f"{name}  {size_bytes:,} bytes")
     if not contents.with_journals:

@@ -414,6 +414,31 @@ def test_without_the_base_nothing_is_repaired(written: Written) -> None:
 # ---------------------------------------------------------------------------------------- manifest
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_journals_that_nobody_read_are_not_called_sound(written: Written, gone: bool) -> None:
+    disk = written.disk.copy()
+    if gone:
+        disk.remove(BASE)
+    else:
+        disk.put(BASE, b"not a snapshot, and nothing of one is left " * 9)
+    report = check(disk)
+    assert report.hopeless
+    assert {file_of(report, name).state for name in (FIRST, LAST)} == {"unread"}
+
+
+def test_a_manifest_alone_that_cannot_be_read_is_not_repaired_to_an_empty_directory() -> None:
+    """Other programs call files so too, and a start with no data would look like a success."""
+    disk = FakeDisk()
+    disk.put(NAME, b"{}")
+    disk.put("notes.txt", b"of another program")
+    report = check(disk)
+    assert report.verdict is Verdict.DAMAGED
+    assert report.hopeless == "beside manifest there is no file of a server"
+    with pytest.raises(DataError, match="cannot be repaired: beside manifest there is no file"):
+        mend(disk)
+    assert disk.content(NAME) == b"{}"
+
+
 def test_a_lost_manifest_is_told_from_the_files(written: Written) -> None:
     before = load_manifest(written.disk)
     disk = written.disk.copy()
