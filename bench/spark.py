@@ -13,6 +13,7 @@ import argparse
 import datetime
 import importlib.metadata
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import report
-from bench.__main__ import RESULTS, TOP, command
+from bench.__main__ import RESULTS, TOP, command, leave
 from bench.figures import BenchError, Spread
 from bench.server import Server, cpu_s_between, family_cpu_ticks, pick_cores
 from bench.spark_data import Shape, fill
@@ -406,6 +407,8 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> int:
     """Measure the rows, print the table and keep the figures."""
     options = parse(words)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
     try:
         with staged(command(options.server), QUICK if options.quick else FULL) as scene:
             print("Million entries per second of CPU time, and the first line's rate against it")
