@@ -453,7 +453,12 @@ cdef class Database:
         return True
 
     cdef int remove(self, bytes key) except -1:
-        del self.table[key]
+        cdef Stream stream
+        value = self.table.pop(key)
+        if isinstance(value, Stream):
+            stream = value
+            if stream.policy is not None:
+                self.keyspace.calendar.forget(stream.policy.looked_at_ms, self.index, key)
         self.used_s.pop(key, None)
         if self.growing:
             self.growing.pop(key, None)
@@ -494,6 +499,8 @@ cdef class Database:
         for key, watch in self.watched.items():
             (<Watch>watch).changes += key in self.table
         self.begin_table()
+        if count:
+            self.keyspace.calendar.forget_database(self.index)
         for key in self.waiting:
             self.mark_ready(key)
         return count

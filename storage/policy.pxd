@@ -16,3 +16,5 @@ cdef class Calendar:
     cdef uint64_t note(self, uint64_t moment_ms, int db, bytes key) except? 0
     cdef uint64_t next(self) noexcept
     cdef tuple take(self, uint64_t now_ms)
+    cdef int forget(self, uint64_t page_ms, int db, bytes key) except -1
+    cdef int forget_database(self, int db) except -1

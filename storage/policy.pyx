@@ -71,15 +71,33 @@ cdef class Calendar:
 
     cdef tuple take(self, uint64_t now_ms):
         """The next place whose moment has come; None when there is none."""
-        cdef uint64_t page_ms = self.next()
-        if page_ms > now_ms or page_ms == NEVER:
-            return None
-        page = self.pages[page_ms]
-        place, _ = page.popitem()
-        if not page:
-            del self.pages[page_ms]
-            heappop(self.moments)
-        return place
+        cdef uint64_t page_ms
+        while self.moments:
+            page_ms = self.moments[0]
+            if page_ms > now_ms:
+                return None
+            page = self.pages[page_ms]
+            place = page.popitem()[0] if page else None
+            if not page:
+                del self.pages[page_ms]
+                heappop(self.moments)
+            if place is not None:
+                return place
+        return None
+
+    cdef int forget(self, uint64_t page_ms, int db, bytes key) except -1:
+        """A place noted for this moment (`note`) is gone. An emptied page stays until its time: there
+        is one each half second at most."""
+        page = self.pages.get(page_ms)
+        if page is not None and page.pop((db, key), self) is None and not page:
+            self.pages[page_ms] = {}  # a large one gives its room back
+        return 0
+
+    cdef int forget_database(self, int db) except -1:
+        """All places of a database are gone; takes as long as there are places."""
+        for page_ms, page in self.pages.items():
+            self.pages[page_ms] = {place: None for place in page if place[0] != db}
+        return 0
 
     def add(self, uint64_t moment_ms, int db, bytes key not None) -> int:
         """`note` for tests."""

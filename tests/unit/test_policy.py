@@ -450,6 +450,21 @@ def test_a_deleted_key_comes_back_without_a_policy(house: House) -> None:
     assert player.call("XLEN s") == 1
 
 
+@pytest.mark.parametrize("gone", ["DEL {}", "UNLINK {}", "RENAME {0} {0}b", "FLUSHDB", "FLUSHALL"])
+def test_keys_that_are_gone_are_not_kept_in_mind_until_they_would_be_due(
+    house: House, gone: str
+) -> None:
+    """Streams that are made and deleted all day, with a limit of a week, cost nothing."""
+    player = house.player()
+    for number in range(20):
+        player.call(f"XADD s{number} * f v")
+        player.call(f"TPOLICY s{number} MAXAGE 604800000")
+        player.call(gone.format(f"s{number}"))
+        player.call(f"DEL s{number}b")
+        house.wait_ms(1000)
+    assert len(house.keyspace.calendar) == 0
+
+
 def test_a_loaded_stream_is_looked_at_though_nobody_appends(house: House) -> None:
     """From the journal alone: entries that the effects put in behind the policy."""
     player = house.player()
