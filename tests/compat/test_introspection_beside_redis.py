@@ -25,9 +25,8 @@ LEFT_OUT = {
     },
     "turns of the loop are not timed": {"hz", "configured_hz"},
     "no allocator of its own that counts": {
-        "allocator_allocated", "allocator_active", "allocator_resident", "allocator_frag_ratio",
-        "allocator_frag_bytes", "allocator_rss_ratio", "allocator_rss_bytes",
-        "rss_overhead_ratio", "rss_overhead_bytes", "mem_aof_buffer",
+        "allocator_rss_ratio", "allocator_rss_bytes", "rss_overhead_ratio", "rss_overhead_bytes",
+        "mem_aof_buffer",
     },
     "no fork, no module's fork": {
         "current_cow_peak", "current_cow_size", "current_cow_size_age", "current_fork_perc",
@@ -46,7 +45,7 @@ LEFT_OUT = {
 OURS = {
     "server", "millstream_version", "python_version", "listener0", "pubsub_clients",
     "watching_clients", "total_watched_keys", "total_blocking_keys",
-    "total_blocking_keys_on_nokey", "evicted_scripts",
+    "total_blocking_keys_on_nokey", "evicted_scripts", "evicted_entries", "evicted_blocks",
     "client_output_buffer_limit_disconnections", "client_query_buffer_limit_disconnections",
 }  # fmt: skip
 

@@ -85,6 +85,8 @@ class Profile:
         )
         if chance.random() < 0.15:
             profile.clock_jumps = True
+            # What a clock that was ahead has let go for good, one that is back would still know.
+            profile.roles = profile.roles.replace("repeater", "plain")
             profile.ttls_ms = profile.expires_ms = (0,)
         if profile.renames:
             # A group that is over and not yet dropped, and then moved to where a reader waits for

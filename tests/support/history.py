@@ -38,6 +38,7 @@ EXPIRES = {b"EXPIRE", b"PEXPIRE", b"EXPIREAT", b"PEXPIREAT", b"GETEX"}
 APPENDS = {b"TAPPEND", b"TAPPENDONCE", b"TAPPEV", b"XADD"}
 CHANGES = APPENDS | {b"XTRIM", b"XDEL", b"XDELEX", b"XACKDEL", b"TACK", b"XACK", b"XCLAIM",
                      b"XAUTOCLAIM", b"XNACK"}  # fmt: skip
+COMES_FROM_ELSEWHERE = {b"RENAME", b"RENAMENX", b"MOVE", b"COPY", b"SWAPDB"}
 REPLACES_ALL = {b"FLUSHDB", b"FLUSHALL", b"SWAPDB"}
 
 
@@ -122,6 +123,7 @@ class StreamHistory:
 
     def __init__(self, began: int = 0) -> None:
         self.began = began
+        self.is_foreign = False  # it came from another key, with groups of which nothing is known
         self.open: set[int] = set()  # requests without an answer
         self.acked: dict[EntryId, tuple[Words, int]] = {}
         self.unanswered = 0
@@ -135,7 +137,9 @@ class StreamHistory:
         self.numbers: dict[bytes, Numbers] = {}  # of each producer
 
     def group(self, name: bytes) -> GroupHistory:
-        return self.groups.setdefault(name, GroupHistory())
+        group = self.groups.setdefault(name, GroupHistory())
+        group.moved |= self.is_foreign
+        return group
 
     def begun_anew(self, place: int) -> StreamHistory:
         """Nothing holds any more; what was asked before and not answered may still come."""
@@ -254,8 +258,10 @@ class History:
             if not self._expiring.isdisjoint(torn):
                 self._expiring.update(torn)  # the time may have gone over with the key
         for key in torn:
-            if key in self._streams:
-                self._streams[key] = self._streams[key].begun_anew(self._place)
+            if key in self._streams or name in COMES_FROM_ELSEWHERE:
+                stream = self._stream(*key).begun_anew(self._place)
+                stream.is_foreign = name in COMES_FROM_ELSEWHERE
+                self._streams[key] = stream
 
     def _is_numbered(self, words: Words) -> bool:
         """Whether this request may be sent again and again and is appended once."""
