@@ -62,7 +62,7 @@ cdef class Calendar:
         if page is None:
             page = self.pages[page_ms] = {}
             heappush(self.moments, page_ms)
-        page[db, key] = None  # a dict keeps the order in which they were noted
+        page[db, key] = None  # a dict, so that the sequence of trims does not hang on hashes
         return page_ms
 
     cdef uint64_t next(self) noexcept:
