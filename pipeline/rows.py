@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # What the reader makes of an entry's id beside the id itself.
 _OF_THE_ID = ("ts", "ms", "seq")
+_ISO = "%Y-%m-%dT%H:%M:%S"
 _AS_TEXT = (
     StringType,
     BinaryType,
@@ -157,8 +158,10 @@ def _iso(column: pa.Array) -> pa.Array:
     """Times as `2026-11-20T15:04:05.123456Z`; other columns as they are."""
     if not pa.types.is_timestamp(column.type):
         return column
-    zone = "Z" if column.type.tz else ""
-    return pc.strftime(column, format="%Y-%m-%dT%H:%M:%S" + zone)
+    if column.type.tz is None:
+        return pc.strftime(column, format=_ISO)
+    # Moments arrive with the zone of Spark's session, and strftime would write its local time.
+    return pc.strftime(column.cast(pa.timestamp("us", "UTC")), format=_ISO + "Z")
 
 
 def _listed(column: pa.Array, first_row: int) -> Iterator[list[bytes]]:

@@ -61,6 +61,22 @@ def test_columns_become_fields_in_the_order_of_the_rows(
     assert [fields["n"] for fields in got] == [str(n) for n in range(3000)]
 
 
+def test_moments_are_the_same_however_the_session_shows_them(
+    spark: SparkSession, server: Server, client: RawClient
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        frame = spark.sql("select timestamp'2026-07-01 12:00:00.25' as t")
+        save(frame, server, key="out")
+        assert values(client, "out", "t") == ["2026-07-01T10:00:00.250000Z"]
+        reader = spark.read.format("millstream").schema("t timestamp")
+        address = f"redis://127.0.0.1:{server.port}"
+        again = reader.options(server=address, subscribe="out").load()
+        assert again.collect() == frame.collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
 def test_a_column_says_the_stream_and_a_token_makes_a_second_run_harmless(
     spark: SparkSession, server: Server, client: RawClient
 ) -> None:

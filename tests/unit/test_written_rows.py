@@ -66,9 +66,11 @@ def _struct(schema: str) -> StructType:
     return StructType([StructField(name, TYPES[kind]) for name, kind in parts])
 
 
-def entries(schema: str, rows: list[tuple[Any, ...]], **options: str) -> list[Entry]:
+def entries(
+    schema: str, rows: list[tuple[Any, ...]], zone: str = "UTC", **options: str
+) -> list[Entry]:
     struct = _struct(schema)
-    arrow = to_arrow_schema(struct, timezone="UTC")
+    arrow = to_arrow_schema(struct, timezone=zone)
     columns = zip(*rows, strict=True)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, arrow.types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow)
@@ -102,6 +104,18 @@ def test_values_are_written_as_documented() -> None:
         b"r": b"\xff\0",
         b"s": "é".encode(),
     }
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
+def test_moments_are_written_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
+    """The two hours around the end of summer time are one and the same on a clock in Berlin."""
+    first = datetime.datetime(2026, 10, 25, 0, 30, tzinfo=datetime.UTC)
+    rows = [(first + datetime.timedelta(hours=n), datetime.datetime(2026, 1, 1)) for n in (0, 1)]
+    made = entries("t timestamp, n timestamp_ntz", rows, zone, key="k")
+    assert [entry.words for entry in made] == [
+        [b"t", f"2026-10-25T0{n}:30:00.000000Z".encode(), b"n", b"2026-01-01T00:00:00.000000"]
+        for n in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize(
