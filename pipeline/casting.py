@@ -25,6 +25,9 @@ _INTEGERS = {
     pa.int32(): 32,
     pa.int64(): 64,
 }
+# Decimal digits that always fit.
+_DIGITS_OF_128 = 38
+_DIGITS_OF_256 = 76
 
 Parse = Callable[[str], Any]
 
@@ -56,14 +59,37 @@ def cast_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
     """Arrow's cast of the whole column; None where Arrow would accept what is not accepted here."""
-    if wanted in _INTEGERS and pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py():
+    if wanted in _INTEGERS and (_some_has(texts, "x") or _some_has(texts, "X")):
         return None  # it would read hexadecimal
+    if pa.types.is_temporal(wanted) and _some_has(texts, "0000-"):
+        return None  # it would read the year 0, which Python does not have
     if pa.types.is_boolean(wanted):
         return _booleans(texts)
+    if pa.types.is_decimal128(wanted):
+        return _decimals(texts, wanted)
+    if pa.types.is_floating(wanted) and _some_has(texts, "("):
+        return None  # it would read nan(1)
     if pa.types.is_timestamp(wanted):
         naive = texts.cast(pa.timestamp("us"))
         return naive.cast(wanted) if wanted.tz is None else pc.assume_timezone(naive, "UTC")
     return texts.cast(wanted)
+
+
+def _some_has(texts: pa.Array, part: str) -> bool:
+    found: bool | None = pc.any(pc.match_substring(texts, part)).as_py()
+    return bool(found)
+
+
+def _decimals(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
+    """Arrow shifts digits to the asked scale without noticing that they overflow, and the number is
+    another one. So they are given twice the digits where a text is long, or not given to it."""
+    if _some_has(texts, "e") or _some_has(texts, "E"):
+        return None
+    digits = (pc.max(pc.binary_length(texts)).as_py() or 0) + wanted.scale
+    if digits > _DIGITS_OF_256:
+        return None
+    wide = wanted if digits <= _DIGITS_OF_128 else pa.decimal256(_DIGITS_OF_256, wanted.scale)
+    return texts.cast(wide).cast(wanted)
 
 
 def _booleans(texts: pa.Array) -> pa.Array:

@@ -1,0 +1,95 @@
+"""Texts cast to what a column asks for: the right value or none, whatever stands beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from millstream.pipeline.casting import cast_texts
+
+MOMENTS, TIMES = pa.timestamp("us", "UTC"), pa.timestamp("us")
+TYPES = [
+    *(pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.bool_()),
+    *(pa.decimal128(9, 2), pa.decimal128(38, 0), pa.decimal128(38, 18), pa.decimal128(38, 38)),
+    *(pa.date32(), MOMENTS, TIMES),
+]
+NO_VALUE = "neither a number nor a time"
+
+
+def cast(*texts: str | None, to: pa.DataType) -> list[Any]:
+    made = cast_texts(pa.array(texts, pa.string()), to)
+    assert made.type == to
+    values: list[Any] = made.to_pylist()
+    return values
+
+
+digits = st.text("0123456789", min_size=1, max_size=45)
+numbers = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", "-", "+", " "]),
+        st.one_of(digits, st.builds("{}.{}".format, digits, digits), st.just(".5")),
+        st.sampled_from(["", "e3", "E-7", "e38", " ", "x", "_1"]),
+    ),
+)
+days = st.builds("{:04}-{:02}-{:02}".format, *map(st.integers, (0, 0, 0), (10001, 13, 32)))
+hours = st.builds("{:02}:{:02}".format, st.integers(0, 24), st.integers(0, 60))
+fractions = st.sampled_from(["", ":05", ":60", ":05.1", ":05.123456", ":05.123456789"])
+zones = st.sampled_from(["", "Z", "+01:00", "-0130", "+14:00"])
+clocks = st.builds("{}{}{}{}".format, st.sampled_from("T "), hours, fractions, zones)
+times = st.one_of(days, st.builds("{}{}".format, days, clocks))
+words = st.sampled_from(["", " ", "true", "T", "no", "on", "nan", "nan(1)", "0x1F", "\u0661"])
+
+
+@settings(deadline=None)
+@given(text=st.one_of(numbers, times, words), wanted=st.sampled_from(TYPES))
+@example(text="007", wanted=pa.decimal128(38, 38))
+@example(text="1" * 39, wanted=pa.decimal128(38, 0))
+@example(text="1e37", wanted=pa.decimal128(38, 18))
+@example(text="NaN(7)", wanted=pa.float64())
+@example(text="0000-01-01", wanted=pa.date32())
+@example(text="0000-01-01T00:00", wanted=MOMENTS)
+def test_a_text_means_the_same_whether_or_not_a_bad_one_is_beside_it(
+    text: str, wanted: pa.DataType
+) -> None:
+    """A column without a bad text is cast as a whole by Arrow, another one value by value."""
+    (alone,) = cast(text, to=wanted)
+    beside, bad, missing = cast(text, NO_VALUE, None, to=wanted)
+    assert repr(alone) == repr(beside)
+    assert bad is None
+    assert missing is None
+
+
+@settings(deadline=None)
+@given(text=numbers, scale=st.integers(0, 38))
+@example(text="007", scale=38)
+def test_a_decimal_is_the_number_rounded_to_its_scale_or_null(text: str, scale: int) -> None:
+    (got,) = cast(text, to=pa.decimal128(38, scale))
+    try:
+        number = Decimal(text.strip().replace("_", "x"))
+    except ArithmeticError:
+        assert got is None
+        return
+    context = Context(prec=200, rounding=ROUND_HALF_UP)
+    rounded = number.quantize(Decimal(1).scaleb(-scale), context=context)
+    assert got == (rounded if rounded.scaleb(scale, context).copy_abs() < 10**38 else None)
+
+
+def test_times_without_a_zone_are_utc_and_days_are_days() -> None:
+    moment = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    texts = ("2026-10-25T00:30", "2026-10-25 02:30:00+02:00", " 2026-10-25T00:30:00Z ")
+    assert cast(*texts, to=MOMENTS) == [moment] * 3
+    assert cast(*texts, to=TIMES) == [moment.replace(tzinfo=None), None, None]
+    assert cast("2026-10-25", to=pa.date32()) == [date(2026, 10, 25)]
+
+
+@pytest.mark.parametrize("wanted", TYPES, ids=str)
+def test_an_empty_column_and_one_of_nulls_stay_what_they_are(wanted: pa.DataType) -> None:
+    assert cast(to=wanted) == []
+    assert cast(None, None, to=wanted) == [None, None]
