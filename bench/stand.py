@@ -49,7 +49,7 @@ class Plan:
     @property
     def kept_entries(self) -> int:
         """How many entries the snapshot and journal rows save and load."""
-        return self.size(5_000_000, 500_000)
+        return self.size(5_000_000, 2_000_000)
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full

@@ -38,7 +38,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("rdb-key-save-delay", "0", (-INT_MAX - 1, INT_MAX), True),
     ("rdb-save-incremental-fsync", "yes", "yes", True),
     ("rdbchecksum", "yes", "yes", False),
-    ("rdbcompression", "yes", "yes", True),
     ("sanitize-dump-payload", "no", ["no", "yes", "clients"], True),
     # The process and its turns.
     ("activerehashing", "yes", "yes", True),

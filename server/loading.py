@@ -22,7 +22,6 @@ _PROGRESS_BYTES = 1 << 20
 # What is read between two yields: less than a millisecond's work, unless one frame is more.
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
-_BLOCKS_PER_SLICE = 256
 
 
 class Restorable(Protocol):
@@ -134,10 +133,9 @@ class Loader:
         blocks: list[Any] = []
         for piece in record.pieces:
             self.done_bytes = chunks[piece.chunk].offset
-            for block in reader.piece_blocks(piece, self._block_type):
-                blocks.append(block)
-                if len(blocks) % _BLOCKS_PER_SLICE == 0:
-                    yield
+            for run in reader.piece_runs(piece, self._block_type):
+                blocks.extend(run)
+                yield
         try:
             self._keyspace.restore(record.db, record.key, record.kind, reader.meta(record), blocks)
         except (ValueError, KeyError, TypeError) as error:

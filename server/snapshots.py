@@ -54,6 +54,7 @@ class Config(Protocol):
     auto_aof_rewrite_percentage: int
     auto_aof_rewrite_min_size: int
     journal_reserve_size: int
+    rdbcompression: bool
 
 
 class CaptureLike(Protocol):
@@ -385,6 +386,7 @@ class Snapshots:
             uuid=uuid.uuid4().bytes,
             created_ms=job.created_ms,
             seq=job.seq,
+            compressed=self._config.rdbcompression,
             pause=job.pause,
         )
 

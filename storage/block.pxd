@@ -64,6 +64,7 @@ cdef class Block:
     cdef Block without(self, uint64_t ms, uint64_t seq)
     cdef Block without_all(self, list ids)
     cdef Block copy(self)
+    cdef int write(self, char* at) except -1
 
 
 cdef class OpenBlock:

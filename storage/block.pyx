@@ -12,7 +12,9 @@ The functions on View, Cursor and Entry are the only readers of the layout. They
 what comes from a file goes through `Block.from_bytes`, which checks every length first.
 """
 
+from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -20,9 +22,8 @@ from libc.string cimport memcmp, memcpy, memset
 from millstream.encoding cimport Output, Slice, write_bulk, write_head
 from millstream.ids cimport EntryId, format_u64, id_less
 
-from zlib import crc32
-
-from millstream.errors import CommandError
+from millstream.errors import BlockError, CommandError
+from millstream.storage.checksum import crc32
 
 cdef enum:
     FORMAT_VERSION = 1
@@ -620,10 +621,13 @@ cdef class Block:
 
     def to_bytes(self) -> bytes:
         """The disk form (docs/formats.md): header with CRC-32, tables, entries."""
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, BLOCK_HEADER_BYTES + self.data_size())
+        self.write(PyBytes_AS_STRING(whole))
+        return whole
+
+    cdef int write(self, char* at) except -1:
+        """The disk form, to where there is room for all of it."""
         cdef Py_ssize_t size = self.data_size()
-        cdef bytes whole = PyBytes_FromStringAndSize(NULL, BLOCK_HEADER_BYTES + size)
-        cdef char* at = PyBytes_AS_STRING(whole)
-        cdef uint32_t crc
         memset(at, 0, BLOCK_HEADER_BYTES)
         memcpy(at, <const char*>b"MB", 2)
         at[2] = FORMAT_VERSION
@@ -637,58 +641,67 @@ cdef class Block:
         (<uint64_t*>(at + 40))[0] = self.last_ms
         (<uint64_t*>(at + 48))[0] = self.last_seq
         memcpy(at + BLOCK_HEADER_BYTES, self.data, size)
-        crc = crc32(whole)
-        (<uint32_t*>(at + 4))[0] = crc
-        return whole
+        (<uint32_t*>(at + 4))[0] = crc32(
+            PyMemoryView_FromMemory(at, BLOCK_HEADER_BYTES + size, PyBUF_READ))
+        return 0
+
+    @staticmethod
+    def pack(list blocks, Py_ssize_t bytes_max, Py_ssize_t entries_max):
+        """The disk forms of these blocks back to back: of the first at least, and of no more behind
+        the one that reaches bytes_max bytes or entries_max entries. (bytes, blocks, entries with
+        the deleted ones, entries without)."""
+        cdef Py_ssize_t taken = 0
+        cdef Py_ssize_t size = 0
+        cdef Py_ssize_t count = 0
+        cdef Py_ssize_t live = 0
+        cdef Block block
+        cdef bytes whole
+        cdef char* at
+        while taken < len(blocks) and (taken == 0 or (size < bytes_max and count < entries_max)):
+            block = blocks[taken]
+            size += BLOCK_HEADER_BYTES + block.data_size()
+            count += block.count
+            live += block.live
+            taken += 1
+        whole = PyBytes_FromStringAndSize(NULL, size)
+        at = PyBytes_AS_STRING(whole)
+        for block in blocks[:taken]:
+            block.write(at)
+            at += BLOCK_HEADER_BYTES + block.data_size()
+        return whole, taken, count, live
 
     @staticmethod
     def from_bytes(data) -> Block:
         """Read a disk form that fills `data`; ValueError says what is wrong with it."""
         cdef const uint8_t[::1] raw = data
-        cdef Py_ssize_t size
-        cdef Block block = Block.__new__(Block)
         if raw.shape[0] < BLOCK_HEADER_BYTES:
             raise ValueError(f"a block of {raw.shape[0]} bytes is shorter than its header")
-        cdef const uint8_t* at = &raw[0]
-        if at[0] != c'M' or at[1] != c'B':
-            raise ValueError("not a block: its first bytes are not 'MB'")
-        if at[2] != FORMAT_VERSION:
-            raise ValueError(f"block format {at[2]} is not known to this version")
-        block.count = (<const uint32_t*>(at + 8))[0]
-        block.live = (<const uint32_t*>(at + 12))[0]
-        block.entries_size = (<const uint32_t*>(at + 16))[0]
-        block.set_count = (<const uint16_t*>(at + 20))[0]
-        block.node_count = (<const uint16_t*>(at + 22))[0]
-        block.first_ms = (<const uint64_t*>(at + 24))[0]
-        block.first_seq = (<const uint64_t*>(at + 32))[0]
-        block.last_ms = (<const uint64_t*>(at + 40))[0]
-        block.last_seq = (<const uint64_t*>(at + 48))[0]
-        size = raw.shape[0] - BLOCK_HEADER_BYTES
-        if block.count == 0 or block.data_size() != size:
-            raise ValueError(f"block says {block.size_bytes} bytes and has {raw.shape[0]}")
-        block.data = <char*>malloc(size + SLACK)
-        if block.data == NULL:
-            raise MemoryError(f"no memory for a block of {size} bytes")
-        memcpy(block.data, at + BLOCK_HEADER_BYTES, size)
-        memset(block.data + size, 0, SLACK)
-        header = bytearray(raw[:BLOCK_HEADER_BYTES])
-        header[4:8] = b"\0\0\0\0"
-        crc = crc32(raw[BLOCK_HEADER_BYTES:], crc32(header))
-        if crc != (<const uint32_t*>(at + 4))[0]:
-            raise ValueError("block checksum does not match")
-        block.check()
-        return block
+        return read_block(&raw[0], raw.shape[0])
+
+    @staticmethod
+    def unpack(data, Py_ssize_t at, Py_ssize_t count):
+        """Read disk forms that lie back to back in `data` from byte `at` on: (blocks, the byte
+        behind them). BlockError at the first that is none."""
+        cdef const uint8_t[::1] raw = data
+        cdef list blocks = []
+        cdef uint64_t size
+        cdef Py_ssize_t _
+        for _ in range(count):
+            try:
+                size = form_size(&raw[at], raw.shape[0] - at)
+                if size > <uint64_t>(raw.shape[0] - at):
+                    raise ValueError(f"{raw.shape[0] - at} bytes are left of a block of {size}")
+                blocks.append(read_block(&raw[at], <Py_ssize_t>size))
+            except ValueError as error:
+                raise BlockError(at, str(error)) from None
+            at += <Py_ssize_t>size
+        return blocks, at
 
     @staticmethod
     def disk_size(data) -> int:
         """Bytes of the block whose disk form starts `data` (at least 64 bytes)."""
         cdef const uint8_t[::1] raw = data
-        if raw.shape[0] < BLOCK_HEADER_BYTES or raw[0] != c'M' or raw[1] != c'B':
-            raise ValueError("not a block: its first bytes are not 'MB'")
-        cdef const uint8_t* at = &raw[0]
-        return table_size(
-            (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
-            (<const uint16_t*>(at + 22))[0]) + BLOCK_HEADER_BYTES + (<const uint32_t*>(at + 16))[0]
+        return form_size(&raw[0] if raw.shape[0] else NULL, raw.shape[0])
 
     def check(self) -> None:
         """Walk every length and offset; ValueError names the first that does not fit."""
@@ -701,6 +714,49 @@ cdef class Block:
         cdef View view
         self.view(&view)
         return view_entries(&view)
+
+
+cdef uint64_t form_size(const uint8_t* at, Py_ssize_t size) except? 0:
+    """Bytes of the block whose disk form starts here, by its header."""
+    if size < BLOCK_HEADER_BYTES or at[0] != c'M' or at[1] != c'B':
+        raise ValueError("not a block: its first bytes are not 'MB'")
+    return table_size(
+        (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
+        (<const uint16_t*>(at + 22))[0]) + BLOCK_HEADER_BYTES + (<const uint32_t*>(at + 16))[0]
+
+
+cdef Block read_block(const uint8_t* at, Py_ssize_t size):
+    """The block whose disk form, a header at least, is these bytes."""
+    cdef Block block = Block.__new__(Block)
+    cdef Py_ssize_t data_size = size - BLOCK_HEADER_BYTES
+    cdef bytes head
+    if at[0] != c'M' or at[1] != c'B':
+        raise ValueError("not a block: its first bytes are not 'MB'")
+    if at[2] != FORMAT_VERSION:
+        raise ValueError(f"block format {at[2]} is not known to this version")
+    block.count = (<const uint32_t*>(at + 8))[0]
+    block.live = (<const uint32_t*>(at + 12))[0]
+    block.entries_size = (<const uint32_t*>(at + 16))[0]
+    block.set_count = (<const uint16_t*>(at + 20))[0]
+    block.node_count = (<const uint16_t*>(at + 22))[0]
+    block.first_ms = (<const uint64_t*>(at + 24))[0]
+    block.first_seq = (<const uint64_t*>(at + 32))[0]
+    block.last_ms = (<const uint64_t*>(at + 40))[0]
+    block.last_seq = (<const uint64_t*>(at + 48))[0]
+    if block.count == 0 or block.data_size() != data_size:
+        raise ValueError(f"block says {block.size_bytes} bytes and has {size}")
+    block.data = <char*>malloc(data_size + SLACK)
+    if block.data == NULL:
+        raise MemoryError(f"no memory for a block of {data_size} bytes")
+    memcpy(block.data, at + BLOCK_HEADER_BYTES, data_size)
+    memset(block.data + data_size, 0, SLACK)
+    head = PyBytes_FromStringAndSize(<const char*>at, BLOCK_HEADER_BYTES)
+    memset(PyBytes_AS_STRING(head) + 4, 0, 4)
+    if crc32(PyMemoryView_FromMemory(block.data, data_size, PyBUF_READ), crc32(head)) != (
+            <const uint32_t*>(at + 4))[0]:
+        raise ValueError("block checksum does not match")
+    block.check()
+    return block
 
 
 cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,

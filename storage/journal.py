@@ -26,9 +26,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-from zlib import crc32
 
 from millstream.errors import DamageError, FormatError
+from millstream.storage.checksum import crc32
 from millstream.storage.disk import Disk, File
 
 MAGIC = b"MILLJRNL"

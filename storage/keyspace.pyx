@@ -22,7 +22,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from zlib import crc32
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
@@ -31,6 +30,7 @@ from millstream.storage.retention cimport due_ms
 from millstream.storage.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
+from millstream.storage.checksum import crc32
 from millstream.storage.idempotence import DURATION_S, MAXSIZE
 
 cdef int SLOTS = 65536

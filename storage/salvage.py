@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, TypeVar
-from zlib import crc32
 
 import msgpack  # type: ignore[import-untyped]
 import zstandard
 
 from millstream.errors import DamageError, DataError
+from millstream.storage.checksum import crc32
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import frame_numbers
 from millstream.storage.manifest import Manifest, is_base, is_journal, number_of
@@ -237,7 +238,7 @@ class Gleaner(Generic[B]):
 
     def _read_piece(self, piece: Piece, last: tuple[int, int] | None) -> list[B]:
         self._look_at_chunk(piece.chunk)
-        blocks = list(self._reader.piece_blocks(piece, self._block_type))
+        blocks = list(chain.from_iterable(self._reader.piece_runs(piece, self._block_type)))
         if not blocks:
             raise self._damaged_piece(piece, "a piece holds no block")
         for block in blocks:

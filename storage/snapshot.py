@@ -11,12 +11,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
-from zlib import crc32
 
 import msgpack  # type: ignore[import-untyped]
 import zstandard
 
-from millstream.errors import DamageError, DataError, FormatError
+from millstream.errors import BlockError, DamageError, DataError, FormatError
+from millstream.storage.checksum import crc32
 from millstream.storage.disk import Bytes
 from millstream.storage.idempotence import SharedWindow
 from millstream.storage.producers import SharedProducers
@@ -30,6 +30,7 @@ TRAILER_SIZE = 40
 CHUNK_HEADER_SIZE = 16
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
+RUN_BLOCKS_MAX = 256  # written or read at once: less than a millisecond's work
 
 _HEADER = struct.Struct("<8sII16sQQ12x")
 _TRAILER = struct.Struct("<QQIII")
@@ -38,7 +39,9 @@ _META_INLINE_MAX = 512
 _MAYBE_LARGE = ("idempotence", "producers")
 _IN_PARTS = (SharedWindow, SharedProducers)  # what packs itself bit by bit
 _SECTION_BYTES = 256 << 10
-_COMPRESS_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
+_STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
+_LEVEL = 1
+_LEVEL_STORED = -(128 << 10)  # the quickest there is: it looks for nothing
 _SYNC_BYTES = 16 << 20  # a sync now and then keeps the last one, and the journal's, short
 
 
@@ -53,17 +56,18 @@ class BlockLike(Protocol):
     def count(self) -> int: ...
     @property
     def live(self) -> int: ...
-    def to_bytes(self) -> bytes: ...
+    @staticmethod
+    def pack(blocks: list[Any], bytes_max: int, entries_max: int, /) -> tuple[bytes, int, int, int]:
+        """Disk forms of the first of them: (bytes, blocks, entries, live entries)."""
 
 
-B = TypeVar("B", bound=BlockLike, covariant=True)
+B = TypeVar("B", bound=BlockLike)
 
 
 class BlockType(Protocol[B]):
-    """The class of blocks: reads a disk form, and tells how long the next one is."""
+    """The class of blocks: reads disk forms that lie back to back; BlockError tells where not."""
 
-    def from_bytes(self, data: memoryview, /) -> B: ...
-    def disk_size(self, data: memoryview, /) -> int: ...
+    def unpack(self, data: memoryview, at: int, count: int, /) -> tuple[list[B], int]: ...
 
 
 class CapturedLike(Protocol):
@@ -153,6 +157,7 @@ class _Run:
 class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
+    Chunks are zstd frames either way; without `compressed` they hold the bytes as they are.
     `pause` is called between small pieces of work; a writer beside an event loop gives way there.
     """
 
@@ -163,14 +168,15 @@ class SnapshotWriter:
         uuid: bytes,
         created_ms: int,
         seq: int,
+        compressed: bool = True,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._file = file
         self._pause = pause
         self._identity = {"uuid": uuid, "created_ms": created_ms, "seq": seq}
-        self._compressor = zstandard.ZstdCompressor(level=1)
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL if compressed else _LEVEL_STORED)
         # One of its own: a compressor has one state, and the open chunk's is in use.
-        self._index_compressor = zstandard.ZstdCompressor(level=1)
+        self._index_compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._chunks: list[Place] = []
         self._sections: list[tuple[Place, bytes]] = []
         self._records: list[bytes] = []
@@ -259,28 +265,35 @@ class SnapshotWriter:
     def _add_blocks(self, blocks: list[BlockLike]) -> list[Piece]:
         pieces: list[Piece] = []
         run: _Run | None = None
-        for block in blocks:
+        at = 0
+        while at < len(blocks):
             if self._chunk_count >= CHUNK_ENTRIES_MAX or self._raw >= CHUNK_BYTES_MAX:
                 if run is not None:
                     pieces.append(self._end_run(run))
                     run = None
                 self._end_chunk()
             if run is None:
-                run = _Run(self._raw, block)
-            self._add_block(run, block)
+                run = _Run(self._raw, blocks[at])
+            at += self._add_some(run, blocks, at)
             self._pause()
         if run is not None:
             pieces.append(self._end_run(run))
         return pieces
 
-    def _add_block(self, run: _Run, block: BlockLike) -> None:
-        data = block.to_bytes()
+    def _add_some(self, run: _Run, blocks: list[BlockLike], at: int) -> int:
+        """Write blocks from the one at this place on; how many."""
+        data, taken, entries, live = blocks[at].pack(
+            blocks[at : at + RUN_BLOCKS_MAX],
+            min(_STEP_BYTES, CHUNK_BYTES_MAX - self._raw),
+            CHUNK_ENTRIES_MAX - self._chunk_count,
+        )
         self._put(data)
         run.length += len(data)
-        run.blocks += 1
-        run.entries += block.live
-        run.last_id = block.last_id
-        self._chunk_count += block.count
+        run.blocks += taken
+        run.entries += live
+        run.last_id = blocks[at + taken - 1].last_id
+        self._chunk_count += entries
+        return taken
 
     def _end_run(self, run: _Run) -> Piece:
         self.entries += run.entries
@@ -308,7 +321,7 @@ class SnapshotWriter:
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         self._raw += len(data)
-        if self._waiting_bytes >= _COMPRESS_BYTES:
+        if self._waiting_bytes >= _STEP_BYTES:
             self._compress_waiting()
 
     def _compress_waiting(self) -> None:
@@ -512,25 +525,26 @@ class SnapshotReader(SnapshotEnds):
     def blocks(self, record: KeyRecord, block_type: BlockType[B]) -> Iterator[B]:
         """The blocks of a key in order."""
         for piece in record.pieces:
-            yield from self.piece_blocks(piece, block_type)
+            for run in self.piece_runs(piece, block_type):
+                yield from run
 
-    def piece_blocks(self, piece: Piece, block_type: BlockType[B]) -> Iterator[B]:
-        """The blocks of one piece of a key in order. DamageError behind the last one when they are
-        not what the index says of them."""
+    def piece_runs(self, piece: Piece, block_type: BlockType[B]) -> Iterator[list[B]]:
+        """The blocks of one piece of a key in order, some at a time. DamageError behind the last
+        when they are not what the index says of them."""
         data = self._slice(piece.chunk, piece.offset, piece.length)
-        at = live = 0
+        at = live = done = 0
         first_id = last_id = (0, 0)
-        for number in range(piece.blocks):
+        while done < piece.blocks:
             try:
-                size = block_type.disk_size(data[at:])
-                block = block_type.from_bytes(data[at : at + size])
-            except ValueError as error:
-                raise self._bad_piece(piece.chunk, piece.offset + at, str(error)) from None
-            yield block
-            at += size
-            live += block.live
-            last_id = block.last_id
-            first_id = first_id if number else block.first_id
+                run, at = block_type.unpack(data, at, min(RUN_BLOCKS_MAX, piece.blocks - done))
+            except BlockError as error:
+                place = piece.offset + error.at
+                raise self._bad_piece(piece.chunk, place, str(error)) from None
+            yield run
+            live += sum(block.live for block in run)
+            first_id = first_id if done else run[0].first_id
+            last_id = run[-1].last_id
+            done += len(run)
         if (at, live, *first_id, *last_id) != (piece.length, piece.entries, *piece[5:]):
             raise self._bad_piece(piece.chunk, piece.offset, "the index says otherwise of a piece")
 

@@ -42,6 +42,14 @@ class FormatError(DataError):
     """A sound file of a format that this version does not know."""
 
 
+class BlockError(ValueError):
+    """Bytes that are not a block; `at` counts from the first of those that were given."""
+
+    def __init__(self, at: int, reason: str) -> None:
+        super().__init__(reason)
+        self.at = at
+
+
 class StartError(Exception):
     """The server cannot start: one sentence that says why."""
 

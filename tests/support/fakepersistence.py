@@ -16,6 +16,7 @@ from zlib import crc32
 
 from tests.support.fakedisk import FakeDisk
 
+from millstream.errors import BlockError
 from millstream.server.persistence import LoadReport, Persistence
 
 BLOCK_ENTRIES = 4
@@ -50,19 +51,37 @@ class FakeBlock:
         return head + body
 
     @staticmethod
-    def disk_size(data: bytes | memoryview) -> int:
-        magic, length, *_ = _HEAD.unpack_from(data)
-        if magic != b"FB":
-            raise ValueError("not a block")
-        return _HEAD.size + int(length)
+    def pack(
+        blocks: list[FakeBlock], bytes_max: int, entries_max: int
+    ) -> tuple[bytes, int, int, int]:
+        packed, taken, entries = b"", 0, 0
+        while taken < len(blocks):
+            if taken and (len(packed) >= bytes_max or entries >= entries_max):
+                break
+            packed += blocks[taken].to_bytes()
+            entries += blocks[taken].count
+            taken += 1
+        return packed, taken, entries, entries
 
     @staticmethod
-    def from_bytes(data: bytes | memoryview) -> FakeBlock:
-        _, length, crc, count, *_ = _HEAD.unpack_from(data)
-        body = bytes(data[_HEAD.size :])
-        if len(body) != length or crc32(body) != crc:
-            raise ValueError("the block is broken")
-        return FakeBlock(struct.unpack(f"<{count}Q", body))
+    def unpack(data: bytes | memoryview, at: int, count: int) -> tuple[list[FakeBlock], int]:
+        blocks = []
+        for _ in range(count):
+            try:
+                block, size = _read(data[at:])
+            except (ValueError, struct.error) as error:
+                raise BlockError(at, str(error)) from None
+            blocks.append(block)
+            at += size
+        return blocks, at
+
+
+def _read(data: bytes | memoryview) -> tuple[FakeBlock, int]:
+    magic, length, crc, count, *_ = _HEAD.unpack_from(data)
+    body = bytes(data[_HEAD.size : _HEAD.size + length])
+    if magic != b"FB" or len(body) != length or crc32(body) != crc:
+        raise ValueError("the block is broken")
+    return FakeBlock(struct.unpack(f"<{count}Q", body)), _HEAD.size + int(length)
 
 
 @dataclass
@@ -228,6 +247,7 @@ class FakeConfig:
     auto_aof_rewrite_min_size: int = 64 << 20
     stop_writes_on_bgsave_error: bool = True
     journal_reserve_size: int = 1 << 16
+    rdbcompression: bool = False
 
 
 class World:

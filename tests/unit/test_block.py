@@ -28,6 +28,7 @@ from tests.unit.models import (
 )
 from tests.unit.test_formats import decode
 
+from millstream.errors import BlockError
 from millstream.storage.block import Block, OpenBlock, bulk_size_of
 from millstream.storage.stream import Stream
 
@@ -135,6 +136,50 @@ OpenBlockMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=20, deadline=None
 )
 TestOpenBlock = OpenBlockMachine.TestCase
+
+
+# ---------------------------------------------------------------- many in a row
+
+
+def row_of_blocks(counts: list[int]) -> list[Block]:
+    return [
+        open_block([(number + 1, seq, [b"n", b"%d" % seq]) for seq in range(count)]).freeze()
+        for number, count in enumerate(counts)
+    ]
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    st.integers(0, 2000),
+    st.integers(0, 100),
+)
+def test_a_row_of_blocks_is_packed_up_to_its_limits_and_comes_back(
+    counts: list[int], bytes_max: int, entries_max: int
+) -> None:
+    row = row_of_blocks(counts)
+    data, taken, entries, live = Block.pack(row, bytes_max, entries_max)
+    assert data == b"".join(block.to_bytes() for block in row[:taken])
+    assert entries == live == sum(counts[:taken])
+    before = len(data) - row[taken - 1].size_bytes
+    assert taken == 1 or (before < bytes_max and entries - counts[taken - 1] < entries_max)
+    assert taken == len(row) or len(data) >= bytes_max or entries >= entries_max
+    again, end = Block.unpack(memoryview(b"head" + data + b"tail"), 4, taken)
+    assert end == 4 + len(data)
+    assert [block.to_bytes() for block in again] == [block.to_bytes() for block in row[:taken]]
+
+
+def test_in_a_row_the_block_that_is_wrong_is_told_by_its_place() -> None:
+    row = row_of_blocks([5, 5, 5])
+    data = b"".join(block.to_bytes() for block in row)
+    second = row[0].size_bytes
+    for size in range(len(data)):
+        with pytest.raises(BlockError) as caught:
+            Block.unpack(memoryview(data[:size]), 0, 3)
+        assert caught.value.at == size // second * second
+    for at in range(second, 2 * second):
+        with pytest.raises(BlockError) as caught:
+            Block.unpack(memoryview(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]), 0, 3)
+        assert caught.value.at in (second, 2 * second)  # a wrong length shows at what follows
 
 
 # ---------------------------------------------------------------- contents

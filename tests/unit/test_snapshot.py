@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fakedisk import FakeDisk
-from tests.support.fakepersistence import FakeBlock, FakeCaptured, blocks
+from tests.support.fakepersistence import BLOCK_ENTRIES, FakeBlock, FakeCaptured, blocks
 
 from millstream.errors import DataError
 from millstream.storage import snapshot
@@ -32,10 +32,12 @@ captured = st.builds(
 )
 
 
-def write(keys: list[FakeCaptured]) -> tuple[FakeDisk, SnapshotWriter]:
+def write(keys: list[FakeCaptured], compressed: bool = True) -> tuple[FakeDisk, SnapshotWriter]:
     disk = FakeDisk()
     file = disk.create("base-1.msnap")
-    writer = SnapshotWriter(file, uuid=b"u" * 16, created_ms=1_700_000_000_000, seq=U64)
+    writer = SnapshotWriter(
+        file, uuid=b"u" * 16, created_ms=1_700_000_000_000, seq=U64, compressed=compressed
+    )
     for one in keys:
         writer.add(one)
     writer.finish(GLOBAL)
@@ -67,9 +69,9 @@ def sample() -> list[FakeCaptured]:
 
 
 @settings(deadline=None)
-@given(st.lists(captured, max_size=20))
-def test_reading_gives_what_was_written(keys: list[FakeCaptured]) -> None:
-    disk, _ = write(keys)
+@given(st.lists(captured, max_size=20), st.booleans())
+def test_reading_gives_what_was_written(keys: list[FakeCaptured], compressed: bool) -> None:
+    disk, _ = write(keys, compressed)
     found, reader = read(disk)
     assert found == keys
     summary = reader.summary
@@ -89,7 +91,7 @@ def test_limits_of_chunks_and_sections_change_nothing(
         patch.setattr(snapshot, "CHUNK_ENTRIES_MAX", entries)
         patch.setattr(snapshot, "CHUNK_BYTES_MAX", size)
         patch.setattr(snapshot, "_SECTION_BYTES", size)
-        patch.setattr(snapshot, "_COMPRESS_BYTES", size // 3)
+        patch.setattr(snapshot, "_STEP_BYTES", size // 3)
         disk, _ = write(keys)
     found, reader = read(disk)
     assert found == keys
@@ -156,11 +158,12 @@ def read_all(disk: FakeDisk) -> Any:
     return keys
 
 
+@pytest.mark.parametrize("compressed", [False, True])
 def test_every_flipped_byte_is_refused_with_file_and_offset(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, compressed: bool
 ) -> None:
     monkeypatch.setattr(snapshot, "CHUNK_ENTRIES_MAX", 16)
-    disk, _ = write(sample())
+    disk, _ = write(sample(), compressed)
     data = disk.content("base-1.msnap")
     assert read_all(disk) == sample()
     for at in range(len(data)):
@@ -169,6 +172,15 @@ def test_every_flipped_byte_is_refused_with_file_and_offset(
         disk.put("base-1.msnap", bytes(broken))
         with pytest.raises(DataError, match=r"base-1\.msnap (is damaged at offset \d|has format)"):
             read_all(disk)
+
+
+def test_chunks_are_packed_when_asked_for_and_otherwise_shorter_than_a_percent_more() -> None:
+    keys = [FakeCaptured(0, b"k", "stream", {}, blocks(list(range(20_000))))]
+    raw = sum(len(block.to_bytes()) for block in keys[0].blocks)
+    stored, packed = write(keys, False)[0], write(keys, True)[0]
+    assert raw < len(stored.content("base-1.msnap")) < raw * 1.01
+    assert len(packed.content("base-1.msnap")) < raw / 2
+    assert read_all(stored) == read_all(packed) == keys
 
 
 def test_every_cut_is_refused() -> None:
@@ -185,7 +197,7 @@ def test_a_block_that_does_not_fit_names_the_chunk() -> None:
     reader = SnapshotReader(disk.read("base-1.msnap"))
     record = reader.records(0)[0]
     shifted = record.pieces[0]._replace(offset=1, length=record.pieces[0].length - 1)
-    with pytest.raises(DataError, match="in chunk 0 at unpacked byte 1: not a block"):
+    with pytest.raises(DataError, match="in chunk 0 at unpacked byte 1: the block is broken"):
         list(reader.blocks(record._replace(pieces=(shifted,)), FakeBlock))
 
 
@@ -198,5 +210,5 @@ def test_writing_pauses_between_small_pieces() -> None:
 
     file = FakeDisk().create("base-1.msnap")
     writer = SnapshotWriter(file, uuid=b"u" * 16, created_ms=0, seq=0, pause=pause)
-    writer.add(FakeCaptured(0, b"k", "stream", {}, blocks(list(range(400)))))
-    assert pauses >= 100
+    writer.add(FakeCaptured(0, b"k", "stream", {}, blocks(list(range(100_000)))))
+    assert pauses >= 100_000 // BLOCK_ENTRIES // snapshot.RUN_BLOCKS_MAX
