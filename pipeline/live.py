@@ -32,6 +32,8 @@ class LiveReader(DataSourceReader):
         self.choice = Choice(options)
         self.starting = Bound(options, "starting", EARLIEST)
         self.ending = Bound(options, "ending", LATEST)
+        self.starting.check_named(self.choice)
+        self.ending.check_named(self.choice)
         self.losses = Losses(options.flag("failOnDataLoss", True))
         self.planner = Planner(options, self.losses)
         self.reader = RangeReader(arrow_schema(schema), options, self.address, self.losses)

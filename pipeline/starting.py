@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.pipeline.options import Options
+from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.planning import Losses
 from millstream.pipeline.positions import (
     FIRST,
@@ -21,7 +21,7 @@ from millstream.pipeline.positions import (
 )
 from millstream.pipeline.selection import take_time
 from millstream.pipeline.server import Server
-from millstream.pipeline.survey import ALL, Info, seek
+from millstream.pipeline.survey import ALL, Choice, Info, seek
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -31,10 +31,12 @@ class Bound:
     streams are read from or to that the option does not name."""
 
     def __init__(self, options: Options, name: str, default: str) -> None:
+        self.option = f"{name}Offsets"
+        self.is_end = name == "ending"
         self.default = default
         self.named: dict[bytes, Id | str] = {}
         self.time: Id | None = None
-        self._read_offsets(options, f"{name}Offsets")
+        self._read_offsets(options, self.option)
         self._read_time(options, f"{name}Timestamp")
 
     def _read_offsets(self, options: Options, name: str) -> None:
@@ -58,8 +60,8 @@ class Bound:
         self.time = before((ms, 0)) if name.startswith("starting") else (ms, LARGEST)
 
     def find(self, server: Server, infos: Mapping[bytes, Info], losses: Losses) -> Positions:
-        """This end for each stream. An id beyond the last one stays: what is added up to it is
-        not read."""
+        """This end for each stream. Where reading begins, an id beyond the last one stays: what is
+        added up to it is not read. Where it ends, it is the last one, so that the read is fixed."""
         wanted = {key: self._wanted(key) for key in infos}
         asked = {key: [(at, ALL)] for key, at in wanted.items() if not isinstance(at, str)}
         counted = seek(server, asked)
@@ -70,9 +72,21 @@ class Bound:
                 found[key] = info.earliest if at == EARLIEST else info.latest
             elif key in counted:
                 seen = counted[key]
-                self._check_evicted(key, at, seen.info, losses)
+                if self.is_end:
+                    at = min(at, seen.info.last_id)
+                else:
+                    self._check_evicted(key, at, seen.info, losses)
                 found[key] = seen.info.position(at, seen.sought[0][0])
         return found
+
+    def check_named(self, choice: Choice) -> None:
+        """OptionError when a stream is named that is not read: it was meant to be another one."""
+        for key in self.named:
+            if not choice.wants(key):
+                raise OptionError(
+                    f"option {self.option!r} names the stream {key_text(key)!r}, which is not among"
+                    f" those that {choice.option!r} asks for"
+                )
 
     def _wanted(self, key: bytes) -> Id | str:
         if key in self.named:

@@ -7,6 +7,7 @@ same rows, or fails because they are gone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from millstream.pipeline.limiting import share
 from millstream.pipeline.options import Options
 from millstream.pipeline.planning import COUNT_MAX, Losses, Planner, Ranges, begin_of
-from millstream.pipeline.positions import Offset, Position, Positions
+from millstream.pipeline.positions import Offset, Position, Positions, key_text
 from millstream.pipeline.ranges import RangeReader
 from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
@@ -31,6 +32,9 @@ from millstream.pipeline.survey import ALL, Choice, Info, seek, survey
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -59,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.__dict__ | {"_server": None, "_surveyed": {}}
 
     def initialOffset(self) -> dict[str, Any]:
+        self.starting.check_named(self.choice)
         infos = self._survey()
         found = self.starting.find(self.server, infos, self.losses)
         return Offset(found, is_initial=True).to_json()
@@ -107,10 +112,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> None:
         for key, at in begin.items():
-            if key not in infos:
+            if key in infos:
+                if infos[key].incarnation != at.incarnation:
+                    self.losses.made_again(key, at.id)
+            elif self.choice.wants(key):
                 self.losses.deleted(key, at.id)
-            elif infos[key].incarnation != at.incarnation:
-                self.losses.made_again(key, at.id)
+            else:
+                log.info("the stream %r is not asked for any more", key_text(key))
 
     def _ends(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> Positions:
         lasts: Positions = {}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from millstream.glob import matcher
 from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import (
     FIRST,
@@ -75,10 +76,17 @@ class Choice:
                 "give exactly one of 'subscribe' (keys, separated by commas) and "
                 "'subscribePattern' (a pattern such as sensor:*)"
             )
+        self.option = "subscribe" if pattern is None else "subscribePattern"
         self.pattern = pattern
         self.keys = [key_bytes(name.strip()) for name in (names or "").split(",") if name.strip()]
         if pattern is None and not self.keys:
             raise options.wrong("subscribe", "one or more keys, separated by commas")
+
+    def wants(self, key: bytes) -> bool:
+        """Whether this key is asked for, be it there or not."""
+        if self.pattern is None:
+            return key in self.keys
+        return bool(matcher(key_bytes(self.pattern))(key))
 
     def find(self, server: Server) -> list[bytes]:
         """The keys that are asked for, in order; those of a pattern are there now."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
-from tests.pipeline.direct import batch_read, url
+from tests.pipeline.direct import SCHEMA, batch_read, rows_in, url
 from tests.pipeline.tls import tls_in_front_of
 from tests.support.client import RawClient
 from tests.support.server import Server
@@ -90,6 +90,36 @@ def test_the_range_is_what_the_options_say(server: Server, client: RawClient) ->
     assert read(startingTimestamp="1007", endingTimestamp="1008") == [7, 8]
     assert read(startingTimestamp="1970-01-01T00:00:01.008") == [8, 9]
     assert read(startingOffsets="latest") == []
+
+
+def test_a_read_is_fixed_when_it_is_planned_also_up_to_a_time_that_is_not_there_yet(
+    server: Server, client: RawClient
+) -> None:
+    client.pipeline([("XADD", "s", f"{number}-0", "n", str(number)) for number in range(1, 6)])
+    for end in ({"endingTimestamp": "9999999999999"}, {"endingOffsets": '{"s": "99-0"}'}):
+        options = Options({"server": url(server), "subscribe": "s"} | end, LIVE)
+        reader = LiveReader(SCHEMA, options)
+        partitions = reader.partitions()
+        client.call("TAPPEND", "s", "n", "later")
+        assert rows_in(reader, partitions) == [[f"s {number}" for number in range(1, 6)]]
+        client.call("XDEL", "s", client.call("XREVRANGE", "s", "+", "-", "COUNT", "1")[0][0])  # type: ignore[index, arg-type]
+
+
+def test_what_was_evicted_behind_the_end_is_no_loss(server: Server, client: RawClient) -> None:
+    client.pipeline([("XADD", "s", f"{number}-0", "n", str(number)) for number in range(1, 9)])
+    client.call("XTRIM", "s", "MAXLEN", "3")
+    assert numbers(server, subscribe="s", endingOffsets='{"s": "2-0"}') == []
+    assert numbers(server, subscribe="s", endingOffsets='{"s": "7-0"}') == [6, 7]
+
+
+def test_offsets_of_a_stream_that_is_not_read_are_refused(server: Server) -> None:
+    for option in ("startingOffsets", "endingOffsets"):
+        named = {option: '{"s:07": "5-0"}'}
+        with pytest.raises(OptionError, match=rf"{option}' names .* 's:07'.* 'subscribe' asks for"):
+            batch_read(server, subscribe="s:7", **named)
+        with pytest.raises(OptionError, match="that 'subscribePattern' asks for"):
+            batch_read(server, subscribePattern="t:*", **named)
+        assert batch_read(server, subscribePattern="s:*", **named) == []
 
 
 def test_partitions_keep_their_limits_and_hold_everything(

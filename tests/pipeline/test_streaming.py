@@ -15,6 +15,7 @@ from tests.pipeline.direct import DirectQuery
 from tests.support.client import RawClient
 from tests.support.server import Server
 
+from millstream.pipeline.options import OptionError
 from millstream.pipeline.planning import DataLossError
 from millstream.pipeline.server import ServerError
 
@@ -197,6 +198,32 @@ def test_a_stream_made_again_is_an_error_or_read_from_its_beginning(
     assert query.run(failOnDataLoss=False) == [rows_of("s:a", range(100, 103))]
     append(client, "s:a", range(103, 105))
     assert query.run() == [rows_of("s:a", range(103, 105))]
+
+
+def test_a_stream_that_is_not_asked_for_any_more_is_no_loss(
+    query: DirectQuery, client: RawClient
+) -> None:
+    for key in ("s:a", "s:b"):
+        append(client, key, range(3))
+    query.run()
+    append(client, "s:a", range(3, 5))
+    append(client, "s:b", range(3, 5))
+    assert query.run(subscribePattern="s:a*") == [rows_of("s:a", range(3, 5))]
+    client.call("DEL", "s:b")
+    append(client, "s:a", range(5, 6))
+    assert query.run() == [rows_of("s:a", range(5, 6))]
+
+
+def test_offsets_of_a_stream_that_is_not_read_are_refused_before_the_first_batch(
+    query: DirectQuery, client: RawClient
+) -> None:
+    named = '{"other": "5-0"}'
+    with pytest.raises(OptionError, match="startingOffsets' names the stream 'other'"):
+        query.run(startingOffsets=named)
+    append(client, "s:a", range(3))
+    query.run()
+    append(client, "s:a", range(3, 5))
+    assert query.run(startingOffsets=named) == [rows_of("s:a", range(3, 5))]
 
 
 def test_named_offsets_start_where_they_say(query: DirectQuery, client: RawClient) -> None:
