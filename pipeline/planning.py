@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
-from millstream.pipeline.positions import FIRST, Id, Position, Positions, id_text, key_text
+from millstream.pipeline.positions import (
+    FIRST,
+    Division,
+    Id,
+    Position,
+    Positions,
+    id_text,
+    key_text,
+)
 from millstream.pipeline.server import Server
 from millstream.pipeline.survey import ALL, Info, seek
 
@@ -94,14 +102,18 @@ class Planner:
 
     def __init__(self, options: Options, losses: Losses) -> None:
         self.losses = losses
-        self.partitions_min = options.integer("minPartitions", 0, 1, 1 << 20)
-        self.entries_max = options.integer("maxEntriesPerPartition", 0, 1, COUNT_MAX)
+        self.division = Division(
+            options.integer("minPartitions", 0, 1, 1 << 20),
+            options.integer("maxEntriesPerPartition", 0, 1, COUNT_MAX),
+        )
 
-    def plan(self, server: Server, start: Positions, end: Positions) -> list[Ranges]:
+    def plan(
+        self, server: Server, start: Positions, end: Positions, division: Division | None = None
+    ) -> list[Ranges]:
         """The partitions of what lies between; a stream that is not in `start` is read from its
-        first entry."""
+        first entry. `division`: as a batch was planned before; None: as the options say."""
         ranges = list(self._between(server, start, end))
-        return [Ranges(part) for part in self._divide(server, ranges)]
+        return [Ranges(part) for part in _divide(server, ranges, division or self.division)]
 
     def _between(self, server: Server, start: Positions, end: Positions) -> Iterable[Range]:
         begins = {key: begin_of(start.get(key), last) for key, last in end.items()}
@@ -134,45 +146,48 @@ class Planner:
             # What was deleted cannot be told from what was evicted.
             self.losses.evicted(key, begin.id, lost, is_exact=not info.entries_deleted)
 
-    def _divide(self, server: Server, ranges: list[Range]) -> list[list[Range]]:
-        """Fill one partition after the other; ranges larger than a partition are cut."""
-        ranges = [range_ for range_ in ranges if range_.entries]
-        size = self._size(sum(range_.entries for range_ in ranges))
-        parts: list[list[Range]] = [[]]
-        room = size
-        for range_ in ranges:
-            for piece in self._cut(server, range_, room, size):
-                if room < piece.entries:
-                    parts.append([])
-                    room = size
-                parts[-1].append(piece)
-                room -= piece.entries
-        return [part for part in parts if part]
 
-    def _size(self, total: int) -> int:
-        """Entries in a partition."""
-        if not self.partitions_min:
-            size = max(ceil(total / PARTITIONS_WANTED), ENTRIES_PER_PARTITION_MIN)
-        else:
-            size = total // self.partitions_min
-        return max(1, min(size, self.entries_max or ENTRIES_PER_PARTITION_MAX))
+def _divide(server: Server, ranges: list[Range], division: Division) -> list[list[Range]]:
+    """Fill one partition after the other; ranges larger than a partition are cut."""
+    ranges = [range_ for range_ in ranges if range_.entries]
+    size = _size(sum(range_.entries for range_ in ranges), division)
+    parts: list[list[Range]] = [[]]
+    room = size
+    for range_ in ranges:
+        for piece in _cut(server, range_, room, size):
+            if room < piece.entries:
+                parts.append([])
+                room = size
+            parts[-1].append(piece)
+            room -= piece.entries
+    return [part for part in parts if part]
 
-    def _cut(self, server: Server, range_: Range, room: int, size: int) -> Iterable[Range]:
-        """A range that is larger than a partition, in pieces: the first takes the room that is
-        left, if that is worth a piece."""
-        if range_.entries <= size:
-            return [range_]
-        cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
-        seen = seek(server, {range_.key: [(range_.after, cut) for cut in cuts]}).get(range_.key)
-        if seen is None or any(found is None for _, found in seen.sought):
-            return [range_]  # gone meanwhile: whoever reads it will say so
-        ids = [range_.after, *(found for _, found in seen.sought if found), range_.until]
-        ends = [*cuts, range_.entries]
-        counts = [end - begin for begin, end in zip([0, *cuts], ends, strict=True)]
-        return [
-            range_._replace(after=after, until=min(until, range_.until), entries=count)
-            for after, until, count in zip(ids, ids[1:], counts, strict=False)
-        ]
+
+def _size(total: int, division: Division) -> int:
+    """Entries in a partition."""
+    if not division.partitions_min:
+        size = max(ceil(total / PARTITIONS_WANTED), ENTRIES_PER_PARTITION_MIN)
+    else:
+        size = total // division.partitions_min
+    return max(1, min(size, division.entries_max or ENTRIES_PER_PARTITION_MAX))
+
+
+def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]:
+    """A range that is larger than a partition, in pieces: the first takes the room that is
+    left, if that is worth a piece."""
+    if range_.entries <= size:
+        return [range_]
+    cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
+    seen = seek(server, {range_.key: [(range_.after, cut) for cut in cuts]}).get(range_.key)
+    if seen is None or any(found is None for _, found in seen.sought):
+        return [range_]  # gone meanwhile: whoever reads it will say so
+    ids = [range_.after, *(found for _, found in seen.sought if found), range_.until]
+    ends = [*cuts, range_.entries]
+    counts = [end - begin for begin, end in zip([0, *cuts], ends, strict=True)]
+    return [
+        range_._replace(after=after, until=min(until, range_.until), entries=count)
+        for after, until, count in zip(ids, ids[1:], counts, strict=False)
+    ]
 
 
 def begin_of(start: Position | None, last: Position) -> Position:

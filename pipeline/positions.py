@@ -8,6 +8,10 @@ The first batch of a query starts where `initialOffset` said. When the process d
 that batch, Spark asks for the initial offset a second time, and *latest* is somewhere else by then.
 So the end of the first batch also holds the beginning, as `"from"`.
 
+A batch that is repeated after a crash must have the same rows in the same partitions, for the sink
+knows a row by its place. So its end also holds how it was to be divided, as `"divided"`; options
+that were changed before the restart hold from the next batch on.
+
 Keys that are not UTF-8 become lone surrogates, which JSON writes as escapes and gives back.
 """
 
@@ -42,14 +46,26 @@ class Position(NamedTuple):
 Positions = dict[bytes, Position]
 
 
+class Division(NamedTuple):
+    """Into what partitions entries are divided, as the options `minPartitions` and
+    `maxEntriesPerPartition` say it; 0: as the planner thinks best."""
+
+    partitions_min: int = 0
+    entries_max: int = 0
+
+
+BEST = Division()
+
+
 @dataclass
 class Offset:
     """Where each stream stands at the end of a batch. `is_initial`: no batch has ended here;
-    `begin`: where the first batch began."""
+    `begin`: where the first batch began; `division`: how this batch is divided."""
 
     streams: Positions
     is_initial: bool = False
     begin: Positions | None = field(default=None)
+    division: Division = BEST
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps. Equal offsets are equal texts: Spark compares those."""
@@ -58,6 +74,8 @@ class Offset:
             made["initial"] = True
         if self.begin is not None:
             made["from"] = _to_json(self.begin)
+        if self.division != BEST:
+            made["divided"] = list(self.division)
         return made
 
     @classmethod
@@ -67,6 +85,7 @@ class Offset:
             _from_json(made["streams"]),
             bool(made.get("initial")),
             None if begin is None else _from_json(begin),
+            Division(*made.get("divided", BEST)),
         )
 
 

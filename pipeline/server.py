@@ -32,6 +32,10 @@ PAUSE_S_MAX = 1.0
 
 # What passes by itself: a connection that broke, a server that is still loading its data.
 _PASSING = (redis.ConnectionError, redis.TimeoutError)
+_BAD_URL = (
+    "option 'server' cannot be read as redis://user:password@host:port/db. Characters such as / and"
+    " # in a password are written %2F and %23, or give it as option 'password'"
+)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 
 
@@ -53,11 +57,7 @@ class Address:
     @classmethod
     def from_options(cls, options: Options) -> Address:
         url = options.required("server")
-        if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-            # Not shown: it may hold a password.
-            raise OptionError(
-                "option 'server' must be a URL such as redis://localhost:6455 (rediss: with TLS)"
-            )
+        _check_url(url)
         return cls(
             url,
             options.text("username"),
@@ -73,6 +73,21 @@ class Address:
 
     def open(self) -> Server:
         return Server(self)
+
+
+def _check_url(url: str) -> None:
+    """OptionError for what is no address. It does not show the URL, which may hold a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise OptionError(
+            "option 'server' must be a URL such as redis://localhost:6455 (rediss: with TLS)"
+        )
+    try:
+        parts.port  # noqa: B018 - reading it checks it
+    except ValueError:
+        raise OptionError(_BAD_URL) from None
+    if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
+        raise OptionError(_BAD_URL)
 
 
 class Server:

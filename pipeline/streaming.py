@@ -77,7 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends(begins, infos, limit)
         if ends == begin.streams:
             return start
-        return Offset(ends, begin=begin.streams if begin.is_initial else None).to_json()
+        first = begin.streams if begin.is_initial else None
+        return Offset(ends, begin=first, division=self.planner.division).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.entries_max) if self.entries_max else ReadAllAvailable()
@@ -96,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = Offset.from_json(end)
         # After a crash in the first batch, `start` is where streams begin today.
         begin = Offset.from_json(start).streams if last.begin is None else last.begin
-        return self.planner.plan(self.server, begin, last.streams)
+        return self.planner.plan(self.server, begin, last.streams, last.division)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Ranges)

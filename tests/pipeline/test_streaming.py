@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from tests.pipeline.direct import DirectQuery
+from tests.pipeline.direct import DirectQuery, rows_in
 from tests.support.client import RawClient
 from tests.support.server import Server
 
@@ -134,6 +134,27 @@ def test_a_batch_that_was_planned_has_the_same_rows_after_a_restart(
     append(client, "s:a", range(300, 400))
     append(client, "s:b", range(10))
     assert query.finish(query.start(maxEntriesPerTrigger=7)) == rows_of("s:a", range(100))
+
+
+def test_a_batch_that_was_planned_has_the_same_partitions_though_other_ones_are_wanted_since(
+    query: DirectQuery, client: RawClient
+) -> None:
+    """A sink knows a row that it has already by its place in its partition."""
+    append(client, "s:a", range(300))
+    reader = query.start(maxEntriesPerPartition=70)
+    query.plan(reader)
+    assert query.planned is not None
+    begin, end = reader.initialOffset(), json.loads(query.planned)
+    parts = rows_in(reader, reader.partitions(begin, end))
+    assert len(parts) == 5
+    for options in ({"maxEntriesPerPartition": 20}, {"minPartitions": 2}):
+        again = query.start(**options)
+        assert rows_in(again, again.partitions(begin, end)) == parts
+    append(client, "s:a", range(300, 340))
+    query.finished = query.planned
+    query.plan(again)
+    assert query.planned is not None
+    assert len(again.partitions(end, json.loads(query.planned))) == 2
 
 
 def test_the_first_batch_keeps_its_beginning_although_latest_has_moved_at_the_restart(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
 from millstream.pipeline.planning import DataLossError, Losses
 from millstream.pipeline.positions import (
     LARGEST,
+    Division,
     Offset,
     Position,
     PositionError,
@@ -29,13 +31,17 @@ IDS = st.tuples(NUMBERS, NUMBERS)
 POSITIONS = st.dictionaries(
     st.binary(max_size=8), st.builds(Position, IDS, st.none() | NUMBERS, NUMBERS), max_size=5
 )
+DIVISIONS = st.builds(Division, st.integers(0, 9), st.integers(0, 9))
 
 
-@given(POSITIONS, st.booleans(), st.none() | POSITIONS)
+@given(POSITIONS, st.booleans(), st.none() | POSITIONS, DIVISIONS)
 def test_an_offset_comes_back_from_its_json(
-    streams: dict[bytes, Position], is_initial: bool, begin: dict[bytes, Position] | None
+    streams: dict[bytes, Position],
+    is_initial: bool,
+    begin: dict[bytes, Position] | None,
+    division: Division,
 ) -> None:
-    offset = Offset(streams, is_initial, begin)
+    offset = Offset(streams, is_initial, begin, division)
     text = json.dumps(offset.to_json())
     assert Offset.from_json(json.loads(text)) == offset
     assert text.isascii()
@@ -134,6 +140,22 @@ def test_an_address_is_shown_without_its_password_and_travels() -> None:
     address = Address.from_options(options)
     assert str(address) == "rediss://host:7000/3"
     assert pickle.loads(pickle.dumps(address)) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:se/cret@host:7000",
+        "redis://me:se#cret@host",
+        "redis://me:12/cret@host",
+        "redis://me:12?cret@host",
+        "redis://host:secret",
+    ],
+)
+def test_an_address_with_a_password_that_breaks_the_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(OptionError, match="option 'password'") as failure:
+        Address.from_options(Options({"server": url}, LIVE))
+    assert "cret" not in "".join(traceback.format_exception(failure.value))
 
 
 def test_an_address_that_is_no_url_is_refused() -> None:
