@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 ROWS_PER_REQUEST = 500
 BYTES_PER_REQUEST = 1 << 20
 
+# How many sorted rows are made into entries at once.
+ROWS_PER_BATCH = 10_000
+
 # A producer's name may have 1,024 bytes, the partition included.
 TOKEN_BYTES_MAX = 1000
 
@@ -233,7 +236,12 @@ def _sorted(
 ) -> list[pa.RecordBatch]:
     """All rows of the partition in the order of their columns."""
     held = list(batches)
-    return pa.Table.from_batches(held).sort_by(columns).to_batches() if held else []
+    if not held:
+        return []
+    # In small batches: each is made into Python objects as a whole.
+    table = pa.Table.from_batches(held).sort_by(columns)
+    parts: list[pa.RecordBatch] = table.to_batches(ROWS_PER_BATCH)
+    return parts
 
 
 def _log_written(what: str, messages: list[WriterCommitMessage | None]) -> None:

@@ -34,7 +34,15 @@ from pyspark.sql.types import (
 
 from millstream.pipeline.options import WRITE, OptionError, Options
 from millstream.pipeline.rows import Entry, Layout, RowError
-from millstream.pipeline.writer import ROW_BITS, ROWS_PER_REQUEST, Numbering, RowWriter, _Sender
+from millstream.pipeline.writer import (
+    ROW_BITS,
+    ROWS_PER_BATCH,
+    ROWS_PER_REQUEST,
+    Numbering,
+    RowWriter,
+    _Sender,
+    _sorted,
+)
 
 PAIR = StructType([StructField("name", StringType()), StructField("value", StringType())])
 TYPES: dict[str, DataType] = {
@@ -258,3 +266,11 @@ def test_a_task_that_is_tried_again_appends_what_is_missing_and_nothing_twice() 
     assert server.appended == [b"%d" % row for row in range(count)]
     assert again.written.repeated == 2 * ROWS_PER_REQUEST
     assert again.written.appended == count - 2 * ROWS_PER_REQUEST
+
+
+def test_sorted_rows_come_in_batches_of_bounded_size() -> None:
+    """A batch is made into Python objects as a whole."""
+    rows = pa.RecordBatch.from_pydict({"n": list(range(25_000, 0, -1)), "x": [None] * 25_000})
+    made = _sorted([rows.slice(0, 7), rows.slice(7)], [("n", "ascending"), ("x", "ascending")])
+    assert [n for batch in made for n in batch.column("n").to_pylist()] == list(range(1, 25_001))
+    assert max(batch.num_rows for batch in made) <= ROWS_PER_BATCH
