@@ -29,7 +29,7 @@ class RemoteFile:
     """A file behind pyarrow.fs."""
 
     def __init__(self, system: FileSystem, path: str) -> None:
-        self.name = path.rpartition("/")[2]
+        self.name = path
         self._file = system.open_input_file(path)
         self.size = self._file.size()
 
@@ -56,10 +56,14 @@ class Folder:
 
     def open(self, file: str) -> SourceFile:
         """An existing file; FileNotFoundError when it is not there."""
-        if "://" not in self.name:
-            return SystemDisk(Path(self.name)).read(file)
-        system, path = FileSystem.from_uri(self.name)
-        return RemoteFile(system, f"{path.rstrip('/')}/{file}")
+        opened: SourceFile
+        if "://" in self.name:
+            system, path = FileSystem.from_uri(self.name)
+            opened = RemoteFile(system, f"{path.rstrip('/')}/{file}")
+        else:
+            opened = SystemDisk(Path(self.name)).read(file)
+        opened.name = f"{self.name}/{file}"  # for errors
+        return opened
 
     def manifest(self) -> Manifest:
         """What counts in it; DataError says what the folder is instead."""
@@ -72,4 +76,8 @@ class Folder:
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}") from None
         with closing(file):
-            return Manifest.from_bytes(file.read_at(0, file.size))
+            data = file.read_at(0, file.size)
+        try:
+            return Manifest.from_bytes(data)
+        except DataError as error:
+            raise DataError(f"{self.name}/{error}") from None

@@ -42,7 +42,8 @@ class Portion:
         except (FileNotFoundError, ReplacedError):
             raise DataError(
                 f"{snapshot.folder.name}: the snapshot {snapshot.file} was replaced by another"
-                " after this query was planned; run the query again"
+                " after this query was planned; load the directory anew (in Spark by load(): a"
+                " DataFrame keeps its plan) and run the query again"
             ) from None
 
     def _batches(self, chunk: Chunk, maker: BatchMaker) -> Iterator[pa.RecordBatch]:

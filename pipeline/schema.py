@@ -53,6 +53,18 @@ ALLOWED = {
     " (binary in the place of string as you like)",
 }
 
+# What Spark calls the types that Arrow has other names for.
+_TYPE_NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
+
 ROWS_MAX = 1 << 16
 BYTES_MAX = 8 << 20
 
@@ -127,7 +139,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def plan_columns(arrow: pa.Schema) -> list[Column]:
     """What each asked column takes; OptionError names the first that cannot be had."""
-    return [Column(field.name, _kind(field.name, field.type), field.type) for field in arrow]
+    return [_column(field) for field in arrow]
+
+
+def _column(field: pa.Field) -> Column:
+    kind = _kind(field.name, field.type)
+    if kind in (Kind.FIELD, Kind.TS) and not field.nullable:
+        raise OptionError(
+            f"column {field.name!r} cannot be NOT NULL: it is null where an entry has no such value"
+        )
+    return Column(field.name, kind, field.type)
 
 
 def _kind(name: str, wanted: pa.DataType) -> Kind:
@@ -136,8 +157,21 @@ def _kind(name: str, wanted: pa.DataType) -> Kind:
         allowed = ALLOWED.get(
             name, "string, binary, boolean, a number, decimal, date or timestamp (as any field is)"
         )
-        raise OptionError(f"column {name!r} cannot be {wanted}; it may be {allowed}")
+        raise OptionError(f"column {name!r} cannot be {type_name(wanted)}; it may be {allowed}")
     return kind
+
+
+def type_name(type_: pa.DataType) -> str:
+    """The type in Spark's words."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_):
+        return f"array<{type_name(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"map<{type_name(type_.key_type)},{type_name(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{', '.join(f'{one.name}: {type_name(one.type)}' for one in type_)}>"
+    return _TYPE_NAMES.get(type_, str(type_))
 
 
 def _is_text(wanted: pa.DataType) -> bool:
@@ -309,7 +343,8 @@ class _Batch:
         if array.null_count > texts.null_count and self._mode != PERMISSIVE:
             bad = np.flatnonzero(np.asarray(pc.and_not(array.is_null(), texts.is_null())))
             value = texts[int(bad[0])].as_py()
-            self._bad(column, bad, f"{shown(value.encode())} cannot be cast to {column.type}")
+            wanted = type_name(column.type)
+            self._bad(column, bad, f"{shown(value.encode())} cannot be cast to {wanted}")
         return array
 
     def _nested(self, column: Column, buffers: list[Buffer | None]) -> pa.Array:

@@ -125,8 +125,14 @@ def test_the_option_columns_names_what_to_read(spark: SparkSession, four: Path) 
 
 
 def test_a_column_of_a_type_it_cannot_have_is_named(spark: SparkSession, four: Path) -> None:
-    frame = spark.read.format("millstream").schema("ts string").load(str(four))
-    assert "column 'ts' cannot be string; it may be timestamp" in error_of(frame)
+    reader = spark.read.format("millstream")
+    for schema, refused in (
+        ("ts string", "column 'ts' cannot be string; it may be timestamp"),
+        ("ts timestamp_ntz", "column 'ts' cannot be timestamp_ntz; it may be timestamp"),
+        ("n int not null", "column 'n' cannot be NOT NULL"),
+        ("n array<bigint>", "column 'n' cannot be array<bigint>; it may be string, binary"),
+    ):
+        assert refused in error_of(reader.schema(schema).load(str(four)))
 
 
 BAD = {
@@ -159,7 +165,7 @@ def test_a_bad_cast_fails_fast_with_its_place(spark: SparkSession, tmp_path: Pat
     reader = spark.read.format("millstream").option("mode", "FAILFAST").schema("n bigint")
     text = error_of(reader.load(str(tmp_path)))
     assert "stream 's', entry 6-0, column 'n': '\ufffd' is not UTF-8" in text
-    assert "stream 's', entry 2-0, column 'n': '0x1F' cannot be cast to int64" in error_of(
+    assert "stream 's', entry 2-0, column 'n': '0x1F' cannot be cast to bigint" in error_of(
         reader.option("endId", "4").load(str(tmp_path))
     )
 
@@ -353,6 +359,9 @@ def test_a_directory_without_a_snapshot_says_what_it_is(
     assert "nowhere is not a data directory of millstream" in nowhere
     store_manifest(SystemDisk(tmp_path), Manifest(None, ("journal-1.log",), 2))
     assert "has no snapshot yet" in error_of(reader.load(str(tmp_path)))
+    manifest = tmp_path / "manifest"
+    flip(manifest, 10)
+    assert f"{manifest} is damaged at offset" in error_of(reader.load(str(tmp_path)))
     store_manifest(SystemDisk(tmp_path), Manifest("base-9.msnap", (), 10))
     assert "base-9.msnap is missing" in error_of(reader.load(str(tmp_path)))
 
@@ -379,7 +388,7 @@ def test_a_flipped_byte_is_an_error_only_for_who_reads_its_chunk(
     flip(path, place.offset + 40)
     reader = spark.read.format("millstream")
     text = error_of(reader.load(str(tmp_path)))
-    assert f"base-1.msnap is damaged at offset {place.offset}" in text
+    assert f"{path} is damaged at offset {place.offset}" in text
     assert "stream 'sensor:1'" in text
     good = reader.option("subscribe", "sensor:0,sensor:2,sensor:3").load(str(tmp_path))
     assert good.count() == 600
