@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,20})", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = {"nan", "inf", "infinity", "+inf", "+infinity", "-inf", "-infinity"}
 _TRUE = {"true", "t", "yes", "y", "1"}
@@ -67,8 +67,8 @@ def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
         return _booleans(texts)
     if pa.types.is_decimal128(wanted):
         return _decimals(texts, wanted)
-    if pa.types.is_floating(wanted) and _some_has(texts, "("):
-        return None  # it would read nan(1)
+    if pa.types.is_floating(wanted) and _some_has(pc.ascii_lower(texts), "nan"):
+        return None  # it would read nan(1) and -nan
     if pa.types.is_timestamp(wanted):
         naive = texts.cast(pa.timestamp("us"))
         return naive.cast(wanted) if wanted.tz is None else pc.assume_timezone(naive, "UTC")
@@ -122,9 +122,10 @@ def _integer_parser(bits: int) -> Parse:
     end = 1 << (bits - 1)
 
     def parse(text: str) -> int | None:
-        if len(text) > 40 or not _INTEGER.fullmatch(text):
+        found = _INTEGER.fullmatch(text)
+        if found is None:
             return None
-        number = int(text)
+        number = int(found[1] + found[2])
         return number if -end <= number < end else None
 
     return parse

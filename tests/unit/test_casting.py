@@ -53,6 +53,8 @@ words = st.sampled_from(["", " ", "true", "T", "no", "on", "nan", "nan(1)", "0x1
 @example(text="1" * 39, wanted=pa.decimal128(38, 0))
 @example(text="1e37", wanted=pa.decimal128(38, 18))
 @example(text="NaN(7)", wanted=pa.float64())
+@example(text="-nan", wanted=pa.float64())
+@example(text="0" * 40 + "7", wanted=pa.int64())
 @example(text="0000-01-01", wanted=pa.date32())
 @example(text="0000-01-01T00:00", wanted=MOMENTS)
 def test_a_text_means_the_same_whether_or_not_a_bad_one_is_beside_it(
