@@ -37,7 +37,7 @@ build: $(VENV)/installed-package
 	$(BIN)/python scripts/compile.py $(MODULES)
 endif
 
-test: need-test build $(VENV)/installed-test
+test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark
 	$(BIN)/pytest -n 2 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench

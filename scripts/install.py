@@ -2,6 +2,7 @@
 
     .venv/bin/python scripts/install.py package    millstream itself, editable, with what it runs on
     .venv/bin/python scripts/install.py test       the requirements of an extra: test, lint, bench
+    .venv/bin/python scripts/install.py oldest-spark    the oldest PySpark, into .venv/oldest-spark
 
 Cython and setuptools live in the virtualenv too, so that a changed source is compiled again
 without network and without a build environment made for the occasion. What was asked for is
@@ -10,6 +11,7 @@ noted in the virtualenv, and the same request a second time does nothing.
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -38,14 +40,29 @@ def install_package(build_requirements: list[str]) -> None:
     (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")
 
 
+def install_beside(folder: Path, requirements: list[str]) -> None:
+    """Into a folder for PYTHONPATH, which is there when it is complete; what these need is in the
+    virtualenv already."""
+    say(f"Fetching {', '.join(requirements)} into {folder.relative_to(ROOT)}")
+    unfinished = folder.with_suffix(".tmp")
+    for left in (folder, unfinished):
+        shutil.rmtree(left, ignore_errors=True)
+    pip("--no-deps", "--target", str(unfinished), *requirements)
+    unfinished.rename(folder)
+
+
 def install(what: str) -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, build = pyproject["project"], pyproject["build-system"]
-    wanted = [project, build] if what == "package" else project["optional-dependencies"][what]
+    groups = pyproject["dependency-groups"]
+    lists = groups | project["optional-dependencies"]
+    wanted = [project, build] if what == "package" else lists[what]
     note = Path(sys.prefix) / f"installed-{what}"
     if not note.exists() or note.read_text() != repr(wanted):
         if what == "package":
             install_package(build["requires"])
+        elif what in groups:
+            install_beside(Path(sys.prefix) / what, wanted)
         else:
             pip(*wanted)
     note.write_text(repr(wanted))

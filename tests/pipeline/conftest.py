@@ -10,27 +10,20 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.essentials import PUSHDOWN, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
-    """What a process that starts Spark needs: a Java that it runs on, and this Python."""
+    """What a process that starts Spark needs: a Java that it runs on, and this Python. Tests are
+    over before the better of Java's compilers has earned what it costs."""
     home = subprocess.run(
         [ROOT / "scripts" / "need.sh", "java"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    return {"JAVA_HOME": home, "PYSPARK_PYTHON": sys.executable}
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": quick, "PYSPARK_PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, concat, lit, substring
-from tests.pipeline.conftest import SETTINGS
+from tests.pipeline.essentials import SETTINGS
 
 
 def die_once(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col
-from tests.pipeline.conftest import PUSHDOWN
+from tests.pipeline.essentials import PUSHDOWN
 from tests.support.data_directory import flip
 from tests.support.snapshots import Stream, write_base, write_snapshot
 

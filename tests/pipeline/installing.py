@@ -1,0 +1,101 @@
+"""Installations of millstream and PySpark other than the one that the tests run in, made without
+network and without compiling anything a second time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("", "server", "storage", "commands", "pipeline")
+SOURCES = ("src", *ROOMS[1:], "pyproject.toml", "README.md", "LICENSE")
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def oldest_pyspark() -> Path:
+    """The folder of the oldest PySpark that is supported, for PYTHONPATH. `make test` has put it
+    there; otherwise it is fetched now."""
+    run(sys.executable, ROOT / "scripts" / "install.py", "oldest-spark")
+    return Path(sys.prefix) / "oldest-spark"
+
+
+def make_wheel(folder: Path) -> Path:
+    """The wheel of this tree, with the modules as they are compiled in place: there is no compiler
+    for what is missing."""
+    tree = folder / "tree"
+    tree.mkdir()
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            without = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, tree / name, symlinks=True, ignore=without)
+        else:
+            shutil.copy2(source, tree / name)
+    _hand_over_compiled(tree)
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder]
+    run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=tree, CC="false")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _hand_over_compiled(tree: Path) -> None:
+    """Puts the compiled modules where setuptools looks for what it need not compile again."""
+    built = tree / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    for room in ROOMS:
+        place = built / "millstream" / room
+        place.mkdir(parents=True, exist_ok=True)
+        for module in (tree / "src" / "millstream" / room).glob("*.so"):
+            module.rename(place / module.name)
+
+
+def install(wheel: Path, extra: str, venv: Path) -> None:
+    """A virtualenv that holds the wheel, and of what is installed here just what the wheel and its
+    extra say that they require."""
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
+    (information,) = packages.glob("millstream-*.dist-info")
+    for required in _required(Distribution.at(information), {extra}, set()):
+        for name in {file.parts[0] for file in required.files or ()} - {"..", "__pycache__"}:
+            (packages / name).symlink_to(Path(str(required.locate_file(name))))
+
+
+def _required(wanted: Distribution, extras: set[str], seen: set[str]) -> Iterator[Distribution]:
+    """What this requires, and what that requires, each once."""
+    for text in wanted.requires or ():
+        requirement = Requirement(text)
+        if not _applies(requirement, extras):
+            continue
+        found = distribution(requirement.name)
+        assert requirement.specifier.contains(found.version), text
+        name = canonicalize_name(requirement.name)
+        if name not in seen:
+            seen.add(name)
+            yield found
+            yield from _required(found, requirement.extras, seen)
+
+
+def _applies(requirement: Requirement, extras: set[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))

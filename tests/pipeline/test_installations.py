@@ -1,0 +1,119 @@
+"""Wherever millstream meets Spark: behind Spark Connect, with the oldest PySpark, and installed
+from a wheel beside nothing but what it requires. Each time one program does all the essentials."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pipeline.direct import url
+from tests.pipeline.essentials import __file__ as ESSENTIALS
+from tests.pipeline.installing import install, make_wheel, oldest_pyspark
+from tests.support.client import RawClient
+from tests.support.resp import Simple
+from tests.support.server import Server
+
+DEADLINE_S = 270
+
+pytestmark = [
+    pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def filled(durable_server: Server) -> Server:
+    """What the program wants to find, in the server and in its snapshot."""
+    with durable_server.client() as client:
+        client.pipeline(
+            [("XADD", f"before:{n % 3}", f"{1000 + n}-0", "n", str(n)) for n in range(600)]
+        )
+        assert client.call("SAVE") == Simple("OK")
+    return durable_server
+
+
+def essentials(
+    server: Server, folder: Path, environment: dict[str, str], *arguments: str
+) -> dict[str, Any]:
+    """What the program has seen; it runs outside of the source tree."""
+    words = [url(server), str(server.directory), str(folder / "checkpoint"), *arguments]
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    done = subprocess.run(
+        ["python3", ESSENTIALS, *words],
+        env=kept | {"HOME": str(folder)} | environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+def path_with(python: Path) -> dict[str, str]:
+    """The environment behind the `activate` of a virtualenv."""
+    return {"PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]])}
+
+
+def check(seen: dict[str, Any], client: RawClient) -> None:
+    """That the program has seen what is so."""
+    columns = "struct<key:string,id:string,ts:timestamp,fields:map<string,string>>"
+    few = [n for n in range(30) if n % 3 < 2]
+    before = {f"before:{number}": 200 for number in range(3)}
+    assert seen["scan"] == [columns, "before:1", "1007-0", {"n": "7"}, few, few]
+    assert seen["live"] == seen["register"] == before
+    assert seen["write"] == {"in:0": 167, "in:1": 167, "in:2": 166}
+    assert seen["stream"]["batches"] == 3
+    assert seen["stream"]["first"] == list(range(500))
+    assert seen["stream"]["second"] == list(range(700))
+    assert client.call("XLEN", "out") == 700
+    assert "did you mean 'startingOffsets'?" in seen["refusal"]
+
+
+def minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def test_behind_spark_connect(
+    filled: Server, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    seen = essentials(filled, tmp_path, _here(spark_environment), "--remote", "local[2]")
+    assert seen["parts"]["session"] == "pyspark.sql.connect.session"
+    with filled.client() as client:
+        check(seen, client)
+
+
+def test_with_the_oldest_pyspark(
+    filled: Server, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    found = {"PYTHONPATH": str(oldest_pyspark())}
+    seen = essentials(filled, tmp_path, _here(spark_environment) | found)
+    assert {minor(seen["parts"][place][0]) for place in ("driver", "worker")} == {"4.2"}
+    with filled.client() as client:
+        check(seen, client)
+
+
+def test_installed_from_a_wheel_with_what_it_requires(
+    filled: Server, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Nothing is said to Spark: the virtualenv is the one in PATH, as behind its `activate`."""
+    venv = tmp_path / "venv"
+    install(make_wheel(tmp_path), "spark", venv)
+    java = {name: text for name, text in spark_environment.items() if name.startswith("JAVA")}
+    seen = essentials(filled, tmp_path, path_with(venv / "bin" / "python") | java)
+    for place in ("driver", "worker"):
+        version, millstream = seen["parts"][place]
+        assert minor(version) == "4.3"
+        assert Path(millstream).is_relative_to(venv)
+    with filled.client() as client:
+        check(seen, client)
+
+
+def _here(spark_environment: dict[str, str]) -> dict[str, str]:
+    return path_with(Path(sys.executable)) | spark_environment
