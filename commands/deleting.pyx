@@ -11,8 +11,8 @@ from libc.stdint cimport uint64_t
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.references cimport (
-    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, Policy, drop_references, settle_groups,
-    take_policy,
+    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, Policy, drop_references, dropped_most,
+    settle_groups, take_policy,
 )
 from millstream.commands.upkeep cimport live_group, record_ids, used
 from millstream.ids cimport EntryId, make_id
@@ -160,6 +160,8 @@ def xackdel(Context ctx not None, Args args not None):
         return [NO_SUCH_ENTRY] * len(ids)
     if policy.kind != KEEP_REFERENCES:
         settle_groups(ctx, key, stream)
+    if policy.kind == DROP_REFERENCES:
+        ctx.effects.require(dropped_most(key, stream, len(ids)))
     acked = [(ms, seq) for ms, seq in ids if group.acknowledge(ms, seq)]
     if acked:
         ctx.keyspace.dirty += <uint64_t>len(acked)

@@ -12,7 +12,7 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.entries_read cimport count_read, is_broken
 from millstream.commands.ranges cimport EntryRange
-from millstream.commands.upkeep cimport live_group, record_ids, used
+from millstream.commands.upkeep cimport live_group, read_effects_most, record_ids, used
 from millstream.encoding cimport Output, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
@@ -300,6 +300,10 @@ cdef list idle_entries(Context ctx, bytes key, Stream stream, Group group, uint6
         gone = [(ms, seq) for ms, seq in found if not stream.find(ms, seq, &view, &entry)]
         if not gone:
             return found[:limit] if <uint64_t>len(found) > limit else found
+        # What is claimed behind this was asked for already, without what is gone.
+        if not ctx.effects.has_room(read_effects_most(
+                key, group, b"", min(limit, group.pending_count) + <uint64_t>len(gone))):
+            break
         drop_gone(ctx, key, group, gone)
     return []
 

@@ -20,7 +20,7 @@ from millstream.commands.ranges cimport (
 )
 from millstream.commands.replies cimport BlockedRead, make_raw
 from millstream.commands.upkeep cimport (
-    is_refused, live_group, new_group, stream_to_write, used,
+    is_refused, live_group, new_group, put_off, read_effects_most, stream_to_write, used,
 )
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, parse_id, step_up
@@ -334,11 +334,20 @@ cdef class GroupRead(BlockedRead):
         cdef uint64_t lead = 0
         cdef bint due
         cdef bint newer
+        cdef int64_t most
         if self.limit == 0:
             return None
         due = group.is_due(ctx.now_ms, first)
         newer = stream.has_newer(group.offset_ms, group.offset_seq)
         if not due and not newer:
+            return None
+        # What is delivered again is listed, and again where it is gone or expires with that.
+        most = read_effects_most(
+            self.key, group, b"", 2 * min(self.limit, group.pending_count) if due else 0)
+        if first:
+            ctx.effects.require(most)
+        elif not ctx.effects.has_room(most):
+            put_off(ctx, self.keys, self.group)
             return None
         out = Output()
         room = length_room(2 + min(self.limit, stream.length + group.pending_count))

@@ -5,13 +5,24 @@ from millstream.storage.keyspace cimport Keyspace
 from millstream.storage.stream cimport Stream
 
 
+cdef enum:
+    # An id as a word of an effect, at most.
+    ID_WORD_BYTES = 48
+    # An effect beside its names and ids, at most.
+    EFFECT_BYTES = 256
+
+
 cdef class Effects:
     cdef public bint enabled
     cdef readonly uint64_t count
     cdef uint64_t begun
     cdef Output out
     cdef int db
+    cdef readonly int64_t room
+    cdef public object make_room
 
+    cdef int require(self, int64_t size) except -1
+    cdef bint has_room(self, int64_t size) except -1
     cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1
     cdef int finish(self) except -1
     cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,

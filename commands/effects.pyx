@@ -19,8 +19,13 @@ from millstream.storage.producers cimport Producers
 from millstream.storage.stream cimport Stream, Walk
 
 from millstream.errors import CommandError
+from millstream.storage.journal import FRAME_SIZE
 
 APPLY = {}
+
+cdef int64_t ROOM_UNBOUNDED = 1 << 62
+# What a frame costs in the journal beside its payload.
+cdef int64_t FRAME_BYTES = FRAME_SIZE
 
 
 class EffectError(Exception):
@@ -30,6 +35,11 @@ class EffectError(Exception):
         super().__init__(message)
         self.offset = offset
         self.message = message
+
+
+def unbounded_room(size: int) -> int:
+    """No journal has told how much it takes."""
+    return ROOM_UNBOUNDED
 
 
 def effect(bytes name not None):
@@ -46,12 +56,36 @@ cdef class Effects:
     Whoever records an effect calls `begin`, puts its words into `out` and calls `finish`. One that
     was begun and not finished failed on its way (out of memory): what it should have told may have
     happened already, so the whole tick has no payload, and the journal ends before it.
+
+    `room` is how many bytes the journal surely takes with this tick. What may record more asks
+    before it changes anything (`require`, `has_room`); then `make_room(size)` answers how large
+    the tick may become, or refuses with a CommandError.
     """
 
     def __init__(self, bint enabled=True):
         self.enabled = enabled
         self.out = Output()
         self.out.reserve(64)  # what is begun leaves something behind, whatever memory is left
+        self.room = ROOM_UNBOUNDED
+        self.make_room = unbounded_room
+
+    cdef int require(self, int64_t size) except -1:
+        """Refuse what may record so many bytes, if the journal has no room for them."""
+        if self.out.size + size > self.room and self.enabled:
+            self.room = self.make_room(self.out.size + size)
+        return 0
+
+    cdef bint has_room(self, int64_t size) except -1:
+        """`require` for what may as well be done later."""
+        try:
+            self.require(size)
+        except CommandError:
+            return False
+        return True
+
+    def forget_room(self) -> None:
+        """The next frame goes to another journal: what it takes has to be asked."""
+        self.room = 0
 
     cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1:
         """Start an effect of `words` words; head is its name as a RESP bulk string."""
@@ -122,6 +156,7 @@ cdef class Effects:
     cdef bytes take(self):
         cdef bytes payload = None
         self.db = 0
+        self.room -= self.out.size + FRAME_BYTES
         if self.begun == self.count:
             try:
                 payload = self.out.take()

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.chosen cimport Chosen
 from millstream.commands.context cimport Context
@@ -21,6 +21,7 @@ cdef class ConsumerRead(BlockedRead):
 
     cdef tuple open_one(self, Context ctx, bytes key, Stream stream)
     cdef serve(self, Context ctx, list opened, list behind, bint first)
+    cdef int64_t effects_most(self, list opened, list behind) except -1
     cdef finished(self, Context ctx, Output out, Py_ssize_t header, uint64_t answered, list parts)
     cdef bint has_something(self, Context ctx, Stream stream, Group group, behind) except -1
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, behind,

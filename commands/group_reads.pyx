@@ -23,7 +23,8 @@ from millstream.commands.stream_reads cimport (
     check_limits, make_parts, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.upkeep cimport (
-    asking_consumer, is_refused, live_group, new_consumer, note_seen, used,
+    asking_consumer, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
+    used,
 )
 from millstream.encoding cimport Output, Slice, put_null_array
 from millstream.ids cimport EntryId, parse_id, step_up
@@ -188,6 +189,11 @@ cdef class ConsumerRead(BlockedRead):
         room.full_size = widened(self.limits.size_bytes, header)
         room.made = 0
         room.with_age = False
+        if first:
+            ctx.effects.require(self.effects_most(opened, behind))
+        elif not ctx.effects.has_room(self.effects_most(opened, behind)):
+            put_off(ctx, self.keys, self.group)
+            return None
         for i in range(len(opened)):
             stream, group = opened[i]
             key = (<tuple>self.keys[i])[1]
@@ -222,6 +228,24 @@ cdef class ConsumerRead(BlockedRead):
         if answered == 0:
             return None
         return self.finished(ctx, out, header, answered, parts)
+
+    cdef int64_t effects_most(self, list opened, list behind) except -1:
+        """How large the effects are at most: what is claimed or shown again is listed."""
+        cdef Group group
+        cdef Consumer consumer
+        cdef uint64_t ids
+        cdef int64_t most = 0
+        cdef Py_ssize_t i
+        for i in range(len(opened)):
+            group = (<tuple>opened[i])[1]
+            ids = 0
+            if behind[i] is not None:
+                consumer = group.consumer(self.consumer)
+                ids = 0 if consumer is None else min(self.limits.entries, consumer.pending)
+            elif self.claim_idle_ms != NO_CLAIM:
+                ids = min(self.limits.entries, group.pending_count)
+            most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
+        return most
 
     cdef finished(self, Context ctx, Output out, Py_ssize_t header, uint64_t answered, list parts):
         """Bring the reply's length and its parts together."""

@@ -19,7 +19,9 @@ from millstream.commands.groups cimport checked_name
 from millstream.commands.ranges cimport length_room, put_length_here, take_end, take_start
 from millstream.commands.replies cimport Raw, make_raw
 from millstream.commands.stream_reads cimport make_parts
-from millstream.commands.upkeep cimport asking_consumer, live_group, note_seen, used
+from millstream.commands.upkeep cimport (
+    asking_consumer, live_group, note_seen, read_effects_most, used,
+)
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId, id_less, make_id, parse_id
 from millstream.storage.block cimport Entry, View, encode_entry
@@ -467,6 +469,9 @@ def xautoclaim(Context ctx not None, Args args not None):
     claim.min_idle_ms = max(min_idle_ms, 0)
     claim.deliveries = -1
     claim.delivery_ms = ctx.now_ms
+    ctx.effects.require(read_effects_most(
+        args[1], group, args[3],
+        min(<uint64_t>count, group.pending_count)))
     claim.begin(ctx, args[1], stream, group, args[3])
     reply = claim.scan(start, count)
     used(ctx, args[1], group)

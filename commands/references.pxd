@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
@@ -21,3 +21,4 @@ cdef int settle_groups(Context ctx, bytes key, Stream stream) except -1
 cdef int drop_references(Context ctx, bytes key, Stream stream, list ids) except -1
 cdef int drop_references_between(Context ctx, bytes key, Stream stream, uint64_t ms, uint64_t seq,
                                  uint64_t end_ms, uint64_t end_seq) except -1
+cdef int64_t dropped_most(bytes key, Stream stream, uint64_t ids) except -1

@@ -7,11 +7,11 @@ group's pending entries, ids whose entry has long been gone included; ACKED remo
 holds. Without groups nothing is held.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
-from millstream.commands.upkeep cimport live_group, record_ids
+from millstream.commands.upkeep cimport live_group, read_effects_most, record_ids
 from millstream.ids cimport id_less
 from millstream.storage.group cimport Group, Pending, PendingAt
 from millstream.storage.stream cimport Stream
@@ -44,6 +44,7 @@ cdef int drop_references(Context ctx, bytes key, Stream stream, list ids) except
     """Take ids (ms, seq) out of every group's pending entries; returns how many were there."""
     cdef Group group
     cdef int dropped = 0
+    ctx.effects.require(dropped_most(key, stream, len(ids)))
     for group in stream.groups.values():
         gone = [(ms, seq) for ms, seq in ids if group.acknowledge(ms, seq)]
         if gone:
@@ -57,16 +58,37 @@ cdef int drop_references_between(Context ctx, bytes key, Stream stream, uint64_t
                                  uint64_t end_ms, uint64_t end_seq) except -1:
     """Take every id with start <= id < end out of every group's pending entries."""
     cdef Group group
-    cdef PendingAt at
-    cdef Pending* record
+    cdef list gone
+    cdef list held = []
+    cdef int64_t most = 0
     for group in stream.groups.values():
-        gone = []
-        record = group.first_at_least(ms, seq, &at)
-        while record != NULL and id_less(record.ms, record.seq, end_ms, end_seq):
-            gone.append((record.ms, record.seq))
-            record = group.after(&at)
+        gone = pending_between(group, ms, seq, end_ms, end_seq)
         if gone:
-            record_ids(ctx, b"ACK", key, group.name, gone)
-            for gone_ms, gone_seq in gone:
-                group.acknowledge(gone_ms, gone_seq)
+            held.append((group, gone))
+            most += read_effects_most(key, group, b"", len(gone))
+    ctx.effects.require(most)
+    for group, gone in held:
+        record_ids(ctx, b"ACK", key, group.name, gone)
+        for gone_ms, gone_seq in gone:
+            group.acknowledge(gone_ms, gone_seq)
     return 0
+
+
+cdef list pending_between(Group group, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                          uint64_t end_seq):
+    cdef PendingAt at
+    cdef list found = []
+    cdef Pending* record = group.first_at_least(ms, seq, &at)
+    while record != NULL and id_less(record.ms, record.seq, end_ms, end_seq):
+        found.append((record.ms, record.seq))
+        record = group.after(&at)
+    return found
+
+
+cdef int64_t dropped_most(bytes key, Stream stream, uint64_t ids) except -1:
+    """How large the effects are at most when so many ids leave the groups' pending entries."""
+    cdef Group group
+    cdef int64_t most = 0
+    for group in stream.groups.values():
+        most += read_effects_most(key, group, b"", min(ids, group.pending_count))
+    return most

@@ -147,8 +147,18 @@ cdef add_with_options(Context ctx, Args args):
     if producer is not None:
         note_once(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id)
     if trim.by_length or trim.by_id:
-        trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
+        trim_behind(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
     return reply
+
+
+cdef int trim_behind(Context ctx, bytes key, Stream stream, Trim* trim) except -1:
+    """Trim behind an append, which is done: what the journal has no room to list stays until the
+    next trim."""
+    try:
+        trim_stream(ctx, key, stream, trim)
+    except CommandError:
+        pass
+    return 0
 
 
 cdef bint take_options(Args args, Trim* trim, Once* once) except -1:

@@ -7,12 +7,12 @@ recorded one by one (EVICTIDS). Both count as evictions: a reader of the draft's
 seen them is told of a gap. As in Redis, trimming does not move `max-deleted-entry-id`.
 """
 
-from libc.stdint cimport UINT32_MAX, uint64_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint64_t
 
 from millstream.commands.appending cimport evict_to, tell_evicted
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
-from millstream.commands.effects cimport id_of, stream_of
+from millstream.commands.effects cimport EFFECT_BYTES, ID_WORD_BYTES, id_of, stream_of
 from millstream.commands.references cimport (
     DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, drop_references_between, settle_groups, take_policy,
 )
@@ -158,6 +158,9 @@ cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream,
     if not ids:
         return 0
     together = leading(stream, ids)
+    if <uint64_t>len(ids) > together:
+        ctx.effects.require(
+            2 * (EFFECT_BYTES + len(key)) + <int64_t>(len(ids) - together) * ID_WORD_BYTES)
     if together == <uint64_t>len(ids) == stream.length:
         return evict_to(ctx, key, stream, "all")
     if together:

@@ -14,4 +14,6 @@ cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name)
 cdef int record_ids(Context ctx, bytes effect, bytes key, bytes name, list ids) except -1
 cdef int used(Context ctx, bytes key, Group group) except -1
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1
+cdef int put_off(Context ctx, list keys, bytes name) except -1
+cdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
 cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1

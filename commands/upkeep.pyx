@@ -9,6 +9,7 @@ looks at the group; so no reply depends on when the timer ran.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.context cimport Context
+from millstream.commands.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.encoding cimport Output
 from millstream.ids cimport make_id
 from millstream.storage.group cimport Consumer, Group
@@ -20,6 +21,8 @@ cdef enum:
     # Expired pending entries dropped at once; what is left goes on with the next moment.
     EXPIRED_MAX = 10000
     SEEN_EVERY_MS = 1000
+    # CONSUMER, SEEN, ACK, CLAIM or REDELIVER, DELIVER.
+    READ_EFFECTS = 5
     # When what fell due while writes are refused is looked at again.
     REFUSED_AGAIN_MS = 1000
 
@@ -112,7 +115,8 @@ cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
         if ctx.keyspace.may_delete:
             end_group(ctx, key, stream, name)
         return None
-    if group.has_expired(ctx.now_ms) and ctx.keyspace.may_delete:
+    if group.has_expired(ctx.now_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
+            read_effects_most(key, group, b"", min(group.pending_count, <uint64_t>EXPIRED_MAX))):
         gone = group.take_expired(ctx.now_ms, EXPIRED_MAX)
         if gone:
             ctx.keyspace.dirty += len(gone)
@@ -169,9 +173,22 @@ cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
     readers of this group at these (db, key) are tried again a little later."""
     if ctx.write_error is None:
         return False
+    put_off(ctx, keys, name)
+    return True
+
+
+cdef int put_off(Context ctx, list keys, bytes name) except -1:
+    """The readers of this group at these (db, key) are tried again a little later."""
     for db_index, key in keys:
         ctx.keyspace.agenda.append((ctx.now_ms + REFUSED_AGAIN_MS, db_index, key, name))
-    return True
+    return 0
+
+
+cdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
+    """How large at most the effects are of a read that makes a consumer, gives entries out and
+    names so many ids."""
+    return (READ_EFFECTS * (EFFECT_BYTES + len(key) + len(group.name) + len(consumer))
+            + <int64_t>ids * ID_WORD_BYTES)
 
 
 cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1:

@@ -135,6 +135,7 @@ class Server:
         effects = self.executor.effects
         if len(effects):
             self.persistence.commit(effects.take_payload())
+        effects.forget_room()  # another journal may begin here
 
     # Life
 

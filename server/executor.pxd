@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
@@ -30,6 +30,8 @@ cdef class Executor:
     cdef uint64_t memory_limit
     cdef bint memory_full
     cdef bint room_scheduled
+    cdef bint tight
+    cdef bint lacked_room
     cdef Row row
     cdef Py_ssize_t reply_start
     cdef Table table
@@ -52,6 +54,10 @@ cdef class Executor:
     cdef uint64_t read_clock(self) except? 0
     cdef int receive(self, Client client, bytes data) except -1
     cdef int look_around(self) except -1
+    cdef str lack_of_room(self)
+    cdef int watch_room(self, Client client) except -1
+    cdef int require_room(self, Row row, Args args) except -1
+    cdef int require_room_for_all(self, list requests) except -1
     cdef int run_batch(self, Client client) except -1
     cdef int run_requests(self, Client client) except -1
     cdef int execute(self, Client client, Args args) except -1
@@ -79,3 +85,6 @@ cdef class Executor:
     cdef int set_guard(self) noexcept
     cdef int make_room(self) except -1
     cdef int keep_policies(self) except -1
+
+
+cdef int64_t effects_most(Args args) noexcept

@@ -63,9 +63,21 @@ cdef enum:
     TRIMMED_MAX = 1000
     # A request of more words may take long whatever its command.
     HOT_WORDS_MAX = 64
+    # The effects of a batch are at most so many times its bytes, and this: nearly always far less
+    # than the journal has room for, and no request need be looked at.
+    BATCH_GROWTH = 8
+    BATCH_EFFECTS_BYTES = 4096
+    # What the effects of a request hold beside its words, for each word and in all. Names of up to
+    # some length stand in several of them; what longer ones take beyond is spared for, as for what
+    # happens by itself.
+    WORD_BYTES = 48
+    KEY_REPEATS = 5
+    NAME_BYTES = 4096
+    REQUEST_EFFECTS_BYTES = 1024
 
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 
+ROOM_AGAIN_S = 1.0
 QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
@@ -88,6 +100,8 @@ cdef class Executor:
         # None: the machine's clock, read without a call through Python.
         self.clock = None if server.now_ms is wall_clock_ms else server.now_ms
         self.effects = Effects()
+        self.effects.make_room = self.persistence.make_room
+        self.effects.forget_room()
         self.context = Context(self.keyspace, self.effects, server)
         self.limits = Limits()
         self.ticker = Ticker()
@@ -115,7 +129,8 @@ cdef class Executor:
 
     cdef int set_guard(self) noexcept:
         """Requests are looked at more closely while there is something to refuse them for."""
-        self.guarded = self._password_required or self._loading or self.memory_full
+        self.guarded = (self._password_required or self._loading or self.memory_full
+                        or self.tight)
         return 0
 
     @property
@@ -173,6 +188,8 @@ cdef class Executor:
         self.keyspace.look_at(self.context.now_ms)
         problem = self.persistence.writable_error()
         self.context.write_error = None if problem is None else problem.decode()
+        if problem is None and self.effects.out.size > self.effects.room:
+            problem = self.context.write_error = self.lack_of_room()
         if problem is None and self.pause is None and not self._loading:
             if not self.keyspace.may_delete:
                 self.keyspace.may_delete = True
@@ -182,6 +199,36 @@ cdef class Executor:
                 self.keyspace.put_off = []
         else:
             self.keyspace.may_delete = False
+        return 0
+
+    cdef str lack_of_room(self):
+        """Why nothing may be changed now: even what is kept for what happens by itself is being
+        used, and the disk is full. What is put off for it is looked at again a little later."""
+        try:
+            self.effects.require(0)
+        except CommandError as error:
+            if not self.lacked_room:
+                self.lacked_room = True
+                self.loop.call_later(ROOM_AGAIN_S, self.look_for_due_again)
+            return error.message
+        return None
+
+    def look_for_due_again(self) -> None:
+        self.lacked_room = False
+        self.look_for_due()
+
+    cdef int watch_room(self, Client client) except -1:
+        """Look at each request of a batch whose effects could be more than the journal has room
+        for."""
+        cdef bint tight = client.postponed is not None
+        if not self.effects.enabled:
+            tight = False
+        elif not tight:
+            tight = (self.effects.out.size + BATCH_EFFECTS_BYTES
+                     + BATCH_GROWTH * client.parser.unread_bytes() > self.effects.room)
+        if tight != self.tight:
+            self.tight = tight
+            self.set_guard()
         return 0
 
     def look_again(self) -> None:
@@ -197,6 +244,7 @@ cdef class Executor:
         self.look_around()
         if self.memory_limit:
             self.make_room()
+        self.watch_room(client)
         client.last_active_ms = self.context.now_ms
         self.keyspace.touching = not client.no_touch
         self.current = client
@@ -310,6 +358,8 @@ cdef class Executor:
         if row.writes and context.write_error is not None:
             row.rejected += 1
             raise CommandError(context.write_error)
+        if self.tight and row.writes:
+            self.require_room(row, args)
         client.last_command = row.name
         if self.pause is not None and self.pause.puts_off(row, args, client.queue):
             return self.postpone(client, args)
@@ -329,6 +379,15 @@ cdef class Executor:
         if self.memory_full and row.needs_memory:
             row.rejected += 1
             raise CommandError(OUT_OF_MEMORY)
+        return 0
+
+    cdef int require_room(self, Row row, Args args) except -1:
+        """Refuse a write whose effects the journal may have no room for."""
+        try:
+            self.effects.require(effects_most(args))
+        except CommandError:
+            row.rejected += 1
+            raise
         return 0
 
     cdef wrong_words(self, Client client, Row row):
@@ -415,6 +474,7 @@ cdef class Executor:
                 f"EXECABORT Transaction discarded because of: {self.context.write_error}")
         if self.memory_full and any((<Row>row).needs_memory for row, _, _ in requests):
             raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
+        self.require_room_for_all(requests)
         self.out.put_head(c'*', len(requests))
         self.context.may_block = False
         try:
@@ -436,6 +496,21 @@ cdef class Executor:
             self.context.may_block = True
             self.reply_start = start
             self.running = True
+        return 0
+
+    cdef int require_room_for_all(self, list requests) except -1:
+        """A transaction's effects are part of one frame: it is refused as a whole."""
+        cdef int64_t most = 0
+        for row, args, _ in requests:
+            if (<Row>row).writes:
+                most += effects_most(<Args>args)
+        if most == 0:
+            return 0
+        try:
+            self.effects.require(most)
+        except CommandError as error:
+            raise CommandError(
+                f"EXECABORT Transaction discarded because of: {error.message}") from None
         return 0
 
     cdef int run_queued(self, Client client, Row row, Args args) except -1:
@@ -821,3 +896,15 @@ cdef class Executor:
         self.statistics.reset()
         self.bytes_in = 0
         self.outbox.bytes_out = 0
+
+
+cdef int64_t effects_most(Args args) noexcept:
+    """How large the effects of a request are at most, where its words tell: what may record much
+    more than it says (reads of groups, XAUTOCLAIM, references dropped) asks by itself."""
+    cdef int64_t most = REQUEST_EFFECTS_BYTES + WORD_BYTES * args.count
+    cdef Py_ssize_t i
+    for i in range(args.count):
+        most += args.items[i].size
+        if 1 <= i <= 3:  # key, group and consumer, or a value
+            most += KEY_REPEATS * min(args.items[i].size, <Py_ssize_t>NAME_BYTES)
+    return most

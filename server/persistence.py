@@ -29,7 +29,7 @@ from millstream.server.persistence_facts import persistence_facts
 from millstream.server.snapshots import Capturable, Snapshots
 from millstream.server.workers import Scheduler, TaskWorker, ThreadWorker, post
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import RESERVE_LEAST, Journal, TornEnd
+from millstream.storage.journal import RESERVE_LEAST, UNBOUNDED, Journal, TornEnd
 from millstream.storage.manifest import NAME, Manifest
 from millstream.storage.snapshot import BlockType
 
@@ -156,6 +156,16 @@ class Persistence:
     def writable_error(self) -> bytes | None:
         """The MISCONF error while write commands must be refused, else None."""
         return self._misconf
+
+    def make_room(self, payload_bytes: int) -> int:
+        """See that the journal has room for a tick whose effects are so large; how large they may
+        be. CommandError, in the words of `writable_error`, when it has none."""
+        if self._journal is None:
+            return UNBOUNDED
+        try:
+            return self._journal.make_room(payload_bytes)
+        except OSError as error:
+            raise CommandError(misconf(error).decode()) from error
 
     def _set_misconf(self) -> None:
         before = self._misconf

@@ -138,6 +138,10 @@ cdef class Parser:
         """Bytes kept of unfinished or not yet executed requests."""
         return self.end - self.start
 
+    cdef Py_ssize_t unread_bytes(self) noexcept:
+        """Bytes offered or kept that are no request taken yet."""
+        return self.data_end - self.command_start
+
     cdef int fail(self, bytes message) except -2:
         self.error = message
         return BROKEN

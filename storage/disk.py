@@ -27,10 +27,12 @@ Bytes = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """An open file. `size` is its length in bytes; every method may raise OSError."""
+    """An open file. `size` is its length in bytes, and up to `reserved_end` there is space for
+    more; every method may raise OSError."""
 
     name: str
     size: int
+    reserved_end: int
 
     def write(self, data: Bytes) -> None:
         """Append all of `data`; after an error an unknown part of it is in the file."""
@@ -119,6 +121,7 @@ class SystemFile:
         self._path = path
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
+        self.reserved_end = 0
 
     def write(self, data: Bytes) -> None:
         try:
@@ -138,12 +141,15 @@ class SystemFile:
             raise self._named(error) from None
 
     def reserve(self, end: int) -> None:
-        if _fallocate is None or end <= self.size:
+        if end <= self.size:
             return
-        if _fallocate(self._descriptor, _KEEP_SIZE, self.size, end - self.size) != 0:
+        if _fallocate is not None and _fallocate(
+            self._descriptor, _KEEP_SIZE, self.size, end - self.size
+        ):
             number = ctypes.get_errno()
             if number not in _CANNOT_RESERVE:  # a file system without it is no error
                 raise OSError(number, os.strerror(number), str(self._path))
+        self.reserved_end = max(self.reserved_end, end)
 
     def read_at(self, offset: int, length: int) -> bytes:
         try:
@@ -171,7 +177,7 @@ class SystemFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
-        self.size = size
+        self.size = self.reserved_end = size
 
     def close(self) -> None:
         if self._descriptor >= 0:

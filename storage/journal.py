@@ -35,7 +35,10 @@ MAGIC = b"MILLJRNL"
 VERSION = 1
 HEADER_SIZE = 32
 FRAME_SIZE = 20
-RESERVE_LEAST = 64 * 1024
+# With less than this kept ahead writes are refused. A quarter of it is for what happens by itself:
+# what expires, is trimmed or ends in one turn, a few thousand short effects.
+RESERVE_LEAST = 1 << 20
+UNBOUNDED = 1 << 62
 
 _HEADER = struct.Struct("<8sIIQI")
 _FRAME = struct.Struct("<IIQI")
@@ -79,14 +82,19 @@ def reserve_ahead(file: File, wanted_bytes: int) -> int:
 
     What does not fit is halved down to RESERVE_LEAST; OSError when not even that much fits.
     """
+    return _reserve_behind(file, file.size, wanted_bytes, min(wanted_bytes, RESERVE_LEAST))
+
+
+def _reserve_behind(file: File, end: int, wanted_bytes: int, least_bytes: int) -> int:
+    """Keep up to `wanted_bytes` free behind offset `end`, at least `least_bytes`."""
     step_bytes = wanted_bytes
     while True:
         try:
-            file.reserve(file.size + step_bytes)
+            file.reserve(end + step_bytes)
         except OSError as error:
-            if error.errno not in _NO_SPACE or step_bytes <= RESERVE_LEAST:
+            if error.errno not in _NO_SPACE or step_bytes <= least_bytes:
                 raise
-            step_bytes = max(step_bytes // 2, RESERVE_LEAST)
+            step_bytes = max(step_bytes // 2, least_bytes)
         else:
             return step_bytes
 
@@ -149,7 +157,11 @@ class Journal:
         self._written_seq = first_seq - 1
         self._reserve_bytes = reserve_bytes
         self._ahead_bytes = reserve_bytes // 2  # reserved again when less than this is left
-        self._reserved_end = 0
+        self._spare_bytes = min(reserve_bytes, RESERVE_LEAST) // 4
+        # The loop's: the file that gets what is appended now, and where that ends when all that is
+        # queued is written.
+        self._last_file = file
+        self._end = file.size
         self._reserving = False
         self._space_error = False
 
@@ -171,6 +183,7 @@ class Journal:
         except MemoryError as error:  # no later frame may be written behind the gap
             self._fail(error)
             return False
+        self._end += len(frame)
         if self.mode == "always":
             self._pending.append(frame)
             if not self._kicked:
@@ -181,13 +194,14 @@ class Journal:
 
     def rotate(self, file: File) -> None:
         """Go on in `file`, which has no frames; the old one is synced and closed."""
+        self._last_file = file
+        self._end = file.size
         if self.mode == "always":
             self._pending.append(file)
             self._kick()
             return
         old, self._file = self._file, file
         last_seq = self._seq
-        self._reserved_end = 0
         self._worker.submit(lambda: self._retire(old, last_seq))
         self._want_space()
 
@@ -217,6 +231,25 @@ class Journal:
     def request_space(self) -> None:
         """Reserve the first step now, so that a full disk is known before the first write."""
         self._want_space()
+
+    def make_room(self, payload_bytes: int) -> int:
+        """See that the next frame may have so large a payload; how large it may be then.
+
+        OSError when the disk has no room for it. What is kept ahead is mostly enough. Where it is
+        not the caller waits for the disk: for a frame of very many bytes, or on a disk that is
+        nearly full.
+        """
+        if not self._reserve_bytes or self.error is not None:
+            return UNBOUNDED
+        if self._room_bytes() < payload_bytes:
+            least_bytes = payload_bytes + FRAME_SIZE + self._spare_bytes
+            _reserve_behind(
+                self._last_file, self._end, least_bytes + self._reserve_bytes, least_bytes
+            )
+        return self._room_bytes()
+
+    def _room_bytes(self) -> int:
+        return self._last_file.reserved_end - self._end - FRAME_SIZE - self._spare_bytes
 
     def close(self) -> None:
         """Write and sync everything; false space is given back. OSError when that fails."""
@@ -252,7 +285,7 @@ class Journal:
             self._fail(error)
             return False
         self._written_seq = seq
-        if file.size + self._ahead_bytes > self._reserved_end:
+        if file.size + self._ahead_bytes > file.reserved_end:
             self._want_space()
         return True
 
@@ -312,8 +345,7 @@ class Journal:
             give_back(self._file)
             self._file.close()
             self._file = next_file
-            self._reserved_end = 0
-        if self._file.size + self._ahead_bytes > self._reserved_end:
+        if self._file.size + self._ahead_bytes > self._file.reserved_end:
             self._reserve()
 
     def _sync_file(self, file: File, seq: int) -> None:
@@ -344,7 +376,6 @@ class Journal:
         if self.error is not None:
             return
         file = self._file
-        start = file.size
         try:
             step_bytes = reserve_ahead(file, self._reserve_bytes)
         except OSError as error:
@@ -352,7 +383,6 @@ class Journal:
             self._owner.journal_space(self, error)
             return
         if file is self._file:  # the loop may have rotated meanwhile
-            self._reserved_end = start + step_bytes
             self._ahead_bytes = step_bytes // 2
         if self._space_error:
             self._space_error = False

@@ -104,8 +104,9 @@ def test_appends_are_refused_before_they_execute_and_taken_again(
     disk.fill(leave_bytes=MEGABYTE)
     assert writer.append_until_full() == FULL
     client = writer.client
+    # A smaller one may have its place until the journal's worker tells that no more is to be had.
+    wait_until(lambda: writer.append(10), lambda reply: reply == FULL, "a refusal")
     length = client.call("XLEN", "s")
-    assert writer.append(10) == FULL
     for line in ("SET x 1", "TREAD s 0 1 GROUP g 0 RETRY 1 0", "XGROUP CREATE s g 0", "DEL s",
                  "TAPPEV s COUNT 0"):  # fmt: skip
         assert client.call(*line.split()) == FULL, line
@@ -118,6 +119,32 @@ def test_appends_are_refused_before_they_execute_and_taken_again(
     disk.free()
     wait_writable(writer)
     assert info(client, "aof_last_write_status") == "ok"
+    writer.check_after_a_kill(server)
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec"])
+def test_what_is_too_large_for_the_disk_is_refused_and_the_rest_is_taken(
+    disk: SmallDisk, server_on: NewServer, mode: str
+) -> None:
+    server = server_on(appendfsync=mode).start()
+    writer = Writer(server.client())
+    client = writer.client
+    disk.fill(leave_bytes=MEGABYTE)
+    value = bytes(2 * MEGABYTE)
+    assert writer.append(2 * MEGABYTE) == FULL
+    assert client.call("SET", "x", value) == FULL
+    assert client.call("MULTI") == OK
+    for _ in range(4):
+        assert client.call("SET", "x", value[: MEGABYTE // 2]) == Simple("QUEUED")
+    aborted = client.call("EXEC")
+    assert isinstance(aborted, Error)
+    assert aborted.text == f"EXECABORT Transaction discarded because of: {FULL.text}"
+    assert client.call("EXISTS", "x", "s") == 0, "what was refused was done"
+    assert not isinstance(writer.append(MEGABYTE // 2), Error)
+    assert writer.append(2 * MEGABYTE) == FULL
+    assert not isinstance(writer.append(100), Error)
+    disk.free()
+    assert not isinstance(writer.append(2 * MEGABYTE), Error), "there is space at once"
     writer.check_after_a_kill(server)
 
 

@@ -58,6 +58,7 @@ class Profile:
     policies: bool = False
     roles: str = ROLES
     producers_max: int = 100_000
+    refuses_large: bool = False
 
     @staticmethod
     def drawn(chance: random.Random) -> Profile:

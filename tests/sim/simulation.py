@@ -190,7 +190,13 @@ class Simulation:
         self.world.served.clear()
         timer.callback(*timer.args)
         if name == "on_timer":
-            self.model.timer(self.world.now_ms(), self.world.served, self._has_group, self._oldest)
+            self.model.timer(
+                self.world.now_ms(),
+                self.world.served,
+                self._has_group,
+                self._oldest,
+                self._is_pending,
+            )
         self._end_ticks()
 
     def _end_ticks(self) -> None:
@@ -206,6 +212,11 @@ class Simulation:
     def _oldest(self, key: Key) -> EntryId | None:
         stream = self.world.keyspace.databases[key[0]].stream(key[1])
         return None if stream is None else stream.first_id
+
+    def _is_pending(self, key: Key, name: bytes, entry_id: EntryId) -> bool:
+        stream = self.world.keyspace.databases[key[0]].stream(key[1])
+        group = None if stream is None else stream.group(name)
+        return group is not None and bool(group.pending(*entry_id, end=entry_id))
 
     def _run_worker(self) -> None:
         busy = [worker for worker in self.world.workers if worker.tasks]

@@ -69,6 +69,7 @@ class FakeFile:
         self.name = name
         self.inode = inode
         self.closed = False
+        self.reserved_end = 0
         self._disk = disk
 
     @property
@@ -105,6 +106,7 @@ class FakeFile:
             if not self._disk.room_for(self.inode, end):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
             self.inode.reserved = max(self.inode.reserved, end)
+            self.reserved_end = max(self.reserved_end, end)
 
     def read_at(self, offset: int, length: int) -> bytes:
         with self._disk.lock_all:
@@ -116,6 +118,7 @@ class FakeFile:
             self._disk.step("truncate", self.name)
             del self.inode.data[size:]
             self.inode.reserved = 0
+            self.reserved_end = size
 
     def close(self) -> None:
         self.closed = True

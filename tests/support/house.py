@@ -17,6 +17,7 @@ from millstream.commands.table import load_table
 from millstream.server.executor import Executor
 from millstream.server.outbox import Client
 from millstream.storage.group import Group
+from millstream.storage.journal import UNBOUNDED
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.stream import Stream
 
@@ -56,6 +57,9 @@ class Journal:
 
     def writable_error(self) -> bytes | None:
         return None
+
+    def make_room(self, payload_bytes: int) -> int:
+        return UNBOUNDED
 
     def commit(self, payload: bytes) -> int:
         self.payloads.append(payload)

@@ -266,20 +266,44 @@ def test_the_header_is_on_the_disk_when_a_journal_is_made() -> None:
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
 def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
-    disk = FakeDisk(capacity=300_000)
+    capacity = 5 * RESERVE_LEAST
+    disk = FakeDisk(capacity=capacity)
     worker, owner = HandWorker("journal"), Owner()
     file = create_journal(disk, "journal-1.log")
-    journal = Journal(file, 1, mode, worker, owner, 1 << 20)
+    journal = Journal(file, 1, mode, worker, owner, 16 * RESERVE_LEAST)
     journal.request_space()
     worker.drain()
     assert owner.space == []
     seq = 0
     while not owner.space:
         seq += 1
-        journal.append(seq, b"x" * 1000)
+        journal.append(seq, b"x" * 20_000)
         worker.drain()
     assert owner.errors == []
-    assert 300_000 - 2 * RESERVE_LEAST < file.size < 300_000
+    assert capacity - 2 * RESERVE_LEAST < file.size < capacity
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_room_for_a_large_frame_is_there_once_it_was_promised(mode: str) -> None:
+    disk = FakeDisk(capacity=20 * RESERVE_LEAST)
+    worker, owner = HandWorker("journal"), Owner()
+    journal = Journal(create_journal(disk, "journal-1.log"), 1, mode, worker, owner, RESERVE_LEAST)
+    journal.request_space()
+    worker.drain()
+    for seq in (1, 2):  # the second behind a first that may not be written yet
+        size_bytes = 8 * RESERVE_LEAST
+        assert journal.make_room(size_bytes) >= size_bytes
+        journal.append(seq, bytes(size_bytes))
+    with pytest.raises(OSError, match="No space left"):
+        journal.make_room(8 * RESERVE_LEAST)
+    assert journal.make_room(100) >= 100, "a smaller one still has its place"
+    worker.drain()
+    assert owner.errors == []
+    journal.rotate(create_journal(disk, "journal-2.log"))
+    with pytest.raises(OSError, match="No space left"):
+        journal.make_room(8 * RESERVE_LEAST)
+    worker.drain()
+    assert owner.errors == []
 
 
 # ---------------------------------------------------------------------------------------- reading

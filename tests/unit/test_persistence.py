@@ -626,16 +626,16 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
 
 
 def test_a_full_disk_is_told_with_directive_and_size(caplog: pytest.LogCaptureFixture) -> None:
-    world = new_world(FakeDisk(capacity=10_000), journal_reserve_size=1 << 20)
+    world = new_world(FakeDisk(capacity=10_000), journal_reserve_size=16 << 20)
     assert world.persistence.writable_error() == FULL
     assert any(
-        "journal-1.log" in line and "65536 bytes" in line and "journal-reserve-size" in line
+        "journal-1.log" in line and "1048576 bytes" in line and "journal-reserve-size" in line
         for line in caplog.messages
     )
 
 
 def test_a_rewrite_on_a_nearly_full_disk_takes_the_space_that_is_there() -> None:
-    world = new_world(FakeDisk(capacity=500_000), journal_reserve_size=1 << 20)
+    world = new_world(FakeDisk(capacity=8 << 20), journal_reserve_size=16 << 20)
     write_many(world, 5)
     world.persistence.save()
     world.settle()
