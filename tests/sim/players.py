@@ -499,11 +499,11 @@ class Player:
 
 
 def read_by_consumer(reply: Reply) -> list[tuple[bytes, bytes]]:
-    """(key, id) of the entries in an XREADGROUP's reply."""
+    """(key, id) of the entries in an XREADGROUP's reply, without those that are gone."""
     pairs = reply.pairs if isinstance(reply, Map) else reply if isinstance(reply, list) else []
     return [
         (key, entry[0])
         for key, entries in pairs  # type: ignore[misc]
         for entry in entries  # type: ignore[union-attr]
-        if entry[1] is not Null.ARRAY
+        if not isinstance(entry[1], Null)
     ]
