@@ -54,6 +54,8 @@ class Portion:
                 first = max(first, self._first_kept(piece, chunk.number, data))
             blocks = data[piece.offset : piece.offset + piece.length]
             try:
+                if len(blocks) != piece.length:
+                    raise ValueError("the index has it pass the chunk's end")
                 yield from maker.add(blocks, piece.key, first, piece.last)
             except ValueError as error:
                 raise self._refused(chunk, piece, error) from None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import RDD
 from pyspark.errors import PySparkException
@@ -16,6 +17,12 @@ from tests.pipeline.essentials import PUSHDOWN
 from tests.support.data_directory import flip
 from tests.support.snapshots import Stream, write_base, write_snapshot
 
+from millstream.errors import DataError
+from millstream.pipeline.files import Folder
+from millstream.pipeline.plan import ScanPartition, plan
+from millstream.pipeline.portion import Portion
+from millstream.pipeline.schema import BatchMaker
+from millstream.pipeline.selection import Selection
 from millstream.storage.disk import SystemDisk
 from millstream.storage.manifest import Manifest, store_manifest
 from millstream.storage.snapshot import SnapshotReader
@@ -392,6 +399,21 @@ def test_a_flipped_byte_is_an_error_only_for_who_reads_its_chunk(
     assert "stream 'sensor:1'" in text
     good = reader.option("subscribe", "sensor:0,sensor:2,sensor:3").load(str(tmp_path))
     assert good.count() == 600
+
+
+@pytest.mark.parametrize("change", [{"length": 1}, {"offset": 1 << 20}])
+def test_an_index_that_points_out_of_its_chunk_is_an_error_and_not_fewer_rows(
+    tmp_path: Path, change: dict[str, int]
+) -> None:
+    write_snapshot(tmp_path, streams())
+    (part,) = plan(Folder.of(str(tmp_path)), 0, Selection(), 1 << 30, 1)
+    assert isinstance(part, ScanPartition)
+    pieces = part.chunks[-1].pieces
+    ((name, more),) = change.items()
+    pieces[-1] = pieces[-1]._replace(**{name: getattr(pieces[-1], name) + more})
+    maker = BatchMaker(pa.schema([("key", pa.string())]))
+    with pytest.raises(DataError, match=r"stream 'sensor:3' at .* pass the chunk's end"):
+        list(Portion(part).batches(maker))
 
 
 def planned(spark: SparkSession, directory: Path) -> RDD[Row]:
