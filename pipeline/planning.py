@@ -37,6 +37,8 @@ ENTRIES_PER_PARTITION_MIN = 10_000
 # Into how many partitions a large batch is divided at least.
 PARTITIONS_WANTED = 8
 COUNT_MAX = (1 << 31) - 1
+# Cuts asked for at once, in a transaction during which the server answers nobody else.
+CUTS_PER_REQUEST = 1000
 
 
 class DataLossError(Exception):
@@ -178,16 +180,26 @@ def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]
     if range_.entries <= size:
         return [range_]
     cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
-    seen = seek(server, {range_.key: [(range_.after, cut) for cut in cuts]}).get(range_.key)
-    if seen is None or any(found is None for _, found in seen.sought):
+    found = _ids_at(server, range_, cuts)
+    if len(found) < len(cuts):
         return [range_]  # gone meanwhile: whoever reads it will say so
-    ids = [range_.after, *(found for _, found in seen.sought if found), range_.until]
+    ids = [range_.after, *found, range_.until]
     ends = [*cuts, range_.entries]
     counts = [end - begin for begin, end in zip([0, *cuts], ends, strict=True)]
     return [
         range_._replace(after=after, until=min(until, range_.until), entries=count)
         for after, until, count in zip(ids, ids[1:], counts, strict=False)
     ]
+
+
+def _ids_at(server: Server, range_: Range, counts: list[int]) -> list[Id]:
+    """The ids behind so many entries of a range; fewer when entries have gone."""
+    ids: list[Id] = []
+    for start in range(0, len(counts), CUTS_PER_REQUEST):
+        asked = [(range_.after, count) for count in counts[start : start + CUTS_PER_REQUEST]]
+        seen = seek(server, {range_.key: asked}).get(range_.key)
+        ids += [id_ for _, id_ in seen.sought if id_ is not None] if seen else []
+    return ids
 
 
 def begin_of(start: Position | None, last: Position) -> Position:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.pipeline.options import LIVE, Options
-from millstream.pipeline.planning import DataLossError, Losses, Planner, Range
+from millstream.pipeline.planning import CUTS_PER_REQUEST, DataLossError, Losses, Planner, Range
 from millstream.pipeline.positions import FIRST, Id, Position, id_from_text, id_text
 from millstream.pipeline.survey import survey
 
@@ -47,10 +47,12 @@ class NaiveServer:
 
     def __init__(self, **streams: NaiveStream) -> None:
         self.streams = {key.encode(): stream for key, stream in streams.items()}
-        self.asked = 0
+        self.longest = 0
 
     def pipeline(self, commands: Iterable[Any]) -> list[Any]:
-        return [self._answer(*command) for command in commands]
+        replies = [self._answer(*command) for command in commands]
+        self.longest = max(self.longest, len(replies))
+        return replies
 
     transaction = pipeline
 
@@ -58,7 +60,6 @@ class NaiveServer:
         return reply
 
     def _answer(self, name: str, key: bytes, *words: Any) -> Any:
-        self.asked += 1
         stream = self.streams.get(key)
         if name == "TINFO":
             return None if stream is None else _facts(stream)
@@ -127,6 +128,13 @@ def test_partitions_hold_every_entry_once_in_order_and_keep_the_limits(
     ]
     assert all(0 < len(part) <= (entries_max or len(expected)) for part in read)
     assert len(parts) >= min(partitions_min or 0, len(expected))
+
+
+def test_however_many_partitions_are_wanted_a_transaction_stays_short() -> None:
+    server = NaiveServer(a=stream_of(2600))
+    parts = plan(server, {}, maxEntriesPerPartition=1)
+    assert [len(rows(server, part)) for part in parts] == [1] * 2600
+    assert server.longest <= 1 + CUTS_PER_REQUEST
 
 
 def test_the_same_offsets_give_the_same_plan_though_more_was_appended() -> None:
