@@ -25,6 +25,9 @@ _INTEGERS = {
     pa.int32(): 32,
     pa.int64(): 64,
 }
+# The first of January of the year 1, in days and in microseconds since 1970.
+_DAY_MIN = -719_162
+_TIME_MIN_US = _DAY_MIN * 86_400_000_000
 # Decimal digits that always fit.
 _DIGITS_OF_128 = 38
 _DIGITS_OF_256 = 76
@@ -58,32 +61,48 @@ def cast_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """Arrow's cast of the whole column; None where Arrow would accept what is not accepted here."""
-    if wanted in _INTEGERS and (_some_has(texts, "x") or _some_has(texts, "X")):
-        return None  # it would read hexadecimal
-    if pa.types.is_temporal(wanted) and _some_has(texts, "0000-"):
-        return None  # it would read the year 0, which Python does not have
+    """Arrow's cast of the whole column; None where Arrow accepts what is not accepted here. Whether
+    it did is asked in ways that cost little beside the cast."""
     if pa.types.is_boolean(wanted):
         return _booleans(texts)
     if pa.types.is_decimal128(wanted):
         return _decimals(texts, wanted)
-    if pa.types.is_floating(wanted) and _some_has(pc.ascii_lower(texts), "nan"):
-        return None  # it would read nan(1) and -nan
     if pa.types.is_timestamp(wanted):
-        naive = texts.cast(pa.timestamp("us"))
-        return naive.cast(wanted) if wanted.tz is None else pc.assume_timezone(naive, "UTC")
-    return texts.cast(wanted)
+        return _times(texts, wanted)
+    if wanted in _INTEGERS and _some_has(texts, b"xX"):
+        return None  # it reads hexadecimal
+    made = texts.cast(wanted)
+    if pa.types.is_floating(wanted) and pc.any(pc.is_nan(made)).as_py():
+        return None  # it reads nan(1) and -nan
+    if pa.types.is_date32(wanted) and _is_below(made.view(pa.int32()), _DAY_MIN):
+        return None
+    return made
 
 
-def _some_has(texts: pa.Array, part: str) -> bool:
-    found: bool | None = pc.any(pc.match_substring(texts, part)).as_py()
-    return bool(found)
+def _some_has(texts: pa.Array, letters: bytes) -> bool:
+    """Whether any of these letters is in the texts, which lie back to back in one buffer."""
+    data = texts.buffers()[2]
+    raw = b"" if data is None else data.to_pybytes()
+    return any(letter in raw for letter in letters)
+
+
+def _times(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
+    naive = texts.cast(pa.timestamp("us"))
+    if _is_below(naive.view(pa.int64()), _TIME_MIN_US):
+        return None
+    return naive.cast(wanted) if wanted.tz is None else pc.assume_timezone(naive, "UTC")
+
+
+def _is_below(numbers: pa.Array, least: int) -> bool:
+    """Whether a day or a time is before the year 1: Arrow reads the year 0, Python has none."""
+    smallest: int | None = pc.min(numbers).as_py()
+    return smallest is not None and smallest < least
 
 
 def _decimals(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
     """Arrow shifts digits to the asked scale without noticing that they overflow, and the number is
     another one. So they are given twice the digits where a text is long, or not given to it."""
-    if _some_has(texts, "e") or _some_has(texts, "E"):
+    if _some_has(texts, b"eE"):
         return None
     digits = (pc.max(pc.binary_length(texts)).as_py() or 0) + wanted.scale
     if digits > _DIGITS_OF_256:
