@@ -214,7 +214,7 @@ def _check_fields(names: list[str], types: dict[str, DataType]) -> None:
         if not isinstance(types[name], _AS_TEXT):
             raise OptionError(
                 f"the column {name!r} is {types[name].simpleString()}, which has no text of its "
-                "own: make one, for example with to_json"
+                "own: make one with to_json, or by a cast to string"
             )
 
 

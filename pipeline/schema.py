@@ -88,6 +88,19 @@ def default_schema(columns: str | None) -> str:
     )
 
 
+def check_columns(columns: str | None, schema: StructType) -> None:
+    """OptionError when the option `columns` names others than the schema: the user gave both, and
+    Spark would pass over the option."""
+    if columns is None:
+        return
+    named = [name for name, _ in split_columns(columns)]
+    if named != schema.names:
+        raise OptionError(
+            f"option 'columns' names {', '.join(named)}, and the schema {', '.join(schema.names)}:"
+            " give one of both"
+        )
+
+
 def split_columns(columns: str) -> list[tuple[str, str | None]]:
     """`a, b double, c map<string,string>` as names and types; commas inside brackets and backquotes
     do not separate."""

@@ -50,6 +50,7 @@ class MillstreamDataSource(DataSource):
         return default_schema(self.options.get("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_columns(schema)
         if "server" in self.options:
             from millstream.pipeline.live import LiveReader
 
@@ -60,6 +61,7 @@ class MillstreamDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._need_server("a snapshot does not grow, so a stream is read from a server")
+        self._check_columns(schema)
         from millstream.pipeline.streaming import StreamReader
 
         return StreamReader(schema, Options(self.options, STREAM))
@@ -75,6 +77,11 @@ class MillstreamDataSource(DataSource):
         from millstream.pipeline.writer import StreamWriter
 
         return StreamWriter(schema, Options(self.options, STREAM_WRITE), overwrite)
+
+    def _check_columns(self, schema: StructType) -> None:
+        from millstream.pipeline.schema import check_columns
+
+        check_columns(self.options.get("columns"), schema)
 
     def _need_server(self, why: str) -> None:
         if "server" not in self.options:

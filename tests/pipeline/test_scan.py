@@ -131,6 +131,15 @@ def test_the_option_columns_names_what_to_read(spark: SparkSession, four: Path) 
     assert frame.where("n = 7 and key = 'sensor:1'").collect() == [("sensor:1", 0, 7, "0")]
 
 
+def test_columns_that_are_given_in_two_ways_and_differ_are_refused(
+    spark: SparkSession, four: Path
+) -> None:
+    reader = spark.read.format("millstream").schema("key string, seq decimal(20,0)")
+    text = error_of(reader.option("columns", "key, n int").load(str(four)))
+    assert "option 'columns' names key, n, and the schema key, seq: give one of both" in text
+    assert reader.option("columns", "key, seq").load(str(four)).count() == 800
+
+
 def test_a_column_of_a_type_it_cannot_have_is_named(spark: SparkSession, four: Path) -> None:
     reader = spark.read.format("millstream")
     for schema, refused in (
