@@ -49,7 +49,7 @@ def _fail(problem: object) -> NoReturn:
               type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
               help="A value that is not what its column asks for: null, its row left out, an "
               "error.")  # fmt: skip
-@click.option("--output", metavar="PATH",
+@click.option("--output", metavar="PATH|URI",
               help="The file, replaced when all is written; - for standard output.  [default: "
               "DIR's name with the format's]")  # fmt: skip
 @click.option("--db", type=click.IntRange(min=0), metavar="N", help="The database.  [default: 0]")
@@ -80,6 +80,7 @@ def export(
 
 def _run(request: Request, output: str) -> None:
     from millstream.pipeline.exporting import export, export_to
+    from millstream.pipeline.files import is_uri, shown_uri
     from millstream.pipeline.planning import DataLossError
     from millstream.pipeline.server import ServerError
 
@@ -88,13 +89,13 @@ def _run(request: Request, output: str) -> None:
             if output == "-":
                 export(sys.stdout.buffer, request, tell)
                 return
-            rows = export_to(Path(output), request, tell)
+            rows = export_to(output, request, tell)
     except (DataError, DataLossError, ServerError, ValueError) as problem:
         _fail(problem)
     except OSError as problem:
         name = f" ({problem.filename})" if problem.filename else ""
         _fail(f"{problem.strerror or problem}{name}")
-    click.echo(f"{output}: {rows:,} rows")
+    click.echo(f"{shown_uri(output) if is_uri(output) else output}: {rows:,} rows")
 
 
 def _fail_for_missing(error: ImportError) -> NoReturn:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -55,9 +54,10 @@ class Request:
         return self.source.startswith(("redis://", "rediss://", "unix://"))
 
 
-def export_to(path: Path, request: Request, tell: Tell) -> int:
-    """Writes the file, in the place of one that is there; returns the number of its rows."""
-    with replacing(path) as file:
+def export_to(name: str, request: Request, tell: Tell) -> int:
+    """Writes the file of this path or URI, in the place of one that is there; returns the number of
+    its rows."""
+    with replacing(name) as file:
         return export(file, request, tell)
 
 

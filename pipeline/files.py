@@ -4,15 +4,38 @@ Reading needs no more of a data directory than its manifest and the base that th
 a copy of these two files on an object store is enough, and a server may go on using the directory.
 """
 
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem
 
 from millstream.errors import DataError
 from millstream.storage.disk import SystemDisk
 from millstream.storage.manifest import NAME, Manifest
+
+
+def is_uri(name: str) -> bool:
+    return "://" in name
+
+
+def shown_uri(uri: str) -> str:
+    """The URI as it may be shown: user, password and parameters can hold keys."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def file_system(uri: str) -> tuple[FileSystem, str]:
+    """The file system of a URI, and the path in it. DataError when there is none."""
+    try:
+        # Spark's word for what pyarrow calls s3.
+        system, path = FileSystem.from_uri(re.sub("^s3[an]://", "s3://", uri))
+    except (ValueError, OSError) as error:
+        reason = str(error).replace(uri, shown_uri(uri))
+        raise DataError(f"{shown_uri(uri)} cannot be opened: {reason}") from None
+    return system, path
 
 
 class SourceFile(Protocol):
@@ -42,27 +65,31 @@ class RemoteFile:
 
 
 class Folder:
-    """A data directory, named by a path of this machine or by a URI. Pickles as its name."""
+    """A data directory, named by a path of this machine or by a URI. Pickles as its name; as a text
+    it is what errors call it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def __str__(self) -> str:
+        return shown_uri(self.name) if is_uri(self.name) else self.name
 
     @classmethod
     def of(cls, path: str) -> "Folder":
         """The folder a user means; a path is taken from the current directory now, not later."""
         if path.startswith("file:"):
             path = "/" + path.removeprefix("file:").lstrip("/")
-        return cls(path.rstrip("/") if "://" in path else str(Path(path).absolute()))
+        return cls(path.rstrip("/") if is_uri(path) else str(Path(path).absolute()))
 
     def open(self, file: str) -> SourceFile:
         """An existing file; FileNotFoundError when it is not there."""
         opened: SourceFile
-        if "://" in self.name:
-            system, path = FileSystem.from_uri(self.name)
+        if is_uri(self.name):
+            system, path = file_system(self.name)
             opened = RemoteFile(system, f"{path.rstrip('/')}/{file}")
         else:
             opened = SystemDisk(Path(self.name)).read(file)
-        opened.name = f"{self.name}/{file}"  # for errors
+        opened.name = f"{self}/{file}"  # for errors
         return opened
 
     def manifest(self) -> Manifest:
@@ -71,13 +98,13 @@ class Folder:
             file = self.open(NAME)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(
-                f"{self.name} is not a data directory of millstream: it has no file {NAME!r}"
+                f"{self} is not a data directory of millstream: it has no file {NAME!r}"
             ) from None
         except OSError as error:
-            raise DataError(f"{self.name} cannot be read: {error}") from None
+            raise DataError(f"{self} cannot be read: {error}") from None
         with closing(file):
             data = file.read_at(0, file.size)
         try:
             return Manifest.from_bytes(data)
         except DataError as error:
-            raise DataError(f"{self.name}/{error}") from None
+            raise DataError(f"{self}/{error}") from None

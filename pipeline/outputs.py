@@ -11,13 +11,16 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, parquet
+
+from millstream.pipeline.files import file_system, is_uri
 
 # Bounds of a row group, which is held in memory until it is written.
 ROW_GROUP_ROWS_MAX = 1 << 20
@@ -101,9 +104,14 @@ OUTPUTS: dict[str, Callable[[IO[bytes], pa.Schema], Output]] = {
 }
 
 
+def replacing(name: str) -> AbstractContextManager[IO[bytes]]:
+    """A file, by its path or URI, that takes this name when the block ends well, and is removed
+    otherwise."""
+    return _replacing_behind_uri(name) if is_uri(name) else _replacing_here(Path(name))
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the name `path` when the block ends well, and is removed otherwise."""
+def _replacing_here(path: Path) -> Iterator[IO[bytes]]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -113,6 +121,23 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _replacing_behind_uri(uri: str) -> Iterator[IO[bytes]]:
+    """An object store cannot be told to forget a stream: closing it is the only way to end it, and
+    makes an object of what there is. So here, too, it has another name until it is complete."""
+    system, path = file_system(uri)
+    folder, _, name = path.rpartition("/")
+    unfinished = f"{folder}/.{name}.{uuid4().hex}.tmp"
+    try:
+        with system.open_output_stream(unfinished) as file:
+            yield file
+        system.move(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            system.delete_file(unfinished)
         raise
 
 

@@ -80,7 +80,7 @@ def plan(
             places = reader.summary.chunks
         return list(_portions(snapshot, chunks, places, split_bytes, partitions_min))
     raise DataError(
-        f"{folder.name}: {file_name} is missing although the manifest names it; restore the data"
+        f"{folder}: {file_name} is missing although the manifest names it; restore the data"
         " directory from a copy"
     )
 
@@ -89,7 +89,7 @@ def _newest(folder: Folder) -> str:
     manifest = folder.manifest()
     if manifest.base is None:
         raise DataError(
-            f"{folder.name} has no snapshot yet: all it holds is in its journal. Let the server"
+            f"{folder} has no snapshot yet: all it holds is in its journal. Let the server"
             " save one first: redis-cli -p 6455 BGSAVE"
         )
     return manifest.base

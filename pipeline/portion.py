@@ -41,7 +41,7 @@ class Portion:
                     yield from self._batches(chunk, maker)
         except (FileNotFoundError, ReplacedError):
             raise DataError(
-                f"{snapshot.folder.name}: the snapshot {snapshot.file} was replaced by another"
+                f"{snapshot.folder}: the snapshot {snapshot.file} was replaced by another"
                 " after this query was planned; load the directory anew (in Spark by load(): a"
                 " DataFrame keeps its plan) and run the query again"
             ) from None
@@ -65,7 +65,7 @@ class Portion:
         snapshot = self._partition.snapshot
         return {
             "partition": self._partition.number,
-            "file": f"{snapshot.folder.name}/{snapshot.file}",
+            "file": f"{snapshot.folder}/{snapshot.file}",
             "chunks": self._opened,
             "bytes": self._packed_bytes,
             "rows": rows,
@@ -95,7 +95,7 @@ class Portion:
         return ms, seq
 
     def _refused(self, chunk: Chunk, piece: Wanted, error: ValueError) -> DataError:
-        file = f"{self._partition.snapshot.folder.name}/{self._partition.snapshot.file}"
+        file = f"{self._partition.snapshot.folder}/{self._partition.snapshot.file}"
         return DataError(
             f"{file}: chunk {chunk.number} at offset {chunk.place.offset}, stream"
             f" {shown(piece.key)} at unpacked byte {piece.offset}: {error}"
