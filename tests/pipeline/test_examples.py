@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.direct import url
 from tests.support.client import RawClient, as_list
 from tests.support.server import Server
+from tests.support.snapshots import Stream, write_snapshot
 
 pytestmark = [pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK"), pytest.mark.timeout(300)]
 
@@ -67,6 +68,30 @@ def _check_lake(run: Run, directory: Path, lake: Path) -> None:
     assert len(rows) == PER_DAY
     assert [row["ts"] for row in rows] == sorted(row["ts"] for row in rows)
     assert [pair["name"] for pair in rows[0]["fields"]] == ["temperature"]
+
+
+def test_a_lake_keeps_what_was_evicted_since_and_the_order_of_ids(run: Run, tmp_path: Path) -> None:
+    keys = (b"007", b"sensor:7")  # one that could be taken for a number
+
+    def lake_of(hours: range, number: int) -> dict[str, list[str]]:
+        """The ids in each file of the lake, after a snapshot with a dozen entries at each hour."""
+        entries = {(hour * 3_600_000, seq): [b"n", b"1"] for hour in hours for seq in range(12)}
+        write_snapshot(tmp_path / "data", [Stream(key, entries) for key in keys], number=number)
+        run("lake.py", tmp_path / "data", tmp_path / "lake")
+        return {
+            path.name: parquet.read_table(path)["id"].to_pylist()
+            for path in (tmp_path / "lake" / "key=007").iterdir()
+        }
+
+    def ids(hours: range) -> list[str]:
+        return [f"{hour * 3_600_000}-{seq}" for hour in hours for seq in range(12)]
+
+    second, third = "day=1970-01-02", "day=1970-01-03"
+    assert lake_of(range(24, 60), 1) == {second: ids(range(24, 48)), third: ids(range(48, 60))}
+    for number in (2, 3):
+        lake = lake_of(range(31, 70), number)
+        assert lake == {second: ids(range(24, 48)), third: ids(range(48, 70))}
+    assert lake_of(range(75, 80), 4)[second] == ids(range(24, 48))
 
 
 def test_alerts_are_written_once(
