@@ -1,4 +1,6 @@
-"""Texts of a field cast to the type that a column asks for; what cannot be cast becomes null.
+"""Texts of a field cast to the type that a column asks for, and times made texts again.
+
+What cannot be cast becomes null.
 
 Arrow casts whole columns but stops at the first bad value, so a column it refuses is cast again
 value by value. Both ways accept the same: numbers, ISO dates and times, and Spark's words for true
@@ -11,6 +13,7 @@ from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +31,10 @@ _INTEGERS = {
 # The first of January of the year 1, in days and in microseconds since 1970.
 _DAY_MIN = -719_162
 _TIME_MIN_US = _DAY_MIN * 86_400_000_000
+# The last day of the year 9999, and the last microsecond.
+_DAY_MAX = 2_932_896
+_TIME_MAX_US = (_DAY_MAX + 1) * 86_400_000_000 - 1
+_YEAR = re.compile(r"(-?)([0-9]+)(.*)", re.ASCII)
 # Decimal digits that always fit.
 _DIGITS_OF_128 = 38
 _DIGITS_OF_256 = 76
@@ -176,3 +183,43 @@ def _parse_time(text: str) -> datetime:
 def _parse_time_without_zone(text: str) -> datetime | None:
     time = datetime.fromisoformat(text)
     return time if time.tzinfo is None else None
+
+
+def time_texts(times: pa.Array) -> pa.Array:
+    """Dates and times as ISO 8601 has them, moments of any zone in UTC:
+    `2026-11-20T15:04:05.123456Z`, and without the Z what has no zone. A year of more than four
+    digits has its sign in front."""
+    if pa.types.is_date32(times.type):
+        numbers, plain = times.view(pa.int32()), times
+        least, most = _DAY_MIN, _DAY_MAX
+    else:
+        numbers = times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64())
+        plain = numbers.view(pa.timestamp("us"))
+        least, most = _TIME_MIN_US, _TIME_MAX_US
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or least <= ends["min"] <= ends["max"] <= most:
+        texts = pc.replace_substring(plain.cast(pa.string()), " ", "T")
+    else:
+        texts = _far_texts(plain)
+    return pc.binary_join_element_wise(texts, "Z", "") if _has_zone(times.type) else texts
+
+
+def _has_zone(type_: pa.DataType) -> bool:
+    return pa.types.is_timestamp(type_) and type_.tz is not None
+
+
+def _far_texts(plain: pa.Array) -> pa.Array:
+    """Times of all years. Arrow's own texts have another year beyond 32767, or none."""
+    texts = np.datetime_as_string(plain.to_numpy(zero_copy_only=False))
+    nulls = plain.is_null().to_pylist()
+    return pa.array(
+        [None if null else _signed(text) for text, null in zip(texts, nulls, strict=True)],
+        pa.string(),
+    )
+
+
+def _signed(text: str) -> str:
+    found = _YEAR.fullmatch(text)
+    assert found is not None
+    sign, year, rest = found.groups()
+    return f"{sign or '+' * (len(year) > 4)}{year:0>4}{rest}"

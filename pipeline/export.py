@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from millstream.pipeline.exporting import Request
 
 _NEEDED = ("numpy", "pyarrow", "redis")
-_TERMINATED = 128 + signal.SIGTERM
 
 
 def _fail(problem: object) -> NoReturn:
@@ -74,8 +73,9 @@ def export(
     except ImportError as error:
         _fail_for_missing(error)
     request = Request(source, format_, key, start, end, schema, mode.upper(), db)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that nothing is left
-    _run(request, output or _default_name(source, format_))
+    for ended in (signal.SIGTERM, signal.SIGHUP):  # so that nothing is left
+        signal.signal(ended, lambda number, _: sys.exit(128 + number))
+    _run(request, _default_name(source, format_) if output is None else output)
 
 
 def _run(request: Request, output: str) -> None:
@@ -92,6 +92,8 @@ def _run(request: Request, output: str) -> None:
             rows = export_to(output, request, tell)
     except (DataError, DataLossError, ServerError, ValueError) as problem:
         _fail(problem)
+    except BrokenPipeError:
+        raise  # a reader that has enough, as `head`: click ends the program without a word
     except OSError as problem:
         name = f" ({problem.filename})" if problem.filename else ""
         _fail(f"{problem.strerror or problem}{name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import IO
 
 import pyarrow as pa
@@ -70,9 +71,10 @@ def export(file: IO[bytes], request: Request, tell: Tell) -> int:
     schema = arrow_from_ddl(request.schema)
     plan_columns(schema)  # refuses what cannot be had
     batches = (_of_server if request.is_live else _of_snapshot)(request, schema, tell)
+    first = list(islice(batches, 1))  # what cannot be done is said before anything is written
     rows = 0
     with closing(OUTPUTS[request.format](file, schema)) as output:
-        for batch in batches:
+        for batch in chain(first, batches):
             output.write(batch)
             rows += batch.num_rows
     return rows

@@ -7,9 +7,11 @@ values as base64, decimals as exact digits; a map is an object, and in CSV its J
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -17,9 +19,9 @@ from typing import IO, Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
+from millstream.pipeline.casting import time_texts
 from millstream.pipeline.files import file_system, is_uri
 
 # Bounds of a row group, which is held in memory until it is written.
@@ -112,13 +114,28 @@ def replacing(name: str) -> AbstractContextManager[IO[bytes]]:
 
 @contextmanager
 def _replacing_here(path: Path) -> Iterator[IO[bytes]]:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """The file has the permissions of the one that was there; pipes and devices are written, never
+    replaced."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    target = path.resolve()
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with unfinished.open("xb") as file:
+        file = unfinished.open("xb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        with suppress(FileNotFoundError):
+            shutil.copymode(target, unfinished)
+        unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
@@ -147,8 +164,8 @@ def _replacing_behind_uri(uri: str) -> Iterator[IO[bytes]]:
 def json_values(column: pa.Array) -> list[Any]:
     """A column as what `json.dumps` takes."""
     type_ = column.type
-    if pa.types.is_timestamp(type_):
-        return list(_moments(column).to_pylist())
+    if pa.types.is_temporal(type_):
+        return list(time_texts(column).to_pylist())
     values: list[Any] = column.to_pylist()
     if pa.types.is_map(type_):
         return [{name: _json_value(value) for name, value in pairs} for pairs in _named(values)]
@@ -181,12 +198,6 @@ def _json_value(value: Any) -> Any:
 
 def _digits(value: Any, scale: int) -> int | str | None:
     return None if value is None else int(value) if scale == 0 else str(value)
-
-
-def _moments(column: pa.Array) -> pa.Array:
-    """`2026-11-20T15:04:05.123456Z`; without the Z where the type has no zone."""
-    plain = pc.replace_substring(column.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
-    return pc.binary_join_element_wise(plain, "Z", "") if column.type.tz else plain
 
 
 def _is_number(type_: pa.DataType) -> bool:

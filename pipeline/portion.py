@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.errors import DataError
 from millstream.pipeline.plan import Chunk, ScanPartition, Wanted
-from millstream.pipeline.schema import BatchMaker, shown
+from millstream.pipeline.schema import BadValue, BatchMaker, shown
 from millstream.pipeline.selection import EntryId
 from millstream.storage.snapshot import ChunkReader, ReplacedError
 
@@ -57,6 +57,8 @@ class Portion:
                 if len(blocks) != piece.length:
                     raise ValueError("the index has it pass the chunk's end")
                 yield from maker.add(blocks, piece.key, first, piece.last)
+            except BadValue:
+                raise  # names its entry, which may be one of an earlier piece
             except ValueError as error:
                 raise self._refused(chunk, piece, error) from None
 

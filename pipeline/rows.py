@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from millstream.ids import parse
+from millstream.pipeline.casting import time_texts
 from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import Id, key_bytes
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # What the reader makes of an entry's id beside the id itself.
 _OF_THE_ID = ("ts", "ms", "seq")
-_ISO = "%Y-%m-%dT%H:%M:%S"
 _AS_TEXT = (
     StringType,
     BinaryType,
@@ -149,19 +148,10 @@ def _texts(column: pa.Array) -> Sequence[bytes | None]:
     """Every value as the bytes that are stored. Times are ISO 8601, moments in UTC."""
     type_ = column.type
     if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_)):
-        column = pc.cast(_iso(column), pa.string()).cast(pa.binary())
+        texts = time_texts(column) if pa.types.is_temporal(type_) else column.cast(pa.string())
+        column = texts.cast(pa.binary())
     values: list[bytes | None] = column.to_pylist()
     return values
-
-
-def _iso(column: pa.Array) -> pa.Array:
-    """Times as `2026-11-20T15:04:05.123456Z`; other columns as they are."""
-    if not pa.types.is_timestamp(column.type):
-        return column
-    if column.type.tz is None:
-        return pc.strftime(column, format=_ISO)
-    # Moments arrive with the zone of Spark's session, and strftime would write its local time.
-    return pc.strftime(column.cast(pa.timestamp("us", "UTC")), format=_ISO + "Z")
 
 
 def _listed(column: pa.Array, first_row: int) -> Iterator[list[bytes]]:

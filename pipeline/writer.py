@@ -87,8 +87,9 @@ class RowWriter:
     def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
-                "a stream is only ever appended to: write with mode append (outputMode append or "
-                "update), and delete the stream before if it is to be made anew"
+                "a stream is only ever appended to: write with mode append (a streaming query with "
+                "outputMode append, or with update and foreachBatch), and delete the stream before "
+                "if it is to be made anew"
             )
         self.layout = Layout(schema, options)
         self.address = Address.from_options(options)

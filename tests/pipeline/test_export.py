@@ -264,10 +264,64 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_no_file(
     assert "--from is 'monday'" in refusal(three, output, "--from", "monday")
     assert "column 'ts' cannot be" in refusal(three, output, "--schema", "ts string")
     failfast = ("--schema", "key, n boolean", "--mode", "failfast")
-    assert "stream 's:0', entry 1700000000002-0, column 'n'" in refusal(three, output, *failfast)
+    bad = refusal(three, output, *failfast)
+    assert bad.startswith("millstream: stream 's:0', entry 1700000000002-0, column 'n'")
     assert "did not answer" in refusal("redis://127.0.0.1:1", output)
-    done = export(three, tmp_path / "missing" / "out.parquet")
-    assert (done.exit_code, "No such file" in done.output) == (1, True)
+    missing = tmp_path / "missing" / "out.parquet"
+    done = export(three, missing)
+    assert (done.exit_code, done.output) == (
+        1,
+        f"millstream: No such file or directory ({missing})\n",
+    )
+
+
+def test_a_directory_is_no_output(three: Path, tmp_path: Path) -> None:
+    for output in (str(tmp_path), "", "."):
+        done = CliRunner().invoke(
+            main, ["export", str(three), "--format", "csv", "--output", output]
+        )
+        assert (done.exit_code, "Is a directory" in done.output) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_refused_writes_nothing_to_standard_output(three: Path) -> None:
+    words = ["export", str(three), "--format", "csv", "--from", "monday", "--output", "-"]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stdout) == (1, "")
+
+
+def test_a_reader_that_has_enough_ends_the_export_without_a_word(three: Path) -> None:
+    words = [sys.executable, "-m", "millstream", "export", three, "--format", "jsonl"]
+    process = subprocess.Popen(
+        [*words, "--output", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, b"")
+
+
+def test_a_pipe_is_written_and_stays_a_pipe(three: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    assert export(three, pipe, format_="jsonl").exit_code == 0
+    lines, _ = reader.communicate(timeout=60)
+    assert len(lines.splitlines()) == 1500
+    assert pipe.is_fifo()
+
+
+def test_a_file_that_was_there_keeps_its_permissions_and_its_links(
+    three: Path, tmp_path: Path
+) -> None:
+    output, link = tmp_path / "out.csv", tmp_path / "latest.csv"
+    output.write_text("before")
+    output.chmod(0o600)
+    link.symlink_to(output)
+    assert export(three, link, format_="csv").exit_code == 0
+    assert len(output.read_text().splitlines()) == 1501
+    assert output.stat().st_mode & 0o777 == 0o600
+    assert link.is_symlink()
 
 
 def test_damage_is_named_and_the_file_that_was_there_stays(tmp_path: Path) -> None:
@@ -307,7 +361,8 @@ def test_without_pyarrow_it_says_what_to_install(three: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_export_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_is_ended_leaves_nothing(tmp_path: Path, ended: signal.Signals) -> None:
     """The server is there and does not answer; the unfinished file is, too, until the end."""
     import socket
 
@@ -317,8 +372,8 @@ def test_an_export_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-m", "millstream", *words])
         try:
             wait_until(lambda: os.listdir(tmp_path), what="the unfinished file", deadline_s=60)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 128 + signal.SIGTERM
+            process.send_signal(ended)
+            assert process.wait(60) == 128 + ended
         finally:
             process.kill()
     assert os.listdir(tmp_path) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millstream.pipeline.casting import cast_texts
+from millstream.pipeline.casting import cast_texts, time_texts
 
 MOMENTS, TIMES = pa.timestamp("us", "UTC"), pa.timestamp("us")
 TYPES = [
@@ -95,3 +95,26 @@ def test_times_without_a_zone_are_utc_and_days_are_days() -> None:
 def test_an_empty_column_and_one_of_nulls_stay_what_they_are(wanted: pa.DataType) -> None:
     assert cast(to=wanted) == []
     assert cast(None, None, to=wanted) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000000"),
+        (-1, "1969-12-31T23:59:59.999999"),
+        (253_402_300_799_999_999, "9999-12-31T23:59:59.999999"),
+        (253_402_300_800_000_000, "+10000-01-01T00:00:00.000000"),
+        (9_223_372_036_854_775_000, "+294247-01-10T04:00:54.775000"),
+        (-62_135_596_800_000_001, "0000-12-31T23:59:59.999999"),
+        (-70_000_000_000_000_000, "-0249-10-15T19:33:20.000000"),
+    ],
+)
+def test_a_time_of_any_year_is_written_as_iso_has_it(microseconds: int, text: str) -> None:
+    moments = pa.array([microseconds, None], pa.timestamp("us", "Europe/Berlin"))
+    assert time_texts(moments).to_pylist() == [text + "Z", None]
+    assert time_texts(moments.view(TIMES)).to_pylist() == [text, None]
+
+
+def test_a_day_of_any_year_is_written_as_iso_has_it() -> None:
+    for days, text in ((0, "1970-01-01"), (2_932_897, "+10000-01-01"), (-719_529, "-0001-12-31")):
+        assert time_texts(pa.array([days, None], pa.date32())).to_pylist() == [text, None]
