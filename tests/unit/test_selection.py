@@ -205,3 +205,23 @@ def test_a_snapshot_published_during_planning_is_found(
     (partition,) = plan(tmp_path)
     assert partition.snapshot.file == "base-2.msnap"
     assert [piece.key for chunk in partition.chunks for piece in chunk.pieces] == [b"new"]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_key_is_not_compared_with_each_of_many_values(wanted: bool) -> None:
+    class Counted(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)  # type: ignore[no-any-return, unused-ignore]
+
+    one_of = In(("key",), tuple(Counted(n) for n in range(500)))
+    selection = select()
+    assert push(selection, one_of if wanted else Not(one_of))
+    wants = selection.key_test()
+    assert [n for n in range(1000) if wants(b"%d" % n)] == [
+        n for n in range(1000) if (n < 500) == wanted
+    ]
+    assert Counted.compared < 5000
