@@ -197,7 +197,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _digits(value: Any, scale: int) -> int | str | None:
-    return None if value is None else int(value) if scale == 0 else str(value)
+    return None if value is None else int(value) if scale == 0 else f"{value:f}"
 
 
 def _is_number(type_: pa.DataType) -> bool:

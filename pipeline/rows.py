@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # What the reader makes of an entry's id beside the id itself.
 _OF_THE_ID = ("ts", "ms", "seq")
+# Up to here Arrow writes decimals as digits whatever they are.
+_SCALE_OF_DIGITS = 6
 _AS_TEXT = (
     StringType,
     BinaryType,
@@ -147,6 +149,9 @@ class Layout:
 def _texts(column: pa.Array) -> Sequence[bytes | None]:
     """Every value as the bytes that are stored. Times are ISO 8601, moments in UTC."""
     type_ = column.type
+    if pa.types.is_decimal(type_) and type_.scale > _SCALE_OF_DIGITS:
+        # Arrow would write 0.0000001 as 1E-7.
+        return [None if one is None else f"{one:f}".encode() for one in column.to_pylist()]
     if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_)):
         texts = time_texts(column) if pa.types.is_temporal(type_) else column.cast(pa.string())
         column = texts.cast(pa.binary())

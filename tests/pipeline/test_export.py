@@ -198,6 +198,17 @@ def test_json_lines_have_one_object_an_entry(motley: Path, tmp_path: Path) -> No
     assert second["x"] is None
 
 
+@pytest.mark.parametrize("format_", ["jsonl", "csv"])
+def test_small_decimals_are_written_as_their_digits(tmp_path: Path, format_: str) -> None:
+    write_snapshot(tmp_path, [Stream(b"s", {(1, 0): [b"a", b"1e-8"], (2, 0): [b"a", b"-20"]})])
+    output = tmp_path / "out"
+    schema = "a decimal(20,8)"
+    assert export(tmp_path, output, "--schema", schema, format_=format_).exit_code == 0
+    text = output.read_text()
+    assert '"0.00000001"' in text
+    assert '"-20.00000000"' in text
+
+
 def test_csv_keeps_quotes_newlines_and_nulls_apart(motley: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     schema = SCHEMA + ", q string"

@@ -114,6 +114,18 @@ def test_values_are_written_as_documented() -> None:
     }
 
 
+@pytest.mark.parametrize("scale", [0, 2, 6, 7, 18])
+def test_decimals_are_written_as_their_digits(scale: int) -> None:
+    values = [Decimal(n).scaleb(-scale) for n in (0, 1, -20, 10**15 + 7)]
+    arrow = pa.schema([("m", pa.decimal128(38, scale))])
+    batch = pa.RecordBatch.from_arrays([pa.array(values, arrow.types[0])], schema=arrow)
+    schema = StructType([StructField("m", DecimalType(38, scale))])
+    made = Layout(schema, Options({"key": "k"}, WRITE)).entries(batch, 0)
+    texts = [entry.words[1].decode() for entry in made]
+    assert [Decimal(text) for text in texts] == values
+    assert all(re.fullmatch(r"-?\d+" + rf"\.\d{{{scale}}}" * (scale > 0), one) for one in texts)
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
 def test_moments_are_written_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
     """The two hours around the end of summer time are one and the same on a clock in Berlin."""
