@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millstream.storage.keyspace import Database, Keyspace
 
 SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
+SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
 CURSOR_END = 2**64
 
 
@@ -64,8 +65,8 @@ def _take_cursor(args: Args) -> int:
 )
 def scan(ctx: Context, args: Args) -> object:
     """[next cursor, keys]; cursor 0 begins, a next cursor of 0 ends. A key that is there all the
-    time is returned at least once. COUNT is how many keys a call looks at, not how many it
-    returns. A TYPE that no key can have finds nothing."""
+    time is returned at least once. COUNT is how many keys a call looks at, 10,000 at most, not how
+    many it returns. A TYPE that no key can have finds nothing."""
     cursor = _take_cursor(args)
     pattern: bytes | None = None
     wanted_type: bytes | None = None
@@ -82,7 +83,7 @@ def scan(ctx: Context, args: Args) -> object:
         else:
             raise CommandError(SYNTAX)
     args.finish()
-    following, found = ctx.db.scan(cursor, count)
+    following, found = ctx.db.scan(cursor, min(count, SCAN_COUNT_MAX))
     if pattern is not None:
         matches = matcher(pattern)
         found = [key for key in found if matches(key)]

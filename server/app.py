@@ -47,6 +47,7 @@ from millstream.server.slowlog import Slowlog
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk, SystemDisk
 from millstream.storage.keyspace import Keyspace
+from millstream.storage.waste import defer
 
 SPARE_FILES = 32  # descriptors beside the clients': journals, snapshots, log
 STOP_GRACE_S = 2.0
@@ -148,6 +149,7 @@ class Server:
             _make_directory(self.config.dir)
         if not await self._load(sockets):
             return
+        defer(True)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -260,6 +262,7 @@ class Server:
         for client in list(self.clients.values()):
             client.close(after_reply=True)
         await self._clients_gone()
+        defer(False)
         LOGGER.info("stopped")
 
     async def _clients_gone(self) -> None:
@@ -539,8 +542,10 @@ class Server:
                 self.keyspace.mark_ready(db.index, key)
 
     def _empty_databases(self) -> None:
+        defer(False)  # what follows needs the memory
         for db in self.keyspace.databases:
             db.clear()
+        defer(True)
 
     def uptime_s(self) -> int:
         return int(time.monotonic() - self.started_s)

@@ -31,6 +31,7 @@ cdef class Executor:
     cdef bint memory_full
     cdef bint room_scheduled
     cdef bint tight
+    cdef bint freeing
     cdef bint lacked_room
     cdef Row row
     cdef Py_ssize_t reply_start

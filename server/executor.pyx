@@ -34,6 +34,7 @@ from millstream.server.resp cimport (
 from millstream.server.serving cimport Serving
 from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
+from millstream.storage.waste cimport has_waste
 
 from millstream.commands.policy import policy_moment
 from millstream.commands.replies import Several, Simple
@@ -45,6 +46,7 @@ from millstream.server.pausing import Pause
 from millstream.server.serving import INTERNAL
 from millstream.server.slowlog import without_secrets
 from millstream.server.ticker import Ticker
+from millstream.storage.waste import free_some
 
 LOGGER = logging.getLogger("millstream")
 
@@ -59,6 +61,9 @@ cdef enum:
     # Clients that go on with what they sent before run for this long in one turn of the loop.
     RESUMED_NS = 4000000
     EXPIRED_MAX = 200
+    # What was let go of is freed for this long, looked at every so many blocks or keys.
+    FREE_NS = 1000000
+    FREE_LOOK = 256
     # Streams looked at for their policies and blocks dropped, together, in one turn.
     TRIMMED_MAX = 1000
     # A request of more words may take long whatever its command.
@@ -78,6 +83,9 @@ cdef enum:
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 
 ROOM_AGAIN_S = 1.0
+# Between two turns that free what was let go of; and while a snapshot needs it still.
+FREE_PAUSE_S = 0.001
+FREE_AGAIN_S = 0.1
 QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
@@ -734,6 +742,24 @@ cdef class Executor:
             self.outbox.send()
         if self.serving.timer_stale:
             self.set_timer()
+        if has_waste() and not self.freeing:
+            self.freeing = True
+            self.loop.call_later(FREE_PAUSE_S, self.free_waste)
+
+    def free_waste(self) -> None:
+        """Free for a moment what large streams and databases have left behind."""
+        cdef uint64_t end_ns = self.statistics.read() + FREE_NS
+        self.freeing = False
+        while free_some(FREE_LOOK):
+            if self.statistics.read() > end_ns:
+                break
+        else:
+            if has_waste():
+                self.freeing = True
+                self.loop.call_later(FREE_AGAIN_S, self.free_waste)
+            return
+        self.freeing = True
+        self.loop.call_later(FREE_PAUSE_S, self.free_waste)
 
     def resume(self, Client client not None) -> None:
         """Run what a client sent while it had to stop, at the end of this tick."""

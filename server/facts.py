@@ -136,9 +136,8 @@ def _data_share(server: Server, used: int, data: int) -> float:
 
 
 def _memory(server: Server) -> Section:
-    memory = allocator.look()
-    used, rss = server.memory.measure(), memory.rss_bytes
-    peak = memory.peak_rss_bytes
+    used, rss = server.memory.measure(), server.memory.held()
+    peak = max(rss, allocator.peak_rss_bytes())
     overhead = min(_overhead_bytes(server), used)
     data = used - overhead
     total = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
@@ -154,8 +153,8 @@ def _memory(server: Server) -> Section:
         "used_memory_startup": server.startup_bytes,
         "used_memory_dataset": data,
         "used_memory_dataset_perc": f"{100 * _data_share(server, used, data):.2f}%",
-        "allocator_allocated": memory.heap_used_bytes,
-        "allocator_active": memory.heap_bytes,
+        "allocator_allocated": used,
+        "allocator_active": rss,
         "allocator_resident": rss,
         "total_system_memory": total,
         "total_system_memory_human": human(total),
@@ -175,8 +174,8 @@ def _memory(server: Server) -> Section:
         "maxmemory": server.config.maxmemory,
         "maxmemory_human": human(server.config.maxmemory),
         "maxmemory_policy": server.config.shown("maxmemory-policy"),
-        "allocator_frag_ratio": f"{_ratio(memory.heap_bytes, memory.heap_used_bytes):.2f}",
-        "allocator_frag_bytes": memory.heap_bytes - memory.heap_used_bytes,
+        "allocator_frag_ratio": f"{_ratio(rss, used):.2f}",
+        "allocator_frag_bytes": rss - used,
         "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
         "mem_fragmentation_bytes": rss - used,
         "mem_not_counted_for_evict": 0,
@@ -194,9 +193,8 @@ def _memory(server: Server) -> Section:
 
 def memory_facts(server: Server) -> dict[str, object]:
     """The figures of MEMORY STATS, under its names."""
-    memory = allocator.look()
-    used = server.memory.measure()
-    peak = memory.peak_rss_bytes
+    used, rss = server.memory.measure(), server.memory.held()
+    peak = max(rss, allocator.peak_rss_bytes())
     overhead = min(_overhead_bytes(server), used)
     data = used - overhead
     keys = sum(map(len, server.keyspace.databases))
@@ -216,13 +214,13 @@ def memory_facts(server: Server) -> dict[str, object]:
         "dataset.bytes": data,
         "dataset.percentage": 100 * _data_share(server, used, data),
         "peak.percentage": 100 * used / peak,
-        "allocator.allocated": memory.heap_used_bytes,
-        "allocator.active": memory.heap_bytes,
-        "allocator.resident": memory.rss_bytes,
-        "allocator-fragmentation.ratio": _ratio(memory.heap_bytes, memory.heap_used_bytes),
-        "allocator-fragmentation.bytes": memory.heap_bytes - memory.heap_used_bytes,
-        "fragmentation": _ratio(memory.rss_bytes, used),
-        "fragmentation.bytes": memory.rss_bytes - used,
+        "allocator.allocated": used,
+        "allocator.active": rss,
+        "allocator.resident": rss,
+        "allocator-fragmentation.ratio": _ratio(rss, used),
+        "allocator-fragmentation.bytes": rss - used,
+        "fragmentation": _ratio(rss, used),
+        "fragmentation.bytes": rss - used,
     }
 
 

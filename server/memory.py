@@ -12,10 +12,9 @@ it is used up; until then the process does not grow.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from millstream.server.allocator import PAGE_BYTES
+from millstream.server.allocator import ResidentSet
 from millstream.storage.block import open_bytes
 from millstream.storage.skiplist import sealed_bytes
 
@@ -23,16 +22,6 @@ from millstream.storage.skiplist import sealed_bytes
 def block_bytes() -> int:
     """The bytes of all blocks that streams have."""
     return sealed_bytes() + open_bytes()
-
-
-class ResidentSet:
-    """The memory of the machine that this process holds, in bytes, quickly."""
-
-    def __init__(self) -> None:
-        self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-
-    def __call__(self) -> int:
-        return int(os.pread(self._file, 100, 0).split()[1]) * PAGE_BYTES
 
 
 class Gauge:
@@ -59,6 +48,10 @@ class Gauge:
         self._rest = max(0, min(rest, held - blocks))
         self._held, self._blocks = held, blocks
         return blocks + self._rest
+
+    def held(self) -> int:
+        """What the process holds of the machine's memory."""
+        return self._read_held()
 
     def estimate(self) -> int:
         """As of the last measure, but for the blocks that came and went since: cheap."""

@@ -32,6 +32,7 @@ from millstream.storage.stream cimport Stream
 from millstream.errors import WRONG_TYPE, CommandError
 from millstream.storage.checksum import crc32
 from millstream.storage.idempotence import DURATION_S, MAXSIZE
+from millstream.storage.waste import discard_table
 
 cdef int SLOTS = 65536
 cdef uint64_t NEVER = 0xffffffffffffffffULL
@@ -498,6 +499,8 @@ cdef class Database:
         count = len(self.table)
         for key, watch in self.watched.items():
             (<Watch>watch).changes += key in self.table
+        for table in (self.table, self.slots, self.expiries, self.due.keys, self.used_s):
+            discard_table(self.keyspace, table)
         self.begin_table()
         if count:
             self.keyspace.calendar.forget_database(self.index)

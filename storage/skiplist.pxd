@@ -38,6 +38,8 @@ cdef class SkipList:
     cdef uint32_t height
     cdef uint32_t seed
     cdef Slab* slab
+    cdef SkipList cut_from
+    cdef readonly uint32_t parts  # that were cut off and are not freed yet
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks
     cdef readonly uint64_t block_nodes
@@ -49,6 +51,9 @@ cdef class SkipList:
     cpdef int push(self, Block block) except -1
     cpdef int drop_head(self) except -1
     cdef Node* take_node(self, uint32_t height) except NULL
+    cdef SkipList cut_before(self, Node* node)
+    cdef void begin_behind(self, int i, Node* last, uint64_t rank, uint64_t gone) noexcept
+    cdef bint free_blocks(self, uint64_t most) except -1
     cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
     cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept
     cdef int replace(self, Node* node, Block block) except -1

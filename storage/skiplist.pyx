@@ -208,6 +208,69 @@ cdef class SkipList:
         self.forget(node)
         return 0
 
+    cdef SkipList cut_before(self, Node* node):
+        """Take all blocks before a node, which is in the list, away in O(log blocks): a list of
+        its own, of which nobody may ask but `free_blocks`. Until that is done the totals of blocks
+        and bytes count what it has; `live` does not."""
+        cdef SkipList part = SkipList.__new__(SkipList)
+        cdef Node* at = self.head
+        cdef Level* level
+        cdef Node* path[HEIGHT_MAX]
+        cdef uint64_t ranks[HEIGHT_MAX]
+        cdef uint64_t rank = 0
+        cdef int i
+        for i in range(<int>self.height - 1, -1, -1):
+            level = &at.levels[i]
+            while level.next != NULL and id_less(level.next.ms, level.next.seq, node.ms, node.seq):
+                rank += level.span
+                at = level.next
+                level = &at.levels[i]
+            path[i] = at
+            ranks[i] = rank
+        part.head.levels[0].next = self.first() if path[0] != self.head else NULL
+        rank += path[0].levels[0].span  # what is before the node
+        for i in range(<int>self.height):
+            self.begin_behind(i, path[i], ranks[i], rank)
+        node.previous = NULL
+        self.live -= rank
+        self.leave_slab()  # it goes with its last node, whichever of the two lists that is in
+        part.cut_from = self
+        self.parts += 1
+        return part
+
+    cdef void begin_behind(self, int i, Node* last, uint64_t rank, uint64_t gone) noexcept:
+        """Let a level begin behind `last`, of this rank, when so many entries go."""
+        cdef Node* following = last.levels[i].next
+        cdef uint64_t span = last.levels[i].span
+        if last != self.head:
+            last.levels[i].next = NULL
+        link(&self.head.levels[i], following)
+        if following == NULL:
+            self.last[i] = self.head
+            self.last_rank[i] = 0
+        else:
+            self.head.levels[i].span = rank + span - gone
+            self.last_rank[i] -= gone
+
+    cdef bint free_blocks(self, uint64_t most) except -1:
+        """Free so many blocks of a list that is in use no more; False when none is left."""
+        cdef SkipList whole = self if self.cut_from is None else self.cut_from
+        cdef Node* node = self.first()
+        cdef Block block
+        while most and node != NULL:
+            most -= 1
+            block = block_of(node)
+            whole.blocks -= 1
+            whole.block_nodes -= block.node_count
+            whole.count_bytes(-block.data_size())
+            self.head.levels[0].next = node.levels[0].next
+            self.forget(node)
+            node = self.first()
+        if node == NULL and self.cut_from is not None:
+            whole.parts -= 1
+            self.cut_from = None
+        return node != NULL
+
     cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept:
         """The last node whose first id is at most ms-seq, NULL when there is none.
 
@@ -333,6 +396,16 @@ cdef class SkipList:
         cdef Node* node = self.seek_rank(rank, &before)
         return None if node == NULL else (block_of(node), before)
 
+    def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
+        """`cut_before` the last block whose first id is at most ms-seq, if there is one."""
+        cdef uint64_t rank
+        cdef Node* node = self.seek(ms, seq, &rank)
+        return None if node == NULL else self.cut_before(node)
+
+    def free_some(self, uint64_t most) -> bool:
+        """`free_blocks`."""
+        return self.free_blocks(most)
+
     def delete(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry: its block is replaced, or removed with its last entry."""
         cdef uint64_t rank
@@ -371,7 +444,8 @@ cdef class SkipList:
             nodes += block_of(node).node_count
             before = node
             node = node.levels[0].next
-        assert rank == self.live and count == self.blocks and nodes == self.block_nodes
+        assert rank == self.live
+        assert self.parts or (count == self.blocks and nodes == self.block_nodes)
         assert self.end() == before
         for i in range(self.height):
             node = self.head

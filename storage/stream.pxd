@@ -69,6 +69,9 @@ cdef class Stream:
     cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef uint64_t evict_all(self) except? 0xffffffffffffffff
+    cdef int discard_sealed(self) except -1
+    cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
+    cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept
     cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept
     cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
     cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept

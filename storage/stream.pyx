@@ -29,9 +29,17 @@ from millstream.storage.group cimport Group, PendingAt
 from millstream.storage.policy cimport Policy
 from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport Node, SkipList, block_of
+from millstream.storage.waste cimport discard, discard_part, is_deferring
 
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.idempotence import Window
+
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object)
+
+# A trim that takes more entries cuts them off.
+cdef uint64_t CUT_MIN = 1024
 
 
 cdef list nodes_of(const View* view, uint64_t hidden):
@@ -65,6 +73,9 @@ cdef class Stream:
     def __init__(self, uint64_t incarnation=0):
         self.incarnation = incarnation
         self.groups = {}
+
+    def __dealloc__(self):
+        self.discard_sealed()
 
     def __len__(self) -> int:
         return self.length
@@ -370,6 +381,8 @@ cdef class Stream:
         cdef View view
         if not id_less(self.head_ms, self.head_seq, ms, seq):
             return 0
+        if is_deferring():
+            evicted = self.cut_before(ms, seq)
         node = self.head_node()
         while node != NULL:
             block_of(node).view(&view)
@@ -394,15 +407,39 @@ cdef class Stream:
         self.entries_evicted += evicted
         return evicted
 
-    cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept:
-        """Hide the entries of the first block below ms-seq; returns how many more than before."""
+    cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
+        """Take many whole blocks below ms-seq away at once, without a look at each; they are freed
+        later. Returns how many entries that were not hidden went."""
+        cdef uint64_t rank
+        cdef uint64_t gone
+        cdef Node* node = NULL
+        cdef View view
+        if self.sealed is not None:
+            node = self.sealed.seek(ms, seq, &rank)
+        if node == NULL or rank < CUT_MIN:
+            return 0
+        block_of(node.previous).view(&view)
+        self.note_evicted(&view, ms, seq)
+        discard_part(self.sealed.cut_before(node))
+        gone = rank - self.head_gone
+        self.head_gone = 0
+        return gone
+
+    cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept:
+        """The last entry of a block below ms-seq goes."""
         cdef Entry entry
-        cdef uint64_t before = self.head_gone
-        self.head_gone = view_live_before(view, ms, seq)
-        if (self.head_gone > before and view_last_live_before(view, ms, seq, &entry)
-                and id_less(self.max_evicted_ms, self.max_evicted_seq, entry.ms, entry.seq)):
+        if view_last_live_before(view, ms, seq, &entry) and id_less(
+                self.max_evicted_ms, self.max_evicted_seq, entry.ms, entry.seq):
             self.max_evicted_ms = entry.ms
             self.max_evicted_seq = entry.seq
+        return 0
+
+    cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept:
+        """Hide the entries of the first block below ms-seq; returns how many more than before."""
+        cdef uint64_t before = self.head_gone
+        self.head_gone = view_live_before(view, ms, seq)
+        if self.head_gone > before:
+            self.note_evicted(view, ms, seq)
         return self.head_gone - before
 
     cdef uint64_t evict_all(self) except? 0xffffffffffffffff:
@@ -413,7 +450,7 @@ cdef class Stream:
             self.last_entry(&last)
             self.max_evicted_ms = last.ms
             self.max_evicted_seq = last.seq
-        self.sealed = None
+        self.discard_sealed()
         if self.tail is not None:
             self.tail.reset()
         self.head_ms, self.head_seq = self.past_end()
@@ -445,6 +482,14 @@ cdef class Stream:
         evicted = before - self.length
         self.entries_evicted += evicted
         return evicted
+
+    cdef int discard_sealed(self) except -1:
+        """The sealed blocks go. Parts that were cut off know the list, nobody else does."""
+        cdef SkipList sealed = self.sealed
+        self.sealed = None
+        if sealed is not None and Py_REFCNT(sealed) <= <Py_ssize_t>sealed.parts + 1:
+            discard(sealed)
+        return 0
 
     cdef int evict_in_tail(self, list ids) except -1:
         for ms, seq in ids:

@@ -471,6 +471,20 @@ def test_databases_are_apart(room: Room) -> None:
     assert contents(room.replayed()) == {(0, b"a"): b"0", (5, b"a"): b"5"}
 
 
+def test_a_scan_of_very_many_comes_in_calls_of_ten_thousand(room: Room) -> None:
+    for number in range(25_000):
+        room.keyspace.databases[0].set(b"key:%d" % number, b"1")
+    sizes, cursor = [], b"0"
+    while True:
+        cursor, keys = room.call("SCAN", cursor, "COUNT", 10_000_000)
+        sizes.append(len(keys))
+        if cursor == b"0":
+            break
+    assert sum(sizes) == 25_000
+    assert len(sizes) == 3
+    assert max(sizes) < 10_100
+
+
 def test_keys_and_scan_find_the_same(room: Room) -> None:
     names = {f"key:{number}".encode() for number in range(100)}
     for name in names:
@@ -485,6 +499,7 @@ def test_keys_and_scan_find_the_same(room: Room) -> None:
         if cursor == b"0":
             break
     assert set(found) == names
+    assert room.call("SCAN", 0, "COUNT", 2**62)[0] == b"0"
     assert room.call("SCAN", 0, "TYPE", "stream", "COUNT", 1000) == [b"0", [b"stream:1"]]
     assert room.call("SCAN", 0, "TYPE", "list", "COUNT", 1000) == [b"0", []]
 

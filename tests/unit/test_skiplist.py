@@ -39,6 +39,18 @@ class SkipListMachine(RuleBasedStateMachine):
             self.real.drop_head()
             self.model.pop(0)
 
+    @precondition(lambda self: len(self.model) > 1)
+    @rule(data=st.data(), most=st.integers(1, 5))
+    def cut(self, data: st.DataObject, most: int) -> None:
+        place = data.draw(st.integers(1, len(self.model) - 1))
+        part = self.real.cut(self.model[place][0], 0)
+        assert part is not None
+        del self.model[:place]
+        while part.free_some(most):
+            self.real.check()
+            assert self.real.parts == 1
+        assert self.real.parts == 0
+
     @precondition(lambda self: self.model)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:

@@ -1,0 +1,6 @@
+from millstream.storage.skiplist cimport SkipList
+
+cdef bint is_deferring() noexcept
+cdef int discard(SkipList blocks) except -1
+cdef int discard_part(SkipList part) except -1
+cdef bint has_waste() noexcept

@@ -1,0 +1,85 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What the data has let go of and what takes long to free: given back a little at a time.
+
+The blocks of a large stream that was deleted, those cut off by a trim, the tables of a database that
+was flushed. Freeing a million objects at once would hold everybody up for a tenth of a second and
+more; kept here they are freed in the server's idle moments, 1000 in about half a millisecond. A
+thread would take the interpreter's lock as long. Nobody else frees in parts, so all this is off
+(`defer`) but in a server.
+"""
+
+from libc.stdint cimport uint64_t
+
+from millstream.storage.skiplist cimport SkipList
+
+cdef enum:
+    # Fewer blocks or keys than this are freed at once.
+    AT_ONCE = 1024
+
+cdef bint deferring = False
+cdef list lists = []
+cdef list tables = []  # (keyspace, dict)
+
+
+def defer(bint wanted) -> None:
+    """Whether what is large is kept to be freed later; if not, all that is kept is freed now."""
+    global deferring
+    deferring = wanted
+    if not wanted:
+        tables.clear()
+        while free_some(AT_ONCE):
+            pass
+
+
+cdef bint is_deferring() noexcept:
+    return deferring
+
+
+cdef int discard(SkipList blocks) except -1:
+    """Take over the blocks that a stream has no more; nobody else may hold the list."""
+    if deferring and blocks.blocks > AT_ONCE:
+        lists.append(blocks)
+    return 0
+
+
+cdef int discard_part(SkipList part) except -1:
+    """Take over what was cut off from a list; a first part of it is freed at once."""
+    if part.free_blocks(AT_ONCE):
+        lists.append(part)
+    return 0
+
+
+def discard_table(keyspace, dict table not None) -> None:
+    """Take over a dict that only a snapshot of its keyspace may still look at."""
+    if deferring and len(table) > AT_ONCE:
+        tables.append((keyspace, table))
+
+
+cdef bint has_waste() noexcept:
+    return len(lists) > 0 or len(tables) > 0
+
+
+def free_some(uint64_t most) -> bool:
+    """Free about so many blocks or keys; whether there is more that may be freed now. What a
+    snapshot looks at has to wait for its end."""
+    cdef SkipList blocks
+    if lists:
+        blocks = lists[len(lists) - 1]
+        if not blocks.free_blocks(most):
+            lists.remove(blocks)
+        return True
+    for place in tables:
+        keyspace, table = place
+        if keyspace.capture is None:
+            if not empty_some(table, most):
+                tables.remove(place)
+            return True
+    return False
+
+
+cdef bint empty_some(dict table, uint64_t most) except -1:
+    """Remove so many items; False when none is left."""
+    while most and table:
+        table.popitem()
+        most -= 1
+    return len(table) > 0
