@@ -91,6 +91,12 @@ class Losses:
             "be read any more"
         )
 
+    def put_back(self, key: bytes, read: Position, now: int) -> None:
+        self.report(
+            f"the stream {key_text(key)!r} was put back to an older state: {read.added} entries"
+            f" had been added to it up to {id_text(read.id)}, and now it has had {now} in all"
+        )
+
     def made_again(self, key: bytes, after: Id) -> None:
         self.report(
             f"the stream {key_text(key)!r} was deleted and made again; what it had after "
@@ -134,6 +140,8 @@ class Planner:
             if info.incarnation != last.incarnation:
                 self.losses.made_again(key, begin.id)
                 continue
+            if last.is_ahead_of(info.entries_added):
+                self.losses.put_back(key, last, info.entries_added)
             count = from_begin - from_end
             self._check_evicted(key, begin, last, count, info)
             yield Range(key, begin.id, last.id, count, info.incarnation)

@@ -42,6 +42,11 @@ class Position(NamedTuple):
     added: int | None
     incarnation: int
 
+    def is_ahead_of(self, added: int) -> bool:
+        """Whether more had been added up to here than a stream says that it ever had: then it is an
+        older copy of what was read."""
+        return self.added is not None and self.added > added
+
 
 Positions = dict[bytes, Position]
 

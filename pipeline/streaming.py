@@ -114,12 +114,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_deleted(self, begin: Positions, infos: dict[bytes, Info]) -> None:
         for key, at in begin.items():
             if key in infos:
-                if infos[key].incarnation != at.incarnation:
-                    self.losses.made_again(key, at.id)
+                self._check_same(key, at, infos[key])
             elif self.choice.wants(key):
                 self.losses.deleted(key, at.id)
             else:
                 log.info("the stream %r is not asked for any more", key_text(key))
+
+    def _check_same(self, key: bytes, at: Position, info: Info) -> None:
+        if info.incarnation != at.incarnation:
+            self.losses.made_again(key, at.id)
+        elif at.is_ahead_of(info.entries_added):
+            self.losses.put_back(key, at, info.entries_added)
 
     def _ends(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> Positions:
         lasts: Positions = {}
@@ -138,6 +143,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = self._target.get(key)
             if last is None or last.incarnation != info.incarnation:
                 return begin if begin.added else None
+        if begin.is_ahead_of(info.entries_added):
+            return last  # the stream was put back, and is read on from where it is
         return max(begin, last, key=lambda position: position.id)
 
     def _limited(self, begins: Positions, lasts: Positions, rows_max: int) -> Positions:

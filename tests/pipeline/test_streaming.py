@@ -4,6 +4,7 @@ streams come, go, or lose entries while the query is not looking."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,18 @@ def query(server: Server) -> DirectQuery:
     return DirectQuery(server, startingOffsets="earliest")
 
 
+PUT_BACK = "10 entries had been added to it up to 10-0, and now it has had 7 in all"
+
+
 def append(client: RawClient, key: str, numbers: range, command: str = "TAPPEND") -> None:
     """Entries with the field n; ids are the server's."""
     star = ["*"] if command == "XADD" else []
     client.pipeline([(command, key, *star, "n", str(number)) for number in numbers])
+
+
+def append_with_ids(client: RawClient, key: str, numbers: range) -> None:
+    """Entries with the field n, which is the time of their ids too."""
+    client.pipeline([("XADD", key, f"{number}-0", "n", str(number)) for number in numbers])
 
 
 def rows_of(key: str, numbers: range) -> list[str]:
@@ -219,6 +228,37 @@ def test_a_stream_made_again_is_an_error_or_read_from_its_beginning(
     assert query.run(failOnDataLoss=False) == [rows_of("s:a", range(100, 103))]
     append(client, "s:a", range(103, 105))
     assert query.run() == [rows_of("s:a", range(103, 105))]
+
+
+def test_a_server_put_back_to_an_older_state_is_an_error_or_read_on_from_there(
+    new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """As from a copy of its directory: what is appended then may have ids that were read before."""
+    server = new_server().start()
+    query = DirectQuery(server, startingOffsets="earliest")
+    with server.client() as client:
+        append_with_ids(client, "s:a", range(1, 6))
+    server.stop()
+    shutil.copytree(server.directory, tmp_path / "copy")
+    server.start()
+    with server.client() as client:
+        append_with_ids(client, "s:a", range(6, 11))
+    assert query.run() == [rows_of("s:a", range(1, 11))]
+    late = DirectQuery(server, startingOffsets="earliest")
+    late.plan(late.start())
+    server.stop()
+    shutil.rmtree(server.directory)
+    shutil.copytree(tmp_path / "copy", server.directory)
+    server.start()
+    with server.client() as client:
+        append_with_ids(client, "s:a", range(6, 8))
+        with pytest.raises(DataLossError, match=PUT_BACK):
+            query.run()
+        with pytest.raises(DataLossError, match=PUT_BACK):
+            late.finish(late.start())
+        query.run(failOnDataLoss=False)
+        append_with_ids(client, "s:a", range(8, 10))
+    assert query.run() == [rows_of("s:a", range(8, 10))]
 
 
 def test_a_stream_that_is_not_asked_for_any_more_is_no_loss(
