@@ -8,7 +8,6 @@ import re
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem
 
@@ -22,9 +21,10 @@ def is_uri(name: str) -> bool:
 
 
 def shown_uri(uri: str) -> str:
-    """The URI as it may be shown: user, password and parameters can hold keys."""
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """The URI as it may be shown: user, password and parameters can hold keys. A key with a slash
+    in it makes a wrong URI, and is no less secret: all before the last @ is left out."""
+    scheme, _, rest = uri.partition("?")[0].partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('#')[0]}"
 
 
 def file_system(uri: str) -> tuple[FileSystem, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.support.data_directory import flip
 from tests.support.snapshots import Stream, write_snapshot
 
 from millstream.__main__ import main
+from millstream.errors import DataError
+from millstream.pipeline.files import file_system
 from millstream.storage.disk import SystemDisk
 from millstream.storage.snapshot import SnapshotReader
 
@@ -124,3 +127,19 @@ def test_errors_name_the_place_and_keep_the_secret(store: Store, uri: str, words
     assert done.exit_code == 1
     assert words in done.output
     assert SECRET not in done.output
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s9://someone:secret@bucket/a/b?region=x#y", "s9://bucket/a/b"),
+        ("s9://someone:sec/ret@bucket/a", "s9://bucket/a"),
+        ("s9://someone:sec#ret@bucket/a", "s9://bucket/a"),
+        ("s9://bucket/a", "s9://bucket/a"),
+        ("hdfz://host:8020/a", "hdfz://host:8020/a"),
+    ],
+)
+def test_a_secret_is_not_shown_either_where_it_makes_a_wrong_uri(uri: str, shown: str) -> None:
+    with pytest.raises(DataError, match=re.escape(f"{shown} cannot be opened")) as failure:
+        file_system(uri)
+    assert "ret" not in str(failure.value)
