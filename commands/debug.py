@@ -14,7 +14,7 @@ from millstream.commands.containers import wrong_subcommand
 from millstream.commands.registry import command
 from millstream.commands.replies import OK, Push, Simple, Verbatim
 from millstream.commands.strings import put_string
-from millstream.errors import NO_SUCH_KEY, CommandError, shown
+from millstream.errors import LOADING, NO_SUCH_KEY, CommandError, shown
 from millstream.glob import matcher
 
 if TYPE_CHECKING:
@@ -145,6 +145,10 @@ def _error(ctx: Context, words: Words) -> object:
 
 
 def _populate(ctx: Context, words: Words) -> object:
+    if ctx.server.is_loading:
+        raise CommandError(LOADING)
+    if ctx.write_error is not None:
+        raise CommandError(ctx.write_error)
     if not words[0].isdigit() or int(words[0]) > POPULATE_MAX:
         raise CommandError("ERR value is out of range, must be positive")
     prefix = words[1] if len(words) > 1 else b"key"

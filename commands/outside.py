@@ -117,6 +117,10 @@ class Outside(Protocol):
     def clients(self) -> Mapping[int, Client]:
         """Connected clients by id."""
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether the data is being read from the disk."""
+
     def now_us(self) -> int:
         """Microseconds since the epoch, read anew at each call."""
 

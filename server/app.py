@@ -26,13 +26,13 @@ from millstream.commands.context import Session
 from millstream.commands.effects import apply_effects
 from millstream.commands.outside import Client
 from millstream.commands.table import load_table
-from millstream.errors import CommandError, DataError, StartError
+from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server import log
 from millstream.server.clock import wall_clock_ms, wall_clock_us
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
 from millstream.server.eviction import Eviction
-from millstream.server.executor import LOADING, Executor
+from millstream.server.executor import Executor
 from millstream.server.facts import Rates, info_text, memory_facts
 from millstream.server.latency import LatencyMonitor
 from millstream.server.listen import bind_sockets, why_not_listening
@@ -522,6 +522,10 @@ class Server:
 
     def log(self, message: str) -> None:
         LOGGER.info("%s", message)
+
+    @property
+    def is_loading(self) -> bool:
+        return self.persistence.loading
 
     def reload(self, *, save: bool, flush: bool) -> None:
         if self.persistence.loading:

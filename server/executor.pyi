@@ -11,8 +11,6 @@ from millstream.server.ticker import Ticker
 from millstream.server.waiting import Waiting
 from millstream.storage.keyspace import Keyspace
 
-LOADING: str
-
 class Executor:
     server: Any
     keyspace: Keyspace

@@ -39,7 +39,7 @@ from millstream.storage.waste cimport has_waste
 from millstream.commands.policy import policy_moment
 from millstream.commands.replies import Several, Simple
 from millstream.commands.upkeep import group_moment
-from millstream.errors import CommandError, wrong_arity
+from millstream.errors import LOADING, CommandError, wrong_arity
 from millstream.server.clock import wall_clock_ms
 from millstream.server.inline import quoted
 from millstream.server.pausing import Pause
@@ -89,7 +89,6 @@ FREE_AGAIN_S = 0.1
 QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
-LOADING = "LOADING Redis is loading the dataset in memory"
 QUEUED = Simple(b"QUEUED")
 
 

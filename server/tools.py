@@ -25,7 +25,7 @@ from millstream.errors import DataError
 from millstream.server.checking import Checker, FileReport, Report, Verdict, counted
 from millstream.server.inspecting import Contents, Row, inspect_directory
 from millstream.server.repairing import repair
-from millstream.storage.disk import SystemDisk
+from millstream.storage.disk import SystemDisk, unusable
 
 _LINES_SHOWN = 20
 _VERDICTS = {
@@ -204,7 +204,9 @@ def inspect(
             limit=limit,
             now_ms=_now_ms(),
         )
-    except (DataError, OSError) as problem:
+    except OSError as problem:
+        _fail(unusable(directory, problem) if problem.filename == str(directory) else problem)
+    except DataError as problem:
         _fail(problem)
     if as_json:
         _print_json(_contents_as_json(contents))

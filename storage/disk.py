@@ -97,6 +97,11 @@ class Disk(Protocol):
         """
 
 
+def unusable(directory: Path, error: OSError) -> DataError:
+    """What there is to say when a directory cannot be opened."""
+    return DataError(f"cannot use the data directory {directory}: {error.strerror}")
+
+
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     library = ctypes.CDLL(None, use_errno=True)
     function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
@@ -209,7 +214,7 @@ class SystemDisk:
             status = os.fstat(itself)
         except OSError as error:
             self.unlock()
-            raise self._unusable(error) from None
+            raise unusable(self.directory, error) from None
         except DataError:
             self.unlock()
             raise
@@ -232,7 +237,7 @@ class SystemDisk:
                 self._take(file, operation, "a server", purpose)
         except OSError as error:
             self.unlock()
-            raise self._unusable(error) from None
+            raise unusable(self.directory, error) from None
         except DataError:
             self.unlock()
             raise
@@ -254,9 +259,6 @@ class SystemDisk:
         except OSError as error:
             if error.errno not in _CANNOT_LOCK:
                 raise
-
-    def _unusable(self, error: OSError) -> DataError:
-        return DataError(f"cannot use the data directory {self.directory}: {error.strerror}")
 
     def _holder(self) -> str:
         try:

@@ -58,6 +58,7 @@ cdef class Database:
     cdef int note_use(self, bytes key, value) except -1
     cdef int schedule_groups(self, bytes key, Stream stream) except -1
     cdef int remove(self, bytes key) except -1
+    cdef int forget_moment(self, bytes key, Stream stream) except -1
     cdef bint has_expired(self, bytes key) except -1
     cdef int drop_expired(self, bytes key) except -1
     cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1

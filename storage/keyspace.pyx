@@ -414,8 +414,11 @@ cdef class Database:
         self.mark_ready(key)
 
     cdef int put(self, bytes key, value) except -1:
-        if key not in self.table:
+        old = self.table.get(key)
+        if old is None:
             self.slots.setdefault(crc32(key) & (SLOTS - 1), []).append(key)
+        elif isinstance(old, Stream):
+            self.forget_moment(key, old)
         self.table[key] = value
         if self.growing:
             self.growing.pop(key, None)
@@ -454,12 +457,9 @@ cdef class Database:
         return True
 
     cdef int remove(self, bytes key) except -1:
-        cdef Stream stream
         value = self.table.pop(key)
         if isinstance(value, Stream):
-            stream = value
-            if stream.policy is not None:
-                self.keyspace.calendar.forget(stream.policy.looked_at_ms, self.index, key)
+            self.forget_moment(key, value)
         self.used_s.pop(key, None)
         if self.growing:
             self.growing.pop(key, None)
@@ -470,6 +470,12 @@ cdef class Database:
         if not keys:
             del self.slots[slot]
         return self.forget_cached()
+
+    cdef int forget_moment(self, bytes key, Stream stream) except -1:
+        """A stream is gone from its key: it is not to be trimmed there any more."""
+        if stream.policy is not None:
+            self.keyspace.calendar.forget(stream.policy.looked_at_ms, self.index, key)
+        return 0
 
     def rename(self, bytes key not None, Database to not None, bytes new_key not None) -> None:
         """Move what is at a key, expiry and all, to another key of this or another database;
@@ -812,7 +818,10 @@ cdef class Keyspace:
         if not 0 <= db < len(self.databases):
             raise ValueError(f"it belongs to database {db}; there are {len(self.databases)}")
         if kind == "stream":
-            value = Stream.load(meta, blocks, self.now_ms)
+            try:
+                value = Stream.load(meta, blocks, self.now_ms)
+            except OverflowError as error:
+                raise ValueError(f"a number is out of range: {error}") from error
         elif kind == "string":
             value = meta["value"]
         else:

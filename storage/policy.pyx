@@ -41,8 +41,11 @@ cdef class Policy:
 
     @staticmethod
     def load(row) -> Policy:
-        """What `dump` gave."""
-        return Policy(*row)
+        """What `dump` gave; ValueError when a number is none that it can have given."""
+        try:
+            return Policy(*row)
+        except OverflowError as error:
+            raise ValueError(f"the policy {row} is out of range") from error
 
 
 cdef class Calendar:

@@ -14,7 +14,7 @@ cdef struct Cut:
     EntryId first
 
 
-cdef uint64_t kept_bytes(Stream stream) noexcept
+cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff
 cdef uint64_t due_ms(Stream stream) noexcept
 cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut) except -1
 cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept

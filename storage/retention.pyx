@@ -17,9 +17,10 @@ from millstream.storage.block cimport (
 from millstream.storage.policy cimport Policy
 from millstream.storage.skiplist cimport Node, block_of
 from millstream.storage.stream cimport Stream
+from millstream.storage.waste cimport free_parts
 
 
-cdef uint64_t kept_bytes(Stream stream) noexcept:
+cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff:
     """What the stream's blocks hold: the bytes of their entries, deleted ones too, and of their
     tables (docs/formats.md); in the first block only from the first entry that is there on. Neither
     the memory around blocks counts, nor groups."""
@@ -29,8 +30,11 @@ cdef uint64_t kept_bytes(Stream stream) noexcept:
     return whole_bytes(stream) - bytes_before_first(stream, &view)
 
 
-cdef uint64_t whole_bytes(Stream stream) noexcept:
-    cdef uint64_t total = 0 if stream.sealed is None else stream.sealed.data_bytes
+cdef uint64_t whole_bytes(Stream stream) except? 0xffffffffffffffff:
+    cdef uint64_t total
+    if stream.sealed is not None and stream.sealed.parts:
+        free_parts(stream.sealed)  # they would count
+    total = 0 if stream.sealed is None else stream.sealed.data_bytes
     return total + (stream.tail.data_size() if stream.has_tail() else 0)
 
 

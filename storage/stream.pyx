@@ -381,7 +381,8 @@ cdef class Stream:
         cdef View view
         if not id_less(self.head_ms, self.head_seq, ms, seq):
             return 0
-        if is_deferring():
+        # A policy by bytes wants them counted off with every trim.
+        if is_deferring() and (self.policy is None or self.policy.max_bytes == 0):
             evicted = self.cut_before(ms, seq)
         node = self.head_node()
         while node != NULL:

@@ -8,7 +8,7 @@ thread would take the interpreter's lock as long. Nobody else frees in parts, so
 (`defer`) but in a server.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport UINT64_MAX, uint64_t
 
 from millstream.storage.skiplist cimport SkipList
 
@@ -46,6 +46,15 @@ cdef int discard_part(SkipList part) except -1:
     """Take over what was cut off from a list; a first part of it is freed at once."""
     if part.free_blocks(AT_ONCE):
         lists.append(part)
+    return 0
+
+
+cdef int free_parts(SkipList whole) except -1:
+    """Free all that was cut off from a list, so that its totals are what it has."""
+    cdef SkipList part
+    for part in [one for one in lists if (<SkipList>one).cut_from is whole]:
+        part.free_blocks(UINT64_MAX)
+        lists.remove(part)
     return 0
 
 

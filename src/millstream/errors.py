@@ -54,6 +54,7 @@ class StartError(Exception):
     """The server cannot start: one sentence that says why."""
 
 
+LOADING = "LOADING Redis is loading the dataset in memory"
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"

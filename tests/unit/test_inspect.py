@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 from tests.support.fakedisk import FakeDisk, FakeFile
 from tests.support.small_data import BASE, CREATED_MS, FIRST, LAST, Written, load, write_small_data
 
 from millstream.errors import DamageError, DataError
-from millstream.server import checking
+from millstream.server import checking, tools
 from millstream.server.inspecting import Contents, Row, inspect_directory
 from millstream.storage.manifest import Manifest, load_manifest, store_manifest
 from millstream.storage.snapshot import SnapshotReader
@@ -137,3 +140,11 @@ def test_files_replaced_by_a_server_meanwhile_are_looked_for_again(
     contents = inspect(disk)
     assert contents.files[0][0] == "base-7.msnap"
     assert contents.keys == 5
+
+
+def test_a_directory_that_is_not_there_is_told_as_check_tells_it(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    said = {CliRunner().invoke(tool, [missing]).stderr for tool in (tools.inspect, tools.check)}
+    assert said == {
+        f"millstream: cannot use the data directory {missing}: No such file or directory\n"
+    }

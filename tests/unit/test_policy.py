@@ -548,3 +548,20 @@ def test_who_watches_the_key_is_told_of_the_trim(house: House) -> None:
     player.call("MULTI")
     player.call("PING")
     assert player.call("EXEC") is Null.ARRAY
+
+
+@pytest.mark.parametrize("row", [[2**64, 0, 0, False], [0, -1, 0, True]])
+def test_a_policy_that_no_server_wrote_is_no_policy(row: list[int]) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        Policy.load(row)
+
+
+@pytest.mark.parametrize("act", ["SET s v", "RENAME t s", "COPY t s REPLACE", "DEL s", "FLUSHALL"])
+def test_a_stream_that_is_gone_is_in_no_calendar(house: House, act: str) -> None:
+    player = house.player()
+    player.call("SET t v")
+    player.call("TAPPEND s n 1")
+    player.call("TPOLICY s MAXAGE 100000000")
+    assert len(house.keyspace.calendar) == 1
+    player.call(act)
+    assert len(house.keyspace.calendar) == 0

@@ -83,6 +83,17 @@ def test_a_trim_answers_as_if_all_were_gone_and_then_it_is(trim: str) -> None:
     assert played(True) == played(False)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_policy_by_bytes_does_not_count_what_is_still_to_be_freed(order: int) -> None:
+    def played(later: bool) -> list[Reply]:
+        defer(later)
+        large = Large()
+        acts = ["XTRIM s MAXLEN 1500", "TPOLICY s MAXBYTES 500000"][::order]
+        return [large.call(line) for line in (*acts, "XLEN s", "TINFO s", "XADD s * a b", "XLEN s")]
+
+    assert played(True) == played(False)
+
+
 def test_what_a_trim_has_cut_off_counts_as_used_until_it_is_freed() -> None:
     large = Large()
     whole_bytes = large.kept_bytes()
