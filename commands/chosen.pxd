@@ -5,7 +5,7 @@ from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId
 from millstream.storage.block cimport Block, Cursor, IdText, View
-from millstream.storage.skiplist cimport Node
+from millstream.storage.skiplist cimport Place
 from millstream.storage.stream cimport Stream, Walk
 
 
@@ -23,7 +23,7 @@ cdef class Finder:
 cdef class Chosen(Encodable):
     cdef Ids ids
     cdef list blocks
-    cdef Node* node
+    cdef Place place
     cdef bint with_tail
     cdef EntryId head
     cdef Sliced remainder

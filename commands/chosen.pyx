@@ -15,7 +15,7 @@ from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output, put_null_array
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.block cimport cursor_next, cursor_seek, cursor_start, encode_entry
-from millstream.storage.skiplist cimport block_of
+from millstream.storage.skiplist cimport block_at, no_place, same_place
 from millstream.storage.stream cimport Stream
 
 cdef enum:
@@ -60,7 +60,7 @@ cdef Chosen choice_of(Stream stream):
     cdef Chosen made = Chosen.__new__(Chosen)
     made.ids = Ids.__new__(Ids)
     made.blocks = []
-    made.node = NULL
+    made.place = no_place()
     made.with_tail = False
     made.head.ms = stream.head_ms
     made.head.seq = stream.head_seq
@@ -78,9 +78,9 @@ cdef class Chosen(Encodable):
             if not self.with_tail:
                 self.with_tail = True
                 self.blocks.append(finder.stream.tail.freeze())
-        elif finder.walk.node != self.node:
-            self.node = finder.walk.node
-            self.blocks.append(block_of(self.node))
+        elif not same_place(finder.walk.place, self.place):
+            self.place = finder.walk.place
+            self.blocks.append(block_at(self.place))
         return 0
 
     cdef int add_gone(self, uint64_t ms, uint64_t seq) except -1:

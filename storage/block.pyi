@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 Words = list[bytes]
 
 class Block:
@@ -12,7 +14,7 @@ class Block:
     def to_bytes(self) -> bytes: ...
     @staticmethod
     def pack(
-        blocks: list[Block], bytes_max: int, entries_max: int
+        blocks: Sequence[Block], bytes_max: int, entries_max: int
     ) -> tuple[bytes, int, int, int]: ...
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> Block: ...

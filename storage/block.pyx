@@ -646,7 +646,7 @@ cdef class Block:
         return 0
 
     @staticmethod
-    def pack(list blocks, Py_ssize_t bytes_max, Py_ssize_t entries_max):
+    def pack(blocks, Py_ssize_t bytes_max, Py_ssize_t entries_max):
         """The disk forms of these blocks back to back: of the first at least, and of no more behind
         the one that reaches bytes_max bytes or entries_max entries. (bytes, blocks, entries with
         the deleted ones, entries without)."""

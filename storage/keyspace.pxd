@@ -106,7 +106,7 @@ cdef class Captured:
     cdef readonly bytes key
     cdef readonly str kind
     cdef readonly dict meta
-    cdef readonly list blocks
+    cdef readonly object blocks
 
 
 cdef class Capture:

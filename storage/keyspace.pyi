@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millstream.storage.block import Block
@@ -12,7 +12,7 @@ class Captured:
     key: bytes
     kind: str
     meta: dict[str, Any]
-    blocks: list[Block]
+    blocks: Sequence[Block]
 
 class Capture:
     looked_at: int

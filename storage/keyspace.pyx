@@ -52,7 +52,7 @@ GROWING = Appended()
 cdef class Captured:
     """One key as it was when the capture began."""
 
-    def __init__(self, int db, bytes key, str kind, dict meta, list blocks):
+    def __init__(self, int db, bytes key, str kind, dict meta, blocks):
         self.db = db
         self.key = key
         self.kind = kind

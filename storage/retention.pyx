@@ -15,7 +15,7 @@ from millstream.storage.block cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
 from millstream.storage.policy cimport Policy
-from millstream.storage.skiplist cimport Node, block_of
+from millstream.storage.skiplist cimport Place, block_at, place_behind
 from millstream.storage.stream cimport Stream
 from millstream.storage.waste cimport free_parts
 
@@ -50,9 +50,9 @@ cdef uint64_t bytes_before_first(Stream stream, const View* view) noexcept:
 
 
 cdef bint first_view(Stream stream, View* view) noexcept:
-    cdef Node* node = stream.head_node()
-    if node != NULL:
-        block_of(node).view(view)
+    cdef Place place = stream.head_place()
+    if place.page != NULL:
+        block_at(place).view(view)
         return True
     if stream.has_tail():
         stream.tail.view(view)
@@ -64,7 +64,7 @@ cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
     """The last id of the stream's first block, and whether that is the open one; False when the
     stream has no block."""
     cdef View view
-    is_open[0] = stream.head_node() == NULL
+    is_open[0] = stream.head_place().page == NULL
     if not first_view(stream, &view):
         return False
     last.ms = view.last_ms
@@ -93,7 +93,7 @@ cdef uint64_t due_ms(Stream stream) noexcept:
 cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut) except -1:
     """Find what the stream's policy evicts now, of at most blocks_max blocks."""
     cdef Policy policy = stream.policy
-    cdef Node* node = stream.head_node()
+    cdef Place place = stream.head_place()
     cdef uint64_t left = stream.length
     cdef uint64_t total = whole_bytes(stream) if policy.max_bytes else 0
     cdef uint64_t hidden = stream.head_gone
@@ -104,9 +104,9 @@ cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut)
     cut.first.ms = stream.head_ms
     cut.first.seq = stream.head_seq
     while True:
-        if node != NULL:
-            block_of(node).view(&view)
-            size = <uint64_t>block_of(node).data_size()
+        if place.page != NULL:
+            block_at(place).view(&view)
+            size = <uint64_t>block_at(place).data_size()
         elif stream.has_tail():
             stream.tail.view(&view)
             size = <uint64_t>stream.tail.data_size()
@@ -119,12 +119,12 @@ cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut)
             return 0
         cut_behind(&view, cut)
         cut.blocks += 1
-        if node == NULL:
+        if place.page == NULL:
             return 0
         left -= view.live - hidden
         total -= size
         hidden = 0
-        node = node.levels[0].next
+        place = place_behind(place)
     if policy.exact:
         cut_by_length(policy, &view, left, cut)
         cut_by_age(policy, &view, now_ms, cut)

@@ -4,66 +4,130 @@ from libc.stdint cimport uint32_t, uint64_t
 from millstream.storage.block cimport Block
 
 cdef enum:
-    HEIGHT_MAX = 16
+    HEIGHT_MAX = 12
 
 
-# next_ms repeats next.ms: a seek that goes down here need not touch the next node.
+# A page's blocks, in arrays behind this: ms and seq of their first ids, the blocks, and how many
+# undeleted entries are in those before each, counted from anywhere. Those from `first` to `count`
+# are there. `holders`: the page, and who was given them to read.
+cdef struct Slots:
+    uint32_t holders
+    uint32_t first
+    uint32_t count
+    uint32_t capacity
+
+
+# next_ms repeats the next page's: a seek that goes down here need not touch that page.
 cdef struct Level:
-    Node* next
+    Page* next
     uint64_t next_ms
     uint64_t span
 
 
-cdef struct Node:
-    # The block's first id, beside the links: a seek then touches one place in memory a step.
+# No id in the page is below ms-seq, and none in the pages before it is above.
+cdef struct Page:
     uint64_t ms
     uint64_t seq
-    PyObject* block
-    Node* previous
+    Slots* slots
+    Page* previous
+    uint32_t live
     uint32_t height
-    bint in_slab
     Level[1] levels
 
 
-# Room for many nodes on one page; `nodes` of them are in use.
-cdef struct Slab:
-    uint32_t nodes
-    uint32_t used_bytes
+# One block of a list; `page` is NULL for none. It is valid while the list stays as it is.
+cdef struct Place:
+    Page* page
+    uint32_t at
+
+
+cdef class Blocks:
+    cdef Slots** slots
+    cdef uint32_t* firsts
+    cdef uint32_t* counts
+    cdef Py_ssize_t pages
+    cdef Py_ssize_t size
+    cdef object tail
+    # Where the last reading ended: the number of a page, and that of its first block.
+    cdef Py_ssize_t page
+    cdef Py_ssize_t before
+
+    cdef list take(self, Py_ssize_t start, Py_ssize_t stop)
 
 
 cdef class SkipList:
-    cdef Node* head
-    cdef Node* last[HEIGHT_MAX]
+    cdef Page* head
+    cdef Page* last[HEIGHT_MAX]
     cdef uint64_t last_rank[HEIGHT_MAX]
     cdef uint32_t height
     cdef uint32_t seed
-    cdef Slab* slab
-    cdef SkipList cut_from
-    cdef readonly uint32_t parts  # that were cut off and are not freed yet
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks
     cdef readonly uint64_t block_nodes
     cdef readonly uint64_t data_bytes
 
     cdef inline void count_bytes(self, Py_ssize_t more) noexcept
-    cdef Node* first(self) noexcept
-    cdef Node* end(self) noexcept
+    cdef Place first(self) noexcept
+    cdef Place end(self) noexcept
+    cdef Page* add_page(self, Block block) except NULL
     cpdef int push(self, Block block) except -1
     cpdef int drop_head(self) except -1
-    cdef Node* take_node(self, uint32_t height) except NULL
-    cdef SkipList cut_before(self, Node* node)
-    cdef void begin_behind(self, int i, Node* last, uint64_t rank, uint64_t gone) noexcept
-    cdef bint free_blocks(self, uint64_t most) except -1
-    cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
-    cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept
-    cdef int replace(self, Node* node, Block block) except -1
-    cdef int remove(self, Node* node) except -1
+    cdef Place seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
+    cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept
+    cdef int replace(self, Place place, Block block) except -1
+    cdef int remove(self, Place place) except -1
+    cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept
+    cdef void take_out(self, Page* page, Page** path) noexcept
     cdef uint32_t random_height(self) noexcept
-    cdef inline void lower_last(self, uint32_t level, Block changed, uint64_t gone) noexcept
-    cdef void forget(self, Node* node) noexcept
-    cdef void leave_slab(self) noexcept
-    cdef void find_path(self, uint64_t ms, uint64_t seq, Node** path) noexcept
+    cdef void find_path(self, Page* page, Page** path) noexcept
+    cdef Blocks share(self, tail)
 
 
-cdef inline Block block_of(Node* node):
-    return <Block>node.block
+cdef inline uint64_t* ms_of(Slots* slots) noexcept:
+    return <uint64_t*>(slots + 1)
+
+
+cdef inline uint64_t* seq_of(Slots* slots) noexcept:
+    return ms_of(slots) + slots.capacity
+
+
+cdef inline PyObject** blocks_of(Slots* slots) noexcept:
+    return <PyObject**>(seq_of(slots) + slots.capacity)
+
+
+cdef inline uint32_t* before_of(Slots* slots) noexcept:
+    return <uint32_t*>(blocks_of(slots) + slots.capacity)
+
+
+cdef inline Block block_at(Place place):
+    return <Block>blocks_of(place.page.slots)[place.at]
+
+
+cdef inline bint same_place(Place one, Place other) noexcept:
+    return one.page == other.page and one.at == other.at
+
+
+cdef inline Place no_place() noexcept:
+    cdef Place place
+    place.page = NULL
+    place.at = 0
+    return place
+
+
+cdef inline Place place_behind(Place place) noexcept:
+    """The next block's place, none behind the last."""
+    place.at += 1
+    if place.at == place.page.slots.count:
+        place.page = place.page.levels[0].next
+        place.at = 0 if place.page == NULL else place.page.slots.first
+    return place
+
+
+cdef inline Place place_before(Place place) noexcept:
+    """The block's place before this one, none before the first."""
+    if place.at > place.page.slots.first:
+        place.at -= 1
+    else:
+        place.page = place.page.previous
+        place.at = 0 if place.page == NULL else place.page.slots.count - 1
+    return place

@@ -1,67 +1,36 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A stream's sealed blocks: a doubly linked skiplist keyed by each block's first id.
+"""A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first ids.
 
-It is the draft's structure. Appending and dropping happen at the ends and touch only the few levels
-of one node; a seek takes O(log blocks) steps. Spans count undeleted entries, so the n-th entry and
-the number of entries below an id are found on the same walk. Nodes are plain C memory holding one
-reference to their block; a node of average height costs 80 bytes. The heights come from a generator
-of our own with a fixed seed: the same history gives the same list.
+It is the draft's structure, with up to 128 blocks to a node: a page. A seek goes from page to page
+in O(log pages) steps and then searches numbers that lie side by side, so that it meets few lines of
+memory also among hundreds of thousands of blocks. Spans count undeleted entries, so the n-th entry
+and the number of entries below an id are found on the same walk. Appending and dropping happen at
+the ends. The heights come from a generator of our own with a fixed seed: the same history gives the
+same list.
 
-The nodes of a long list lie many to a page, in slabs: the last steps of a seek are among neighbours,
-and nodes between the blocks would cost a page each. A slab is given back with its last node; what is
-removed from the middle leaves a hole until then.
+A point in time of a list (`share`) is its pages' slots, of which there are few. Who changes slots
+that somebody else holds copies them before; only what is put behind the last block goes into the
+same ones, where nobody looks who was given them before.
+
+A page stays until its last block has gone, however few are left.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memmove
 
-from millstream.ids cimport id_less
 from millstream.storage.block cimport Block
 
-cdef extern from "<stdlib.h>" nogil:
-    void* aligned_alloc(size_t alignment, size_t size)
-
-
 cdef enum:
-    SLAB_BYTES = 4096
-    # Shorter lists take their nodes one by one.
-    SLABS_FROM_BLOCKS = 64
+    PAGE_BLOCKS = 128
+    # A page begins with room for so many, and doubles.
+    PAGE_BLOCKS_FIRST = 4
 
 # Bytes of the blocks of all lists.
 cdef uint64_t all_data_bytes = 0
 
 NO_MEMORY = "no memory for a block's place in its stream"
-
-
-cdef inline size_t node_bytes(uint32_t height) noexcept:
-    return sizeof(Node) + (height - 1) * sizeof(Level)
-
-
-cdef Node* new_node(uint32_t height) except NULL:
-    cdef Node* node = <Node*>malloc(node_bytes(height))
-    if node == NULL:
-        raise MemoryError(NO_MEMORY)
-    node.in_slab = False
-    return empty_node(node, height)
-
-
-cdef Node* empty_node(Node* node, uint32_t height) noexcept:
-    cdef uint32_t i
-    node.ms = node.seq = 0
-    node.block = NULL
-    node.previous = NULL
-    node.height = height
-    for i in range(height):
-        node.levels[i].next = NULL
-        node.levels[i].next_ms = 0
-        node.levels[i].span = 0
-    return node
-
-
-cdef inline void link(Level* level, Node* node) noexcept:
-    level.next = node
-    level.next_ms = 0 if node == NULL else node.ms
 
 
 def sealed_bytes() -> int:
@@ -70,12 +39,129 @@ def sealed_bytes() -> int:
     return all_data_bytes
 
 
+# ---------------------------------------------------------------- slots
+
+cdef Slots* new_slots(uint32_t capacity) except NULL:
+    cdef size_t each = 2 * sizeof(uint64_t) + sizeof(PyObject*) + sizeof(uint32_t)
+    cdef Slots* slots = <Slots*>malloc(sizeof(Slots) + capacity * each)
+    if slots == NULL:
+        raise MemoryError(NO_MEMORY)
+    slots.holders = 1
+    slots.first = slots.count = 0
+    slots.capacity = capacity
+    return slots
+
+
+cdef void let_go(Slots* slots) noexcept:
+    """One holder less."""
+    cdef uint32_t i
+    slots.holders -= 1
+    if slots.holders:
+        return
+    for i in range(slots.first, slots.count):
+        Py_DECREF(<object>blocks_of(slots)[i])
+    free(slots)
+
+
+cdef int renew_slots(Page* page, uint32_t capacity) except -1:
+    """Give the page slots of its own with room for `capacity` blocks; all stay at their places."""
+    cdef Slots* old = page.slots
+    cdef Slots* made = new_slots(capacity)
+    cdef uint32_t i
+    made.first = old.first
+    made.count = old.count
+    memcpy(ms_of(made), ms_of(old), old.count * sizeof(uint64_t))
+    memcpy(seq_of(made), seq_of(old), old.count * sizeof(uint64_t))
+    memcpy(blocks_of(made), blocks_of(old), old.count * sizeof(PyObject*))
+    memcpy(before_of(made), before_of(old), old.count * sizeof(uint32_t))
+    for i in range(made.first, made.count):
+        Py_INCREF(<object>blocks_of(made)[i])
+    page.slots = made
+    let_go(old)
+    return 0
+
+
+cdef inline int own_slots(Page* page) except -1:
+    """Before the page's slots are changed: nobody else may hold them."""
+    if page.slots.holders > 1:
+        renew_slots(page, page.slots.capacity)
+    return 0
+
+
+cdef void cut_slot(Slots* slots, uint32_t at) noexcept:
+    """Close the gap that a block leaves."""
+    cdef size_t behind = slots.count - at - 1
+    memmove(ms_of(slots) + at, ms_of(slots) + at + 1, behind * sizeof(uint64_t))
+    memmove(seq_of(slots) + at, seq_of(slots) + at + 1, behind * sizeof(uint64_t))
+    memmove(blocks_of(slots) + at, blocks_of(slots) + at + 1, behind * sizeof(PyObject*))
+    memmove(before_of(slots) + at, before_of(slots) + at + 1, behind * sizeof(uint32_t))
+    slots.count -= 1
+
+
+cdef inline void lower_behind(Slots* slots, uint32_t at, uint64_t gone) noexcept:
+    """So many entries fewer are before the blocks behind this one."""
+    cdef uint32_t i
+    for i in range(at + 1, slots.count):
+        before_of(slots)[i] -= <uint32_t>gone
+
+
+cdef inline uint32_t rank_in(Slots* slots, uint32_t at) noexcept:
+    """Undeleted entries in the page before this block."""
+    return before_of(slots)[at] - before_of(slots)[slots.first]
+
+
+cdef inline uint32_t first_above(Slots* slots, uint64_t ms, uint64_t seq) noexcept:
+    """The first slot whose block begins above ms-seq, `count` when none does."""
+    cdef uint64_t* all_ms = ms_of(slots)
+    cdef uint64_t* all_seq = seq_of(slots)
+    cdef uint32_t low = slots.first
+    cdef uint32_t high = slots.count
+    cdef uint32_t middle
+    while low < high:
+        middle = (low + high) >> 1
+        if all_ms[middle] < ms or (all_ms[middle] == ms and all_seq[middle] <= seq):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+# ---------------------------------------------------------------- pages
+
+cdef Page* new_page(uint32_t height) except NULL:
+    cdef Page* page = <Page*>malloc(sizeof(Page) + (height - 1) * sizeof(Level))
+    cdef uint32_t i
+    if page == NULL:
+        raise MemoryError(NO_MEMORY)
+    page.ms = page.seq = 0
+    page.slots = NULL
+    page.previous = NULL
+    page.live = 0
+    page.height = height
+    for i in range(height):
+        page.levels[i].next = NULL
+        page.levels[i].next_ms = 0
+        page.levels[i].span = 0
+    return page
+
+
+cdef void free_page(Page* page) noexcept:
+    if page.slots != NULL:
+        let_go(page.slots)
+    free(page)
+
+
+cdef inline void link(Level* level, Page* page) noexcept:
+    level.next = page
+    level.next_ms = 0 if page == NULL else page.ms
+
+
 cdef class SkipList:
-    """Blocks in id order. `live` and `blocks` are the totals; spans of last nodes are unused."""
+    """Blocks in id order. `live` and `blocks` are the totals; spans of last pages are unused."""
 
     def __cinit__(self):
         cdef int i
-        self.head = new_node(HEIGHT_MAX)
+        self.head = new_page(HEIGHT_MAX)
         self.height = 1
         self.seed = 2463534242
         for i in range(HEIGHT_MAX):
@@ -84,58 +170,29 @@ cdef class SkipList:
 
     def __dealloc__(self):
         global all_data_bytes
-        cdef Node* node = self.head
-        cdef Node* after
+        cdef Page* page = self.head
+        cdef Page* after
         all_data_bytes -= self.data_bytes
-        while node != NULL:
-            after = node.levels[0].next
-            self.forget(node)
-            node = after
-        free(self.slab)
+        while page != NULL:
+            after = page.levels[0].next
+            free_page(page)
+            page = after
 
-    cdef Node* take_node(self, uint32_t height) except NULL:
-        """Memory for one more node."""
-        cdef Node* node
-        cdef size_t size = node_bytes(height)
-        if self.blocks < SLABS_FROM_BLOCKS:
-            return new_node(height)
-        if self.slab == NULL or self.slab.used_bytes + size > SLAB_BYTES:
-            self.leave_slab()
-            self.slab = <Slab*>aligned_alloc(SLAB_BYTES, SLAB_BYTES)
-            if self.slab == NULL:
-                raise MemoryError(NO_MEMORY)
-            self.slab.nodes = 0
-            self.slab.used_bytes = sizeof(Slab)
-        node = <Node*>(<char*>self.slab + self.slab.used_bytes)
-        self.slab.used_bytes += size
-        self.slab.nodes += 1
-        node.in_slab = True
-        return empty_node(node, height)
+    cdef Place first(self) noexcept:
+        """The first block's place, none when empty."""
+        cdef Place place
+        place.page = self.head.levels[0].next
+        place.at = 0 if place.page == NULL else place.page.slots.first
+        return place
 
-    cdef void leave_slab(self) noexcept:
-        """The slab is full: it goes with its last node, or now if they are gone."""
-        if self.slab != NULL and self.slab.nodes == 0:
-            free(self.slab)
-        self.slab = NULL
-
-    cdef void forget(self, Node* node) noexcept:
-        cdef Slab* slab
-        if node.block != NULL:
-            Py_DECREF(<object>node.block)
-        if not node.in_slab:
-            free(node)
-            return
-        slab = <Slab*>(<size_t>node & ~<size_t>(SLAB_BYTES - 1))
-        slab.nodes -= 1
-        if slab.nodes == 0 and slab != self.slab:
-            free(slab)
-
-    cdef Node* first(self) noexcept:
-        return self.head.levels[0].next
-
-    cdef Node* end(self) noexcept:
-        """The last node, NULL when empty."""
-        return NULL if self.last[0] == self.head else self.last[0]
+    cdef Place end(self) noexcept:
+        """The last block's place, none when empty."""
+        cdef Place place
+        if self.last[0] == self.head:
+            return no_place()
+        place.page = self.last[0]
+        place.at = place.page.slots.count - 1
+        return place
 
     cdef uint32_t random_height(self) noexcept:
         """1 with probability 3/4, one more each time with 1/4."""
@@ -150,226 +207,232 @@ cdef class SkipList:
             bits >>= 2
         return height
 
+    cdef inline void count_bytes(self, Py_ssize_t more) noexcept:
+        global all_data_bytes
+        self.data_bytes += <uint64_t>more
+        all_data_bytes += <uint64_t>more
+
+    # ------------------------------------------------------------ the ends
+
     cpdef int push(self, Block block) except -1:
         """Put a block behind the last one; its ids are above all others."""
-        cdef uint32_t height = self.random_height()
-        cdef Node* node = self.take_node(height)
-        cdef uint32_t i
+        cdef Page* page = self.last[0]
+        cdef Slots* slots
+        cdef uint32_t at
+        if page == self.head or page.slots.count == PAGE_BLOCKS:
+            page = self.add_page(block)
+        elif page.slots.count == page.slots.capacity:
+            renew_slots(page, 2 * page.slots.capacity)
+        slots = page.slots
+        at = slots.count
+        ms_of(slots)[at] = block.first_ms
+        seq_of(slots)[at] = block.first_seq
+        blocks_of(slots)[at] = <PyObject*>block
+        before_of(slots)[at] = 0 if at == 0 else before_of(slots)[slots.first] + page.live
         Py_INCREF(block)
-        node.block = <PyObject*>block
-        node.ms = block.first_ms
-        node.seq = block.first_seq
-        node.previous = NULL if self.last[0] == self.head else self.last[0]
-        if height > self.height:
-            self.height = height
-        for i in range(height):
-            link(&self.last[i].levels[i], node)
-            self.last[i].levels[i].span = self.live - self.last_rank[i]
-            self.last[i] = node
-            self.last_rank[i] = self.live
+        slots.count += 1
+        page.live += block.live
         self.live += block.live
         self.blocks += 1
         self.block_nodes += block.node_count
         self.count_bytes(block.data_size())
         return 0
 
-    cdef inline void count_bytes(self, Py_ssize_t more) noexcept:
-        global all_data_bytes
-        self.data_bytes += <uint64_t>more
-        all_data_bytes += <uint64_t>more
+    cdef Page* add_page(self, Block block) except NULL:
+        """An empty page behind the last one, for blocks from this one on."""
+        cdef uint32_t height = self.random_height()
+        cdef Slots* slots = new_slots(PAGE_BLOCKS_FIRST)
+        cdef Page* page
+        cdef uint32_t i
+        try:
+            page = new_page(height)
+        except MemoryError:
+            free(slots)
+            raise
+        page.slots = slots
+        page.ms = block.first_ms
+        page.seq = block.first_seq
+        page.previous = NULL if self.last[0] == self.head else self.last[0]
+        if height > self.height:
+            self.height = height
+        for i in range(height):
+            link(&self.last[i].levels[i], page)
+            self.last[i].levels[i].span = self.live - self.last_rank[i]
+            self.last[i] = page
+            self.last_rank[i] = self.live
+        return page
 
     cpdef int drop_head(self) except -1:
         """Take the first block away."""
-        cdef Node* node = self.head.levels[0].next
-        cdef Block block
-        cdef uint64_t gone
-        cdef uint32_t i
-        if node == NULL:
+        if self.first().page == NULL:
             raise IndexError("no block to drop")
-        block = block_of(node)
-        gone = block.live
-        for i in range(self.height):
-            if i < node.height:
-                link(&self.head.levels[i], node.levels[i].next)
-                self.head.levels[i].span = node.levels[i].span
-                if self.last[i] == node:
-                    self.last[i] = self.head
-                    self.last_rank[i] = 0
-            if self.head.levels[i].next != NULL:
-                self.head.levels[i].span -= gone
-            if self.last[i] != self.head:
-                self.last_rank[i] -= gone
-        if node.levels[0].next != NULL:
-            node.levels[0].next.previous = NULL
-        self.live -= gone
-        self.blocks -= 1
-        self.block_nodes -= block.node_count
-        self.count_bytes(-block.data_size())
-        self.forget(node)
-        return 0
+        return self.remove(self.first())
 
-    cdef SkipList cut_before(self, Node* node):
-        """Take all blocks before a node, which is in the list, away in O(log blocks): a list of
-        its own, of which nobody may ask but `free_blocks`. Until that is done the totals of blocks
-        and bytes count what it has; `live` does not."""
-        cdef SkipList part = SkipList.__new__(SkipList)
-        cdef Node* at = self.head
-        cdef Level* level
-        cdef Node* path[HEIGHT_MAX]
-        cdef uint64_t ranks[HEIGHT_MAX]
-        cdef uint64_t rank = 0
-        cdef int i
-        for i in range(<int>self.height - 1, -1, -1):
-            level = &at.levels[i]
-            while level.next != NULL and id_less(level.next.ms, level.next.seq, node.ms, node.seq):
-                rank += level.span
-                at = level.next
-                level = &at.levels[i]
-            path[i] = at
-            ranks[i] = rank
-        part.head.levels[0].next = self.first() if path[0] != self.head else NULL
-        rank += path[0].levels[0].span  # what is before the node
-        for i in range(<int>self.height):
-            self.begin_behind(i, path[i], ranks[i], rank)
-        node.previous = NULL
-        self.live -= rank
-        self.leave_slab()  # it goes with its last node, whichever of the two lists that is in
-        part.cut_from = self
-        self.parts += 1
-        return part
+    # ------------------------------------------------------------ finding
 
-    cdef void begin_behind(self, int i, Node* last, uint64_t rank, uint64_t gone) noexcept:
-        """Let a level begin behind `last`, of this rank, when so many entries go."""
-        cdef Node* following = last.levels[i].next
-        cdef uint64_t span = last.levels[i].span
-        if last != self.head:
-            last.levels[i].next = NULL
-        link(&self.head.levels[i], following)
-        if following == NULL:
-            self.last[i] = self.head
-            self.last_rank[i] = 0
-        else:
-            self.head.levels[i].span = rank + span - gone
-            self.last_rank[i] -= gone
+    cdef Place seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept:
+        """The last block whose first id is at most ms-seq, none when there is none.
 
-    cdef bint free_blocks(self, uint64_t most) except -1:
-        """Free so many blocks of a list that is in use no more; False when none is left."""
-        cdef SkipList whole = self if self.cut_from is None else self.cut_from
-        cdef Node* node = self.first()
-        cdef Block block
-        while most and node != NULL:
-            most -= 1
-            block = block_of(node)
-            whole.blocks -= 1
-            whole.block_nodes -= block.node_count
-            whole.count_bytes(-block.data_size())
-            self.head.levels[0].next = node.levels[0].next
-            self.forget(node)
-            node = self.first()
-        if node == NULL and self.cut_from is not None:
-            whole.parts -= 1
-            self.cut_from = None
-        return node != NULL
-
-    cdef Node* seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept:
-        """The last node whose first id is at most ms-seq, NULL when there is none.
-
-        rank becomes the number of undeleted entries in the blocks before it.
+        rank, unless NULL, becomes the number of undeleted entries in the blocks before it.
         """
-        cdef Node* node = self.head
+        cdef Page* page = self.head
+        cdef Place place
         cdef Level* level
+        cdef uint64_t before = 0
         cdef int i
-        rank[0] = 0
         for i in range(<int>self.height - 1, -1, -1):
-            level = &node.levels[i]
+            level = &page.levels[i]
             while level.next != NULL and (level.next_ms < ms or (
                     level.next_ms == ms and level.next.seq <= seq)):
-                rank[0] += level.span
-                node = level.next
-                level = &node.levels[i]
-        return NULL if node == self.head else node
+                before += level.span
+                page = level.next
+                level = &page.levels[i]
+        if page == self.head:
+            return no_place()
+        place.page = page
+        place.at = first_above(page.slots, ms, seq)
+        if place.at == page.slots.first:  # blocks have gone from the page's beginning
+            place = place_before(place)
+            if place.page == NULL:
+                return place
+            before -= place.page.live
+        else:
+            place.at -= 1
+        if rank != NULL:
+            rank[0] = before + rank_in(place.page.slots, place.at)
+        return place
 
-    cdef Node* seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
-        """The node that holds the undeleted entry of this rank (from 0), NULL when past the end.
+    cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
+        """The block that holds the undeleted entry of this rank (from 0), none when past the end.
 
         before becomes the number of undeleted entries in the blocks before it.
         """
-        cdef Node* node = self.head
+        cdef Page* page = self.head
+        cdef Place place
+        cdef uint32_t low, high, middle
         cdef int i
         if rank >= self.live:
-            return NULL
+            return no_place()
         before[0] = 0
         for i in range(<int>self.height - 1, -1, -1):
-            while node.levels[i].next != NULL and before[0] + node.levels[i].span <= rank:
-                before[0] += node.levels[i].span
-                node = node.levels[i].next
-        return node
+            while page.levels[i].next != NULL and before[0] + page.levels[i].span <= rank:
+                before[0] += page.levels[i].span
+                page = page.levels[i].next
+        low = page.slots.first
+        high = page.slots.count
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if rank_in(page.slots, middle) <= rank - before[0]:
+                low = middle
+            else:
+                high = middle
+        place.page = page
+        place.at = low
+        before[0] += rank_in(page.slots, low)
+        return place
 
-    cdef void find_path(self, uint64_t ms, uint64_t seq, Node** path) noexcept:
-        """Per level the last node whose first id is below ms-seq (the head included)."""
-        cdef Node* node = self.head
+    cdef void find_path(self, Page* page, Page** path) noexcept:
+        """Per level the last page before this one (the head included)."""
+        cdef Page* here = self.head
         cdef Level* level
         cdef int i
         for i in range(<int>self.height - 1, -1, -1):
-            level = &node.levels[i]
-            while level.next != NULL and (level.next_ms < ms or (
-                    level.next_ms == ms and level.next.seq < seq)):
-                node = level.next
-                level = &node.levels[i]
-            path[i] = node
+            level = &here.levels[i]
+            while level.next != NULL and (level.next_ms < page.ms or (
+                    level.next_ms == page.ms and level.next.seq < page.seq)):
+                here = level.next
+                level = &here.levels[i]
+            path[i] = here
 
-    cdef int replace(self, Node* node, Block block) except -1:
-        """Put a block with the same ids but fewer undeleted entries in a node's place."""
-        cdef Node* path[HEIGHT_MAX]
-        cdef Block old = block_of(node)
-        cdef uint64_t gone = old.live - block.live
-        cdef Node* before
-        cdef uint32_t i
-        self.find_path(old.first_ms, old.first_seq, path)
-        for i in range(self.height):
-            before = node if i < node.height else path[i]
-            if before.levels[i].next != NULL:
-                before.levels[i].span -= gone
-            self.lower_last(i, old, gone)
+    # ------------------------------------------------------------ changes
+
+    cdef int replace(self, Place place, Block block) except -1:
+        """Put a block with the same ids but fewer undeleted entries in another one's place."""
+        cdef Page* path[HEIGHT_MAX]
+        cdef Block old
+        own_slots(place.page)
+        old = block_at(place)
+        self.find_path(place.page, path)
+        self.lower(place.page, old.live - block.live, path)
+        lower_behind(place.page.slots, place.at, old.live - block.live)
         Py_INCREF(block)
-        node.block = <PyObject*>block
-        self.live -= gone
+        blocks_of(place.page.slots)[place.at] = <PyObject*>block
         Py_DECREF(old)
         return 0
 
-    cdef inline void lower_last(self, uint32_t level, Block changed, uint64_t gone) noexcept:
-        """A level's last node stands behind the changed block: fewer entries are before it."""
-        cdef Node* last = self.last[level]
-        if last != self.head and id_less(changed.first_ms, changed.first_seq, last.ms, last.seq):
-            self.last_rank[level] -= gone
-
-    cdef int remove(self, Node* node) except -1:
-        """Take a node out of the middle."""
-        cdef Node* path[HEIGHT_MAX]
-        cdef Block block = block_of(node)
-        cdef uint64_t gone = block.live
-        cdef uint32_t i
-        if node == self.head.levels[0].next:
-            return self.drop_head()
-        self.find_path(block.first_ms, block.first_seq, path)
-        for i in range(self.height):
-            self.lower_last(i, block, gone)
-            if i < node.height:
-                if self.last[i] == node:
-                    self.last[i] = path[i]
-                    self.last_rank[i] -= path[i].levels[i].span
-                link(&path[i].levels[i], node.levels[i].next)
-                path[i].levels[i].span += node.levels[i].span
-            if path[i].levels[i].next != NULL:
-                path[i].levels[i].span -= gone
-        if node.levels[0].next != NULL:
-            node.levels[0].next.previous = node.previous
-        self.live -= gone
+    cdef int remove(self, Place place) except -1:
+        """Take a block away."""
+        cdef Page* path[HEIGHT_MAX]
+        cdef Page* page = place.page
+        cdef Block block
+        own_slots(page)
+        block = block_at(place)
+        self.find_path(page, path)
+        self.lower(page, block.live, path)
+        if place.at == page.slots.first:
+            page.slots.first += 1
+        else:
+            lower_behind(page.slots, place.at, block.live)
+            cut_slot(page.slots, place.at)
+        Py_DECREF(block)
+        if page.slots.first == page.slots.count:
+            self.take_out(page, path)
         self.blocks -= 1
         self.block_nodes -= block.node_count
         self.count_bytes(-block.data_size())
-        self.forget(node)
         return 0
+
+    cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept:
+        """So many entries of a page are gone; `path` leads to it."""
+        cdef Page* before
+        cdef uint32_t i
+        for i in range(self.height):
+            before = page if i < page.height else path[i]
+            if before.levels[i].next != NULL:
+                before.levels[i].span -= gone
+                self.last_rank[i] -= gone  # the level's last page is behind this one
+        page.live -= <uint32_t>gone
+        self.live -= gone
+
+    cdef void take_out(self, Page* page, Page** path) noexcept:
+        """Take away a page that has no block any more; `path` leads to it."""
+        cdef Page* after = page.levels[0].next
+        cdef uint32_t i
+        for i in range(page.height):
+            if self.last[i] == page:
+                self.last[i] = path[i]
+                self.last_rank[i] -= path[i].levels[i].span
+            link(&path[i].levels[i], page.levels[i].next)
+            path[i].levels[i].span += page.levels[i].span
+        if after != NULL:
+            after.previous = page.previous
+        free_page(page)
+
+    cdef Blocks share(self, tail):
+        """The blocks as they are now, to be read whatever becomes of the list; `tail`, unless None,
+        is one more behind them."""
+        cdef Blocks made = Blocks.__new__(Blocks)
+        cdef Page* page = self.head.levels[0].next
+        cdef Py_ssize_t pages = 0
+        while page != NULL:
+            pages += 1
+            page = page.levels[0].next
+        made.slots = <Slots**>malloc(pages * sizeof(Slots*))
+        made.firsts = <uint32_t*>malloc(pages * sizeof(uint32_t))
+        made.counts = <uint32_t*>malloc(pages * sizeof(uint32_t))
+        if pages and (made.slots == NULL or made.firsts == NULL or made.counts == NULL):
+            raise MemoryError(NO_MEMORY)
+        page = self.head.levels[0].next
+        while page != NULL:
+            page.slots.holders += 1
+            made.slots[made.pages] = page.slots
+            made.firsts[made.pages] = page.slots.first
+            made.counts[made.pages] = page.slots.count
+            made.pages += 1
+            page = page.levels[0].next
+        made.size = <Py_ssize_t>self.blocks
+        made.tail = tail
+        return made
 
     # ------------------------------------------------------------ for tests and tools
 
@@ -377,82 +440,126 @@ cdef class SkipList:
         return self.blocks
 
     def __iter__(self):
-        cdef Node* node = self.first()
-        found = []
-        while node != NULL:
-            found.append(block_of(node))
-            node = node.levels[0].next
-        return iter(found)
+        return iter(self.share(None)[:])
+
+    def shared(self) -> Blocks:
+        """The blocks as they are now."""
+        return self.share(None)
 
     def find(self, uint64_t ms, uint64_t seq) -> tuple[Block, int] | None:
         """The last block whose first id is at most ms-seq and the entries before that block."""
         cdef uint64_t rank
-        cdef Node* node = self.seek(ms, seq, &rank)
-        return None if node == NULL else (block_of(node), rank)
+        cdef Place place = self.seek(ms, seq, &rank)
+        return None if place.page == NULL else (block_at(place), rank)
 
     def find_rank(self, uint64_t rank) -> tuple[Block, int] | None:
         """The block that holds the entry of this rank and the entries before that block."""
         cdef uint64_t before
-        cdef Node* node = self.seek_rank(rank, &before)
-        return None if node == NULL else (block_of(node), before)
-
-    def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
-        """`cut_before` the last block whose first id is at most ms-seq, if there is one."""
-        cdef uint64_t rank
-        cdef Node* node = self.seek(ms, seq, &rank)
-        return None if node == NULL else self.cut_before(node)
-
-    def free_some(self, uint64_t most) -> bool:
-        """`free_blocks`."""
-        return self.free_blocks(most)
+        cdef Place place = self.seek_rank(rank, &before)
+        return None if place.page == NULL else (block_at(place), before)
 
     def delete(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry: its block is replaced, or removed with its last entry."""
-        cdef uint64_t rank
-        cdef Node* node = self.seek(ms, seq, &rank)
+        cdef Place place = self.seek(ms, seq, NULL)
         cdef Block block
-        if node == NULL:
+        if place.page == NULL:
             return False
-        block = block_of(node).without(ms, seq)
+        block = block_at(place).without(ms, seq)
         if block is None:
             return False
         if block.live:
-            self.replace(node, block)
+            self.replace(place, block)
         else:
-            self.remove(node)
+            self.remove(place)
         return True
 
     def check(self) -> None:
         """Raise AssertionError when links, order, spans or totals are wrong."""
-        cdef Node* node
-        cdef Node* before
+        cdef Page* page = self.head.levels[0].next
+        cdef Page* before = NULL
         cdef uint64_t rank = 0
         cdef uint64_t count = 0
         cdef uint64_t nodes = 0
         cdef uint32_t i
+        cdef Block block
         ranks = {}
-        node = self.first()
-        before = NULL
-        while node != NULL:
-            assert node.previous == before
-            if before != NULL:
-                assert block_of(before).last_id < block_of(node).first_id
-            assert (node.ms, node.seq) == block_of(node).first_id
-            ranks[<size_t>node] = rank
-            rank += block_of(node).live
-            count += 1
-            nodes += block_of(node).node_count
-            before = node
-            node = node.levels[0].next
-        assert rank == self.live
-        assert self.parts or (count == self.blocks and nodes == self.block_nodes)
-        assert self.end() == before
+        last_id = None
+        while page != NULL:
+            assert page.previous == before
+            assert page.slots.first < page.slots.count <= page.slots.capacity <= PAGE_BLOCKS
+            assert (page.ms, page.seq) <= (ms_of(page.slots)[page.slots.first],
+                                           seq_of(page.slots)[page.slots.first])
+            assert last_id is None or last_id < (page.ms, page.seq)
+            ranks[<size_t>page] = rank
+            for i in range(page.slots.first, page.slots.count):
+                block = <Block>blocks_of(page.slots)[i]
+                assert (ms_of(page.slots)[i], seq_of(page.slots)[i]) == block.first_id
+                assert last_id is None or last_id < block.first_id
+                assert rank_in(page.slots, i) == rank - ranks[<size_t>page]
+                last_id = block.last_id
+                rank += block.live
+                count += 1
+                nodes += block.node_count
+            assert page.live == rank - ranks[<size_t>page]
+            before = page
+            page = page.levels[0].next
+        assert rank == self.live and count == self.blocks
+        assert nodes == self.block_nodes
+        assert self.last[0] == (self.head if before == NULL else before)
         for i in range(self.height):
-            node = self.head
-            while node.levels[i].next != NULL:
-                here = 0 if node == self.head else ranks[<size_t>node]
-                assert node.levels[i].span == ranks[<size_t>node.levels[i].next] - here
-                assert node.levels[i].next_ms == node.levels[i].next.ms
-                node = node.levels[i].next
-            assert self.last[i] == node
-            assert self.last_rank[i] == (0 if node == self.head else ranks[<size_t>node])
+            page = self.head
+            while page.levels[i].next != NULL:
+                here = 0 if page == self.head else ranks[<size_t>page]
+                assert page.levels[i].span == ranks[<size_t>page.levels[i].next] - here
+                assert page.levels[i].next_ms == page.levels[i].next.ms
+                page = page.levels[i].next
+            assert self.last[i] == page
+            assert self.last_rank[i] == (0 if page == self.head else ranks[<size_t>page])
+
+
+cdef class Blocks:
+    """Blocks as they once were, in order: a sequence that is read slice by slice. It may be read by
+    one thread while the list they are of is changed by another, both with the interpreter's lock.
+    """
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.pages):
+            let_go(self.slots[i])
+        free(self.slots)
+        free(self.firsts)
+        free(self.counts)
+
+    def __len__(self) -> int:
+        return self.size + (self.tail is not None)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("blocks are read in order")
+            return self.take(start, max(start, stop))
+        if not -len(self) <= index < len(self):
+            raise IndexError("there is no such block")
+        index %= len(self)
+        return self.take(index, index + 1)[0]
+
+    cdef list take(self, Py_ssize_t start, Py_ssize_t stop):
+        """Blocks start to stop: 0 <= start <= stop <= len. Quickest near those read last."""
+        cdef list found = []
+        cdef Py_ssize_t within = min(stop, self.size)
+        cdef uint32_t i
+        while start < self.before:
+            self.page -= 1
+            self.before -= self.counts[self.page] - self.firsts[self.page]
+        while start < within:
+            i = self.firsts[self.page] + <uint32_t>(start - self.before)
+            if i < self.counts[self.page]:
+                found.append(<object>blocks_of(self.slots[self.page])[i])
+                start += 1
+            else:
+                self.before += self.counts[self.page] - self.firsts[self.page]
+                self.page += 1
+        if start < stop:
+            found.append(self.tail)
+        return found

@@ -8,7 +8,7 @@ must not keep the interpreter for long. The byte layout is in docs/formats.md.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -57,7 +57,9 @@ class BlockLike(Protocol):
     @property
     def live(self) -> int: ...
     @staticmethod
-    def pack(blocks: list[Any], bytes_max: int, entries_max: int, /) -> tuple[bytes, int, int, int]:
+    def pack(
+        blocks: Sequence[Any], bytes_max: int, entries_max: int, /
+    ) -> tuple[bytes, int, int, int]:
         """Disk forms of the first of them: (bytes, blocks, entries, live entries)."""
 
 
@@ -82,7 +84,7 @@ class CapturedLike(Protocol):
     @property
     def meta(self) -> dict[str, Any]: ...
     @property
-    def blocks(self) -> list[Any]: ...
+    def blocks(self) -> Sequence[Any]: ...
 
 
 class Output(Protocol):
@@ -262,7 +264,7 @@ class SnapshotWriter:
             self._put(part)
         return place
 
-    def _add_blocks(self, blocks: list[BlockLike]) -> list[Piece]:
+    def _add_blocks(self, blocks: Sequence[BlockLike]) -> list[Piece]:
         pieces: list[Piece] = []
         run: _Run | None = None
         at = 0
@@ -272,18 +274,19 @@ class SnapshotWriter:
                     pieces.append(self._end_run(run))
                     run = None
                 self._end_chunk()
+            following = blocks[at : at + RUN_BLOCKS_MAX]
             if run is None:
-                run = _Run(self._raw, blocks[at])
-            at += self._add_some(run, blocks, at)
+                run = _Run(self._raw, following[0])
+            at += self._add_some(run, following)
             self._pause()
         if run is not None:
             pieces.append(self._end_run(run))
         return pieces
 
-    def _add_some(self, run: _Run, blocks: list[BlockLike], at: int) -> int:
-        """Write blocks from the one at this place on; how many."""
-        data, taken, entries, live = blocks[at].pack(
-            blocks[at : at + RUN_BLOCKS_MAX],
+    def _add_some(self, run: _Run, blocks: Sequence[BlockLike]) -> int:
+        """Write the first of these blocks; how many."""
+        data, taken, entries, live = blocks[0].pack(
+            blocks,
             min(_STEP_BYTES, CHUNK_BYTES_MAX - self._raw),
             CHUNK_ENTRIES_MAX - self._chunk_count,
         )
@@ -291,7 +294,7 @@ class SnapshotWriter:
         run.length += len(data)
         run.blocks += taken
         run.entries += live
-        run.last_id = blocks[at + taken - 1].last_id
+        run.last_id = blocks[taken - 1].last_id
         self._chunk_count += entries
         return taken
 

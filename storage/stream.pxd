@@ -6,11 +6,11 @@ from millstream.storage.block cimport Block, Cursor, Entry, IdText, OpenBlock, V
 from millstream.storage.group cimport Group
 from millstream.storage.policy cimport Policy
 from millstream.storage.producers cimport Producers
-from millstream.storage.skiplist cimport Node, SkipList
+from millstream.storage.skiplist cimport Place, SkipList
 
 
 cdef struct Walk:
-    Node* node
+    Place place
     bint in_tail
     bint valid
     View view
@@ -85,15 +85,14 @@ cdef class Stream:
                         int64_t entries_read) except -1
     cpdef bint drop_group(self, bytes name)
     cdef seal(self)
-    cdef inline Node* head_node(self) noexcept
+    cdef inline Place head_place(self) noexcept
     cdef inline bint has_tail(self) noexcept
     cdef inline uint64_t sealed_live(self) noexcept
     cdef void enter_tail(self, Walk* walk) noexcept
     cdef inline void walk_block(self, Walk* walk) noexcept
-    cdef int put_back(self, Node* node, Block block) except -1
+    cdef int put_back(self, Place place, Block block) except -1
     cdef int evict_in_tail(self, list ids) except -1
-    cdef Py_ssize_t evict_in_block(self, Node* node, list ids, Py_ssize_t start) except -1
-    cdef list all_blocks(self)
+    cdef Py_ssize_t evict_in_block(self, Place place, list ids, Py_ssize_t start) except -1
     cdef dict facts(self, bint shared, producers)
     cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1
-    cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1
+    cdef bint delete_in(self, Place place, uint64_t ms, uint64_t seq) except -1

@@ -28,7 +28,9 @@ from millstream.storage.block cimport (
 from millstream.storage.group cimport Group, PendingAt
 from millstream.storage.policy cimport Policy
 from millstream.storage.producers cimport Producers
-from millstream.storage.skiplist cimport Node, SkipList, block_of
+from millstream.storage.skiplist cimport (
+    Place, SkipList, block_at, no_place, place_before, place_behind, same_place,
+)
 from millstream.storage.waste cimport discard, discard_part, is_deferring
 
 from millstream.errors import EXHAUSTED, CommandError
@@ -122,8 +124,9 @@ cdef class Stream:
 
     # ------------------------------------------------------------ places
 
-    cdef inline Node* head_node(self) noexcept:
-        return NULL if self.sealed is None else self.sealed.first()
+    cdef inline Place head_place(self) noexcept:
+        """The first sealed block's place, none when there is none."""
+        return no_place() if self.sealed is None else self.sealed.first()
 
     cdef inline bint has_tail(self) noexcept:
         return self.tail is not None and self.tail.count > 0
@@ -162,7 +165,7 @@ cdef class Stream:
     cdef uint64_t rank_of(self, uint64_t ms, uint64_t seq) noexcept:
         """How many entries have an id below ms-seq."""
         cdef uint64_t rank = 0
-        cdef Node* node
+        cdef Place place
         cdef View view
         if not id_less(self.head_ms, self.head_seq, ms, seq):
             return 0
@@ -172,17 +175,17 @@ cdef class Stream:
             return rank + view_live_before(&view, ms, seq) - self.head_gone
         if self.sealed is None:
             return 0
-        node = self.sealed.seek(ms, seq, &rank)
-        if node == NULL:
+        place = self.sealed.seek(ms, seq, &rank)
+        if place.page == NULL:
             return 0
-        block_of(node).view(&view)
+        block_at(place).view(&view)
         rank += view_live_before(&view, ms, seq)
         return rank - self.head_gone if rank > self.head_gone else 0
 
     cdef bint nth(self, uint64_t rank, EntryId* out) noexcept:
         """The id of the entry with this rank, 0 being the oldest."""
         cdef uint64_t before = 0
-        cdef Node* node
+        cdef Place place
         cdef View view
         cdef Entry entry
         if rank >= self.length:
@@ -192,8 +195,8 @@ cdef class Stream:
             before = self.sealed_live()
             self.tail.view(&view)
         else:
-            node = self.sealed.seek_rank(rank, &before)
-            block_of(node).view(&view)
+            place = self.sealed.seek_rank(rank, &before)
+            block_at(place).view(&view)
         if not view_nth_live(&view, 0, 0, rank - before, &entry):
             return False
         out.ms = entry.ms
@@ -215,8 +218,7 @@ cdef class Stream:
 
     cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept:
         """The entry with exactly this id, and a view of its block."""
-        cdef uint64_t rank
-        cdef Node* node
+        cdef Place place
         if id_less(ms, seq, self.head_ms, self.head_seq):
             return False
         if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
@@ -224,10 +226,10 @@ cdef class Stream:
             return view_find(view, ms, seq, out)
         if self.sealed is None:
             return False
-        node = self.sealed.seek(ms, seq, &rank)
-        if node == NULL:
+        place = self.sealed.seek(ms, seq, NULL)
+        if place.page == NULL:
             return False
-        block_of(node).view(view)
+        block_at(place).view(view)
         return view_find(view, ms, seq, out)
 
     # ------------------------------------------------------------ walking
@@ -237,20 +239,19 @@ cdef class Stream:
 
         A walk is valid while nothing changes the stream.
         """
-        cdef uint64_t rank
         if id_less(ms, seq, self.head_ms, self.head_seq):
             ms = self.head_ms
             seq = self.head_seq
         walk.valid = True
         walk.in_tail = False
-        walk.node = NULL
+        walk.place = no_place()
         if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
             self.enter_tail(walk)
-        elif self.head_node() != NULL:
-            walk.node = self.sealed.seek(ms, seq, &rank)
-            if walk.node == NULL:
-                walk.node = self.sealed.first()
-            block_of(walk.node).view(&walk.view)
+        elif self.head_place().page != NULL:
+            walk.place = self.sealed.seek(ms, seq, NULL)
+            if walk.place.page == NULL:
+                walk.place = self.sealed.first()
+            block_at(walk.place).view(&walk.view)
         else:
             self.enter_tail(walk)
         if walk.valid:
@@ -258,7 +259,7 @@ cdef class Stream:
 
     cdef void enter_tail(self, Walk* walk) noexcept:
         walk.in_tail = True
-        walk.node = NULL
+        walk.place = no_place()
         walk.valid = self.has_tail()
         if walk.valid:
             self.tail.view(&walk.view)
@@ -277,11 +278,11 @@ cdef class Stream:
         if walk.in_tail:
             walk.valid = False
             return
-        walk.node = walk.node.levels[0].next
-        if walk.node == NULL:
+        walk.place = place_behind(walk.place)
+        if walk.place.page == NULL:
             self.enter_tail(walk)
         else:
-            block_of(walk.node).view(&walk.view)
+            block_at(walk.place).view(&walk.view)
             cursor_start(&walk.cursor, &walk.view)
 
     cdef int64_t encode_range(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
@@ -312,9 +313,8 @@ cdef class Stream:
                                 Py_ssize_t full_size, EntryId* last) except -1:
         """As encode_range, newest first."""
         cdef IdText id_text
-        cdef Node* node
+        cdef Place place
         cdef View view
-        cdef uint64_t rank
         cdef uint64_t done = 0
         id_text.size = 0
         id_text.dotted = dotted
@@ -328,14 +328,14 @@ cdef class Stream:
                 out, &view, ms, seq, end_ms, end_seq, limit, full_size, &id_text, last)
         if self.sealed is None:
             return <int64_t>done
-        node = self.sealed.seek(end_ms, end_seq, &rank)
-        while node != NULL and done < limit and out.size < full_size:
-            block_of(node).view(&view)
+        place = self.sealed.seek(end_ms, end_seq, NULL)
+        while place.page != NULL and done < limit and out.size < full_size:
+            block_at(place).view(&view)
             if id_less(view.last_ms, view.last_seq, ms, seq):
                 break
             done += encode_backward(
                 out, &view, ms, seq, end_ms, end_seq, limit - done, full_size, &id_text, last)
-            node = node.previous
+            place = place_before(place)
         return <int64_t>done
 
     def blocks_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
@@ -347,7 +347,7 @@ cdef class Stream:
         self.walk_start(&walk, ms, seq)
         while walk.valid and not id_less(
                 end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
-            found.append(self.tail.freeze() if walk.in_tail else block_of(walk.node))
+            found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
             self.walk_block(&walk)
         return found
 
@@ -368,7 +368,7 @@ cdef class Stream:
                 following.ms = walk.view.first_ms
                 following.seq = walk.view.first_seq
                 return True
-            found.append(self.tail.freeze() if walk.in_tail else block_of(walk.node))
+            found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
             self.walk_block(&walk)
         return False
 
@@ -377,16 +377,16 @@ cdef class Stream:
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
         """Evict every entry with an id below ms-seq; returns how many."""
         cdef uint64_t evicted = 0
-        cdef Node* node
+        cdef Place place
         cdef View view
         if not id_less(self.head_ms, self.head_seq, ms, seq):
             return 0
         # A policy by bytes wants them counted off with every trim.
         if is_deferring() and (self.policy is None or self.policy.max_bytes == 0):
             evicted = self.cut_before(ms, seq)
-        node = self.head_node()
-        while node != NULL:
-            block_of(node).view(&view)
+        place = self.head_place()
+        while place.page != NULL:
+            block_at(place).view(&view)
             if not id_less(view.first_ms, view.first_seq, ms, seq):
                 break
             evicted += self.evict_in(&view, ms, seq)
@@ -394,8 +394,8 @@ cdef class Stream:
                 break
             self.head_gone = 0
             self.sealed.drop_head()
-            node = self.head_node()
-        if node == NULL and self.has_tail() and id_less(
+            place = self.head_place()
+        if place.page == NULL and self.has_tail() and id_less(
                 self.tail.first_ms, self.tail.first_seq, ms, seq):
             self.tail.view(&view)
             evicted += self.evict_in(&view, ms, seq)
@@ -413,15 +413,15 @@ cdef class Stream:
         later. Returns how many entries that were not hidden went."""
         cdef uint64_t rank
         cdef uint64_t gone
-        cdef Node* node = NULL
+        cdef Place place = no_place()
         cdef View view
         if self.sealed is not None:
-            node = self.sealed.seek(ms, seq, &rank)
-        if node == NULL or rank < CUT_MIN:
+            place = self.sealed.seek(ms, seq, &rank)
+        if place.page == NULL or rank < CUT_MIN:
             return 0
-        block_of(node.previous).view(&view)
+        block_at(place_before(place)).view(&view)
         self.note_evicted(&view, ms, seq)
-        discard_part(self.sealed.cut_before(node))
+        discard_part(self.sealed.cut_before(place))
         gone = rank - self.head_gone
         self.head_gone = 0
         return gone
@@ -465,8 +465,7 @@ cdef class Stream:
         an entry are passed over. Returns how many went."""
         cdef uint64_t before = self.length
         cdef Py_ssize_t at = 0
-        cdef Node* node
-        cdef uint64_t rank
+        cdef Place place
         cdef uint64_t evicted
         cdef View view
         cdef Entry entry
@@ -476,8 +475,8 @@ cdef class Stream:
             if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
                 self.evict_in_tail(found[at:])
                 break
-            node = self.sealed.seek(ms, seq, &rank)
-            at += self.evict_in_block(node, found, at)
+            place = self.sealed.seek(ms, seq, NULL)
+            at += self.evict_in_block(place, found, at)
         if found and found[len(found) - 1] > (self.max_evicted_ms, self.max_evicted_seq):
             self.max_evicted_ms, self.max_evicted_seq = found[len(found) - 1]
         evicted = before - self.length
@@ -496,39 +495,38 @@ cdef class Stream:
         for ms, seq in ids:
             self.tail.delete(ms, seq)
         self.length -= <uint64_t>len(ids)
-        if self.tail.live == (self.head_gone if self.head_node() == NULL else 0):
+        if self.tail.live == (self.head_gone if self.head_place().page == NULL else 0):
             self.tail.reset()
-            self.head_gone = 0 if self.head_node() == NULL else self.head_gone
+            self.head_gone = 0 if self.head_place().page == NULL else self.head_gone
         return 0
 
-    cdef Py_ssize_t evict_in_block(self, Node* node, list ids, Py_ssize_t start) except -1:
+    cdef Py_ssize_t evict_in_block(self, Place place, list ids, Py_ssize_t start) except -1:
         """Evict those of ids[start:] that a sealed block holds; returns how many."""
-        cdef Block block = block_of(node)
+        cdef Block block = block_at(place)
         cdef Py_ssize_t end = start
         while end < len(ids) and ids[end] <= (block.last_ms, block.last_seq):
             end += 1
         block = block.without_all(ids[start:end])
-        self.put_back(node, block)
+        self.put_back(place, block)
         self.length -= <uint64_t>(end - start)
         return end - start
 
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1:
         """Delete one entry (XDEL); False when there is none with this id."""
-        cdef uint64_t rank
-        cdef Node* node
+        cdef Place place
         if id_less(ms, seq, self.head_ms, self.head_seq):
             return False
         if self.has_tail() and not id_less(ms, seq, self.tail.first_ms, self.tail.first_seq):
             if not self.tail.delete(ms, seq):
                 return False
-            if self.tail.live == (self.head_gone if self.head_node() == NULL else 0):
+            if self.tail.live == (self.head_gone if self.head_place().page == NULL else 0):
                 self.tail.reset()
-                self.head_gone = 0 if self.head_node() == NULL else self.head_gone
+                self.head_gone = 0 if self.head_place().page == NULL else self.head_gone
         else:
             if self.sealed is None:
                 return False
-            node = self.sealed.seek(ms, seq, &rank)
-            if node == NULL or not self.delete_in(node, ms, seq):
+            place = self.sealed.seek(ms, seq, NULL)
+            if place.page == NULL or not self.delete_in(place, ms, seq):
                 return False
         self.length -= 1
         self.entries_deleted += 1
@@ -537,34 +535,34 @@ cdef class Stream:
             self.max_deleted_seq = seq
         return True
 
-    cdef bint delete_in(self, Node* node, uint64_t ms, uint64_t seq) except -1:
-        cdef Block block = block_of(node).without(ms, seq)
+    cdef bint delete_in(self, Place place, uint64_t ms, uint64_t seq) except -1:
+        cdef Block block = block_at(place).without(ms, seq)
         if block is None:
             return False
-        self.put_back(node, block)
+        self.put_back(place, block)
         return True
 
-    cdef int put_back(self, Node* node, Block block) except -1:
-        """Put a block with fewer undeleted entries in a node's place; without any it goes."""
-        cdef uint64_t hidden = self.head_gone if node == self.sealed.first() else 0
+    cdef int put_back(self, Place place, Block block) except -1:
+        """Put a block with fewer undeleted entries in another one's place; without any it goes."""
+        cdef uint64_t hidden = self.head_gone if same_place(place, self.sealed.first()) else 0
         if block.live > hidden:
-            return self.sealed.replace(node, block)
+            return self.sealed.replace(place, block)
         if hidden:
             self.head_gone = 0
-        return self.sealed.remove(node)
+        return self.sealed.remove(place)
 
     # ------------------------------------------------------------ the last id
 
     cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1:
         """Set the last id (XSETID); no entry is above it, but ids that are gone may be."""
-        cdef Node* last = NULL if self.sealed is None else self.sealed.end()
+        cdef Place last = no_place() if self.sealed is None else self.sealed.end()
         cdef View view
         if self.has_tail():
             self.tail.view(&view)
-        elif last != NULL:
-            block_of(last).view(&view)
-        if (self.has_tail() or last != NULL) and id_less(ms, seq, view.last_ms, view.last_seq):
+        elif last.page != NULL:
+            block_at(last).view(&view)
+        if (self.has_tail() or last.page != NULL) and id_less(ms, seq, view.last_ms, view.last_seq):
             self.write_end_anew(node_entries, node_bytes)
         self.last_ms = ms
         self.last_seq = seq
@@ -576,7 +574,7 @@ cdef class Stream:
     cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1:
         """Write the entries of the last block again without what is deleted there: its last id is
         then that of an entry, and lower ids can come behind it."""
-        cdef Node* last
+        cdef Place last
         cdef bytearray room
         cdef Slice* items
         cdef Py_ssize_t i
@@ -587,9 +585,9 @@ cdef class Stream:
             self.tail.reset()
         else:
             last = self.sealed.end()
-            entries = self.range(block_of(last).first_ms, block_of(last).first_seq)
+            entries = self.range(block_at(last).first_ms, block_at(last).first_seq)
             self.sealed.remove(last)
-        if self.head_node() == NULL:
+        if self.head_place().page == NULL:
             self.head_gone = 0
         self.length -= <uint64_t>len(entries)
         for ms, seq, words in entries:
@@ -629,15 +627,15 @@ cdef class Stream:
 
         One of keep and minid is given. None when nothing is to go.
         """
-        cdef Node* node = self.head_node()
+        cdef Place place = self.head_place()
         cdef View view
         cdef uint64_t removed = 0
         cdef uint64_t live
         cdef uint64_t hidden = self.head_gone
         boundary = None
         while True:
-            if node != NULL:
-                block_of(node).view(&view)
+            if place.page != NULL:
+                block_at(place).view(&view)
             elif self.has_tail():
                 self.tail.view(&view)
             else:
@@ -652,10 +650,10 @@ cdef class Stream:
                 if live:
                     removed += live
                     boundary = behind
-            if node == NULL:
+            if place.page == NULL:
                 return boundary
             hidden = 0
-            node = node.levels[0].next
+            place = place_behind(place)
 
     # ------------------------------------------------------------ groups
 
@@ -842,7 +840,7 @@ cdef class Stream:
         """An estimate of the memory it takes: data, tables, objects, groups."""
         total = 320
         if self.sealed is not None:
-            total += 300 + self.sealed.data_bytes + self.sealed.blocks * 170
+            total += 620 + self.sealed.data_bytes + self.sealed.blocks * 160
         if self.tail is not None:
             total += 160 + self.tail.capacity + 4 * (
                 self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
@@ -857,28 +855,25 @@ cdef class Stream:
     def duplicate(self, uint64_t incarnation, uint64_t now_ms) -> Stream:
         """Another stream with the same content, which shares what never changes."""
         cdef Stream made = Stream.load(
-            {**self.facts(False, {}), "incarnation": incarnation}, self.all_blocks(), now_ms)
+            {**self.facts(False, {}), "incarnation": incarnation}, self.blocks(), now_ms)
         made.producers = None if self.producers is None else self.producers.copy()
         return made
 
-    def dump(self, bint shared=False) -> tuple[dict, list[Block]]:
+    def dump(self, bint shared=False) -> tuple:
         """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream).
         shared: the groups' pending entries, the producers and their messages are not copied yet
         (Group.share, Producers.share, Window.share)."""
         cdef object producers = {}
         if self.producers is not None:
             producers = self.producers.share() if shared else self.producers.dump()
-        return self.facts(shared, producers), self.all_blocks()
+        return self.facts(shared, producers), self.blocks()
 
-    cdef list all_blocks(self):
-        cdef Node* node = self.head_node()
-        cdef list blocks = []
-        while node != NULL:
-            blocks.append(block_of(node))
-            node = node.levels[0].next
-        if self.has_tail():
-            blocks.append(self.tail.freeze())
-        return blocks
+    def blocks(self):
+        """All of its blocks as they are now, a copy of the open one behind them."""
+        tail = self.tail.freeze() if self.has_tail() else None
+        if self.sealed is not None:
+            return self.sealed.share(tail)
+        return [] if tail is None else [tail]
 
     cdef dict facts(self, bint shared, producers):
         meta = {

@@ -14,6 +14,7 @@ from libc.stdlib cimport calloc, free
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.block cimport View, cursor_next
 from millstream.storage.group cimport Group, Pending, PendingAt
+from millstream.storage.skiplist cimport same_place
 from millstream.storage.stream cimport Stream, Walk, nodes_of
 
 
@@ -102,7 +103,7 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
     cdef bint more = most > 0
     stream.walk_start(&walk, 0, 0)
     while more and walk.valid and holders.have_read(walk.view.first_ms, walk.view.first_seq):
-        hidden = stream.head_gone if walk.node == stream.head_node() else 0
+        hidden = stream.head_gone if same_place(walk.place, stream.head_place()) else 0
         if not goes_on_behind(&walk.view, goal, stream.length, len(gone)):
             more = take_from_nodes(stream, &walk, hidden, goal, holders, most, gone)
         elif hidden or walk.view.live != walk.view.count or not holders.are_pending(&walk.view):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -52,7 +52,7 @@ class FakeBlock:
 
     @staticmethod
     def pack(
-        blocks: list[FakeBlock], bytes_max: int, entries_max: int
+        blocks: Sequence[FakeBlock], bytes_max: int, entries_max: int
     ) -> tuple[bytes, int, int, int]:
         packed, taken, entries = b"", 0, 0
         while taken < len(blocks):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,6 +20,10 @@ def block_of(first: int, count: int) -> Block:
     return made.freeze()
 
 
+def ms_of(block: Block) -> list[int]:
+    return [ms for ms, _, _ in block.entries()]
+
+
 class SkipListMachine(RuleBasedStateMachine):
     """Ids are the even numbers of milliseconds; odd ones lie between entries and blocks."""
 
@@ -25,6 +32,7 @@ class SkipListMachine(RuleBasedStateMachine):
         self.real = SkipList()
         self.model: list[tuple[int, list[int]]] = []  # first id of the block, its live ids
         self.next_ms = 10
+        self.kept: list[tuple[Sequence[Block], list[list[int]]]] = []  # points in time
 
     @rule(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=30))
     def push(self, sizes: list[int]) -> None:
@@ -33,7 +41,27 @@ class SkipListMachine(RuleBasedStateMachine):
             self.model.append((self.next_ms, [self.next_ms + 2 * i for i in range(size)]))
             self.next_ms += 2 * size + 2
 
-    @rule(times=st.integers(1, 20))
+    @rule(times=st.sampled_from([100, 128, 200]))
+    def push_pages(self, times: int) -> None:
+        self.push([1] * times)
+
+    @rule()
+    def keep(self) -> None:
+        self.kept.append((self.real.shared(), [list(live) for _, live in self.model]))
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        del self.kept[data.draw(st.integers(0, len(self.kept) - 1))]
+
+    @rule(data=st.data())
+    def read_in_slices(self, data: st.DataObject) -> None:
+        for blocks, model in self.kept:
+            ends = st.integers(-3, len(model) + 3)
+            for start, stop in data.draw(st.lists(st.tuples(ends, ends), max_size=4)):
+                assert [ms_of(block) for block in blocks[start:stop]] == model[start:stop]
+
+    @rule(times=st.integers(1, 150))
     def drop_head(self, times: int) -> None:
         for _ in range(min(times, len(self.model))):
             self.real.drop_head()
@@ -89,20 +117,30 @@ class SkipListMachine(RuleBasedStateMachine):
         self.real.check()
         assert len(self.real) == self.real.blocks == len(self.model)
         assert self.real.live == sum(len(live) for _, live in self.model)
-        assert [[e[0] for e in b.entries()] for b in self.real] == [m[1] for m in self.model]
+        assert [ms_of(block) for block in self.real] == [m[1] for m in self.model]
         assert self.real.data_bytes == sum(b.size_bytes - 64 for b in self.real)
+
+    @invariant()
+    def what_was_kept_stays(self) -> None:
+        for blocks, model in self.kept:
+            assert len(blocks) == len(model)
+            assert [ms_of(block) for block in blocks] == model
 
     @invariant()
     def finds_the_same(self) -> None:
         assert self.real.find(9, 0) is None
         rank = 0
-        for first, live in self.model:
+        step = 1 + len(self.model) // 100
+        for at, (first, live) in enumerate(self.model):
+            if at % step:
+                rank += len(live)
+                continue
             for ms in (first, live[-1], live[-1] + 1):
                 found = self.real.find(ms, 5)
                 assert found is not None
                 assert (found[0].first_id, found[1]) == ((first, 0), rank)
-            for at in (rank, rank + len(live) - 1):
-                found = self.real.find_rank(at)
+            for nth in (rank, rank + len(live) - 1):
+                found = self.real.find_rank(nth)
                 assert found is not None
                 assert (found[0].first_id, found[1]) == ((first, 0), rank)
             rank += len(live)
@@ -111,6 +149,22 @@ class SkipListMachine(RuleBasedStateMachine):
 
 SkipListMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestSkipList = SkipListMachine.TestCase
+
+
+def test_a_point_in_time_is_a_sequence() -> None:
+    made = SkipList()
+    for i in range(300):
+        made.push(block_of(10 * i, 1))
+    blocks = made.shared()
+    del made
+    assert ms_of(blocks[0]) == [0]
+    assert ms_of(blocks[-1]) == [2990]
+    assert [ms_of(block)[0] for block in blocks] == list(range(0, 3000, 10))
+    with pytest.raises(IndexError):
+        blocks[300]
+    with pytest.raises(ValueError, match="in order"):
+        blocks[::-1]
+    assert len(SkipList().shared()[:]) == 0
 
 
 def test_an_empty_list_finds_nothing() -> None:
