@@ -7,14 +7,22 @@ cdef enum:
     HEIGHT_MAX = 12
 
 
-# A page's blocks, in arrays behind this: ms and seq of their first ids, the blocks, and how many
-# undeleted entries are in those before each, counted from anywhere. Those from `first` to `count`
-# are there. `holders`: the page, and who was given them to read.
+# A block: its first id, and how many undeleted entries are in the page before it, counted from
+# anywhere.
+cdef struct Slot:
+    uint64_t ms
+    uint64_t seq
+    PyObject* block
+    uint64_t before
+
+
+# A page's blocks, from `first` to `count`. `holders`: the page, and who was given them to read.
 cdef struct Slots:
     uint32_t holders
     uint32_t first
     uint32_t count
     uint32_t capacity
+    Slot[1] items
 
 
 # next_ms repeats the next page's: a seek that goes down here need not touch that page.
@@ -30,7 +38,7 @@ cdef struct Page:
     uint64_t seq
     Slots* slots
     Page* previous
-    uint32_t live
+    uint64_t live
     uint32_t height
     Level[1] levels
 
@@ -61,6 +69,8 @@ cdef class SkipList:
     cdef uint64_t last_rank[HEIGHT_MAX]
     cdef uint32_t height
     cdef uint32_t seed
+    cdef SkipList cut_from
+    cdef readonly uint32_t parts  # that were cut off and are not freed yet
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks
     cdef readonly uint64_t block_nodes
@@ -81,26 +91,14 @@ cdef class SkipList:
     cdef uint32_t random_height(self) noexcept
     cdef void find_path(self, Page* page, Page** path) noexcept
     cdef Blocks share(self, tail)
-
-
-cdef inline uint64_t* ms_of(Slots* slots) noexcept:
-    return <uint64_t*>(slots + 1)
-
-
-cdef inline uint64_t* seq_of(Slots* slots) noexcept:
-    return ms_of(slots) + slots.capacity
-
-
-cdef inline PyObject** blocks_of(Slots* slots) noexcept:
-    return <PyObject**>(seq_of(slots) + slots.capacity)
-
-
-cdef inline uint32_t* before_of(Slots* slots) noexcept:
-    return <uint32_t*>(blocks_of(slots) + slots.capacity)
+    cdef SkipList cut_before(self, Place place)
+    cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept
+    cdef bint free_blocks(self, uint64_t most) except -1
+    cdef void forget(self, Slots* slots) noexcept
 
 
 cdef inline Block block_at(Place place):
-    return <Block>blocks_of(place.page.slots)[place.at]
+    return <Block>place.page.slots.items[place.at].block
 
 
 cdef inline bint same_place(Place one, Place other) noexcept:

@@ -26,6 +26,7 @@ cdef enum:
     PAGE_BLOCKS = 128
     # A page begins with room for so many, and doubles.
     PAGE_BLOCKS_FIRST = 4
+    GALLOP_MAX = 8
 
 # Bytes of the blocks of all lists.
 cdef uint64_t all_data_bytes = 0
@@ -42,8 +43,7 @@ def sealed_bytes() -> int:
 # ---------------------------------------------------------------- slots
 
 cdef Slots* new_slots(uint32_t capacity) except NULL:
-    cdef size_t each = 2 * sizeof(uint64_t) + sizeof(PyObject*) + sizeof(uint32_t)
-    cdef Slots* slots = <Slots*>malloc(sizeof(Slots) + capacity * each)
+    cdef Slots* slots = <Slots*>malloc(sizeof(Slots) + (capacity - 1) * sizeof(Slot))
     if slots == NULL:
         raise MemoryError(NO_MEMORY)
     slots.holders = 1
@@ -59,7 +59,7 @@ cdef void let_go(Slots* slots) noexcept:
     if slots.holders:
         return
     for i in range(slots.first, slots.count):
-        Py_DECREF(<object>blocks_of(slots)[i])
+        Py_DECREF(<object>slots.items[i].block)
     free(slots)
 
 
@@ -70,12 +70,9 @@ cdef int renew_slots(Page* page, uint32_t capacity) except -1:
     cdef uint32_t i
     made.first = old.first
     made.count = old.count
-    memcpy(ms_of(made), ms_of(old), old.count * sizeof(uint64_t))
-    memcpy(seq_of(made), seq_of(old), old.count * sizeof(uint64_t))
-    memcpy(blocks_of(made), blocks_of(old), old.count * sizeof(PyObject*))
-    memcpy(before_of(made), before_of(old), old.count * sizeof(uint32_t))
+    memcpy(made.items, old.items, old.count * sizeof(Slot))
     for i in range(made.first, made.count):
-        Py_INCREF(<object>blocks_of(made)[i])
+        Py_INCREF(<object>made.items[i].block)
     page.slots = made
     let_go(old)
     return 0
@@ -88,42 +85,63 @@ cdef inline int own_slots(Page* page) except -1:
     return 0
 
 
-cdef void cut_slot(Slots* slots, uint32_t at) noexcept:
+cdef inline void cut_slot(Slots* slots, uint32_t at) noexcept:
     """Close the gap that a block leaves."""
-    cdef size_t behind = slots.count - at - 1
-    memmove(ms_of(slots) + at, ms_of(slots) + at + 1, behind * sizeof(uint64_t))
-    memmove(seq_of(slots) + at, seq_of(slots) + at + 1, behind * sizeof(uint64_t))
-    memmove(blocks_of(slots) + at, blocks_of(slots) + at + 1, behind * sizeof(PyObject*))
-    memmove(before_of(slots) + at, before_of(slots) + at + 1, behind * sizeof(uint32_t))
     slots.count -= 1
+    memmove(&slots.items[at], &slots.items[at + 1], (slots.count - at) * sizeof(Slot))
 
 
 cdef inline void lower_behind(Slots* slots, uint32_t at, uint64_t gone) noexcept:
     """So many entries fewer are before the blocks behind this one."""
     cdef uint32_t i
     for i in range(at + 1, slots.count):
-        before_of(slots)[i] -= <uint32_t>gone
+        slots.items[i].before -= gone
 
 
-cdef inline uint32_t rank_in(Slots* slots, uint32_t at) noexcept:
+cdef inline uint64_t rank_in(Slots* slots, uint32_t at) noexcept:
     """Undeleted entries in the page before this block."""
-    return before_of(slots)[at] - before_of(slots)[slots.first]
+    return slots.items[at].before - slots.items[slots.first].before
 
 
-cdef inline uint32_t first_above(Slots* slots, uint64_t ms, uint64_t seq) noexcept:
-    """The first slot whose block begins above ms-seq, `count` when none does."""
-    cdef uint64_t* all_ms = ms_of(slots)
-    cdef uint64_t* all_seq = seq_of(slots)
+cdef inline bint is_above(const Slot* slot, uint64_t ms, uint64_t seq) noexcept:
+    return slot.ms > ms or (slot.ms == ms and slot.seq > seq)
+
+
+cdef uint32_t first_above(Page* page, uint64_t ms, uint64_t seq) noexcept:
+    """The first slot of the page whose block begins above ms-seq, `count` when none does.
+
+    It begins where the block would be if they were spread evenly over the page's time, and goes on
+    from there in steps that double: for ids made by a clock that is one line of memory.
+    """
+    cdef Slots* slots = page.slots
     cdef uint32_t low = slots.first
     cdef uint32_t high = slots.count
-    cdef uint32_t middle
+    cdef uint32_t at = likely_slot(page, ms)
+    cdef uint32_t step = 1
     while low < high:
-        middle = (low + high) >> 1
-        if all_ms[middle] < ms or (all_ms[middle] == ms and all_seq[middle] <= seq):
-            low = middle + 1
+        if is_above(&slots.items[at], ms, seq):
+            high = at
+            at = at - step if at >= low + step else low
         else:
-            high = middle
+            low = at + 1
+            at = at + step if at + step < high else high - 1
+        if step > GALLOP_MAX:
+            at = (low + high) >> 1
+        step *= 2
     return low
+
+
+cdef inline uint32_t likely_slot(Page* page, uint64_t ms) noexcept:
+    cdef Slots* slots = page.slots
+    cdef uint64_t end_ms = slots.items[slots.count - 1].ms if page.levels[0].next == NULL else (
+        page.levels[0].next_ms)
+    cdef uint32_t at
+    if ms <= page.ms:
+        return slots.first
+    if ms >= end_ms:
+        return slots.count - 1
+    at = <uint32_t>(<double>slots.count * <double>(ms - page.ms) / <double>(end_ms - page.ms))
+    return slots.first if at < slots.first else at if at < slots.count else slots.count - 1
 
 
 # ---------------------------------------------------------------- pages
@@ -218,18 +236,18 @@ cdef class SkipList:
         """Put a block behind the last one; its ids are above all others."""
         cdef Page* page = self.last[0]
         cdef Slots* slots
-        cdef uint32_t at
+        cdef Slot* slot
         if page == self.head or page.slots.count == PAGE_BLOCKS:
             page = self.add_page(block)
         elif page.slots.count == page.slots.capacity:
             renew_slots(page, 2 * page.slots.capacity)
         slots = page.slots
-        at = slots.count
-        ms_of(slots)[at] = block.first_ms
-        seq_of(slots)[at] = block.first_seq
-        blocks_of(slots)[at] = <PyObject*>block
-        before_of(slots)[at] = 0 if at == 0 else before_of(slots)[slots.first] + page.live
+        slot = &slots.items[slots.count]
         Py_INCREF(block)
+        slot.ms = block.first_ms
+        slot.seq = block.first_seq
+        slot.block = <PyObject*>block
+        slot.before = 0 if slots.count == 0 else slots.items[slots.first].before + page.live
         slots.count += 1
         page.live += block.live
         self.live += block.live
@@ -290,7 +308,7 @@ cdef class SkipList:
         if page == self.head:
             return no_place()
         place.page = page
-        place.at = first_above(page.slots, ms, seq)
+        place.at = first_above(page, ms, seq)
         if place.at == page.slots.first:  # blocks have gone from the page's beginning
             place = place_before(place)
             if place.page == NULL:
@@ -356,7 +374,7 @@ cdef class SkipList:
         self.lower(place.page, old.live - block.live, path)
         lower_behind(place.page.slots, place.at, old.live - block.live)
         Py_INCREF(block)
-        blocks_of(place.page.slots)[place.at] = <PyObject*>block
+        place.page.slots.items[place.at].block = <PyObject*>block
         Py_DECREF(old)
         return 0
 
@@ -391,7 +409,7 @@ cdef class SkipList:
             if before.levels[i].next != NULL:
                 before.levels[i].span -= gone
                 self.last_rank[i] -= gone  # the level's last page is behind this one
-        page.live -= <uint32_t>gone
+        page.live -= gone
         self.live -= gone
 
     cdef void take_out(self, Page* page, Page** path) noexcept:
@@ -407,6 +425,85 @@ cdef class SkipList:
         if after != NULL:
             after.previous = page.previous
         free_page(page)
+
+    # ------------------------------------------------------------ large parts
+
+    cdef SkipList cut_before(self, Place place):
+        """Take all blocks before this one away, those in other pages in O(log pages): the pages
+        become a list of their own, of which nobody may ask but `free_blocks`. Until that is done
+        the totals of blocks and bytes count what it has; `live` does not."""
+        cdef SkipList part = SkipList.__new__(SkipList)
+        cdef Place first
+        own_slots(place.page)
+        if place.page.previous != NULL:
+            self.live -= self.cut_pages(part, place.page)
+        first.page = place.page
+        while place.page.slots.first < place.at:
+            first.at = place.page.slots.first
+            self.remove(first)
+        part.cut_from = self
+        self.parts += 1
+        return part
+
+    cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept:
+        """Move the pages before this one to another list; returns how many entries they have."""
+        cdef Page* path[HEIGHT_MAX]
+        cdef Page* here = self.head
+        cdef Level* level
+        cdef uint64_t ranks[HEIGHT_MAX]
+        cdef uint64_t gone = 0
+        cdef int i
+        for i in range(<int>self.height - 1, -1, -1):
+            level = &here.levels[i]
+            while level.next != NULL and (level.next_ms < page.ms or (
+                    level.next_ms == page.ms and level.next.seq < page.seq)):
+                gone += level.span
+                here = level.next
+                level = &here.levels[i]
+            path[i] = here
+            ranks[i] = gone
+        gone += here.levels[0].span
+        link(&part.head.levels[0], self.head.levels[0].next)
+        for i in range(<int>self.height):
+            level = &path[i].levels[i]
+            link(&self.head.levels[i], level.next)
+            if level.next == NULL:
+                self.last[i] = self.head
+                self.last_rank[i] = 0
+            else:
+                self.head.levels[i].span = ranks[i] + level.span - gone
+                self.last_rank[i] -= gone
+            if path[i] != self.head:
+                level.next = NULL
+        page.previous = NULL
+        return gone
+
+    cdef bint free_blocks(self, uint64_t most) except -1:
+        """Free about so many blocks, whole pages, of a list that is in use no more; False when none
+        is left."""
+        cdef SkipList whole = self if self.cut_from is None else self.cut_from
+        cdef Page* page = self.head.levels[0].next
+        cdef uint64_t freed = 0
+        while freed < most and page != NULL:
+            freed += page.slots.count - page.slots.first
+            whole.forget(page.slots)
+            self.head.levels[0].next = page.levels[0].next
+            free_page(page)
+            page = self.head.levels[0].next
+        if page == NULL and self.cut_from is not None:
+            whole.parts -= 1
+            self.cut_from = None
+        return page != NULL
+
+    cdef void forget(self, Slots* slots) noexcept:
+        """Count these blocks no more."""
+        cdef Block block
+        cdef uint32_t i
+        for i in range(slots.first, slots.count):
+            block = <Block>slots.items[i].block
+            self.blocks -= 1
+            self.block_nodes -= block.node_count
+            self.count_bytes(-block.data_size())
 
     cdef Blocks share(self, tail):
         """The blocks as they are now, to be read whatever becomes of the list; `tail`, unless None,
@@ -428,9 +525,9 @@ cdef class SkipList:
             made.slots[made.pages] = page.slots
             made.firsts[made.pages] = page.slots.first
             made.counts[made.pages] = page.slots.count
+            made.size += page.slots.count - page.slots.first
             made.pages += 1
             page = page.levels[0].next
-        made.size = <Py_ssize_t>self.blocks
         made.tail = tail
         return made
 
@@ -457,6 +554,15 @@ cdef class SkipList:
         cdef uint64_t before
         cdef Place place = self.seek_rank(rank, &before)
         return None if place.page == NULL else (block_at(place), before)
+
+    def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
+        """`cut_before` the last block whose first id is at most ms-seq, if there is one."""
+        cdef Place place = self.seek(ms, seq, NULL)
+        return None if place.page == NULL else self.cut_before(place)
+
+    def free_some(self, uint64_t most) -> bool:
+        """`free_blocks`."""
+        return self.free_blocks(most)
 
     def delete(self, uint64_t ms, uint64_t seq) -> bool:
         """Delete one entry: its block is replaced, or removed with its last entry."""
@@ -487,13 +593,13 @@ cdef class SkipList:
         while page != NULL:
             assert page.previous == before
             assert page.slots.first < page.slots.count <= page.slots.capacity <= PAGE_BLOCKS
-            assert (page.ms, page.seq) <= (ms_of(page.slots)[page.slots.first],
-                                           seq_of(page.slots)[page.slots.first])
+            assert (page.ms, page.seq) <= (
+                <Block>page.slots.items[page.slots.first].block).first_id
             assert last_id is None or last_id < (page.ms, page.seq)
             ranks[<size_t>page] = rank
             for i in range(page.slots.first, page.slots.count):
-                block = <Block>blocks_of(page.slots)[i]
-                assert (ms_of(page.slots)[i], seq_of(page.slots)[i]) == block.first_id
+                block = <Block>page.slots.items[i].block
+                assert (page.slots.items[i].ms, page.slots.items[i].seq) == block.first_id
                 assert last_id is None or last_id < block.first_id
                 assert rank_in(page.slots, i) == rank - ranks[<size_t>page]
                 last_id = block.last_id
@@ -503,8 +609,8 @@ cdef class SkipList:
             assert page.live == rank - ranks[<size_t>page]
             before = page
             page = page.levels[0].next
-        assert rank == self.live and count == self.blocks
-        assert nodes == self.block_nodes
+        assert rank == self.live
+        assert self.parts or (count == self.blocks and nodes == self.block_nodes)
         assert self.last[0] == (self.head if before == NULL else before)
         for i in range(self.height):
             page = self.head
@@ -555,7 +661,7 @@ cdef class Blocks:
         while start < within:
             i = self.firsts[self.page] + <uint32_t>(start - self.before)
             if i < self.counts[self.page]:
-                found.append(<object>blocks_of(self.slots[self.page])[i])
+                found.append(<object>self.slots[self.page].items[i].block)
                 start += 1
             else:
                 self.before += self.counts[self.page] - self.firsts[self.page]
