@@ -37,6 +37,8 @@ log = logging.getLogger("millstream.persistence")
 
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
+# Where both share a processor a command would else wait until the writer's turn is over, 3 ms.
+_SNAPSHOT_NICENESS = 10
 _BGSAVE_ERROR = (
     b"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to "
     b"disk. Commands that may modify the data set are disabled, because this instance is "
@@ -78,7 +80,7 @@ class Persistence:
         scheduler: Scheduler,
         *,
         block_type: BlockType[Any],
-        new_worker: Callable[[str], TaskWorker] = ThreadWorker,
+        new_worker: Callable[[str, int], TaskWorker] = ThreadWorker,
     ) -> None:
         """`clock` gives milliseconds since the epoch; `block_type` is the class Block."""
         self._config = config
@@ -88,7 +90,7 @@ class Persistence:
         self._clock = clock
         self._scheduler = scheduler
         self._block_type = block_type
-        self._worker = new_worker("millstream-journal")
+        self._worker = new_worker("millstream-journal", 0)
         self.on_durable: Callable[[int], None] = lambda seq: None
         self.on_synced: Callable[[], None] = lambda: None
         self.on_failed: Callable[[str], None] = lambda sentence: None
@@ -101,8 +103,9 @@ class Persistence:
         self.attached = False
         self.closing = False
         self.files = DataFiles(disk)
+        snapshot_worker = new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
         self.snapshots = Snapshots(
-            config, self.files, keyspace, self, clock, scheduler, new_worker("millstream-snapshot")
+            config, self.files, keyspace, self, clock, scheduler, snapshot_worker
         )
         self._journal: Journal | None = None
         self._journal_error: bytes | None = None

@@ -42,7 +42,7 @@ _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
 _LEVEL = 1
 _LEVEL_STORED = -(128 << 10)  # the quickest there is: it looks for nothing
-_SYNC_BYTES = 16 << 20  # a sync now and then keeps the last one, and the journal's, short
+_SYNC_BYTES = 4 << 20  # begun now and then: keeps the sync at the end, and the journal's, short
 
 
 class BlockLike(Protocol):
@@ -94,7 +94,7 @@ class Output(Protocol):
     size: int
 
     def write(self, data: Bytes) -> None: ...
-    def sync(self) -> None: ...
+    def begin_sync(self) -> None: ...
 
 
 class Input(Protocol):
@@ -347,7 +347,7 @@ class SnapshotWriter:
             if part:
                 self._file.write(part)
         if self._file.size - self._synced_size >= _SYNC_BYTES:
-            self._file.sync()
+            self._file.begin_sync()
             self._synced_size = self._file.size
         self._begin_chunk()
 

@@ -329,7 +329,7 @@ class World:
         """What the server was told when it turned to the next client."""
         return self.told.popleft()
 
-    def _new_worker(self, name: str) -> HandWorker:
+    def _new_worker(self, name: str, niceness: int) -> HandWorker:
         worker = HandWorker(name)
         self.workers.append(worker)
         return worker

@@ -93,6 +93,9 @@ class FakeFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
             self.inode.data += data
 
+    def begin_sync(self) -> None:
+        """Nothing is certain to be on the disk by it."""
+
     def sync(self) -> None:
         assert not self.closed, f"{self.name} is closed"
         with self._disk.lock_all:

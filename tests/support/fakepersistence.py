@@ -279,7 +279,7 @@ class World:
         self.acked: list[int] = []
         self.failed: list[tuple[str, list[int]]] = []
 
-    def _new_worker(self, name: str) -> HandWorker:
+    def _new_worker(self, name: str, niceness: int) -> HandWorker:
         worker = HandWorker(name)
         self.workers.append(worker)
         return worker

@@ -1,6 +1,7 @@
 """The real disk: who may use a directory, whether it is still there, and errors that say where."""
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -53,3 +54,43 @@ def test_an_error_names_the_file_and_the_directory(tmp_path: Path) -> None:
         str(tmp_path / "journal-1.log"),
     )
     file.close()
+
+
+MUCH = bytes(range(256)) * 20_000  # some steps of what is given back at once
+
+
+def test_who_reads_a_file_that_is_removed_reads_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "base").write_bytes(MUCH)
+    with (tmp_path / "base").open("rb") as reader:
+        assert reader.read(10) == MUCH[:10]
+        SystemDisk(tmp_path).remove("base")
+        assert reader.read() == MUCH[10:]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_has_another_name_stays_whole_under_it(tmp_path: Path) -> None:
+    (tmp_path / "base").write_bytes(MUCH)
+    (tmp_path / "kept").hardlink_to(tmp_path / "base")
+    SystemDisk(tmp_path).remove("base")
+    assert (tmp_path / "kept").read_bytes() == MUCH
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(MUCH)
+    (tmp_path / "base").symlink_to(tmp_path / "other")
+    SystemDisk(tmp_path).remove("base")
+    assert (tmp_path / "other").read_bytes() == MUCH
+    assert not (tmp_path / "base").is_symlink()
+
+
+def test_a_large_file_that_nobody_has_gives_back_its_space_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "base").write_bytes(MUCH)
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "ftruncate", lambda _, size: sizes.append(size))
+    SystemDisk(tmp_path).remove("base")
+    assert sizes == [len(MUCH) - 2**20 * step for step in range(1, 5)]
+    with pytest.raises(FileNotFoundError):
+        SystemDisk(tmp_path).remove("base")
