@@ -16,7 +16,10 @@ cdef class PlainRead(BlockedRead):
     cdef uint64_t limit
     cdef bint with_info
 
-    cdef reply(self, Context ctx, Stream stream, shared_as)
+    cdef find_shared(self, Context ctx)
+    cdef bint asks_for_the_same(self, PlainRead other) noexcept
+    cdef tuple asked_for(self, Context ctx)
+    cdef reply(self, Context ctx, Stream stream)
 
 
 cdef class GroupRead(BlockedRead):

@@ -213,42 +213,61 @@ cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t 
     return reply
 
 
+# Among the shared replies: (read, resp, reply) of the one that was made last.
+NEWEST = "newest"
+
+
 cdef class PlainRead(BlockedRead):
     """A TREAD without GROUP that waits."""
 
     def attempt(self, Context ctx not None):
         cdef Database db
         cdef Stream stream
-        cdef object shared_as = None
-        cdef object encoded
-        if ctx.shared is not None:
-            # Many readers of one append get the same bytes, found and encoded once.
-            shared_as = (self.key, self.after.ms, self.after.seq, self.limit, self.db_index,
-                         self.with_info, ctx.session.resp)
-            encoded = (<dict>ctx.shared).get(shared_as)
-            if encoded is not None:
-                return make_raw(encoded)
+        shared = self.find_shared(ctx)
+        if shared is not None:
+            return shared
         db = <Database>ctx.keyspace.databases[self.db_index]
         stream = db.stream(self.key)
         if stream is None or not stream.has_newer(self.after.ms, self.after.seq):
             return None
-        return self.reply(ctx, stream, shared_as)
+        return self.reply(ctx, stream)
 
-    cdef reply(self, Context ctx, Stream stream, shared_as):
+    cdef find_shared(self, Context ctx):
+        """The reply, if a reader that asks for the same has been served: many readers of one append
+        get the same bytes, found and encoded once. Mostly it was the one served just before."""
+        if not ctx.shared:
+            return None
+        read, resp, reply = (<dict>ctx.shared)[NEWEST]
+        if resp == ctx.session.resp and self.asks_for_the_same(read):
+            return reply
+        return (<dict>ctx.shared).get(self.asked_for(ctx))
+
+    cdef bint asks_for_the_same(self, PlainRead other) noexcept:
+        return (self.after.ms == other.after.ms and self.after.seq == other.after.seq
+                and self.limit == other.limit and self.db_index == other.db_index
+                and self.with_info == other.with_info and self.key == other.key)
+
+    cdef tuple asked_for(self, Context ctx):
+        return (self.key, self.after.ms, self.after.seq, self.limit, self.db_index, self.with_info,
+                ctx.session.resp)
+
+    cdef reply(self, Context ctx, Stream stream):
         cdef EntryRange entries = make_range(stream, True, self.limit)
         cdef Output out
         entries.start = self.after
         step_up(&entries.start)
         entries.with_info = self.with_info
         entries.with_gap = plain_gap(stream, self.after)
-        if shared_as is None:
+        if ctx.shared is None:
             return entries
         out = Output()
         entries.encode(out, ctx.session.resp)
         if entries.rest() is not None:
             return entries
-        ctx.shared[shared_as] = out.take_bytes()
-        return make_raw(ctx.shared[shared_as])
+        reply = make_raw(out.take_bytes())
+        ctx.shared[self.asked_for(ctx)] = reply
+        ctx.shared[NEWEST] = (self, ctx.session.resp, reply)
+        return reply
 
     def timeout_reply(self, Context ctx not None):
         if not self.with_info:

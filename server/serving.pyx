@@ -10,7 +10,7 @@ from functools import partial
 import logging
 
 from millstream.commands.context cimport Context, Session
-from millstream.commands.replies cimport Encodable, Wait
+from millstream.commands.replies cimport Encodable, Raw, Wait
 from millstream.encoding cimport Output
 from millstream.server.outbox cimport Client, Outbox
 from millstream.server.resp cimport put_error, put_reply
@@ -121,6 +121,16 @@ cdef class Serving:
         """End a wait with this reply (or CommandError)."""
         cdef Client client = waiter.client
         self.end(waiter)
+        if type(reply) is Raw and client.reply_mode == "on":
+            self.outbox.put(client, (<Raw>reply).data)
+        else:
+            self.put_in_full(client, reply)
+        if client.has_more():
+            self.resume(client)
+        return 0
+
+    cdef int put_in_full(self, Client client, reply) except -1:
+        """Note a reply that is not bytes yet, or is not to be sent."""
         if isinstance(reply, CommandError):
             self.statistics.count_error(reply.message)
             put_error(self.side, reply.message)
@@ -133,8 +143,6 @@ cdef class Serving:
         else:
             self.side.clear()
             client.producer = None
-        if client.has_more():
-            self.resume(client)
         return 0
 
     cdef int end(self, object waiter) except -1:

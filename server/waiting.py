@@ -26,7 +26,7 @@ Attempt = Callable[["Waiter"], bool]
 class Waiter:
     """One blocked client and the read it waits with."""
 
-    __slots__ = ("alarm", "client", "is_timed", "over", "read")
+    __slots__ = ("alarm", "client", "is_timed", "over", "places", "read")
 
     def __init__(self, client: Any, wait: Wait) -> None:
         self.client = client
@@ -34,6 +34,8 @@ class Waiter:
         self.is_timed = bool(wait.deadline_ms)
         self.alarm: Alarm | None = None
         self.over = False
+        # Where it stands: a database's queues, the key, and the key's queue.
+        self.places: list[tuple[dict[bytes, KeyQueue], bytes, KeyQueue]] = []
 
 
 class GroupQueue:
@@ -85,11 +87,9 @@ class KeyQueue:
             self.groups[name] = GroupQueue()
         self.groups[name].add(waiter)
 
-    def remove(self, waiter: Waiter) -> None:
+    def leave_group(self, waiter: Waiter) -> None:
         name = waiter.read.group
-        if name is None:
-            self.plain.pop(waiter, None)
-            return
+        assert name is not None
         queue = self.groups.get(name)
         if queue is not None:
             queue.remove(waiter)
@@ -101,9 +101,6 @@ class KeyQueue:
         if name in self.groups:
             for waiter in self.groups[name].waiters:
                 waiter.read.join(stream, group)
-
-    def __bool__(self) -> bool:
-        return bool(self.plain or self.groups)
 
 
 class Waiting:
@@ -121,7 +118,9 @@ class Waiting:
             waiting = self._databases[db_index].waiting
             if key not in waiting:
                 waiting[key] = KeyQueue()
-            waiting[key].add(waiter)
+            queue = waiting[key]
+            queue.add(waiter)
+            waiter.places.append((waiting, key, queue))
         self.count += 1
         self.timed_count += waiter.is_timed
         return waiter
@@ -133,13 +132,13 @@ class Waiting:
         waiter.over = True
         self.count -= 1
         self.timed_count -= waiter.is_timed
-        for db_index, key in waiter.read.keys:
-            waiting = self._databases[db_index].waiting
-            queue = waiting.get(key)
-            if queue is not None:
-                queue.remove(waiter)
-                if not queue:
-                    del waiting[key]
+        for waiting, key, queue in waiter.places:
+            if waiter.read.group is None:
+                queue.plain.pop(waiter, None)
+            else:
+                queue.leave_group(waiter)
+            if not (queue.plain or queue.groups):
+                del waiting[key]
 
     def serve(self, db_index: int, key: bytes, attempt: Attempt) -> None:
         """Try the reads that wait on a ready key; `attempt` answers whether one was served."""
