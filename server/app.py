@@ -190,9 +190,9 @@ class Server:
         keys = sum(map(len, self.keyspace.databases))
         folder = self.config.dir.resolve()
         LOGGER.info(
-            "data     %s: %d keys, loaded in %.2f seconds",
+            "data     %s: %s, loaded in %.2f seconds",
             folder,
-            keys,
+            "1 key" if keys == 1 else f"{keys} keys",
             report.seconds,
             extra={"facts": {"dir": str(folder), "keys": keys, "load_seconds": report.seconds}},
         )

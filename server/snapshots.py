@@ -438,12 +438,12 @@ class Snapshots:
             tally.ok = True
         self._auto_retry_ms = _AUTO_RETRY_MS
         log.info(
-            "%s is written: %d keys, %d entries, %d bytes, %.2f seconds",
+            "%s is written: %d bytes in %.2f seconds (keys: %d, entries: %d)",
             base_name(job.number),
-            job.writer.keys,
-            job.writer.entries,
             job.file.size,
             (self._clock() - job.started_ms) / 1000,
+            job.writer.keys,
+            job.writer.entries,
         )
         self.last_save_s = self._clock() // 1000
         self.changes_at_save = job.changes
