@@ -693,7 +693,8 @@ def test_a_finished_snapshot_is_logged(act: str, caplog: pytest.LogCaptureFixtur
     world.settle()
     size_bytes = len(world.disk.content("base-2.msnap"))
     (line,) = [line for line in caplog.messages if "base-2.msnap" in line]
-    assert f"1 keys, 5 entries, {size_bytes} bytes" in line
+    assert f"{size_bytes} bytes in" in line
+    assert "(keys: 1, entries: 5)" in line
     assert "seconds" in line
 
 
