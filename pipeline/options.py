@@ -122,6 +122,8 @@ class Options:
 
 def _check_name(name: str, purpose: str) -> None:
     spelled = _SPELLED.get(name)
+    if name == "paths":  # what Spark makes of load([a, b])
+        raise OptionError("load one data directory at a time, and put them together by union")
     if spelled is None:
         near = difflib.get_close_matches(
             name, [x for x in _SPELLED if purpose in OPTIONS[_SPELLED[x]]], 1, 0.5

@@ -382,6 +382,11 @@ def test_an_option_that_does_not_fit_is_named(
     assert words in error_of_option(spark, four, name, value)
 
 
+def test_two_directories_at_once_are_refused(spark: SparkSession, four: Path) -> None:
+    frame = spark.read.format("millstream").load([str(four), str(four)])
+    assert "load one data directory at a time" in error_of(frame)
+
+
 def test_a_directory_without_a_snapshot_says_what_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
