@@ -26,11 +26,12 @@ Attempt = Callable[["Waiter"], bool]
 class Waiter:
     """One blocked client and the read it waits with."""
 
-    __slots__ = ("alarm", "client", "is_timed", "over", "places", "read")
+    __slots__ = ("alarm", "client", "is_plain", "is_timed", "over", "places", "read")
 
     def __init__(self, client: Any, wait: Wait) -> None:
         self.client = client
         self.read: BlockedRead = wait.read
+        self.is_plain = self.read.group is None
         self.is_timed = bool(wait.deadline_ms)
         self.alarm: Alarm | None = None
         self.over = False
@@ -131,10 +132,11 @@ class Waiting:
             return
         waiter.over = True
         self.count -= 1
-        self.timed_count -= waiter.is_timed
+        if waiter.is_timed:
+            self.timed_count -= 1
         for waiting, key, queue in waiter.places:
-            if waiter.read.group is None:
-                queue.plain.pop(waiter, None)
+            if waiter.is_plain:
+                del queue.plain[waiter]
             else:
                 queue.leave_group(waiter)
             if not (queue.plain or queue.groups):
