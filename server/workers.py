@@ -7,6 +7,7 @@ can run every step by hand.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -80,12 +81,14 @@ class ThreadWorker:
     def _run(self) -> None:
         if self._niceness and sys.platform == "linux":  # where each thread has its own
             nice = min(os.nice(0) + self._niceness, 19)
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+            with contextlib.suppress(OSError):  # a sandbox may forbid it; tasks run all the same
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         while (task := self._tasks.get()) is not None:
             try:
                 task()
             except Exception:
                 log.exception("a task of %s failed", self._name)
+            del task  # not kept, with all that it has, until there is another one
 
 
 def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> None:
