@@ -15,6 +15,8 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -204,11 +206,17 @@ class SystemFile:
 
 
 def _is_nobodys(descriptor: int) -> bool:
-    """Whether a file has no name any more, and nobody else has it open."""
-    if os.fstat(descriptor).st_nlink:
+    """Whether a file has no name any more, and nobody else has it open: only then is a lease given.
+
+    It is given back at once. Whoever opened the file by /proc would wait for it, and the kernel
+    would tell this process so with SIGIO, which ends it; with SIGURG it does not.
+    """
+    if sys.platform != "linux" or os.fstat(descriptor).st_nlink:
         return False
     try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError:  # somebody has, or the file system cannot tell
         return False
     return True

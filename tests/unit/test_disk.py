@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,28 @@ def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
     SystemDisk(tmp_path).remove("base")
     assert (tmp_path / "other").read_bytes() == MUCH
     assert not (tmp_path / "base").is_symlink()
+
+
+def test_who_opens_a_file_while_it_is_removed_neither_waits_nor_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    opened: list[int] = []
+
+    def open_meanwhile(descriptor: int, size: int) -> None:
+        opened.append(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK))
+
+    monkeypatch.setattr(os, "ftruncate", open_meanwhile)
+    before = signal.signal(signal.SIGIO, lambda number, _: told.append(number))
+    try:
+        (tmp_path / "base").write_bytes(MUCH)
+        SystemDisk(tmp_path).remove("base")
+        assert len(opened) == 4
+        assert not told
+    finally:
+        signal.signal(signal.SIGIO, before)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def test_a_large_file_that_nobody_has_gives_back_its_space_in_steps(
