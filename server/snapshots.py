@@ -37,6 +37,7 @@ log = logging.getLogger("millstream.persistence")
 _SLICE_KEYS = 64
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
+_FREED_BLOCKS = 512  # at once, which is a fraction of a millisecond
 # What begins by itself and fails is tried again later and later: each try may leave a journal that
 # counts. While a failed save keeps writes refused, it should not take long to see that it works.
 _AUTO_RETRY_MS = 5_000
@@ -396,6 +397,8 @@ class Snapshots:
             assert job.writer is not None
             for one in captured:
                 job.writer.add(one)
+                while one.free_some(_FREED_BLOCKS):
+                    job.pause()
             job.slices_written += 1
 
         return write

@@ -13,6 +13,7 @@ class Captured:
     kind: str
     meta: dict[str, Any]
     blocks: Sequence[Block]
+    def free_some(self, most: int) -> bool: ...
 
 class Capture:
     looked_at: int

@@ -27,6 +27,7 @@ from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
 from millstream.storage.policy cimport Calendar
 from millstream.storage.retention cimport due_ms
+from millstream.storage.skiplist cimport Blocks
 from millstream.storage.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
@@ -58,6 +59,14 @@ cdef class Captured:
         self.kind = kind
         self.meta = meta
         self.blocks = blocks
+
+    def free_some(self, Py_ssize_t most) -> bool:
+        """Let go of about so many of the blocks when they are needed no more; False when none is
+        left. It is the last to have those that the stream has lost meanwhile."""
+        if isinstance(self.blocks, Blocks):
+            return self.blocks.free_some(most)
+        self.blocks = []
+        return False
 
 
 cdef class Capture:

@@ -636,6 +636,20 @@ cdef class Blocks:
         free(self.firsts)
         free(self.counts)
 
+    def free_some(self, Py_ssize_t most) -> bool:
+        """Let go of about so many blocks from the end, whole pages; False when none is left. Whoever
+        is the last to have very many blocks would hold the interpreter for long with all at once."""
+        cdef Py_ssize_t held
+        self.tail = None
+        self.page = self.before = 0
+        while self.pages and most > 0:
+            self.pages -= 1
+            held = self.counts[self.pages] - self.firsts[self.pages]
+            self.size -= held
+            most -= held
+            let_go(self.slots[self.pages])
+        return self.pages > 0
+
     def __len__(self) -> int:
         return self.size + (self.tail is not None)
 

@@ -92,6 +92,10 @@ class FakeCaptured:
     meta: dict[str, Any]
     blocks: list[FakeBlock]
 
+    def free_some(self, most: int) -> bool:
+        del self.blocks[-most:]
+        return len(self.blocks) > 0
+
 
 @dataclass
 class FakeCapture:
@@ -99,6 +103,7 @@ class FakeCapture:
     closed: bool = False
 
     def __post_init__(self) -> None:
+        self.given = list(self.keys)
         self.keys.reverse()
 
     def step(self, max_keys: int) -> list[FakeCaptured] | None:

@@ -210,6 +210,17 @@ def test_a_capture_starts_at_a_tick_even_in_the_middle_of_one() -> None:
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2]
 
 
+def test_a_snapshot_lets_go_in_parts_of_what_it_has_written() -> None:
+    world = new_world()
+    write_many(world, 20_000, b"long")
+    world.settle()
+    world.persistence.bgsave()
+    world.settle()
+    (capture,) = world.keyspace.captures
+    assert [one.blocks for one in capture.given] == [[]]
+    assert reload(world.disk.copy()).keyspace.numbers() == list(range(1, 20_001))
+
+
 def test_a_slow_worker_bounds_the_queue() -> None:
     world = new_world()
     for key in range(10_000):

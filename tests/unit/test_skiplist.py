@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -165,6 +166,28 @@ def test_a_point_in_time_is_a_sequence() -> None:
     with pytest.raises(ValueError, match="in order"):
         blocks[::-1]
     assert len(SkipList().shared()[:]) == 0
+
+
+def test_what_is_the_last_to_have_many_blocks_frees_them_in_parts() -> None:
+    made = SkipList()
+    for i in range(1000):
+        made.push(block_of(10 * i, 1))
+    blocks = made.shared()
+    every = blocks[:]
+    del made
+
+    def holders() -> list[int]:
+        return [sys.getrefcount(block) for block in every]
+
+    held = holders()[0]
+    left = [len(blocks)]
+    while blocks.free_some(100):
+        left.append(len(blocks))
+        assert left[-2] - 256 < left[-1] < left[-2]
+        assert holders() == [held] * left[-1] + [held - 1] * (1000 - left[-1])
+    assert len(blocks) == 0
+    assert blocks[:] == []
+    assert holders() == [held - 1] * 1000
 
 
 def test_an_empty_list_finds_nothing() -> None:
