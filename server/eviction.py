@@ -8,7 +8,8 @@ exact, else a block can be passed over for one round through the keys.
 
 The work is done in slices, each within a few milliseconds: one before a client's requests, and as
 many turns of the loop after it as it takes. Until they are done, commands that need memory run as
-long as a slice finds something to drop.
+long as a slice finds something to drop. What the data has let go of, and is still to be freed, goes
+before anything that it has.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from millstream.commands.appending import drop_oldest_block
 from millstream.server.memory import Gauge
 from millstream.storage.retention import oldest_block_ms
 from millstream.storage.stream import Stream
+from millstream.storage.waste import free_some
 
 if TYPE_CHECKING:
     from millstream.commands.context import Context
@@ -32,6 +34,7 @@ LOGGER = logging.getLogger("millstream")
 KEYS_AT_ONCE = 256
 CANDIDATES_MAX = 128
 BLOCKS_AT_ONCE = 64
+FREED_AT_ONCE = 1024
 MEASURED_EVERY_S = 0.01
 MEASURED_EVERY_BYTES = 1 << 20
 WARNED_EVERY_S = 60
@@ -76,6 +79,9 @@ class Eviction:
         self.goes_on = False
         if not self.limit_bytes or self._excess() <= 0:
             self._fruitless_keys = 0
+            return False
+        if free_some(FREED_AT_ONCE):
+            self.goes_on = self._excess() > 0
             return False
         if not self.evicts:
             return True

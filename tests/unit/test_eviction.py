@@ -5,7 +5,9 @@ Memory is a number that the tests make: what the streams' blocks hold and someth
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.support.house import House, Journal, Player
@@ -15,6 +17,7 @@ from millstream.server.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
 from millstream.server.memory import Gauge, block_bytes
 from millstream.storage.retention import bytes_of
 from millstream.storage.stream import Stream
+from millstream.storage.waste import defer
 
 OOM = Error("OOM command not allowed when used memory > 'maxmemory'.")
 REST_BYTES = 1_000_000
@@ -100,9 +103,12 @@ def test_the_bytes_of_blocks_fall_when_a_stream_drops_or_loses_them() -> None:
 class Limited:
     """A house whose memory is what its streams hold, and REST_BYTES."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(
+        self, journal: Journal | None = None, blocks: Callable[[], int] | None = None
+    ) -> None:
         self.house = House(journal)
-        gauge = Gauge(lambda: self.blocks() + REST_BYTES, self.blocks)
+        count = blocks or self.blocks
+        gauge = Gauge(lambda: count() + REST_BYTES, count)
         self.eviction = Eviction(
             self.house.executor.context, gauge, lambda: 0, lambda: self.house.wall_ms / 1000
         )
@@ -193,6 +199,30 @@ def test_without_eviction_what_needs_memory_is_refused_and_nothing_else() -> Non
     assert limited.call("DEL s") == 1
     assert limited.eviction.evicted_entries == 0
     assert limited.call("XADD s * f v") != OOM
+
+
+@pytest.fixture
+def deferring() -> Iterator[None]:
+    defer(True)
+    yield
+    defer(False)
+
+
+@pytest.mark.usefixtures("deferring")
+@pytest.mark.parametrize("evicts", [True, False])
+def test_what_was_deleted_makes_room_before_anything_is_evicted_or_refused(evicts: bool) -> None:
+    gc.collect()  # other houses
+    limited = Limited(blocks=block_bytes)
+    limited.fill("old", 1000, 1000)
+    room_bytes = block_bytes() + 50_000
+    for number in range(1, 101):  # each in a block of its own
+        limited.call(f"XADD gone {number}-1 n {'v' * 5000}")
+    limited.call("DEL gone")
+    assert block_bytes() > room_bytes + 50_000, "it is freed later"
+    limited.limit(REST_BYTES + room_bytes, evicts)
+    assert limited.call("TAPPEND old f v") != OOM
+    assert lengths(limited, "old") == [1001]
+    assert limited.eviction.evicted_blocks == 0
 
 
 def test_a_transaction_that_needs_memory_is_refused_as_a_whole() -> None:
