@@ -13,8 +13,10 @@ from libc.stdint cimport UINT64_MAX, uint64_t
 from millstream.storage.skiplist cimport SkipList
 
 cdef enum:
-    # Fewer blocks or keys than this are freed at once.
+    # So many blocks of a trim are freed at once.
     AT_ONCE = 1024
+    # Of a stream that goes, since very many may go together: with a command or with their time.
+    AT_ONCE_EACH = 16
 
 cdef bint deferring = False
 cdef list lists = []
@@ -37,7 +39,7 @@ cdef bint is_deferring() noexcept:
 
 cdef int discard(SkipList blocks) except -1:
     """Take over the blocks that a stream has no more; nobody else may hold the list."""
-    if deferring and blocks.blocks > AT_ONCE:
+    if deferring and blocks.blocks > AT_ONCE_EACH:
         lists.append(blocks)
     return 0
 
@@ -59,8 +61,9 @@ cdef int free_parts(SkipList whole) except -1:
 
 
 def discard_table(keyspace, dict table not None) -> None:
-    """Take over a dict that only a snapshot of its keyspace may still look at."""
-    if deferring and len(table) > AT_ONCE:
+    """Take over a dict that only a snapshot of its keyspace may still look at. One with few keys
+    may have many blocks."""
+    if deferring and table:
         tables.append((keyspace, table))
 
 
@@ -75,7 +78,7 @@ def free_some(uint64_t most) -> bool:
     if lists:
         blocks = lists[len(lists) - 1]
         if not blocks.free_blocks(most):
-            lists.remove(blocks)
+            lists.pop()
         return True
     for place in tables:
         keyspace, table = place

@@ -11,6 +11,7 @@ from tests.support.resp import Reply, Simple
 
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.skiplist import sealed_bytes
+from millstream.storage.stream import Stream
 from millstream.storage.waste import defer, free_some
 
 BLOCKS = 3000  # more than are freed at once
@@ -143,6 +144,43 @@ def test_a_flushed_database_is_freed_in_turns() -> None:
     assert player.call("FLUSHDB") == Simple("OK")
     assert player.call("DBSIZE") == 0
     assert free_all() >= BLOCKS // TURN
+
+
+@pytest.mark.parametrize(("keys", "blocks"), [(10, 900), (2000, 20)])
+def test_a_database_of_many_small_streams_is_freed_in_turns_too(keys: int, blocks: int) -> None:
+    gc.collect()
+    before_bytes = sealed_bytes()
+    database = Keyspace().databases[0]
+    for key in range(keys):
+        database.set(b"k%d" % key, small_stream(blocks))
+    block_bytes = (sealed_bytes() - before_bytes) // (keys * blocks)
+    database.clear()
+    left_bytes = sealed_bytes()
+    assert left_bytes - before_bytes == keys * blocks * block_bytes
+    while free_some(TURN):
+        assert left_bytes - sealed_bytes() <= 5 * TURN * block_bytes
+        left_bytes = sealed_bytes()
+    assert left_bytes == before_bytes
+
+
+def test_deleting_many_small_streams_frees_them_in_turns_too() -> None:
+    large = Large(1)
+    names = [f"k{number}" for number in range(50)]
+    for name in names:
+        large.house.keyspace.databases[0].set(name.encode(), small_stream(100))
+    held_bytes = large.kept_bytes()
+    assert large.call(f"DEL {' '.join(names)}") == 50
+    assert large.kept_bytes() == held_bytes
+    assert free_all() >= 50
+    assert large.kept_bytes() < held_bytes // 50
+
+
+def small_stream(blocks: int) -> Stream:
+    """A stream of so many sealed blocks of the same length, and an open one."""
+    stream = Stream()
+    for number in range(1, blocks + 2):
+        stream.append_entry(number, 0, [b"f", b"v"], node_bytes=1)
+    return stream
 
 
 def test_a_snapshot_has_all_keys_of_a_database_that_is_flushed_meanwhile() -> None:
