@@ -89,7 +89,7 @@ cdef class SkipList:
     cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept
     cdef void take_out(self, Page* page, Page** path) noexcept
     cdef uint32_t random_height(self) noexcept
-    cdef void find_path(self, Page* page, Page** path) noexcept
+    cdef uint64_t find_path(self, Page* page, Page** path, uint64_t* ranks) noexcept
     cdef Blocks share(self, tail)
     cdef SkipList cut_before(self, Place place)
     cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept

@@ -349,18 +349,24 @@ cdef class SkipList:
         before[0] += rank_in(page.slots, low)
         return place
 
-    cdef void find_path(self, Page* page, Page** path) noexcept:
-        """Per level the last page before this one (the head included)."""
+    cdef uint64_t find_path(self, Page* page, Page** path, uint64_t* ranks) noexcept:
+        """Per level the last page before this one (the head included) and, unless `ranks` is NULL,
+        how many undeleted entries are before that page; returns how many are before this one."""
         cdef Page* here = self.head
         cdef Level* level
+        cdef uint64_t before = 0
         cdef int i
         for i in range(<int>self.height - 1, -1, -1):
             level = &here.levels[i]
             while level.next != NULL and (level.next_ms < page.ms or (
                     level.next_ms == page.ms and level.next.seq < page.seq)):
+                before += level.span
                 here = level.next
                 level = &here.levels[i]
             path[i] = here
+            if ranks != NULL:
+                ranks[i] = before
+        return before + here.levels[0].span
 
     # ------------------------------------------------------------ changes
 
@@ -370,7 +376,7 @@ cdef class SkipList:
         cdef Block old
         own_slots(place.page)
         old = block_at(place)
-        self.find_path(place.page, path)
+        self.find_path(place.page, path, NULL)
         self.lower(place.page, old.live - block.live, path)
         lower_behind(place.page.slots, place.at, old.live - block.live)
         Py_INCREF(block)
@@ -385,7 +391,7 @@ cdef class SkipList:
         cdef Block block
         own_slots(page)
         block = block_at(place)
-        self.find_path(page, path)
+        self.find_path(page, path, NULL)
         self.lower(page, block.live, path)
         if place.at == page.slots.first:
             page.slots.first += 1
@@ -448,21 +454,10 @@ cdef class SkipList:
     cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept:
         """Move the pages before this one to another list; returns how many entries they have."""
         cdef Page* path[HEIGHT_MAX]
-        cdef Page* here = self.head
         cdef Level* level
         cdef uint64_t ranks[HEIGHT_MAX]
-        cdef uint64_t gone = 0
+        cdef uint64_t gone = self.find_path(page, path, ranks)
         cdef int i
-        for i in range(<int>self.height - 1, -1, -1):
-            level = &here.levels[i]
-            while level.next != NULL and (level.next_ms < page.ms or (
-                    level.next_ms == page.ms and level.next.seq < page.seq)):
-                gone += level.span
-                here = level.next
-                level = &here.levels[i]
-            path[i] = here
-            ranks[i] = gone
-        gone += here.levels[0].span
         link(&part.head.levels[0], self.head.levels[0].next)
         for i in range(<int>self.height):
             level = &path[i].levels[i]
