@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,10 @@ from bench.wire import Client, load
 ENTRIES = 100_000_000
 SMALL = 1_000_000
 MEMORY_MAX_GIB = 8.0
-SEEKS = Load(1_000_000, 100)
+SMALL_KEY = "small"
+SEEKS = {1: 100_000, 16: 500_000, 100: 1_000_000}
+"""How many requests to send, by the pipeline's depth."""
+SEEK_ROUNDS = 5
 KEPT_AFTER_TRIM = 1_000_000
 CALM_S = 2.0
 TOLD_EVERY = 10_000_000
@@ -55,15 +59,12 @@ class Walk:
     def run(self) -> None:
         """All of it."""
         self.fill(SMALL)
-        small_ns = self.seek(SMALL)
-        self.note("seek in 1 M entries", small_ns, "ns")
-        self.side.empty()
+        self.side.call("RENAME", KEY, SMALL_KEY)
         before_bytes = self.side.server.rss_bytes()
         self.timed("load", lambda: self.fill(self.entries))
         self.note_memory("memory", before_bytes)
-        large_ns = self.seek(self.entries)
-        self.note("seek in all", large_ns, "ns")
-        self.note("seek, all against 1 M", large_ns / small_ns, "times")
+        for pipeline in SEEKS:
+            self.compare_seeks(pipeline)
         self.note("worst PING, calm", self.calm_us(), "us")
         self.timed("save", self.save)
         self.note("worst PING, saving", worst_ping_us(self.side, saving(self.side)), "us")
@@ -86,12 +87,25 @@ class Walk:
         self.side.server.settle()
         check_loaded(self.side, entries)
 
-    def seek(self, entries: int) -> float:
+    def compare_seeks(self, pipeline: int) -> None:
+        """Both streams in turns: what a machine has beside its work differs from minute to
+        minute."""
+        for key, entries in ((SMALL_KEY, SMALL), (KEY, self.entries)):
+            self.seek(key, entries, pipeline)
+        rounds = [
+            (self.seek(SMALL_KEY, SMALL, pipeline), self.seek(KEY, self.entries, pipeline))
+            for _ in range(SEEK_ROUNDS)
+        ]
+        small, large = zip(*rounds, strict=True)
+        self.note(f"seek in 1 M entries, -P {pipeline}", statistics.median(small), "ns")
+        self.note(f"seek in all, -P {pipeline}", statistics.median(large), "ns")
+        times = statistics.median(far / near for near, far in rounds)
+        self.note(f"seek, all against 1 M, -P {pipeline}", times, "times")
+
+    def seek(self, key: str, entries: int, pipeline: int) -> float:
         """Server CPU time of one entry from a random millisecond on, in nanoseconds."""
-        request = Load(SEEKS.requests, SEEKS.pipeline, milliseconds(entries))
-        words = self.side.range(KEY, RANDOM_MS, 1)
-        self.side.drive(request, words)
-        return self.side.drive(request, words).cost
+        request = Load(SEEKS[pipeline], pipeline, milliseconds(entries))
+        return self.side.drive(request, self.side.range(key, RANDOM_MS, 1)).cost
 
     def calm_us(self) -> float:
         return worst_ping_us(self.side, looks_until(time.perf_counter() + CALM_S))

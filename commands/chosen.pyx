@@ -14,7 +14,8 @@ from millstream.commands.ranges cimport SLICE_BYTES
 from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output, put_null_array
 from millstream.ids cimport EntryId, id_less
-from millstream.storage.block cimport cursor_next, cursor_seek, cursor_start, encode_entry
+from millstream.storage.block cimport (
+    cursor_next, cursor_seek, cursor_start, encode_entry, view_of)
 from millstream.storage.skiplist cimport block_at, no_place, same_place
 from millstream.storage.stream cimport Stream
 
@@ -151,7 +152,7 @@ cdef class SlicedChosen(Sliced):
 
     cdef int next_block(self) except -1:
         self.block = self.blocks.pop()
-        self.block.view(&self.view)
+        view_of(self.block.head, &self.view)
         cursor_start(&self.cursor, &self.view)
         cursor_next(&self.cursor, &self.view)
         return 0

@@ -16,7 +16,7 @@ from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output, Slice, put_nil, write_head
 from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
 from millstream.storage.block cimport (
-    Block, IdText, View, encode_backward, encode_forward,
+    Block, IdText, View, encode_backward, encode_forward, view_of,
 )
 from millstream.storage.stream cimport Stream
 
@@ -259,7 +259,7 @@ cdef class SlicedRange(Sliced):
         id_text.size = 0
         id_text.dotted = self.dotted
         while self.left and self.blocks and out.size < SLICE_BYTES:
-            (<Block>self.blocks[len(self.blocks) - 1]).view(&view)
+            view_of((<Block>self.blocks[len(self.blocks) - 1]).head, &view)
             if self.reverse:
                 made = encode_backward(out, &view, self.start.ms, self.start.seq, self.end.ms,
                                        self.end.seq, self.left, SLICE_BYTES, &id_text, &last)

@@ -1,3 +1,4 @@
+from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
@@ -6,6 +7,25 @@ from millstream.ids cimport EntryId
 
 cdef enum:
     BLOCK_HEADER_BYTES = 64
+
+
+# A block's first 64 bytes, in memory as on the disk, but for two numbers: `crc32`, which is reckoned
+# when the block is written out, and `owner`, the Block that has these bytes, which is 0 there.
+cdef struct Head:
+    char[2] magic
+    uint8_t version
+    uint8_t zero
+    uint32_t crc32
+    uint32_t count
+    uint32_t live
+    uint32_t size
+    uint16_t set_count
+    uint16_t node_count
+    uint64_t first_ms
+    uint64_t first_seq
+    uint64_t last_ms
+    uint64_t last_seq
+    PyObject* owner
 
 
 cdef struct View:
@@ -48,21 +68,12 @@ cdef struct IdText:
 
 
 cdef class Block:
-    cdef char* data
-    cdef readonly uint32_t count
-    cdef readonly uint32_t live
-    cdef uint32_t entries_size
-    cdef uint16_t set_count
-    cdef uint16_t node_count
-    cdef uint64_t first_ms
-    cdef uint64_t first_seq
-    cdef uint64_t last_ms
-    cdef uint64_t last_seq
+    cdef Head* head
 
-    cdef void view(self, View* out) noexcept
     cdef Py_ssize_t data_size(self) noexcept
     cdef Block without(self, uint64_t ms, uint64_t seq)
     cdef Block without_all(self, list ids)
+    cdef inline void mark(self, Py_ssize_t at) noexcept
     cdef Block copy(self)
     cdef int write(self, char* at) except -1
 
@@ -115,6 +126,7 @@ cdef class OpenBlock:
     cpdef Block freeze(self)
 
 
+cdef void view_of(const Head* head, View* out) noexcept nogil
 cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0
 cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil
 cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil

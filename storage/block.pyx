@@ -226,7 +226,8 @@ cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t se
     cdef uint32_t middle
     cdef uint32_t tries = 0
     cdef Entry probe
-    cdef Cursor ahead
+    cdef Entry entry
+    cdef const uint8_t* values
     if not id_less(view.first_ms, view.first_seq, ms, seq):
         cursor_start(cursor, view)
         return
@@ -243,9 +244,16 @@ cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t se
             tries += 1
             middle = low + 1 if tries < 2 else (low + high + 1) // 2
     cursor_checkpoint(cursor, view, low)
-    ahead = cursor[0]
-    while cursor_next(&ahead, view) and id_less(ahead.entry.ms, ahead.entry.seq, ms, seq):
-        cursor[0] = ahead
+    entry.ms = cursor.entry.ms
+    entry.seq = cursor.entry.seq
+    while cursor.index < view.count:
+        values = read_entry(view, cursor.at, &entry)
+        if not id_less(entry.ms, entry.seq, ms, seq):
+            return
+        cursor.at = skip_values(values, entry.fields)
+        cursor.index += 1
+        cursor.entry.ms = entry.ms
+        cursor.entry.seq = entry.seq
 
 
 cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil:
@@ -514,42 +522,88 @@ cdef list view_entries(const View* view):
 
 # ---------------------------------------------------------------- sealed
 
-cdef inline Py_ssize_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) noexcept nogil:
-    return 4 * <Py_ssize_t>(checkpoint_count(count) + sets + (nodes - 1 if nodes else 0))
+cdef inline uint64_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) noexcept nogil:
+    return 4 * (<uint64_t>checkpoint_count(count) + sets + (nodes - 1 if nodes else 0))
+
+
+cdef inline uint64_t form_size(const Head* head) noexcept nogil:
+    """Bytes of the disk form that begins with this header."""
+    return table_size(head.count, head.set_count, head.node_count) + (
+        BLOCK_HEADER_BYTES + <uint64_t>head.size)
 
 
 cdef uint64_t view_disk_size(const View* view) noexcept nogil:
     """Bytes of the disk form."""
-    return BLOCK_HEADER_BYTES + view.size + <uint64_t>table_size(
+    return BLOCK_HEADER_BYTES + <uint64_t>view.size + table_size(
         view.count, view.set_count, view.node_count)
 
 
+cdef void view_of(const Head* head, View* out) noexcept nogil:
+    """Look at the block that lies behind this header."""
+    cdef const uint32_t* tables = <const uint32_t*>(head + 1)
+    out.count = head.count
+    out.live = head.live
+    out.size = head.size
+    out.set_count = head.set_count
+    out.node_count = head.node_count
+    out.first_ms = head.first_ms
+    out.first_seq = head.first_seq
+    out.last_ms = head.last_ms
+    out.last_seq = head.last_seq
+    out.checkpoints = tables
+    out.sets = tables + checkpoint_count(head.count)
+    out.nodes = out.sets + head.set_count
+    out.entries = <const uint8_t*>tables + table_size(
+        head.count, head.set_count, head.node_count)
+
+
+cdef const char* head_fault(const Head* head, Py_ssize_t size) noexcept nogil:
+    """What is wrong with the header of a disk form of which so many bytes are there, or NULL."""
+    if size < BLOCK_HEADER_BYTES:
+        return b"it is shorter than its header"
+    if head.magic[0] != c'M' or head.magic[1] != c'B':
+        return b"its first bytes are not 'MB'"
+    if head.version != FORMAT_VERSION:
+        return b"its format is not known to this version"
+    if head.count == 0:
+        return b"it has no entries"
+    return NULL
+
+
+cdef Head* new_head(Block owner, uint64_t data_size) except NULL:
+    """Room for a block with so many bytes behind its header; those beyond read as zeros."""
+    cdef uint64_t size = BLOCK_HEADER_BYTES + data_size
+    cdef Head* head = <Head*>malloc(size + SLACK)
+    if head == NULL:
+        raise MemoryError(f"no memory for a block of {size} bytes")
+    memset(<char*>head + size, 0, SLACK)
+    head.owner = <PyObject*>owner
+    owner.head = head
+    return head
+
+
 cdef class Block:
-    """A sealed block. `data` holds the checkpoint, set and node tables and then the entries."""
+    """A sealed block: its disk form, header, tables and entries, in one piece."""
+
+    def __init__(self) -> None:
+        raise TypeError("a block comes from OpenBlock.freeze, Block.from_bytes or Block.unpack")
 
     def __dealloc__(self):
-        free(self.data)
+        free(self.head)
 
-    cdef void view(self, View* out) noexcept:
-        cdef uint32_t checkpoints = checkpoint_count(self.count)
-        cdef uint32_t* tables = <uint32_t*>self.data
-        out.checkpoints = tables
-        out.sets = tables + checkpoints
-        out.nodes = tables + checkpoints + self.set_count
-        out.set_count = self.set_count
-        out.node_count = self.node_count
-        out.entries = <const uint8_t*>self.data + table_size(
-            self.count, self.set_count, self.node_count)
-        out.size = self.entries_size
-        out.count = self.count
-        out.live = self.live
-        out.first_ms = self.first_ms
-        out.first_seq = self.first_seq
-        out.last_ms = self.last_ms
-        out.last_seq = self.last_seq
+    @property
+    def count(self) -> int:
+        """Entries, deleted ones too."""
+        return self.head.count
+
+    @property
+    def live(self) -> int:
+        """Entries that are not deleted."""
+        return self.head.live
 
     cdef Py_ssize_t data_size(self) noexcept:
-        return table_size(self.count, self.set_count, self.node_count) + self.entries_size
+        """Bytes of tables and entries."""
+        return form_size(self.head) - BLOCK_HEADER_BYTES
 
     cdef Block without(self, uint64_t ms, uint64_t seq):
         """A copy in which this entry is deleted; None when no undeleted entry has the id."""
@@ -557,7 +611,7 @@ cdef class Block:
         cdef Cursor cursor
         cdef const uint8_t* at
         cdef Block copy
-        self.view(&view)
+        view_of(self.head, &view)
         cursor_seek(&cursor, &view, ms, seq)
         at = cursor.at
         if not cursor_next(&cursor, &view) or cursor.entry.deleted:
@@ -565,8 +619,7 @@ cdef class Block:
         if cursor.entry.ms != ms or cursor.entry.seq != seq:
             return None
         copy = self.copy()
-        copy.data[<const char*>at - self.data] |= <char>DELETED
-        copy.live -= 1
+        copy.mark(at - <const uint8_t*>self.head)
         return copy
 
     cdef Block without_all(self, list ids):
@@ -576,73 +629,57 @@ cdef class Block:
         cdef const uint8_t* at
         cdef Py_ssize_t done = 0
         cdef Block copy = self.copy()
-        self.view(&view)
+        view_of(self.head, &view)
         cursor_start(&cursor, &view)
         while done < len(ids):
             at = cursor.at
             if not cursor_next(&cursor, &view):
                 break
             if not cursor.entry.deleted and (cursor.entry.ms, cursor.entry.seq) == ids[done]:
-                copy.data[<const char*>at - self.data] |= <char>DELETED
+                copy.mark(at - <const uint8_t*>self.head)
                 done += 1
-        copy.live -= <uint32_t>done
         return copy
+
+    cdef inline void mark(self, Py_ssize_t at) noexcept:
+        """Delete the entry whose head is at this byte; only in a copy that nobody else has yet."""
+        (<uint8_t*>self.head)[at] |= DELETED
+        self.head.live -= 1
 
     cdef Block copy(self):
         cdef Block made = Block.__new__(Block)
-        cdef Py_ssize_t size = self.data_size()
-        made.data = <char*>malloc(size + SLACK)
-        if made.data == NULL:
-            raise MemoryError(f"no memory for a block of {size} bytes")
-        memcpy(made.data, self.data, size + SLACK)
-        made.count = self.count
-        made.live = self.live
-        made.entries_size = self.entries_size
-        made.set_count = self.set_count
-        made.node_count = self.node_count
-        made.first_ms, made.first_seq = self.first_ms, self.first_seq
-        made.last_ms, made.last_seq = self.last_ms, self.last_seq
+        memcpy(new_head(made, self.data_size()), self.head, form_size(self.head))
+        made.head.owner = <PyObject*>made
         return made
 
     @property
     def first_id(self) -> tuple[int, int]:
         """The id of the first entry written, deleted or not."""
-        return self.first_ms, self.first_seq
+        return self.head.first_ms, self.head.first_seq
 
     @property
     def last_id(self) -> tuple[int, int]:
         """The id of the last entry written, deleted or not."""
-        return self.last_ms, self.last_seq
+        return self.head.last_ms, self.head.last_seq
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its disk form."""
-        return BLOCK_HEADER_BYTES + self.data_size()
+        return form_size(self.head)
 
     def to_bytes(self) -> bytes:
         """The disk form (docs/formats.md): header with CRC-32, tables, entries."""
-        cdef bytes whole = PyBytes_FromStringAndSize(NULL, BLOCK_HEADER_BYTES + self.data_size())
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, form_size(self.head))
         self.write(PyBytes_AS_STRING(whole))
         return whole
 
     cdef int write(self, char* at) except -1:
         """The disk form, to where there is room for all of it."""
-        cdef Py_ssize_t size = self.data_size()
-        memset(at, 0, BLOCK_HEADER_BYTES)
-        memcpy(at, <const char*>b"MB", 2)
-        at[2] = FORMAT_VERSION
-        (<uint32_t*>(at + 8))[0] = self.count
-        (<uint32_t*>(at + 12))[0] = self.live
-        (<uint32_t*>(at + 16))[0] = self.entries_size
-        (<uint16_t*>(at + 20))[0] = self.set_count
-        (<uint16_t*>(at + 22))[0] = self.node_count
-        (<uint64_t*>(at + 24))[0] = self.first_ms
-        (<uint64_t*>(at + 32))[0] = self.first_seq
-        (<uint64_t*>(at + 40))[0] = self.last_ms
-        (<uint64_t*>(at + 48))[0] = self.last_seq
-        memcpy(at + BLOCK_HEADER_BYTES, self.data, size)
-        (<uint32_t*>(at + 4))[0] = crc32(
-            PyMemoryView_FromMemory(at, BLOCK_HEADER_BYTES + size, PyBUF_READ))
+        cdef Py_ssize_t size = form_size(self.head)
+        cdef Head* written = <Head*>at
+        memcpy(at, self.head, size)
+        written.crc32 = 0
+        written.owner = NULL
+        written.crc32 = crc32(PyMemoryView_FromMemory(at, size, PyBUF_READ))
         return 0
 
     @staticmethod
@@ -659,24 +696,24 @@ cdef class Block:
         cdef char* at
         while taken < len(blocks) and (taken == 0 or (size < bytes_max and count < entries_max)):
             block = blocks[taken]
-            size += BLOCK_HEADER_BYTES + block.data_size()
-            count += block.count
-            live += block.live
+            size += form_size(block.head)
+            count += block.head.count
+            live += block.head.live
             taken += 1
         whole = PyBytes_FromStringAndSize(NULL, size)
         at = PyBytes_AS_STRING(whole)
         for block in blocks[:taken]:
             block.write(at)
-            at += BLOCK_HEADER_BYTES + block.data_size()
+            at += form_size(block.head)
         return whole, taken, count, live
 
     @staticmethod
     def from_bytes(data) -> Block:
         """Read a disk form that fills `data`; ValueError says what is wrong with it."""
-        cdef const uint8_t[::1] raw = data
-        if raw.shape[0] < BLOCK_HEADER_BYTES:
-            raise ValueError(f"a block of {raw.shape[0]} bytes is shorter than its header")
-        return read_block(&raw[0], raw.shape[0])
+        blocks, end = Block.unpack(data, 0, 1)
+        if end != len(data):
+            raise ValueError(f"a block of {end} bytes does not fill {len(data)}")
+        return blocks[0]
 
     @staticmethod
     def unpack(data, Py_ssize_t at, Py_ssize_t count):
@@ -684,77 +721,53 @@ cdef class Block:
         behind them). BlockError at the first that is none."""
         cdef const uint8_t[::1] raw = data
         cdef list blocks = []
-        cdef uint64_t size
+        cdef View view
+        cdef Py_ssize_t length
+        cdef const char* fault
         cdef Py_ssize_t _
         for _ in range(count):
+            fault = view_at(&raw[at], raw.shape[0] - at, &view, &length)
             try:
-                size = form_size(&raw[at], raw.shape[0] - at)
-                if size > <uint64_t>(raw.shape[0] - at):
-                    raise ValueError(f"{raw.shape[0] - at} bytes are left of a block of {size}")
-                blocks.append(read_block(&raw[at], <Py_ssize_t>size))
+                if fault != NULL:
+                    raise ValueError(fault_text(fault, 0, 0))
+                blocks.append(read_block(<const Head*>&raw[at], length))
             except ValueError as error:
                 raise BlockError(at, str(error)) from None
-            at += <Py_ssize_t>size
+            at += length
         return blocks, at
 
     @staticmethod
     def disk_size(data) -> int:
         """Bytes of the block whose disk form starts `data` (at least 64 bytes)."""
         cdef const uint8_t[::1] raw = data
-        return form_size(&raw[0] if raw.shape[0] else NULL, raw.shape[0])
+        cdef const Head* head = <const Head*>&raw[0] if raw.shape[0] else NULL
+        cdef const char* fault = head_fault(head, raw.shape[0])
+        if fault != NULL:
+            raise ValueError(fault_text(fault, 0, 0))
+        return form_size(head)
 
     def check(self) -> None:
         """Walk every length and offset; ValueError names the first that does not fit."""
         cdef View view
-        self.view(&view)
+        view_of(self.head, &view)
         check_view(&view)
 
     def entries(self) -> list[tuple[int, int, list[bytes]]]:
         """Every undeleted entry as (ms, seq, [field, value, ...])."""
         cdef View view
-        self.view(&view)
+        view_of(self.head, &view)
         return view_entries(&view)
 
 
-cdef uint64_t form_size(const uint8_t* at, Py_ssize_t size) except? 0:
-    """Bytes of the block whose disk form starts here, by its header."""
-    if size < BLOCK_HEADER_BYTES or at[0] != c'M' or at[1] != c'B':
-        raise ValueError("not a block: its first bytes are not 'MB'")
-    return table_size(
-        (<const uint32_t*>(at + 8))[0], (<const uint16_t*>(at + 20))[0],
-        (<const uint16_t*>(at + 22))[0]) + BLOCK_HEADER_BYTES + (<const uint32_t*>(at + 16))[0]
-
-
-cdef Block read_block(const uint8_t* at, Py_ssize_t size):
-    """The block whose disk form, a header at least, is these bytes."""
+cdef Block read_block(const Head* form, Py_ssize_t size):
+    """The block whose disk form these bytes are."""
     cdef Block block = Block.__new__(Block)
-    cdef Py_ssize_t data_size = size - BLOCK_HEADER_BYTES
-    cdef bytes head
-    if at[0] != c'M' or at[1] != c'B':
-        raise ValueError("not a block: its first bytes are not 'MB'")
-    if at[2] != FORMAT_VERSION:
-        raise ValueError(f"block format {at[2]} is not known to this version")
-    block.count = (<const uint32_t*>(at + 8))[0]
-    block.live = (<const uint32_t*>(at + 12))[0]
-    block.entries_size = (<const uint32_t*>(at + 16))[0]
-    block.set_count = (<const uint16_t*>(at + 20))[0]
-    block.node_count = (<const uint16_t*>(at + 22))[0]
-    block.first_ms = (<const uint64_t*>(at + 24))[0]
-    block.first_seq = (<const uint64_t*>(at + 32))[0]
-    block.last_ms = (<const uint64_t*>(at + 40))[0]
-    block.last_seq = (<const uint64_t*>(at + 48))[0]
-    if block.count == 0 or block.data_size() != data_size:
-        raise ValueError(f"block says {block.size_bytes} bytes and has {size}")
-    block.data = <char*>malloc(data_size + SLACK)
-    if block.data == NULL:
-        raise MemoryError(f"no memory for a block of {data_size} bytes")
-    memcpy(block.data, at + BLOCK_HEADER_BYTES, data_size)
-    memset(block.data + data_size, 0, SLACK)
-    head = PyBytes_FromStringAndSize(<const char*>at, BLOCK_HEADER_BYTES)
-    memset(PyBytes_AS_STRING(head) + 4, 0, 4)
-    if crc32(PyMemoryView_FromMemory(block.data, data_size, PyBUF_READ), crc32(head)) != (
-            <const uint32_t*>(at + 4))[0]:
+    cdef Head* head = new_head(block, size - BLOCK_HEADER_BYTES)
+    memcpy(head, form, size)
+    head.crc32 = 0
+    if crc32(PyMemoryView_FromMemory(<char*>head, size, PyBUF_READ)) != form.crc32:
         raise ValueError("block checksum does not match")
+    head.owner = <PyObject*>block
     block.check()
     return block
 
@@ -927,30 +940,14 @@ cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
                          Py_ssize_t* length) noexcept nogil:
     """Look at the disk form that starts `data` where it lies, without a copy: its View and its
     length, or what is wrong. Neither checksum nor entries are looked at: `find_fault` does."""
-    cdef const uint32_t* tables = <const uint32_t*>(data + BLOCK_HEADER_BYTES)
-    if size < BLOCK_HEADER_BYTES:
-        return b"it is shorter than its header"
-    if data[0] != c'M' or data[1] != c'B':
-        return b"its first bytes are not 'MB'"
-    if data[2] != FORMAT_VERSION:
-        return b"its format is not known to this version"
-    out.count = (<const uint32_t*>(data + 8))[0]
-    out.live = (<const uint32_t*>(data + 12))[0]
-    out.size = (<const uint32_t*>(data + 16))[0]
-    out.set_count = (<const uint16_t*>(data + 20))[0]
-    out.node_count = (<const uint16_t*>(data + 22))[0]
-    out.first_ms = (<const uint64_t*>(data + 24))[0]
-    out.first_seq = (<const uint64_t*>(data + 32))[0]
-    out.last_ms = (<const uint64_t*>(data + 40))[0]
-    out.last_seq = (<const uint64_t*>(data + 48))[0]
-    # The tables first: their size has 64 bits, and that of the entries may be nearly 2^32.
-    length[0] = table_size(out.count, out.set_count, out.node_count) + BLOCK_HEADER_BYTES + out.size
-    if out.count == 0 or length[0] > size:
-        return b"it is longer than what is there, or empty"
-    out.checkpoints = tables
-    out.sets = tables + checkpoint_count(out.count)
-    out.nodes = out.sets + out.set_count
-    out.entries = data + length[0] - out.size
+    cdef const Head* head = <const Head*>data
+    cdef const char* fault = head_fault(head, size)
+    if fault != NULL:
+        return fault
+    if form_size(head) > <uint64_t>size:
+        return b"it is longer than what is there"
+    length[0] = form_size(head)
+    view_of(head, out)
     return NULL
 
 
@@ -1194,31 +1191,33 @@ cdef class OpenBlock:
 
     cpdef Block freeze(self):
         """An exact-size sealed copy of what is written."""
-        cdef Block block = Block.__new__(Block)
+        cdef Block block
+        cdef Head* head
         cdef uint32_t checkpoints = checkpoint_count(self.count)
         cdef uint32_t nodes = self.node_count - 1 if self.node_count else 0
-        cdef Py_ssize_t size = 4 * <Py_ssize_t>(checkpoints + self.set_count + nodes)
         cdef char* at
         if self.count == 0:
             raise ValueError("an empty block cannot be sealed")
-        block.data = <char*>malloc(size + self.size + SLACK)
-        if block.data == NULL:
-            raise MemoryError(f"no memory for a block of {self.size} bytes")
-        at = block.data
+        block = Block.__new__(Block)
+        head = new_head(block, self.data_size())
+        memcpy(head.magic, <const char*>b"MB", 2)
+        head.version = FORMAT_VERSION
+        head.zero = 0
+        head.crc32 = 0
+        head.count = self.count
+        head.live = self.live
+        head.size = self.size
+        head.set_count = self.set_count
+        head.node_count = self.node_count
+        head.first_ms, head.first_seq = self.first_ms, self.first_seq
+        head.last_ms, head.last_seq = self.last_ms, self.last_seq
+        at = <char*>(head + 1)
         memcpy(at, self.checkpoints, 4 * checkpoints)
         at += 4 * checkpoints
         memcpy(at, self.sets, 4 * self.set_count)
         at += 4 * self.set_count
         memcpy(at, self.nodes, 4 * nodes)
-        memcpy(block.data + size, self.data, self.size)
-        memset(block.data + size + self.size, 0, SLACK)
-        block.entries_size = self.size
-        block.count = self.count
-        block.live = self.live
-        block.set_count = self.set_count
-        block.node_count = self.node_count
-        block.first_ms, block.first_seq = self.first_ms, self.first_seq
-        block.last_ms, block.last_seq = self.last_ms, self.last_seq
+        memcpy(at + 4 * nodes, self.data, self.size)
         return block
 
     @staticmethod
@@ -1227,9 +1226,9 @@ cdef class OpenBlock:
         was not written here."""
         cdef OpenBlock made = OpenBlock.__new__(OpenBlock)
         cdef View view
-        cdef uint32_t checkpoints = checkpoint_count(block.count)
-        cdef uint32_t nodes = block.node_count - 1
-        block.view(&view)
+        cdef uint32_t checkpoints = checkpoint_count(block.head.count)
+        cdef uint32_t nodes = block.head.node_count - 1
+        view_of(block.head, &view)
         if view.set_count and view.sets[0] != 1:
             return None  # appending looks for the first set there
         made.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
@@ -1246,13 +1245,13 @@ cdef class OpenBlock:
             made.nodes = <uint32_t*>grown(NULL, nodes, 4)
             memcpy(made.nodes, view.nodes, 4 * nodes)
             made.node_start = view.nodes[nodes - 1]
-        made.set_count = made.set_capacity = block.set_count
-        made.node_count = block.node_count
+        made.set_count = made.set_capacity = <uint16_t>view.set_count
+        made.node_count = <uint16_t>view.node_count
         made.node_capacity = <uint16_t>nodes
         made.size = view.size
-        made.count, made.live = block.count, block.live
-        made.first_ms, made.first_seq = block.first_ms, block.first_seq
-        made.last_ms, made.last_seq = block.last_ms, block.last_seq
+        made.count, made.live = view.count, view.live
+        made.first_ms, made.first_seq = view.first_ms, view.first_seq
+        made.last_ms, made.last_seq = view.last_ms, view.last_seq
         made.measure_again(&view)
         return made
 

@@ -15,7 +15,7 @@ from millstream.storage.block cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
 from millstream.storage.policy cimport Policy
-from millstream.storage.skiplist cimport Place, block_at, place_behind
+from millstream.storage.skiplist cimport Place, block_at, place_behind, view_block
 from millstream.storage.stream cimport Stream
 from millstream.storage.waste cimport free_parts
 
@@ -52,7 +52,7 @@ cdef uint64_t bytes_before_first(Stream stream, const View* view) noexcept:
 cdef bint first_view(Stream stream, View* view) noexcept:
     cdef Place place = stream.head_place()
     if place.page != NULL:
-        block_at(place).view(view)
+        view_block(place, view)
         return True
     if stream.has_tail():
         stream.tail.view(view)
@@ -105,7 +105,7 @@ cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut)
     cut.first.seq = stream.head_seq
     while True:
         if place.page != NULL:
-            block_at(place).view(&view)
+            view_block(place, &view)
             size = <uint64_t>block_at(place).data_size()
         elif stream.has_tail():
             stream.tail.view(&view)

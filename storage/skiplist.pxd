@@ -1,27 +1,28 @@
-from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
-from millstream.storage.block cimport Block
+from millstream.storage.block cimport Block, Head, View, view_of
 
 cdef enum:
     HEIGHT_MAX = 12
 
 
 # A block: its first id, and how many undeleted entries are in the page before it, counted from
-# anywhere.
+# anywhere. It is held by its bytes, so that a reader goes there at once.
 cdef struct Slot:
     uint64_t ms
     uint64_t seq
-    PyObject* block
+    const Head* head
     uint64_t before
 
 
-# A page's blocks, from `first` to `count`. `holders`: the page, and who was given them to read.
+# A page's blocks, from `first` to `count`. `holders`: the page, and who was given them to read;
+# `likely_size`: bytes of one of the blocks, the others will not differ much.
 cdef struct Slots:
     uint32_t holders
     uint32_t first
     uint32_t count
     uint32_t capacity
+    uint64_t likely_size
     Slot[1] items
 
 
@@ -98,7 +99,11 @@ cdef class SkipList:
 
 
 cdef inline Block block_at(Place place):
-    return <Block>place.page.slots.items[place.at].block
+    return <Block>place.page.slots.items[place.at].head.owner
+
+
+cdef inline void view_block(Place place, View* out) noexcept:
+    view_of(place.page.slots.items[place.at].head, out)
 
 
 cdef inline bint same_place(Place one, Place other) noexcept:

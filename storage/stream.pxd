@@ -63,6 +63,7 @@ cdef class Stream:
                                 uint64_t end_seq, uint64_t limit, bint dotted,
                                 Py_ssize_t full_size, EntryId* last) except -1
     cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept
+    cdef void walk_enter(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept
     cdef bint walk_next(self, Walk* walk) noexcept
     cdef bint next_blocks(self, EntryId start, EntryId end, uint64_t most, uint64_t size_bytes,
                           list found, EntryId* following) except -1

@@ -23,13 +23,13 @@ from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.block cimport (
     Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index, cursor_next,
     cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_disk_size,
-    view_find, view_last_live_before, view_live_before, view_nth_live,
+    view_find, view_last_live_before, view_live_before, view_nth_live, view_of,
 )
 from millstream.storage.group cimport Group, PendingAt
 from millstream.storage.policy cimport Policy
 from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport (
-    Place, SkipList, block_at, no_place, place_before, place_behind, same_place,
+    Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
 )
 from millstream.storage.waste cimport discard, discard_part, is_deferring
 
@@ -178,7 +178,7 @@ cdef class Stream:
         place = self.sealed.seek(ms, seq, &rank)
         if place.page == NULL:
             return 0
-        block_at(place).view(&view)
+        view_block(place, &view)
         rank += view_live_before(&view, ms, seq)
         return rank - self.head_gone if rank > self.head_gone else 0
 
@@ -196,7 +196,7 @@ cdef class Stream:
             self.tail.view(&view)
         else:
             place = self.sealed.seek_rank(rank, &before)
-            block_at(place).view(&view)
+            view_block(place, &view)
         if not view_nth_live(&view, 0, 0, rank - before, &entry):
             return False
         out.ms = entry.ms
@@ -229,7 +229,7 @@ cdef class Stream:
         place = self.sealed.seek(ms, seq, NULL)
         if place.page == NULL:
             return False
-        block_at(place).view(view)
+        view_block(place, view)
         return view_find(view, ms, seq, out)
 
     # ------------------------------------------------------------ walking
@@ -242,6 +242,13 @@ cdef class Stream:
         if id_less(ms, seq, self.head_ms, self.head_seq):
             ms = self.head_ms
             seq = self.head_seq
+        self.walk_enter(walk, ms, seq)
+        if walk.valid:
+            cursor_seek(&walk.cursor, &walk.view, ms, seq)
+
+    cdef void walk_enter(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept:
+        """Stand at the block where the entries from ms-seq on begin, which is not below the first
+        one kept; the cursor is not placed."""
         walk.valid = True
         walk.in_tail = False
         walk.place = no_place()
@@ -251,11 +258,9 @@ cdef class Stream:
             walk.place = self.sealed.seek(ms, seq, NULL)
             if walk.place.page == NULL:
                 walk.place = self.sealed.first()
-            block_at(walk.place).view(&walk.view)
+            view_block(walk.place, &walk.view)
         else:
             self.enter_tail(walk)
-        if walk.valid:
-            cursor_seek(&walk.cursor, &walk.view, ms, seq)
 
     cdef void enter_tail(self, Walk* walk) noexcept:
         walk.in_tail = True
@@ -282,7 +287,7 @@ cdef class Stream:
         if walk.place.page == NULL:
             self.enter_tail(walk)
         else:
-            block_at(walk.place).view(&walk.view)
+            view_block(walk.place, &walk.view)
             cursor_start(&walk.cursor, &walk.view)
 
     cdef int64_t encode_range(self, Output out, uint64_t ms, uint64_t seq, uint64_t end_ms,
@@ -299,7 +304,7 @@ cdef class Stream:
         if id_less(ms, seq, self.head_ms, self.head_seq):
             ms = self.head_ms
             seq = self.head_seq
-        self.walk_start(&walk, ms, seq)
+        self.walk_enter(&walk, ms, seq)
         while walk.valid and done < limit and out.size < full_size and not id_less(
                 end_ms, end_seq, walk.view.first_ms, walk.view.first_seq):
             made = encode_forward(out, &walk.view, ms, seq, end_ms, end_seq, limit - done,
@@ -330,7 +335,7 @@ cdef class Stream:
             return <int64_t>done
         place = self.sealed.seek(end_ms, end_seq, NULL)
         while place.page != NULL and done < limit and out.size < full_size:
-            block_at(place).view(&view)
+            view_block(place, &view)
             if id_less(view.last_ms, view.last_seq, ms, seq):
                 break
             done += encode_backward(
@@ -386,7 +391,7 @@ cdef class Stream:
             evicted = self.cut_before(ms, seq)
         place = self.head_place()
         while place.page != NULL:
-            block_at(place).view(&view)
+            view_block(place, &view)
             if not id_less(view.first_ms, view.first_seq, ms, seq):
                 break
             evicted += self.evict_in(&view, ms, seq)
@@ -419,7 +424,7 @@ cdef class Stream:
             place = self.sealed.seek(ms, seq, &rank)
         if place.page == NULL or rank < CUT_MIN:
             return 0
-        block_at(place_before(place)).view(&view)
+        view_block(place_before(place), &view)
         self.note_evicted(&view, ms, seq)
         discard_part(self.sealed.cut_before(place))
         gone = rank - self.head_gone
@@ -504,7 +509,7 @@ cdef class Stream:
         """Evict those of ids[start:] that a sealed block holds; returns how many."""
         cdef Block block = block_at(place)
         cdef Py_ssize_t end = start
-        while end < len(ids) and ids[end] <= (block.last_ms, block.last_seq):
+        while end < len(ids) and ids[end] <= (block.head.last_ms, block.head.last_seq):
             end += 1
         block = block.without_all(ids[start:end])
         self.put_back(place, block)
@@ -545,7 +550,7 @@ cdef class Stream:
     cdef int put_back(self, Place place, Block block) except -1:
         """Put a block with fewer undeleted entries in another one's place; without any it goes."""
         cdef uint64_t hidden = self.head_gone if same_place(place, self.sealed.first()) else 0
-        if block.live > hidden:
+        if block.head.live > hidden:
             return self.sealed.replace(place, block)
         if hidden:
             self.head_gone = 0
@@ -561,7 +566,7 @@ cdef class Stream:
         if self.has_tail():
             self.tail.view(&view)
         elif last.page != NULL:
-            block_at(last).view(&view)
+            view_block(last, &view)
         if (self.has_tail() or last.page != NULL) and id_less(ms, seq, view.last_ms, view.last_seq):
             self.write_end_anew(node_entries, node_bytes)
         self.last_ms = ms
@@ -585,7 +590,7 @@ cdef class Stream:
             self.tail.reset()
         else:
             last = self.sealed.end()
-            entries = self.range(block_at(last).first_ms, block_at(last).first_seq)
+            entries = self.range(*block_at(last).first_id)
             self.sealed.remove(last)
         if self.head_place().page == NULL:
             self.head_gone = 0
@@ -635,7 +640,7 @@ cdef class Stream:
         boundary = None
         while True:
             if place.page != NULL:
-                block_at(place).view(&view)
+                view_block(place, &view)
             elif self.has_tail():
                 self.tail.view(&view)
             else:
@@ -840,7 +845,7 @@ cdef class Stream:
         """An estimate of the memory it takes: data, tables, objects, groups."""
         total = 320
         if self.sealed is not None:
-            total += 620 + self.sealed.data_bytes + self.sealed.blocks * 160
+            total += 620 + self.sealed.data_bytes + self.sealed.blocks * 176
         if self.tail is not None:
             total += 160 + self.tail.capacity + 4 * (
                 self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
@@ -920,11 +925,11 @@ cdef class Stream:
                 raise ValueError("its blocks are out of order")
             hidden = 0
             if last is None:
-                block.view(&view)
+                view_of(block.head, &view)
                 hidden = stream.head_gone = view_live_before(
                     &view, stream.head_ms, stream.head_seq)
             last = block.last_id
-            if block.live <= hidden:
+            if block.head.live <= hidden:
                 raise ValueError("a block of it has no entry left")
             if block is newest and meta.get("open"):
                 stream.tail = OpenBlock.reopen(block)

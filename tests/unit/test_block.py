@@ -538,7 +538,7 @@ def test_what_is_no_block_is_refused(data: bytes) -> None:
 
 
 def test_another_version_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="block format 2 is not known"):
+    with pytest.raises(ValueError, match="format is not known to this version"):
         Block.from_bytes(sealed(changed(small_block(), 2, 2)))
 
 
@@ -547,3 +547,8 @@ def test_a_block_is_read_from_any_kind_of_bytes() -> None:
     expected = Block.from_bytes(data).entries()
     for kind in (bytearray(data), memoryview(b"??" + data + b"!")[2:-1]):
         assert Block.from_bytes(kind).entries() == expected
+
+
+def test_a_block_is_not_made_of_nothing() -> None:
+    with pytest.raises(TypeError, match="OpenBlock"):
+        Block()
