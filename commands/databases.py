@@ -10,11 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.commands.effects import effect
+from millstream.commands.found_keys import FoundKeys
 from millstream.commands.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
 from millstream.commands.registry import command
 from millstream.commands.replies import OK
 from millstream.errors import SYNTAX, CommandError
-from millstream.glob import matcher
+from millstream.glob import is_literal, matcher
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
 SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
 CURSOR_END = 2**64
+KEYS_AT_ONCE = 4096  # with more of them KEYS looks for what it answers in turns
+ANY_KEY = b"*"
 
 
 # ---------------------------------------------------------------- finding
@@ -41,8 +44,16 @@ CURSOR_END = 2**64
 )
 def keys(ctx: Context, args: Args) -> object:
     r"""`*` any text, `?` any byte, `[a-z]` and `[^x]` sets, `\` takes the next byte as it is. A
-    pattern with any of these may have at most 1,024 bytes."""
-    return alive(ctx.db, list(filter(matcher(args.take()), ctx.db.keys())))
+    pattern with any of these may have at most 1,024 bytes. Others have their turn while a large
+    database is looked through; the keys are those of the moment of asking."""
+    pattern = args.take()
+    many = len(ctx.db) > KEYS_AT_ONCE
+    if many and is_literal(pattern):
+        return [] if ctx.db.get(pattern) is None else [pattern]
+    matches = None if pattern == ANY_KEY else matcher(pattern)
+    if many:
+        return FoundKeys(ctx.db, matches)
+    return alive(ctx.db, list(filter(matches, ctx.db.keys()) if matches else ctx.db.keys()))
 
 
 def _take_cursor(args: Args) -> int:

@@ -32,6 +32,7 @@ cdef enum:
 
 cdef class SlicedChain(Sliced):
     cdef list parts
+    cdef Py_ssize_t unprepared
 
 
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)

@@ -223,6 +223,15 @@ cdef class SlicedChain(Sliced):
     def __init__(self, list parts):
         self.parts = parts
         self.parts.reverse()  # the next one is the last in the list
+        self.unprepared = len(parts)
+
+    def prepare(self) -> bool:
+        while self.unprepared:
+            part = self.parts[self.unprepared - 1]
+            if not isinstance(part, bytes) and (<Sliced>part).prepare():
+                return True
+            self.unprepared -= 1
+        return False
 
     def next_slice(self) -> bytes:
         cdef list pieces = []

@@ -13,7 +13,12 @@ from millstream.encoding cimport Output
 
 cdef class Sliced:
     """The rest of a reply too long to make at once: `next_slice()` is called each time the client
-    has taken what it was sent; b"" ends it."""
+    has taken what it was sent; b"" ends it. Before the first one `prepare()` is called, once a turn,
+    until it answers that there is nothing left to find out."""
+
+    def prepare(self) -> bool:
+        """Do some of what must be done before the first slice; False when all of it is."""
+        return False
 
     def next_slice(self) -> bytes:
         raise NotImplementedError

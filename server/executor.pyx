@@ -277,7 +277,7 @@ cdef class Executor:
         client.parser.keep_rest()
         if self.out.size:
             self.outbox.put(client, self.out.take())
-        elif client.close_after_reply:
+        elif client.close_after_reply or client.producer is not None:
             self.outbox.put(client, None)
         self.current = None
         if not client.reading:

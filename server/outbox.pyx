@@ -87,7 +87,8 @@ cdef class Outbox:
         self.lagging = set()
 
     cdef int put(self, Client client, bytes data) except -1:
-        """Note bytes for a client (None: only that it is to be closed), sent with the tick."""
+        """Note bytes for a client (None: only that it is to be closed, or that a
+        long reply begins), sent with the tick."""
         if data is not None:
             client.chunks.append(data)
         if not client.dirty:
@@ -191,10 +192,15 @@ cdef class Outbox:
 
     def pump(self, Client client not None) -> None:
         """Send the next slice of a long reply; one a turn, so that others get theirs."""
-        if client.closed or client.producer is None or client.paused:
+        if client.closed or client.producer is None:
             return
         if client.dirty or client.held_pieces:
             return  # its first slice is still to come; that one's release begins anew
+        if client.producer.prepare():
+            self.loop.call_soon(self.pump, client)
+            return
+        if client.paused:
+            return
         data = client.producer.next_slice()
         if data:
             self.transmit(client, data)

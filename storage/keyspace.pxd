@@ -57,12 +57,26 @@ cdef class Database:
     cdef inline Stream find_at(self, Slice* key)
     cdef int note_use(self, bytes key, value) except -1
     cdef int schedule_groups(self, bytes key, Stream stream) except -1
+    cdef int note_come(self, int slot, bytes key) except -1
+    cdef int note_gone(self, bytes key) except -1
     cdef int remove(self, bytes key) except -1
     cdef int forget_moment(self, bytes key, Stream stream) except -1
     cdef bint has_expired(self, bytes key) except -1
     cdef int drop_expired(self, bytes key) except -1
     cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1
     cdef int drop_expiry(self, bytes key) except -1
+
+
+cdef class KeyWalk:
+    cdef Keyspace keyspace
+    cdef dict slots
+    cdef dict expiries
+    cdef uint64_t now_ms
+    cdef int slot
+    cdef set come
+    cdef list gone
+
+    cdef bint was_there(self, bytes key) except -1
 
 
 cdef class Keyspace:
@@ -80,6 +94,7 @@ cdef class Keyspace:
     cdef public list put_off
     cdef readonly Calendar calendar
     cdef readonly Capture capture
+    cdef list walks
     cdef uint64_t capture_number
     cdef uint32_t now_s
     cdef public bint expiring

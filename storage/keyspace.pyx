@@ -166,6 +166,54 @@ cdef class Capture:
             self.keyspace.capture = None
 
 
+cdef class KeyWalk:
+    """The keys of a database at one moment, in steps. Those of a slot not walked yet that come
+    meanwhile are noted, to be left out, and those that go, to be told at the end. What is flushed is
+    kept until the walk is over."""
+
+    def __init__(self, Keyspace keyspace not None, Database database not None):
+        self.keyspace = keyspace
+        self.slots = database.slots
+        self.expiries = database.expiries
+        self.now_ms = keyspace.now_ms
+        self.come = set()
+        self.gone = []
+        keyspace.walks.append(self)
+
+    cdef bint was_there(self, bytes key) except -1:
+        """Whether a key that is there or just goes was there when the walk began."""
+        if key in self.come:
+            return False
+        expiry_ms = self.expiries.get(key)
+        return expiry_ms is None or not self.keyspace.expiring or (
+            <uint64_t>expiry_ms > self.now_ms)
+
+    def step(self, Py_ssize_t most) -> list[bytes] | None:
+        """The next keys; None at the end. Looks at about `most` slots and keys."""
+        cdef list found = []
+        while most > 0 and self.slot < SLOTS:
+            keys = self.slots.get(self.slot)
+            self.slot += 1
+            most -= 1
+            if keys is None:
+                continue
+            most -= len(keys)
+            if self.come or self.expiries:
+                keys = [key for key in keys if self.was_there(key)]
+            found += keys
+        if most > 0:
+            if not self.gone and not found:
+                return None
+            found += self.gone[-most:]
+            del self.gone[-most:]
+        return found
+
+    def close(self) -> None:
+        """The walk is over or given up."""
+        if self in self.keyspace.walks:
+            self.keyspace.walks.remove(self)
+
+
 cdef class Due:
     """Keys by the moment at which they go, in unix milliseconds.
 
@@ -425,7 +473,10 @@ cdef class Database:
     cdef int put(self, bytes key, value) except -1:
         old = self.table.get(key)
         if old is None:
-            self.slots.setdefault(crc32(key) & (SLOTS - 1), []).append(key)
+            slot = crc32(key) & (SLOTS - 1)
+            self.slots.setdefault(slot, []).append(key)
+            if self.keyspace.walks:
+                self.note_come(slot, key)
         elif isinstance(old, Stream):
             self.forget_moment(key, old)
         self.table[key] = value
@@ -465,7 +516,28 @@ cdef class Database:
         self.mark_ready(key)
         return True
 
+    cdef int note_come(self, int slot, bytes key) except -1:
+        """A key is new: it does not belong to what is being walked."""
+        cdef KeyWalk walk
+        for walk in self.keyspace.walks:
+            if walk.slots is self.slots and slot >= walk.slot:
+                walk.come.add(key)
+        return 0
+
+    cdef int note_gone(self, bytes key) except -1:
+        """A key goes: it belongs to what is being walked, unless it came or was due before."""
+        cdef KeyWalk walk
+        cdef int slot = crc32(key) & (SLOTS - 1)
+        for walk in self.keyspace.walks:
+            if walk.slots is self.slots and slot >= walk.slot:
+                if walk.was_there(key):
+                    walk.gone.append(key)
+                walk.come.discard(key)
+        return 0
+
     cdef int remove(self, bytes key) except -1:
+        if self.keyspace.walks:
+            self.note_gone(key)
         value = self.table.pop(key)
         if isinstance(value, Stream):
             self.forget_moment(key, value)
@@ -537,6 +609,10 @@ cdef class Database:
         """All keys, those that are due and not yet deleted too; the database must not change while
         they are walked."""
         return self.table.keys()
+
+    def walk(self) -> KeyWalk:
+        """Begin to walk the keys that are there now. End it with `close`."""
+        return KeyWalk(self.keyspace, self)
 
     def scan(self, uint64_t cursor, uint64_t count) -> tuple[int, list[bytes]]:
         """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end. They
@@ -706,6 +782,7 @@ cdef class Keyspace:
         self.ready = []
         self.agenda = []
         self.put_off = []
+        self.walks = []
         self.calendar = Calendar()
         self.touching = True
         self.may_delete = True
@@ -812,6 +889,11 @@ cdef class Keyspace:
     def mark_ready(self, int db_index, bytes key) -> None:
         """Something that blocked readers of this key may wait for has happened."""
         (<Database>self.databases[db_index]).mark_ready(key)
+
+    @property
+    def is_walked(self) -> bool:
+        """Whether somebody looks at keys as they were, also at those that were flushed meanwhile."""
+        return self.capture is not None or len(self.walks) > 0
 
     def begin_capture(self) -> Capture:
         """Begin to take a point in time: now."""

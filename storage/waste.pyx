@@ -61,8 +61,8 @@ cdef int free_parts(SkipList whole) except -1:
 
 
 def discard_table(keyspace, dict table not None) -> None:
-    """Take over a dict that only a snapshot of its keyspace may still look at. One with few keys
-    may have many blocks."""
+    """Take over a dict that only a snapshot of its keyspace or a long KEYS may still look at. One
+    with few keys may have many blocks."""
     if deferring and table:
         tables.append((keyspace, table))
 
@@ -73,7 +73,7 @@ cdef bint has_waste() noexcept:
 
 def free_some(uint64_t most) -> bool:
     """Free about so many blocks or keys; whether there is more that may be freed now. What a
-    snapshot looks at has to wait for its end."""
+    snapshot or a long KEYS looks at has to wait for its end."""
     cdef SkipList blocks
     if lists:
         blocks = lists[len(lists) - 1]
@@ -82,7 +82,7 @@ def free_some(uint64_t most) -> bool:
         return True
     for place in tables:
         keyspace, table = place
-        if keyspace.capture is None:
+        if not keyspace.is_walked:
             if not empty_some(table, most):
                 tables.remove(place)
             return True

@@ -91,13 +91,18 @@ def _has_too_many_stars(pattern: bytes) -> bool:
     return sum(map(bool, _pieces(pattern)[1:])) > STARS_MAX
 
 
+def is_literal(pattern: bytes) -> bool:
+    """Whether a pattern has nothing that stands for something else, and so matches only itself."""
+    return _WILD.search(pattern) is None
+
+
 def matcher(pattern: bytes, *, any_case: bool = False) -> Callable[[bytes], object]:
     """A function that answers something true for the strings that the whole pattern matches.
 
     CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES. As in Redis,
     one with more than STARS_MAX stars that something stands behind matches nothing.
     """
-    if _WILD.search(pattern) is None:
+    if is_literal(pattern):
         if not any_case:
             return pattern.__eq__
         wanted = pattern.lower()

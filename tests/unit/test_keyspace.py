@@ -106,6 +106,75 @@ def test_a_step_looks_at_few_keys_even_when_all_were_taken_before() -> None:
     assert taken == 10_000
 
 
+class Walked:
+    """A keyspace in which keys come, go, expire and are flushed at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.keyspace = Keyspace(2)
+        self.keyspace.expiring = True
+        self.now_ms = 1000
+        self.keyspace.set_time(self.now_ms)
+
+    def change(self) -> None:
+        chance = self.chance
+        db, other = chance.sample(self.keyspace.databases, 2)
+        key, new_key = b"%d" % chance.randrange(300), b"%d" % chance.randrange(300)
+        kind = chance.randrange(1000)
+        if kind < 400:
+            db.get(key)
+            db.set(key, b"v")
+        elif kind < 700:
+            db.delete(key)
+        elif kind < 800 and db.get(key) is not None:
+            db.set_expiry(key, self.now_ms + chance.randrange(1, 50))
+        elif kind < 900 and db.get(key) is not None:
+            db.rename(key, chance.choice([db, other]), new_key)
+        elif kind < 990:
+            self.now_ms += 1
+            self.keyspace.set_time(self.now_ms)
+            if chance.random() < 0.5:
+                self.keyspace.expire_due(100)
+        elif kind < 995:
+            db.clear()
+        else:
+            self.keyspace.swap(0, 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_walk_finds_the_keys_that_were_there_when_it_began(seed: int) -> None:
+    walked = Walked(seed)
+    for _ in range(400):
+        walked.change()
+    for _ in range(5):
+        db = walked.chance.choice(walked.keyspace.databases)
+        expected = sorted(key for key in list(db.keys()) if db.get(key) is not None)
+        walk = db.walk()
+        found: list[bytes] = []
+        while (step := walk.step(walked.chance.choice([1, 500, 5000]))) is not None:
+            found += step
+            if walked.chance.random() < 0.1:
+                for _ in range(20):
+                    walked.change()
+        walk.close()
+        assert sorted(found) == expected
+
+
+def test_a_step_of_a_walk_looks_at_few_keys_also_when_all_have_gone() -> None:
+    keyspace = Keyspace(1)
+    db = keyspace.databases[0]
+    for number in range(10_000):
+        db.set(b"%d" % number, b"v")
+    walk = db.walk()
+    for number in range(10_000):
+        db.delete(b"%d" % number)
+    found: list[bytes] = []
+    while (step := walk.step(64)) is not None:
+        assert len(step) <= 64
+        found += step
+    assert len(set(found)) == len(found) == 10_000
+
+
 @pytest.mark.parametrize("how", ["delete", "clear", "set"])
 def test_a_stream_ends_with_its_key(how: str) -> None:
     keyspace = Keyspace(1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 from tests.support.house import House, Player
 from tests.support.resp import Map, Null, Reply, Simple, encode_command
@@ -10,6 +13,7 @@ SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300
 LONG = 1500  # entries that make a group's reply a long one
 VALUE = b"v" * 2000
+MANY_KEYS = 6000  # KEYS looks for them in turns
 
 
 class Listener(Player):
@@ -203,6 +207,125 @@ def test_a_long_value_goes_out_in_slices_as_it_was(house: House, size: int) -> N
     assert reader.read() == b"short", "the request behind a long reply runs when that is done"
     assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+def disturbed(house: House, reader: Player, change: Callable[[], object]) -> int:
+    """Let the server go on turn by turn, with a change by others before each, until a reader has
+    its reply; how many turns."""
+    turns = 0
+    house.executor.end_tick()
+    while reader.is_stopped():
+        change()
+        for _ in range(len(house.loop.ready)):
+            house.loop.ready.popleft()()
+        turns += 1
+    house.settle()
+    return turns
+
+
+# ---------------------------------------------------------------- KEYS
+
+
+def with_keys(house: House, count: int = MANY_KEYS) -> None:
+    for number in range(count):
+        house.keyspace.databases[0].set(b"key:%d" % number, b"v")
+
+
+class Meddler:
+    """Another client that makes keys come and go."""
+
+    def __init__(self, house: House, seed: int = 1) -> None:
+        self.house = house
+        self.player = house.player()
+        self.chance = random.Random(seed)
+
+    def __call__(self) -> None:
+        number = self.chance.randrange(MANY_KEYS)
+        for request in (
+            f"DEL key:{number} key:{number + 1}",
+            f"SET key:{number + MANY_KEYS} v",
+            f"SET key:{number} v",
+            f"RENAME key:{number} key:{number + 2 * MANY_KEYS}",
+        ):
+            self.house.executor.feed(self.player, encode_command(request.split()))
+
+
+@pytest.mark.parametrize("act", ["PING", "SWAPDB 0 1", "FLUSHDB"])
+@pytest.mark.parametrize("pattern", ["*", "key:*7"])
+def test_keys_of_a_large_database_are_those_of_the_moment_of_asking(
+    house: House, pattern: str, act: str
+) -> None:
+    with_keys(house)
+    reader, meddler = listener(house), Meddler(house)
+    house.executor.feed(reader, encode_command(["KEYS", pattern]))
+    house.executor.feed(meddler.player, encode_command(act.split()))
+    assert disturbed(house, reader, meddler) > 10
+    reply = reader.read()
+    assert isinstance(reply, list)
+    numbers = [n for n in range(MANY_KEYS) if pattern == "*" or n % 10 == 7]
+    assert sorted(reply) == sorted(b"key:%d" % n for n in numbers)  # type: ignore[type-var]
+    assert not reader.unread
+    assert reader.call("PING") == Simple("PONG")
+
+
+def test_keys_of_a_large_database_leaves_out_what_was_due(house: House) -> None:
+    with_keys(house)
+    player = house.player()
+    player.call("DEBUG SET-ACTIVE-EXPIRE 0")
+    player.call("PEXPIRE key:1 10")
+    player.call("PEXPIRE key:2 1000")
+    house.wall_ms += 10
+    reader = listener(house)
+    house.executor.feed(reader, encode_command(["KEYS", "key:?"]))
+    house.wall_ms += 1000
+    disturbed(house, reader, lambda: None)
+    assert sorted(reader.read()) == [b"key:%d" % n for n in range(10) if n != 1]  # type: ignore[arg-type, type-var]
+
+
+def test_keys_within_a_transaction_are_those_before_what_follows(house: House) -> None:
+    with_keys(house)
+    reader = listener(house)
+    for request in ("MULTI", "KEYS *", "DEL key:1", "KEYS key:?", "DBSIZE", "EXEC", "KEYS key:2"):
+        house.executor.feed(reader, encode_command(request.split()))
+    assert disturbed(house, reader, Meddler(house)) > 10
+    for _ in range(5):
+        reader.read()
+    everything, gone, few, left = reader.read()  # type: ignore[misc]
+    assert (len(everything), gone, left) == (MANY_KEYS, 1, MANY_KEYS - 1)  # type: ignore[arg-type]
+    assert sorted(few) == [b"key:%d" % n for n in range(10) if n != 1]  # type: ignore[arg-type, type-var]
+    assert isinstance(reader.read(), list)
+    assert not reader.unread
+
+
+def test_keys_nobody_waits_for_any_more_are_not_looked_for(house: House) -> None:
+    with_keys(house)
+    leaving, silent = listener(house), listener(house)
+    house.executor.feed(leaving, encode_command(["KEYS", "*"]))
+    house.executor.end_tick()
+    assert house.keyspace.is_walked
+    house.executor.detach(leaving)
+    assert not house.keyspace.is_walked
+    house.executor.feed(silent, encode_command(["CLIENT", "REPLY", "SKIP"]))
+    house.executor.feed(silent, encode_command(["KEYS", "*"]))
+    assert not house.keyspace.is_walked
+    assert silent.call("PING") == Simple("PONG")
+
+
+def test_keys_are_found_also_while_the_client_takes_nothing(house: House) -> None:
+    # Until then, what is flushed cannot be freed.
+    with_keys(house)
+    reader = listener(house)
+    house.executor.feed(reader, encode_command(["KEYS", "*"]))
+    reader.paused = True
+    house.settle()
+    assert not house.keyspace.is_walked
+    assert not reader.unread
+    reader.paused = False
+    house.executor.outbox.room(reader)
+    house.settle()
+    reply = reader.read()
+    assert isinstance(reply, list)
+    assert len(reply) == MANY_KEYS
 
 
 @pytest.fixture

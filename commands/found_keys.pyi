@@ -1,0 +1,10 @@
+from collections.abc import Callable
+
+from millstream.commands.replies import Encodable, Sliced
+from millstream.storage.keyspace import Database, KeyWalk
+
+class FoundKeys(Encodable):
+    def __init__(self, database: Database, matches: Callable[[bytes], object] | None) -> None: ...
+
+class SlicedKeys(Sliced):
+    def __init__(self, walk: KeyWalk, matches: Callable[[bytes], object] | None) -> None: ...
