@@ -13,9 +13,10 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.chosen cimport choice_of, finder_of
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
-    Ids, acknowledge, drop_gone, idle_of, one_more, put_idle, record_claim, record_release,
+    Ids, acknowledge, drop_gone, one_more, record_claim, record_release,
 )
 from millstream.commands.groups cimport checked_name
+from millstream.commands.pending_range cimport PendingRange, pending_range
 from millstream.commands.ranges cimport length_room, put_length_here, take_end, take_start
 from millstream.commands.replies cimport Raw, make_raw
 from millstream.commands.stream_reads cimport make_parts
@@ -68,6 +69,7 @@ def xpending(Context ctx not None, Args args not None):
     cdef int64_t limit = 0
     cdef bint summary = args.count == 3
     cdef Group group
+    cdef PendingRange entries
     if not summary:
         if args.count < 6 or args.count > 9:
             raise CommandError(SYNTAX)
@@ -89,7 +91,11 @@ def xpending(Context ctx not None, Args args not None):
     used(ctx, args[1], group)
     if summary:
         return pending_summary(group)
-    return pending_entries(ctx, group, start, end, limit, min_idle_ms, consumer)
+    if consumer is not None and group.consumer(consumer) is None:
+        return []
+    entries = pending_range(group, start, end, limit, min_idle_ms, ctx.now_ms)
+    entries.owner = None if consumer is None else group.consumer(consumer)
+    return entries
 
 
 cdef list pending_summary(Group group):
@@ -109,49 +115,6 @@ cdef list pending_summary(Group group):
         [[name, b"%d" % consumer.pending]
          for name, consumer in sorted(group.consumers.items()) if consumer.pending],
     ]
-
-
-cdef pending_entries(Context ctx, Group group, EntryId start, EntryId end, int64_t limit,
-                     int64_t min_idle_ms, bytes consumer):
-    """[[id, consumer, idle ms, deliveries], ...] in id order; nobody's name is empty, and what
-    XNACK released has been idle for -1."""
-    cdef PendingAt at
-    cdef Pending* record
-    cdef Consumer owner = None
-    cdef Output out = Output()
-    cdef Py_ssize_t room
-    cdef int64_t made = 0
-    cdef int64_t idle_ms
-    # How many the one asked for, or all together, may still have.
-    cdef uint64_t left = group.pending_count
-    if consumer is not None:
-        owner = group.consumer(consumer)
-        if owner is None or owner.pending == 0:
-            return []
-        left = owner.pending
-    room = length_room(min(<uint64_t>max(limit, 0), group.pending_count))
-    out.reserve(room)
-    out.size = room
-    record = group.first_at_least(start.ms, start.seq, &at)
-    while record != NULL and left and made < limit and not id_less(
-            end.ms, end.seq, record.ms, record.seq):
-        group.steps += 1
-        if owner is not None and record.consumer != owner.index:
-            record = group.after(&at)
-            continue
-        left -= 1
-        idle_ms = idle_of(record, ctx.now_ms)
-        if idle_ms >= min_idle_ms or idle_ms < 0:
-            named = group.consumer_list[record.consumer]
-            out.put_raw(b"*4\r\n", 4)
-            out.put_id(record.ms, record.seq, False)
-            out.put_bulk_bytes(b"" if named is None else (<Consumer>named).name)
-            put_idle(out, idle_ms)
-            out.put_head(c':', group.deliveries(record))
-            made += 1
-        record = group.after(&at)
-    put_length_here(out, 0, room, made)
-    return make_raw(out.take_bytes())
 
 
 # ---------------------------------------------------------------- what XINFO STREAM FULL shows

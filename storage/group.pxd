@@ -36,6 +36,14 @@ cdef enum:
     NO_POLICY = 0
 
 
+# Of what a chunk keeps bounds: a retry, one with a time, the end of an entry, its last delivery.
+cdef enum:
+    RETRY = 0
+    WAKE = 1
+    EXPIRE = 2
+    IDLE = 3
+
+
 # At most `used` records, in id order. A chunk that a SharedPending holds too (holders > 1) is
 # copied before its records change; bounds and heap places belong to the group alone.
 cdef struct Chunk:
@@ -131,6 +139,8 @@ cdef class Group:
     cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
                      uint32_t policy) except -1
+    cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
+                             uint32_t consumer, uint32_t policy) except 0
     cdef int put(self, Pending* record) except -1
     cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
@@ -151,6 +161,7 @@ cdef class Group:
     cdef bint has_expired(self, uint64_t now_ms) noexcept
     cdef uint64_t next_wake_ms(self) noexcept
     cdef uint64_t next_expiry_ms(self) noexcept
+    cdef uint64_t idle_bound(self) noexcept
     cdef uint64_t wake_bound(self) noexcept
     cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
@@ -190,9 +201,15 @@ cdef class Group:
     cdef list policy_pairs(self)
     cdef int set_policies(self, list pairs) except -1
     cdef SharedPending share_pending(self)
+    cdef SharedPending share_chunks(self, uint32_t place, uint32_t count)
 
 
 cdef class SharedPending:
     cdef Chunk** chunks
     cdef uint32_t count
     cdef readonly uint64_t records
+
+    cdef void let_go(self, uint32_t place) noexcept
+
+
+cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1

@@ -35,10 +35,6 @@ cdef enum:
     # Records around a guess that are looked at first.
     NEAR = 3
     CHUNK_FIRST = 4
-    RETRY = 0
-    WAKE = 1
-    EXPIRE = 2
-    IDLE = 3
     KINDS = 4
     ABSENT = 0xffffffffu
     NOBODY = 0xffffffffu
@@ -179,6 +175,15 @@ cdef list checked_policies(rows, bytes group_name):
             not isinstance(n, int) or not 0 <= n <= NEVER for n in numbers):
         raise ValueError(f"the retry policies of group {group_name!r} are malformed")
     return pairs
+
+
+cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1:
+    """How often an entry was delivered, by its group's counts that have no room in a record."""
+    if record.deliveries < DELIVERIES_MAX:
+        return record.deliveries
+    # A snapshot of before large counts were kept has none.
+    return DELIVERIES_MAX if large_counts is None else large_counts.get(
+        (record.ms, record.seq), DELIVERIES_MAX)
 
 
 cdef inline bint comes_behind(const Chunk* chunk, int kind, const Due* due) noexcept:
@@ -483,6 +488,44 @@ cdef class Group:
             at.index = last.used
             return self.insert(&at, &record)
         return self.put(&record)
+
+    cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
+                             uint32_t consumer, uint32_t policy) except 0:
+        """Note a first delivery of the first of these entries, whose ids rise: of as many as fit
+        into a chunk. Returns how many, or fails before the first."""
+        cdef Chunk* chunk
+        cdef Pending* record
+        cdef PendingAt at
+        cdef size_t i
+        chunk = self.chunks[self.chunk_count - 1] if self.chunk_count else NULL
+        if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
+                                        chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
+            self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, policy)
+            return 1
+        at.chunk = self.chunk_count - 1
+        at.index = chunk.used
+        chunk = self.own(at.chunk)
+        if chunk.used == CHUNK_MAX:
+            chunk = self.split(&at)
+        elif chunk.used == chunk.capacity:
+            chunk = self.resize(at.chunk, chunk.capacity * 2)
+        count = min(count, <size_t>(chunk.capacity - chunk.used))
+        for i in range(count):
+            record = &chunk.items[chunk.used + i]
+            record.ms = ids[i].ms
+            record.seq = ids[i].seq
+            record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
+            record.deliveries = 1
+            record.consumer = consumer
+            record.policy = policy
+        if at.index == 0:
+            self.lower_floor(at.chunk, chunk.items)
+        chunk.used += count
+        self.pending_count += count
+        self.count_owner(consumer, count)
+        self.count_policy(policy, count)
+        self.move_bounds(chunk, &chunk.items[at.index])  # the moments of all are the same
+        return count
 
     cdef int insert(self, PendingAt* at, Pending* record) except -1:
         cdef Chunk* chunk
@@ -812,11 +855,7 @@ cdef class Group:
 
     cdef int64_t deliveries(self, const Pending* record) except -1:
         """How often an entry was delivered, 0 to the greatest signed 64-bit number."""
-        if record.deliveries < DELIVERIES_MAX:
-            return record.deliveries
-        # A snapshot of before large counts were kept has none.
-        return DELIVERIES_MAX if self.large_counts is None else self.large_counts.get(
-            (record.ms, record.seq), DELIVERIES_MAX)
+        return deliveries_of(record, self.large_counts)
 
     cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1:
         if deliveries < DELIVERIES_MAX:
@@ -1001,9 +1040,8 @@ cdef class Group:
     cdef uint64_t claim_bound(self) noexcept:
         """When the first of the waiting claims may find something, perhaps too early; NEVER when
         nobody waits for that or nothing is pending. Costs nothing."""
-        if self.claim_idle_ms == NEVER or self.heaps[IDLE].count == 0:
-            return NEVER
-        return later(self.heaps[IDLE].chunks[0].bounds[IDLE], self.claim_idle_ms)
+        return NEVER if self.claim_idle_ms == NEVER else later(
+            self.idle_bound(), self.claim_idle_ms)
 
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1:
         """One more (or one less) of the blocked clients claims what is idle for so long."""
@@ -1016,6 +1054,11 @@ cdef class Group:
             del self.claim_waits[min_idle_ms]
         self.claim_idle_ms = min(self.claim_waits, default=NEVER)
         return 0
+
+    cdef uint64_t idle_bound(self) noexcept:
+        """A moment before which nothing that is pending was last delivered; NEVER when nothing is
+        pending. Costs nothing."""
+        return self.heaps[IDLE].chunks[0].bounds[IDLE] if self.heaps[IDLE].count else NEVER
 
     cdef uint64_t wake_bound(self) noexcept:
         """As next_wake_ms, but it may be too early; costs nothing."""
@@ -1129,6 +1172,24 @@ cdef class Group:
         index = self.consumers[consumer].index if consumer else UNOWNED
         self.deliver(ms, seq, now_ms, index, self.policy(*retry) if retry else NO_POLICY)
 
+    def deliver_ids(self, list ids, uint64_t now_ms, bytes consumer=b"", retry=None) -> None:
+        """As deliver_id for ids that rise, many at a time."""
+        index = self.consumers[consumer].index if consumer else UNOWNED
+        policy = self.policy(*retry) if retry else NO_POLICY
+        cdef EntryId* run = <EntryId*>malloc(max(len(ids), 1) * sizeof(EntryId))
+        cdef size_t count = len(ids)
+        cdef size_t done = 0
+        if run == NULL:
+            raise MemoryError("no memory for ids")
+        try:
+            for i, (ms, seq) in enumerate(ids):
+                run[<size_t>i].ms = ms
+                run[<size_t>i].seq = seq
+            while done < count:
+                done += self.deliver_some(&run[done], count - done, now_ms, index, policy)
+        finally:
+            free(run)
+
     def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> bool:
         """Note another delivery of a pending entry; a pair given replaces its own."""
         cdef PendingAt at
@@ -1172,6 +1233,12 @@ cdef class Group:
         return now_ms >= later(self.last_used_ms, self.ttl_ms)
 
     @property
+    def shared_chunks(self) -> int:
+        """Chunks that somebody else holds too."""
+        cdef uint32_t i
+        return sum(1 for i in range(self.chunk_count) if self.chunks[i].holders > 1)
+
+    @property
     def memory_bytes(self) -> int:
         cdef uint32_t i
         total = 400 + 56 * self.chunk_capacity + 200 * len(self.consumers)
@@ -1189,18 +1256,23 @@ cdef class Group:
         return self.facts(self.share_pending())
 
     cdef SharedPending share_pending(self):
+        cdef SharedPending shared = self.share_chunks(0, self.chunk_count)
+        shared.records = self.pending_count
+        return shared
+
+    cdef SharedPending share_chunks(self, uint32_t place, uint32_t count):
+        """As share_pending, for some chunks from a place on."""
         cdef SharedPending shared = SharedPending.__new__(SharedPending)
         cdef uint32_t i
-        if self.chunk_count == 0:
+        if count == 0:
             return shared
-        shared.chunks = <Chunk**>malloc(self.chunk_count * sizeof(Chunk*))
+        shared.chunks = <Chunk**>malloc(count * sizeof(Chunk*))
         if shared.chunks == NULL:
             raise MemoryError("no memory to share pending entries")
-        memcpy(shared.chunks, self.chunks, self.chunk_count * sizeof(Chunk*))
-        for i in range(self.chunk_count):
-            self.chunks[i].holders += 1
-        shared.count = self.chunk_count
-        shared.records = self.pending_count
+        memcpy(shared.chunks, &self.chunks[place], count * sizeof(Chunk*))
+        for i in range(count):
+            shared.chunks[i].holders += 1
+        shared.count = count
         return shared
 
     cdef dict facts(self, pending):
@@ -1338,14 +1410,21 @@ cdef class Group:
 
 @cython.no_gc
 cdef class SharedPending:
-    """The pending entries of a group at one moment, as a snapshot holds them. bytes() gives them in
-    the documented form, on any thread, and lets other threads run meanwhile."""
+    """The pending entries of a group at one moment, as a snapshot or a long reply holds them.
+    bytes() gives them in the documented form, on any thread, and lets other threads run meanwhile.
+    """
 
     def __dealloc__(self):
         cdef uint32_t i
         for i in range(self.count):
-            release(self.chunks[i])
+            self.let_go(i)
         free(self.chunks)
+
+    cdef void let_go(self, uint32_t place) noexcept:
+        """A chunk is needed no more; its place becomes NULL."""
+        if self.chunks[place] != NULL:
+            release(self.chunks[place])
+            self.chunks[place] = NULL
 
     def __bytes__(self) -> bytes:
         cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.records * sizeof(Pending))

@@ -55,8 +55,13 @@ class GroupMachine(RuleBasedStateMachine):
     ) -> None:
         run = [(100 + self.next_ms + every * i, 0) for i in range(count)]
         self.next_ms += every * count if every < 3 else 0  # 3: the next run falls between these
-        for id_ in run if forward else reversed(run):
-            self.deliver_one(id_, b"", retry)
+        if not forward:
+            for id_ in reversed(run):
+                self.deliver_one(id_, b"", retry)
+            return
+        self.real.deliver_ids(run, self.now_ms, b"", retry)
+        for id_ in run:
+            self.model.records[id_] = PendingModel(b"", self.now_ms, 1, self.now_ms, retry)
 
     def known_id(self, data: st.DataObject) -> EntryId:
         known = sorted(self.model.records)

@@ -328,6 +328,114 @@ def test_keys_are_found_also_while_the_client_takes_nothing(house: House) -> Non
     assert len(reply) == MANY_KEYS
 
 
+# ---------------------------------------------------------------- XPENDING
+
+Row = tuple[bytes, bytes, int, int]
+
+
+class Pending:
+    """A group of very many pending entries of two consumers and nobody, delivered over a while."""
+
+    def __init__(self, house: House, seed: int) -> None:
+        self.house = house
+        self.chance = random.Random(seed)
+        self.player = house.player()
+        self.player.call("XGROUP CREATE s g 0 MKSTREAM")
+        self.group = house.group()
+        for name in (b"one", b"two"):
+            self.group.make_consumer(name, house.wall_ms)
+        self.next_ms = 1
+        for _ in range(60):
+            self.deliver(self.chance.randrange(1, 800))
+        for _ in range(100):
+            self.change()
+
+    def ask(self, line: str) -> None:
+        """A request of another client, without a turn for anybody else."""
+        self.house.executor.feed(self.player, encode_command(line.split()))
+
+    def deliver(self, count: int) -> None:
+        owner = self.chance.choice([b"one", b"one", b"one", b"two", b""])
+        if owner and self.group.consumer(owner) is None:
+            self.ask(f"XGROUP CREATECONSUMER s g {owner.decode()}")
+        ids = [(self.next_ms + number, 1) for number in range(count)]
+        self.group.deliver_ids(ids, self.house.wall_ms, owner)
+        self.next_ms += count
+        self.house.wall_ms += self.chance.choice([0, 1, 5])
+
+    def change(self) -> None:
+        number = self.chance.randrange(1, self.next_ms)
+        ids = " ".join(f"{number + n}-1" for n in range(self.chance.choice([1, 5, 200])))
+        self.ask(f"XACK s g {ids}")
+        kind = self.chance.randrange(60)
+        if kind == 0:
+            self.ask("XGROUP DELCONSUMER s g two")
+        elif kind < 20:
+            near = f"{min(number + 300, self.next_ms)}-1"
+            mode = self.chance.choice(["FATAL", "SILENT"])
+            self.ask(f"XNACK s g {mode} IDS 1 {near}")
+        elif kind < 40:
+            self.ask(f"XGROUP CREATECONSUMER s g {self.next_ms}")
+            self.deliver(self.chance.randrange(1, 300))
+
+    def rows(self, low: int, high: int, idle_ms: int, limit: int, owner: bytes | None) -> list[Row]:
+        """What XPENDING answers, found one by one."""
+        found = []
+        for ms, seq, name, last_ms, deliveries, *_ in self.group.pending():
+            idle = max(self.house.wall_ms - last_ms, 0)
+            if last_ms == 0 and not name:
+                idle = -1
+            fits = low <= ms <= high and (idle >= idle_ms or idle < 0)
+            if fits and owner in (None, name):
+                found.append((b"%d-%d" % (ms, seq), name, idle, deliveries))
+        return found[:limit]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
+    house: House, seed: int
+) -> None:
+    pending = Pending(house, seed)
+    chance = pending.chance
+    turns = 0
+    for _ in range(12):
+        low = chance.choice([0, 0, 0, chance.randrange(pending.next_ms)])
+        high = chance.choice([10**9, 10**9, 10**9, chance.randrange(pending.next_ms)])
+        idle_ms = chance.choice([0, 0, 0, 1, 20, 60, 10**15])
+        limit = chance.choice([10, 5000, 5001, 9000, 10**9, 10**9])
+        owner = chance.choice([None, None, "one", "one", "two", "nobody"])
+        request = f"XPENDING s g IDLE {idle_ms} {low} {high} {limit} {owner or ''}"
+        expected = pending.rows(low, high, idle_ms, limit, owner.encode() if owner else None)
+        reader = listener(house)
+        within = chance.random() < 0.2
+        for line in ("MULTI", request, "XPENDING s g", "EXEC") if within else (request,):
+            house.executor.feed(reader, encode_command(line.split()))
+        turns += disturbed(house, reader, pending.change)
+        for _ in range(3 if within else 0):
+            reader.read()
+        reply = reader.read()
+        rows = reply[0] if within and isinstance(reply, list) else reply
+        assert [tuple(row) for row in rows] == expected  # type: ignore[union-attr, arg-type]
+        assert not reader.unread
+        assert max(reader.sizes) < SLICE_MAX_BYTES
+        pending.group.check()
+    assert turns > 5, "too few of them were long"
+
+
+def test_pending_entries_shared_with_a_reply_are_let_go_of(house: House) -> None:
+    pending = Pending(house, 1)
+    reader = listener(house)
+    for gone in (False, True):
+        request = encode_command(["XPENDING", "s", "g", "-", "+", "100000", "one"])
+        house.executor.feed(reader, request)
+        house.executor.end_tick()
+        assert pending.group.shared_chunks > 0
+        if gone:
+            house.executor.detach(reader)
+        house.settle()
+        assert pending.group.shared_chunks == 0
+
+
 @pytest.fixture
 def house() -> House:
     return House()
