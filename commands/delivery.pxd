@@ -8,6 +8,12 @@ from millstream.ids cimport EntryId
 from millstream.storage.group cimport Consumer, Group, Pending
 from millstream.storage.stream cimport Stream
 
+
+cdef enum:
+    # A longer delivery is answered in slices.
+    LONG_DELIVERY = 1000
+
+
 cdef class Retry:
     cdef uint64_t retry_ms
     cdef uint64_t expire_ms
@@ -50,6 +56,7 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
 cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                           bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
                           Room* room) except? 0xffffffffffffffff
+cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept
 cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                       bint keep, Retry retry, EntryRange entries) except -1
 cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,

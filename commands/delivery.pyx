@@ -27,6 +27,8 @@ cdef extern from "Python.h":
 cdef enum:
     # At least so many entries are looked at together, to find those that can be claimed.
     CLAIM_BATCH = 128
+    # Ids of a long delivery that are found before they are delivered.
+    RUN_MAX = 128
 
 
 cdef class Retry:
@@ -100,7 +102,6 @@ cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, by
     cdef IdText id_text
     cdef Delivery delivery
     cdef uint64_t found = 0
-    cdef uint64_t i
     cdef Py_ssize_t start_size
     cdef Ids shown = Ids.__new__(Ids)
     limit = min(limit, room.entries)
@@ -124,11 +125,21 @@ cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, by
     room.entries -= found
     room.made += found
     try:
-        for i in range(found):
-            deliver_one(&delivery, group, shown.items[i].ms, shown.items[i].seq)
+        deliver_run(&delivery, group, shown.items, found)
     finally:
         end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
     return found
+
+
+cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
+    """Whether so many new entries are to be delivered that the reply is better made in slices."""
+    cdef EntryId start
+    if min(limit, stream.length) <= LONG_DELIVERY:
+        return False
+    start.ms = group.offset_ms
+    start.seq = group.offset_seq
+    step_up(&start)
+    return stream.count_between(start.ms, start.seq, MAX, MAX) > LONG_DELIVERY
 
 
 cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
@@ -137,17 +148,41 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes 
     the other without a look at what is in them, and `entries` becomes the range of just these."""
     cdef Walk walk
     cdef Delivery delivery
+    cdef EntryId[RUN_MAX] run
+    cdef size_t size = 1
     begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
     stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
     try:
-        while delivery.given < entries.limit and stream.walk_next(&walk):
-            deliver_one(&delivery, group, walk.cursor.entry.ms, walk.cursor.entry.seq)
+        if not keep:
+            pass_by(&delivery, stream, group, entries.limit)
+            size = 0
+        while size:
+            size = 0
+            while size < RUN_MAX and delivery.given + size < entries.limit and (
+                    stream.walk_next(&walk)):
+                run[size].ms = walk.cursor.entry.ms
+                run[size].seq = walk.cursor.entry.seq
+                size += 1
+            deliver_run(&delivery, group, run, size)
     finally:
         end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
     entries.start = delivery.first
     entries.end.ms = group.offset_ms
     entries.end.seq = group.offset_seq
     entries.limit = delivery.given
+    return 0
+
+
+cdef int pass_by(Delivery* delivery, Stream stream, Group group, uint64_t limit) noexcept:
+    """Deliver up to `limit` entries, of which there are some, that do not become pending: without a
+    look at those between the first and the last."""
+    cdef EntryId last
+    cdef uint64_t rank = stream.rank_of(delivery.first.ms, delivery.first.seq)
+    delivery.given = min(limit, stream.length - rank)
+    stream.nth(rank, &delivery.first)
+    stream.nth(rank + delivery.given - 1, &last)
+    group.offset_ms = last.ms
+    group.offset_seq = last.seq
     return 0
 
 
@@ -170,15 +205,19 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
     return 0
 
 
-cdef inline int deliver_one(Delivery* delivery, Group group, uint64_t ms, uint64_t seq) except -1:
-    if delivery.keep:
-        group.deliver(ms, seq, delivery.now_ms, delivery.owner, delivery.policy)
-    if delivery.given == 0:
-        delivery.first.ms = ms
-        delivery.first.seq = seq
-    delivery.given += 1
-    group.offset_ms = ms
-    group.offset_seq = seq
+cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t size) except -1:
+    """Deliver entries whose ids rise. Should it fail, those before are."""
+    cdef size_t done = size
+    while size:
+        if delivery.keep:
+            done = group.deliver_some(ids, size, delivery.now_ms, delivery.owner, delivery.policy)
+        if delivery.given == 0:
+            delivery.first = ids[0]
+        delivery.given += done
+        group.offset_ms = ids[done - 1].ms
+        group.offset_seq = ids[done - 1].seq
+        ids += done
+        size -= done
     return 0
 
 

@@ -2,7 +2,8 @@ from libc.stdint cimport uint64_t
 
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport Retry
-from millstream.commands.replies cimport BlockedRead
+from millstream.commands.ranges cimport EntryRange
+from millstream.commands.replies cimport BlockedRead, Encodable
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId
 from millstream.storage.group cimport Group
@@ -41,3 +42,11 @@ cdef class GroupRead(BlockedRead):
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
                  Py_ssize_t room, uint64_t lead)
     cdef hold(self, Group group)
+
+
+cdef class LongDelivery(Encodable):
+    cdef bytes lead
+    cdef EntryRange entries
+
+
+cdef LongDelivery make_long(bytes lead, EntryRange entries)

@@ -12,13 +12,13 @@ from millstream.commands.appending cimport append_entry, evict_to, stream_to_app
 from millstream.commands.arguments cimport Args, same_word, take_timeout_ms
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
-    Retry, acknowledge, give_due, give_new, group_has_gap,
+    Retry, acknowledge, deliver_long, give_due, give_new, group_has_gap, is_long_delivery,
 )
 from millstream.commands.ranges cimport (
     EntryRange, length_room, make_range, put_info, put_length_here, take_end, take_limit,
     take_start,
 )
-from millstream.commands.replies cimport BlockedRead, make_raw
+from millstream.commands.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.commands.upkeep cimport (
     is_refused, live_group, new_group, put_off, read_effects_most, stream_to_write, used,
 )
@@ -385,13 +385,19 @@ cdef class GroupRead(BlockedRead):
         cdef uint64_t made = give_due(
             ctx, self.key, stream, group, self.retry, first, self.limit, again, resp)
         cdef uint64_t left = self.limit - made
+        cdef bint keep = self.retry is not None
+        cdef EntryRange entries
         if left and stream.has_newer(group.offset_ms, group.offset_seq) and group_has_gap(
                 stream, group):
             put_nil(out, resp)
             lead += 1
         out.put(again.take_bytes())
-        made += give_new(ctx, self.key, stream, group, b"", self.retry is not None, self.retry,
-                         left, True, out)
+        if is_long_delivery(stream, group, left):
+            entries = make_range(stream, True, left)
+            deliver_long(ctx, self.key, stream, group, b"", keep, self.retry, entries)
+            put_length_here(out, 0, room, lead + made + entries.limit)
+            return make_long(out.take_bytes(), entries)
+        made += give_new(ctx, self.key, stream, group, b"", keep, self.retry, left, True, out)
         put_length_here(out, 0, room, lead + made)
         return make_raw(out.take_bytes())
 
@@ -445,6 +451,23 @@ cdef class GroupRead(BlockedRead):
             # The time to live runs from the end of the wait.
             group.last_used_ms = ctx.now_ms
             ctx.keyspace.schedule(self.db_index, self.key, group)
+
+
+cdef LongDelivery make_long(bytes lead, EntryRange entries):
+    cdef LongDelivery made = LongDelivery.__new__(LongDelivery)
+    made.lead = lead
+    made.entries = entries
+    return made
+
+
+cdef class LongDelivery(Encodable):
+    """The array's head with what comes before the new entries; those go out in slices."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return out.put(self.lead)
+
+    cdef Sliced rest(self):
+        return self.entries.rest_behind(NULL, self.entries.limit)
 
 
 @command(

@@ -14,7 +14,8 @@ from millstream.commands.arguments cimport Args, take_timeout_ms
 from millstream.commands.chosen cimport Chosen, Finder, choice_of, finder_of
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
-    Ids, Room, deliver_long, give_idle, give_within, is_full, record_again,
+    LONG_DELIVERY, Ids, Room, deliver_long, give_idle, give_within, is_full, is_long_delivery,
+    record_again,
 )
 from millstream.commands.groups cimport checked_name
 from millstream.commands.ranges cimport EntryRange, length_room, make_range, put_length_here
@@ -42,10 +43,6 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef uint64_t NO_CLAIM = MAX
-cdef enum:
-    # A longer delivery is answered in slices.
-    LONG_READ = 1000
-
 UNBALANCED = (
     "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be "
     "specified.")
@@ -315,14 +312,8 @@ cdef class ConsumerRead(BlockedRead):
 
     cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept:
         """Whether so much is to be delivered that the reply is better made in slices."""
-        cdef EntryId start
-        if min(self.limits.entries, room.entries, stream.length) <= LONG_READ or (
-                self.claim_idle_ms != NO_CLAIM or room.full_size != PY_SSIZE_T_MAX):
-            return False
-        start.ms = group.offset_ms
-        start.seq = group.offset_seq
-        step_up(&start)
-        return stream.count_between(start.ms, start.seq, MAX, MAX) > LONG_READ
+        return self.claim_idle_ms == NO_CLAIM and room.full_size == PY_SSIZE_T_MAX and (
+            is_long_delivery(stream, group, min(self.limits.entries, room.entries)))
 
     cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room):
         """Deliver new entries; they are encoded later, from the blocks as they are now."""
@@ -340,7 +331,7 @@ cdef class ConsumerRead(BlockedRead):
         """Whether so much of the history may be asked for that it is better made in slices."""
         cdef Consumer consumer = group.consumer(self.consumer)
         return consumer is not None and room.full_size == PY_SSIZE_T_MAX and (
-            min(self.limits.entries, room.entries, consumer.pending) > LONG_READ)
+            min(self.limits.entries, room.entries, consumer.pending) > LONG_DELIVERY)
 
     cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, behind,
                                  Output out, Room* room):

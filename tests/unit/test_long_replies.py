@@ -436,6 +436,63 @@ def test_pending_entries_shared_with_a_reply_are_let_go_of(house: House) -> None
         assert pending.group.shared_chunks == 0
 
 
+# ---------------------------------------------------------------- deliveries
+
+
+@pytest.mark.parametrize("options", ["", "RETRY 50 0", "WITHINFO", "RETRY 50 1000 WITHINFO"])
+def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
+    house: House, options: str
+) -> None:
+    fill(house, "a", LONG)
+    other = house.player()
+    for group in ("g", "h"):
+        other.call(f"TREAD a 0 30 GROUP {group} 0 RETRY 10 0")
+    other.call("XDEL a 7-1 1000-1")
+    house.wall_ms += 10
+    short: list[Reply] = []
+    with_info: list[Reply] = []
+    for _ in range(LONG // 500 + 1):
+        part = other.call(f"TREAD a 0 500 GROUP h 0 {options}")
+        assert isinstance(part, list)
+        with_info, part = (part[:1], part[1:]) if "WITHINFO" in options else ([], part)
+        short += part
+    reader = listener(house)
+    house.executor.feed(reader, encode_command(f"TREAD a 0 999999 GROUP g 0 {options}".split()))
+    house.executor.end_tick()
+    disturb(house)
+    house.settle()
+    assert reader.read() == with_info + short
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+    house.group(key=b"a").check()
+    left, right = (house.group(name, b"a") for name in (b"g", b"h"))
+    assert (left.offset_ms, left.offset_seq) == (right.offset_ms, right.offset_seq)
+    assert left.entries_read == right.entries_read
+    again = house.replayed().databases[0].stream(b"a")
+    assert again is not None
+    assert again.group(b"g").dump()["pending"] == left.dump()["pending"]
+
+
+@pytest.mark.parametrize("count", [LONG - 100, LONG + 100])
+def test_a_long_read_without_acknowledgement_moves_the_group_alone(
+    house: House, count: int
+) -> None:
+    fill(house, "a", LONG)
+    other = house.player()
+    other.call("XDEL a 1-1 70-1 1200-1")
+    left = [number for number in range(1, LONG + 1) if number not in (1, 70, 1200)][:count]
+    other.call("XGROUP CREATE a g 0")
+    reader = listener(house)
+    request = f"XREADGROUP GROUP g one COUNT {count} NOACK STREAMS a >"
+    house.executor.feed(reader, encode_command(request.split()))
+    house.executor.end_tick()
+    disturb(house)
+    house.settle()
+    assert reader.read() == [[b"a", [[b"%d-1" % n, [b"n", VALUE]] for n in left]]]
+    group = house.group(key=b"a")
+    assert (group.pending_count, group.offset_ms, group.offset_seq) == (0, left[-1], 1)
+
+
 @pytest.fixture
 def house() -> House:
     return House()
