@@ -4,4 +4,4 @@ cdef bint is_deferring() noexcept
 cdef int discard(SkipList blocks) except -1
 cdef int discard_part(SkipList part) except -1
 cdef int free_parts(SkipList whole) except -1
-cdef bint has_waste() noexcept
+cpdef bint has_waste() noexcept

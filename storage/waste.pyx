@@ -67,7 +67,8 @@ def discard_table(keyspace, dict table not None) -> None:
         tables.append((keyspace, table))
 
 
-cdef bint has_waste() noexcept:
+cpdef bint has_waste() noexcept:
+    """Whether anything is kept to be freed later."""
     return len(lists) > 0 or len(tables) > 0
 
 

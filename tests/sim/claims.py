@@ -317,7 +317,7 @@ def trim(model: Model, client: ClientModel, key: bytes, stream: Stream, words: R
             # Ids between those that go, too, whose entries have long been gone.
             for entry_id in [i for i in group.pending if gone[0] <= i < end]:
                 del group.pending[entry_id]
-    return stream.evict(gone)
+    return model.evict((client.db, key), stream, gone)
 
 
 @does("xtrim")

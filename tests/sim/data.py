@@ -118,6 +118,8 @@ class Stream:
     once: Once = field(default_factory=Once)
     policy: Policy | None = None
     producers: dict[bytes, int] = field(default_factory=dict)  # the most silent one first
+    # What was deleted behind the first entry: it takes its bytes until its block goes.
+    ghosts: dict[EntryId, tuple[bytes, ...]] = field(default_factory=dict)
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:
         assert entry_id > self.last_id, f"{entry_id} is not above {self.last_id}"
@@ -131,9 +133,12 @@ class Stream:
 
     def evict(self, gone: list[EntryId]) -> int:
         for entry_id in gone:
-            del self.entries[entry_id]
+            self.ghosts[entry_id] = self.entries.pop(entry_id)
             self.max_evicted = max(self.max_evicted, entry_id)
         self.entries_evicted += len(gone)
+        first = next(iter(self.entries), None)
+        for entry_id in [i for i in self.ghosts if first is None or i < first]:
+            del self.ghosts[entry_id]
         return len(gone)
 
     def over_age(self, now_ms: int, grace_ms: int = 0) -> list[EntryId]:
@@ -142,15 +147,11 @@ class Stream:
         oldest_ms = now_ms - max_age_ms - grace_ms
         return [entry_id for entry_id in self.entries if max_age_ms and entry_id[0] <= oldest_ms]
 
-    def keep_policy(self, now_ms: int) -> None:
-        """Behind an append, or when the policy is set; it is an exact one."""
-        self.evict(self.over_age(now_ms))
-        if self.policy is not None and self.policy[0]:
-            self.evict(list(self.entries)[: -self.policy[0]])
-
     def delete(self, entry_id: EntryId) -> bool:
-        if self.entries.pop(entry_id, None) is None:
+        words = self.entries.pop(entry_id, None)
+        if words is None:
             return False
+        self.ghosts[entry_id] = words
         self.entries_deleted += 1
         self.max_deleted = max(self.max_deleted, entry_id)
         return True
@@ -168,7 +169,7 @@ class Stream:
         return Stream(
             self.incarnation, dict(self.entries), self.last_id, self.max_evicted, self.max_deleted,
             self.entries_added, self.entries_evicted, self.entries_deleted, groups,
-            self.once.copy(), self.policy, dict(self.producers),
+            self.once.copy(), self.policy, dict(self.producers), dict(self.ghosts),
         )  # fmt: skip
 
 

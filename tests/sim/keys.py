@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim.data import Stream, Value
 from tests.sim.model import (
     NULL_ARRAY,
+    OUT_OF_MEMORY,
     WRITES,
     WRONG_TYPE,
     Answer,
@@ -17,6 +18,7 @@ from tests.sim.model import (
     Status,
     Waiter,
     does,
+    needs_memory,
 )
 
 OK = Status("OK")
@@ -151,18 +153,21 @@ def flush(model: Model, numbers: list[int]) -> Answer:
 
 @does("tpolicy")
 def tpolicy(model: Model, client: ClientModel, words: Request) -> Answer:
-    """TPOLICY key [MAXLEN n] [MAXAGE ms] [EXACT]"""
+    """TPOLICY key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT | APPROX]"""
     stream = model.stream(client, words[1])
     if stream is None:
         raise Refused(NO_KEY)
     length, age_ms, size, exact = stream.policy or (0, 0, 0, False)
     if len(words) == 2:
-        names = [b"maxlen", length, b"maxage", age_ms, b"maxbytes", size, b"trim", b"exact"]
+        how = b"exact" if exact else b"approx"
+        names = [b"maxlen", length, b"maxage", age_ms, b"maxbytes", size, b"trim", how]
         return None if stream.policy is None else Fields(names)
     length = int(words[words.index(b"MAXLEN") + 1]) if b"MAXLEN" in words else length
     age_ms = int(words[words.index(b"MAXAGE") + 1]) if b"MAXAGE" in words else age_ms
-    stream.policy = (length, age_ms, 0, exact or b"EXACT" in words) if length or age_ms else None
-    stream.keep_policy(model.now_ms)
+    size = int(words[words.index(b"MAXBYTES") + 1]) if b"MAXBYTES" in words else size
+    exact = (exact or b"EXACT" in words) and b"APPROX" not in words
+    stream.policy = (length, age_ms, size, exact) if length or age_ms or size else None
+    model.keep_policy((client.db, words[1]), stream)
     return OK
 
 
@@ -263,6 +268,8 @@ def exec_(model: Model, client: ClientModel, words: Request) -> Answer:
         return NULL_ARRAY
     if model.write_error is not None and any(one[0].decode().lower() in WRITES for one in queue):
         raise Refused(f"EXECABORT Transaction discarded because of: {model.write_error}")
+    if model.memory_full and any(map(needs_memory, queue)):
+        raise Refused(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
     answers = []
     for request in queue:
         answer = model.outcome(client, request, in_queue=False)

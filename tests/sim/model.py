@@ -1,9 +1,9 @@
 """What the server promises, written down naively: commands on plain data.
 
 The model is told what was sent and when the server turned to it, runs each command by itself and
-says what every client must be answered. Where the server may choose - how late a timer runs, and
-which of two due keys comes first - it is told whose waits were ended, and demands that this was
-right.
+says what every client must be answered. Where the server may choose - how late a timer runs, which
+of two due keys comes first, what goes with a block - it is told whose waits were ended and what was
+trimmed, and demands that this was right.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.sim import trims
 from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream, Value
+from tests.sim.replay import demand
+from tests.support.resp import Reply
 
 from millstream.commands.registry import COMMANDS
 from millstream.commands.table import load_table
 
 U64_MAX = 2**64 - 1
 COUNT_MAX = 2**63 - 1
+TRIMMED_AT_ONCE = 1000  # blocks that an append trims at the most; the rest is the timer's
 AGE_GRACE_MS = 1000  # an entry goes so long behind its coming of age, at the latest
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -54,11 +58,20 @@ WRITES = {name.decode() for name, row in COMMANDS.items() if "write" in row.flag
 XADD_OPTIONS = {b"MAXLEN": 2, b"MINID": 2, b"DELREF": 1, b"ACKED": 1, b"KEEPREF": 1, b"IDMP": 3,
                 b"NOMKSTREAM": 1}  # fmt: skip
 NEVER_QUEUED = {"multi", "exec", "discard", "watch"}
+NEED_MEMORY = {name for name, row in COMMANDS.items() if "denyoom" in row.flags}
+OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 
 NULL_ARRAY = object()
 ANY = object()  # a reply whose text nobody predicts
 
 Answer = object
+
+
+class Judged:
+    """An answer that is no certain bytes: what it must be is asked of the reply."""
+
+    def judge(self, reply: Reply) -> None:
+        raise NotImplementedError
 
 
 def encoded(answer: Answer, resp: int) -> bytes:
@@ -112,7 +125,7 @@ class Due:
     def is_known(self) -> bool:
         """Whether the reply's text is predicted."""
         answers = self.answer if isinstance(self.answer, list) else [self.answer]
-        return all(answer is not ANY for answer in answers)
+        return all(answer is not ANY and not isinstance(answer, Judged) for answer in answers)
 
 
 @dataclass(eq=False, slots=True)
@@ -177,6 +190,49 @@ class Queue:
         return [*self.plain, *(waiter for group in self.groups.values() for waiter in group)]
 
 
+# What a server tells of itself, in the order in which it happens.
+
+
+@dataclass(slots=True)
+class Turn:
+    """It turned to a client or to what was due, and this is why it refuses writes."""
+
+    write_error: str | None
+
+
+@dataclass(slots=True)
+class Added:
+    """It appended to the stream at a key."""
+
+    key: Key
+
+
+@dataclass(slots=True)
+class Trimmed:
+    """It evicted entries of the stream at a key; `first` is its first entry now."""
+
+    key: Key
+    first: EntryId | None
+
+
+@dataclass(slots=True)
+class Room:
+    """It looked for memory, and dropped blocks for it. full: it refuses what needs memory."""
+
+    full: bool
+    dropped: list[Trimmed]
+
+
+@dataclass(slots=True)
+class Done:
+    """It ran a request to its end."""
+
+    request: Request
+
+
+Told = Turn | Added | Trimmed | Room | Done
+
+
 @dataclass(slots=True)
 class Read:
     """A TREAD's arguments."""
@@ -216,6 +272,11 @@ Handler = Callable[["Model", "ClientModel", Request], Answer]
 HANDLERS: dict[str, Handler] = {}
 
 
+def needs_memory(request: Request) -> bool:
+    name = request[0].lower()
+    return name in NEED_MEMORY or (name == b"xgroup" and request[1] == b"CREATE")
+
+
 def does(*names: str) -> Callable[[Handler], Handler]:
     """A function that does what a command does; what refuses writes was asked before."""
 
@@ -227,13 +288,16 @@ def does(*names: str) -> Callable[[Handler], Handler]:
 
 
 class Model:
-    def __init__(self, data: Data, now_ms: int, told: Callable[[], str | None]) -> None:
-        """Go on from what a server has loaded at `now_ms`. `told` answers each time the server
-        turned to a client or to a timer whether it refused writes then."""
+    def __init__(self, data: Data, now_ms: int, told: deque[Told], block_entries: int = 1) -> None:
+        """Go on from what a server has loaded at `now_ms`. In `told` is what it tells of itself;
+        its blocks have no more than so many entries."""
         self._told = told
+        self._block_entries = block_entries
         self.data = data
         self.now_ms = now_ms
         self.write_error: str | None = None
+        self.memory_full = False
+        self._made_as: dict[int, int] = {}  # incarnations as we count them, and the server's
         self.untagged: list[Due] = []
         self.waiters = 0
         self._arrivals = 0
@@ -250,6 +314,40 @@ class Model:
                         group.last_used_ms = now_ms
 
     # ------------------------------------------------------------ what the server turned to
+
+    def _turn(self, now_ms: int) -> None:
+        """The server turns to the next client or to what is due."""
+        self.now_ms = now_ms
+        while not isinstance(turn := self._told.popleft(), Turn):
+            pass
+        self.write_error = turn.write_error
+        if self._told and isinstance(room := self._told[0], Room):
+            self._told.popleft()
+            self._meet(room)
+
+    def take_rest(self) -> None:
+        """A client that had to stop had its turn again, and no request was left."""
+        for told in self._told:
+            if isinstance(told, Room):
+                self._meet(told)
+        self._told.clear()
+
+    def _meet(self, room: Room) -> None:
+        self.memory_full = room.full
+        for trimmed in room.dropped:
+            self._drop(trimmed)
+
+    def _drop(self, trimmed: Trimmed) -> None:
+        """Blocks went for want of memory; which ones, was judged."""
+        stream = self.value(trimmed.key)
+        assert isinstance(stream, Stream), f"{trimmed} of no stream"
+        gone = trims.before(stream, trimmed.first)
+        demand(0 < len(gone) <= self._block_entries, f"{gone} went with one block")
+        stream.evict(gone)
+
+    def look_for_memory(self, now_ms: int) -> None:
+        """The server looks with nobody asking."""
+        self._turn(now_ms)
 
     def feed(self, client: ClientModel, requests: list[Request], now_ms: int) -> None:
         """These requests have arrived as a whole; they run unless the client waits."""
@@ -277,7 +375,7 @@ class Model:
     ) -> None:
         """The server did what was due, and served these clients in this order. `oldest` is the
         first entry that a stream has now, `is_pending` whether a group has an entry pending."""
-        self.now_ms, self.write_error = now_ms, self._told()
+        self._turn(now_ms)
         late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= now_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
             self.timeout(waiter)
@@ -292,23 +390,24 @@ class Model:
         if self.write_error is None:
             for key in self.expired(now_ms):
                 self.delete(key)
-            self._trim_by_age(oldest)
+            self._trim_by_policy(oldest)
             self._meet_gone(is_pending)
         self._serve_ready()
 
-    def _trim_by_age(self, oldest: Callable[[Key], EntryId | None]) -> None:
-        """What the server evicted by its timer had come of age. It need not be all that has."""
+    def _trim_by_policy(self, oldest: Callable[[Key], EntryId | None]) -> None:
+        """What the server evicted by its timer no policy keeps. It need not be all of that."""
         for number, database in enumerate(self.data.databases):
             for name, value in database.items():
-                over = value.over_age(self.now_ms) if isinstance(value, Stream) else []
-                if over:
+                may_go = trims.may_go(value, self.now_ms) if isinstance(value, Stream) else []
+                if may_go:
                     assert isinstance(value, Stream)
                     first = oldest((number, name))
-                    value.evict([i for i in over if first is None or i < first])
+                    value.evict([i for i in may_go if first is None or i < first])
 
     def _meet_gone(self, is_pending: Callable[[Key, bytes, EntryId], bool]) -> None:
         """A claim that waits is tried when something may have been idle for long enough. Though it
-        gets nothing, what it meets whose entry is gone is no longer pending. As `_trim_by_age`."""
+        gets nothing, what it meets whose entry is gone is no longer pending. It need not be all of
+        that."""
         for waiter in self._all_waiters():
             for key in waiter.keys if waiter.claim_ms is not None else []:
                 stream = self.data.databases[key[0]].get(key[1])
@@ -356,9 +455,11 @@ class Model:
         self.now_ms = now_ms
         for database in self.data.databases:
             for name, value in database.items():
-                over = value.over_age(now_ms, AGE_GRACE_MS) if isinstance(value, Stream) else []
-                if over and not patient:
-                    return f"{name!r} has entries of more than its policy's age: {over}"
+                if patient or not isinstance(value, Stream):
+                    continue
+                over = trims.must_go(value, now_ms, self._block_entries, AGE_GRACE_MS)
+                if over:
+                    return f"{name!r} has entries that its policy does not keep: {over}"
         for waiter in self._all_waiters():
             if 0 < waiter.deadline_ms <= now_ms:
                 return f"the wait of client {waiter.client.number} is over: {waiter}"
@@ -389,7 +490,7 @@ class Model:
     # ------------------------------------------------------------ running
 
     def _run(self, client: ClientModel, now_ms: int) -> None:
-        self.now_ms, self.write_error = now_ms, self._told()
+        self._turn(now_ms)
         while client.requests and client.waiter is None:
             request = client.requests.popleft()
             queued = client.queue
@@ -404,8 +505,12 @@ class Model:
         """What a request is answered, its error included."""
         name = request[0].decode().lower()
         try:
+            if self.memory_full and needs_memory(request):
+                raise Refused(OUT_OF_MEMORY)
             if not in_queue or name in NEVER_QUEUED:
-                return self._perform(client, name, request)
+                answer = self._perform(client, name, request)
+                self._end_request(request)
+                return answer
             if name in WRITES:
                 self.check_writable()
             if name == "save":
@@ -417,6 +522,13 @@ class Model:
             if in_queue and name not in NEVER_QUEUED:
                 client.queue_failed = True
             return refusal
+
+    def _end_request(self, request: Request) -> None:
+        """What is told next is of another request. The end of an EXEC is not told."""
+        done = Done(request)
+        if request[0] != b"EXEC" and done in self._told:
+            while self._told.popleft() != done:
+                pass
 
     def _perform(self, client: ClientModel, name: str, request: Request) -> Answer:
         handler = HANDLERS.get(name)
@@ -714,6 +826,12 @@ class Model:
         record.retry = retry or record.retry
         return [dotted(entry_id), *stream.entries[entry_id]]
 
+    def judge_incarnation(self, stream: Stream, shown: int) -> None:
+        """Equal incarnations are the same stream, others another."""
+        known = self._made_as.setdefault(stream.incarnation, shown)
+        others = list(self._made_as.values()).count(shown)
+        demand(known == shown and others == 1, f"incarnation {shown} and not {known}, of {others}")
+
     def _info(self, stream: Stream | None) -> Answer:
         if stream is None:
             return [None, None]
@@ -755,13 +873,34 @@ class Model:
             ms, seq = stream.last_id
             entry_id = (self.now_ms, 0) if self.now_ms > ms else (ms, seq + 1)
         stream.append(entry_id, words)
-        stream.keep_policy(self.now_ms)
+        while self._told and isinstance(self._told[0], Added | Trimmed):
+            if self._told.popleft() == Added((client.db, key)):
+                break
+        self.keep_policy((client.db, key), stream)
         self.mark_ready((client.db, key))
         return entry_id
 
-    def _keep_last(self, stream: Stream, count: int) -> int:
-        ids = list(stream.entries)
-        return stream.evict(ids[: max(0, len(ids) - count)])
+    def keep_policy(self, key: Key, stream: Stream) -> None:
+        """Behind an append, or when the policy is set."""
+        if stream.policy is None:
+            return
+        at_once = len(stream.entries) < TRIMMED_AT_ONCE
+        if trims.is_foretold(stream.policy) and at_once:
+            self.evict(key, stream, trims.may_go(stream, self.now_ms))
+            return
+        may_go = set(trims.may_go(stream, self.now_ms))
+        if self._told and isinstance(trimmed := self._told[0], Trimmed) and trimmed.key == key:
+            gone = trims.before(stream, trimmed.first)
+            if may_go.issuperset(gone):  # else it was not by the policy, but by the command itself
+                self.evict(key, stream, gone)
+        over = trims.must_go(stream, self.now_ms, self._block_entries)
+        demand(not (over and at_once), f"{key} keeps {over}, which its policy does not")
+
+    def evict(self, key: Key, stream: Stream, gone: list[EntryId]) -> int:
+        """Evict what the server must have told of, or what it has."""
+        if gone and self._told and isinstance(told := self._told[0], Trimmed) and told.key == key:
+            self._told.popleft()
+        return stream.evict(gone)
 
     def _do_tappend(self, client: ClientModel, words: Request) -> Answer:
         self.check_writable()
@@ -777,10 +916,12 @@ class Model:
         if stream is None:
             return 0
         if unit.upper() == b"COUNT":
-            evicted = self._keep_last(stream, int(number))
+            ids = list(stream.entries)
+            gone = ids[: max(0, len(ids) - int(number))]
         else:
             now_ms = max(self.now_ms, stream.last_id[0])
-            evicted = stream.evict([i for i in stream.entries if now_ms - i[0] >= int(number)])
+            gone = [i for i in stream.entries if now_ms - i[0] >= int(number)]
+        evicted = self.evict((client.db, key), stream, gone)
         return reply if fields else evicted
 
     def _do_xadd(self, client: ClientModel, words: Request) -> Answer:
@@ -996,3 +1137,4 @@ class Model:
 
 from tests.sim import claims  # noqa: E402 - what it knows needs what is above
 from tests.sim import keys as _keys  # noqa: E402, F401
+from tests.sim import pages as _pages  # noqa: E402, F401

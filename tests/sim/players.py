@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.sim.model import Request
 from tests.sim.replay import COUNTER, HALVES
-from tests.support.resp import Map, Null, Reply
+from tests.support.resp import Map, Null, Reply, facts_of
 
 FIELDS = [b"t", b"name", b"", b"\x00\r\n", b"temperature"]
 GROUPS = [b"g", b"h"]
@@ -16,7 +16,7 @@ GROUPS = [b"g", b"h"]
 ROLES = (
     "producer plain group group queue queue acker mixed mixed deleter evicter strings consumer "
     "consumer expirer expirer counter counter pairer unblocker watcher watcher claimer claimer "
-    "repeater sender"
+    "repeater sender pager"
 )
 THEMES = (
     "claimer claimer claimer consumer consumer producer",
@@ -24,7 +24,13 @@ THEMES = (
     "repeater repeater evicter claimer plain",
     "queue consumer unblocker producer group",
     "sender sender sender evicter deleter plain",
+    "pager pager producer evicter deleter claimer",
 )
+HEAPS = b"heap", b"heap2"  # copies of it
+STOCK = b"stock"
+# Each entry of a pile has a block of its own, and there are more of them than go at once.
+HEAP_NODE_BYTES = 30
+PILE_ENTRIES = 1400
 TEARING = (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")  # take one half of a pair away
 
 
@@ -56,6 +62,9 @@ class Profile:
     lives_ms: tuple[int, ...] = (1, 30, 400)
     renames: bool = False
     policies: bool = False
+    policies_by_blocks: bool = False
+    heaps: bool = False
+    memory: str = ""  # how it is limited: "", "refuses", "evicts"
     roles: str = ROLES
     producers_max: int = 100_000
     refuses_large: bool = False
@@ -93,6 +102,12 @@ class Profile:
             # A group that is over and not yet dropped, and then moved to where a reader waits for
             # one of its name: who comes first is nobody's promise.
             profile.ttls_ms = (0,)
+        profile.policies_by_blocks = profile.policies and chance.random() < 0.7
+        if chance.random() < 0.12:
+            profile.heaps = True
+            profile.node_bytes = HEAP_NODE_BYTES
+        if chance.random() < 0.15:
+            profile.memory = chance.choice(["refuses", "evicts", "evicts"])
         profile.disk_fails = chance.random() < 0.15
         profile.disk_fills = not profile.disk_fails and chance.random() < 0.1
         profile.disk_is_slow = chance.random() < 0.15
@@ -121,6 +136,8 @@ class Player:
             self.role = "renamer"
         if profile.policies and chance.random() < 0.2:
             self.role = "keeper"
+        if profile.heaps and chance.random() < 0.3:
+            self.role = "hoarder"
         if profile.bulky and chance.random() < 0.5:
             self.role = chance.choice(["bulky", "scanner"])
         self.key = self._any_key()
@@ -129,6 +146,7 @@ class Player:
         self.cursor = chance.choice([b"", b"0", b"$", b"0.0"])
         self.ids: list[tuple[bytes, bytes, bytes]] = []  # key, group, id: to acknowledge
         self.last_ids: dict[bytes, bytes] = {}
+        self.page = b"-"
         self.number = 0
         self.sent: dict[bytes, int] = {}  # the last number under each name
         self.script: list[list[Request]] = []  # what is to be said one after the other
@@ -222,10 +240,65 @@ class Player:
                 self.ids += [(request[1], group, i) for i in ids if isinstance(i, bytes)]
             elif ids and isinstance(ids[-1], bytes):
                 self.cursor = ids[-1]
+        elif name == b"TBLOCKS" and isinstance(reply, list | Map):
+            following = facts_of(reply)[b"next-id"]
+            self.page = following if isinstance(following, bytes) else b"-"
         elif name == b"XREADGROUP":
             self.ids += [(key, request[2], i) for key, i in read_by_consumer(reply)]
 
     # Roles
+
+    def pile(self) -> list[Request]:
+        """Appends that make the stream that heaps are copied from."""
+        return [(b"TAPPEND", STOCK, b"n", b"%030d" % n) for n in range(PILE_ENTRIES)]
+
+    def _as_hoarder(self) -> Request:
+        """Has large streams and lets go of them, in whole or in part."""
+        heap, other = self.chance.sample(HEAPS, 2)
+        roll = self.chance.random()
+        if roll < 0.3:
+            return b"COPY", STOCK, heap, b"DB", b"0", b"REPLACE"
+        keep = b"%d" % self.chance.choice([0, 3, 50, 300, 1200])
+        if roll < 0.5:
+            return self.chance.choice(
+                [(b"XTRIM", heap, b"MAXLEN", keep), (b"TAPPEV", heap, b"COUNT", keep),
+                 (b"TAPPEV", heap, b"COUNT", keep, *self._fields()), self._append(heap)]
+            )  # fmt: skip
+        if roll < 0.6:
+            size = b"%d" % (10 * int(keep))
+            limits = self.chance.choice(
+                [(b"MAXLEN", keep), (b"MAXAGE", keep), (b"MAXBYTES", size), (b"MAXLEN", b"0")]
+            )
+            return b"TPOLICY", heap, *limits, self.chance.choice([b"EXACT", b"APPROX"])
+        if roll < 0.75:
+            return self.chance.choice(
+                [(b"DEL", heap), (b"DEL", *HEAPS), (b"SET", heap, b"no stream"),
+                 (b"COPY", other, heap, b"DB", b"0", b"REPLACE"), (b"PEXPIRE", heap, b"20"),
+                 (b"XTRIM", heap, b"MAXLEN", b"0"), (b"FLUSHDB",)]
+            )  # fmt: skip
+        if roll < 0.85:
+            start = self.chance.choice([b"-", self.page])
+            return b"TBLOCKS", heap, start, b"+", b"COUNT", self.chance.choice([b"1", b"300"])
+        return self.chance.choice(
+            [(b"XLEN", heap), (b"TRANGE", heap, b"-", b"+", b"COUNT", b"5"), (b"BGREWRITEAOF",),
+             (b"TSEEK", heap, b"0", b"1000")]
+        )  # fmt: skip
+
+    def _as_pager(self) -> Request:
+        """Reads whole blocks, page by page."""
+        key = self.key if self.chance.random() < 0.9 else self._any_key()
+        if self.chance.random() < 0.15:
+            return self._append(key)
+        start = self.chance.choice(
+            [self.page, self.page, self.page, b"-", self.last_ids.get(key, b"0")]
+        )
+        end = b"+" if self.chance.random() < 0.8 else self.last_ids.get(key, b"+")
+        options: Request = ()
+        if self.chance.random() < 0.6:
+            options += b"COUNT", self.chance.choice([b"1", b"2", b"5"])
+        if self.chance.random() < 0.3:
+            options += b"BYTES", self.chance.choice([b"1", b"200", b"1000"])
+        return b"TBLOCKS", key, start, end, *options
 
     def _as_bulky(self) -> Request:
         """Few large entries: a read of them is sent in slices."""
@@ -234,7 +307,10 @@ class Player:
         return b"TAPPEV", b"bulk", b"COUNT", b"8", b"v", value
 
     def _as_scanner(self) -> Request:
-        if self.chance.random() < 0.5:
+        roll = self.chance.random()
+        if roll < 0.2:
+            return b"TBLOCKS", b"bulk", b"-", b"+"
+        if roll < 0.5:
             return b"TRANGE", b"bulk", b"-", b"+"
         return b"TREAD", b"bulk", b"0", b"1000"
 
@@ -406,16 +482,20 @@ class Player:
         )  # fmt: skip
 
     def _as_keeper(self) -> Request:
-        """Says what streams keep, exactly: only the server knows the blocks that APPROX drops."""
+        """Says what streams keep."""
         key = self._any_key()
         limits = [
             (b"MAXLEN", self.chance.choice([b"0", b"1", b"2", b"10"])),
             (b"MAXAGE", self.chance.choice([b"0", b"1", b"50", b"400", b"2000"])),
         ]
-        chosen = self.chance.choice([limits, limits[:1], limits[1:], limits[1:]])
+        how = b"EXACT"
+        if self.profile.policies_by_blocks:
+            limits.append((b"MAXBYTES", self.chance.choice([b"0", b"1", b"60", b"400", b"2000"])))
+            how = self.chance.choice([b"EXACT", b"APPROX", b"APPROX"])
+        chosen = self.chance.choice([limits, limits[:1], limits[1:2], limits[-1:]])
         words = [word for pair in chosen for word in pair]
         return self.chance.choice(
-            [(b"TPOLICY", key, *words, b"EXACT"), (b"TPOLICY", key, *words, b"EXACT"),
+            [(b"TPOLICY", key, *words, how), (b"TPOLICY", key, *words, how),
              (b"TPOLICY", key), self._append(key), self._append(key)]
         )  # fmt: skip
 
@@ -448,7 +528,9 @@ class Player:
             return b"XADD", key, b"*", *self._fields()
         if roll < 0.95:
             keep = (b"MAXLEN", b"%d" % self.chance.choice([0, 2, 9]))
-            policy = self.chance.choice([(), (), (b"DELREF",)])
+            # Where a policy goes by blocks nobody tells which of two trims took a reference.
+            by_blocks = self.profile.policies_by_blocks or self.profile.heaps
+            policy = () if by_blocks else self.chance.choice([(), (), (b"DELREF",)])
             return b"XADD", key, *policy, *keep, b"*", *self._fields()
         ms = self.now_ms() + self.chance.randint(-20, 20)
         return b"XADD", key, b"%d-%d" % (ms, self.chance.randrange(3)), *self._fields()

@@ -198,7 +198,8 @@ class Replay:
         # A clock that was ahead once has let messages go for good; ids tell how far it was.
         known = stream.once.find(producer, iid, max(int(at_ms), stream.last_id[0]))
         demand(known is None, f"{key!r}: {producer!r} {iid!r} is {known} and again {entry_id}")
-        demand(entry_id in stream.entries, f"{key!r}: {iid!r} became {entry_id}, which is nothing")
+        there = entry_id in stream.entries or entry_id <= stream.max_evicted  # by its own policy
+        demand(there, f"{key!r}: {iid!r} became {entry_id}, which is nothing")
         stream.once.add(producer, iid, entry_id, int(at_ms))
 
     def _apply_idmprepeat(self, key: bytes) -> None:

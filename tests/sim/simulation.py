@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import hashlib
 import io
 import logging
@@ -17,15 +18,29 @@ from collections import deque
 from collections.abc import Callable
 
 from tests.sim.data import Data, EntryId, difference, found_in, seen_in, shown, without
-from tests.sim.model import Key, Model, Request, encoded, parse_id
+from tests.sim.memory import judge_bytes
+from tests.sim.model import (
+    ANY,
+    OUT_OF_MEMORY,
+    Answer,
+    Due,
+    Judged,
+    Key,
+    Model,
+    Request,
+    encoded,
+    parse_id,
+)
+from tests.sim.pages import ids_of
 from tests.sim.players import Player, Profile, read_by_consumer
 from tests.sim.replay import BrokenPromise, Replay, demand, effects_of
 from tests.sim.world import Faults, SimClient, World
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.history import History
-from tests.support.resp import Reply, Simple, read_reply
+from tests.support.resp import Error, Reply, Simple, read_reply
 
 from millstream.errors import CommandError, DataError
+from millstream.storage.waste import defer, has_waste
 
 FIRST_MS = 1_700_000_000_000
 STEPS = 400
@@ -33,6 +48,8 @@ SETTLE_MAX = 20_000
 TRACE_LINES = 60
 REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is tried again after this
 RECOVERY_S_MAX = 200
+FREED_MS_MAX = 1000
+NODES_MAX = 4  # of a block
 SLICE_KEYS = 64  # captured in one go
 QUEUED = Simple("QUEUED")
 
@@ -73,6 +90,8 @@ class Simulation:
 
     def run(self) -> str:
         """Play; returns the trace's hash. SimulationFailure when a promise is broken."""
+        if self.profile.memory:
+            gc.collect()  # what others have left would count as used until somewhen
         logger = logging.getLogger("millstream")
         logger.addHandler(self._faults)
         was, logger.propagate = logger.propagate, False
@@ -80,12 +99,16 @@ class Simulation:
             self._begin_life()
             if self.profile.keys > SLICE_KEYS:
                 self._fill()
+            if self.profile.heaps:
+                self._pile_up()
             for _ in range(self.steps):
                 self._step()
             self._restart()
         except Exception as problem:
             raise SimulationFailure(self._story(problem)) from problem
         finally:
+            self.world.abandon()
+            defer(False)
             logger.removeHandler(self._faults)
             logger.propagate = was
         return self._digest.hexdigest()
@@ -98,6 +121,13 @@ class Simulation:
             client.ask((b"SET", b"k%d" % number, b"0"))
         self._feed(client, *client.take(len(client.unsent)))
 
+    def _pile_up(self) -> None:
+        """A stream of so many blocks that it is freed in turns, to be copied."""
+        client = next(iter(self.world.clients.values()))
+        for request in client.player.pile():
+            client.ask(request)
+        self._feed(client, *client.take(len(client.unsent)))
+
     def _story(self, problem: Exception) -> str:
         lines = "\n  ".join(self.trace)
         return (
@@ -108,8 +138,11 @@ class Simulation:
     def _note(self, kind: str, text: str = "") -> None:
         line = f"{self.world.loop.time_ms:>6} {kind} {text}"
         self.trace.append(line)
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._count(kind)
         self._digest.update(line.encode() + b"\n")
+
+    def _count(self, kind: str) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
 
     def _step(self) -> None:
         event = self._choose()
@@ -147,6 +180,8 @@ class Simulation:
             choices.append((5, self._stop_or_go_on_taking))
         if self.profile.clock_jumps:
             choices.append((1, self._jump))
+        if self.profile.memory:
+            choices.append((2, self._limit_memory))
         events = [event for _, event in choices]
         return chance.choices(events, [weight for weight, _ in choices])[0]
 
@@ -189,7 +224,9 @@ class Simulation:
         self.world.told.clear()
         self.world.served.clear()
         timer.callback(*timer.args)
-        if name == "on_timer":
+        if name == "free_waste":
+            self._count("freed in part" if has_waste() else "freed")
+        elif name == "on_timer":
             self.model.timer(
                 self.world.now_ms(),
                 self.world.served,
@@ -197,6 +234,8 @@ class Simulation:
                 self._oldest,
                 self._is_pending,
             )
+        elif name in ("look_for_room", "limit_memory"):
+            self.model.look_for_memory(self.world.now_ms())
         self._end_ticks()
 
     def _end_ticks(self) -> None:
@@ -204,6 +243,7 @@ class Simulation:
         while self.world.ticks:
             self.world.ticks -= 1
             self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq)
+        self.model.take_rest()
 
     def _has_group(self, key: Key, name: bytes) -> bool:
         stream = self.world.keyspace.databases[key[0]].stream(key[1])
@@ -314,6 +354,15 @@ class Simulation:
         disk.capacity = disk.used_bytes() + left_bytes
         self._note("disk", f"is full but for {left_bytes} bytes")
 
+    def _limit_memory(self) -> None:
+        """The limit is set near to what is used, or lifted."""
+        memory = self.world.memory
+        part = self.chance.choice([0, 0, 0.5, 0.9, 1, 1.2, 2])
+        limit_bytes = int(memory.held_at(part)) if part else 0
+        evicts = self.profile.memory == "evicts" or self.chance.random() < 0.2
+        self._note("limit", f"{limit_bytes} of {memory.held()} bytes, evicts: {evicts}")
+        self.world.limit_memory(limit_bytes, evicts)
+
     # ------------------------------------------------------------ quiet moments
 
     def _settle(self) -> None:
@@ -342,6 +391,7 @@ class Simulation:
             self.world.executor.blocked_count == self.model.waiters,
             f"{self.world.executor.blocked_count} wait and not {self.model.waiters}",
         )
+        demand(not self.world.eviction.goes_on, "more is to be dropped, and nobody goes on")
         if self.profile.clock_jumps:
             return
         now_ms = self.world.now_ms()
@@ -384,25 +434,34 @@ class Simulation:
         for data, safe_seq, counts in received:
             self._digest.update(data)
             client.unread += data
-            while client.unread and self._match(client, safe_seq, counts):
-                pass
+            at = 0
+            while at < len(client.unread):
+                size = self._match(client, at, safe_seq, counts)
+                if size == 0:
+                    break
+                at += size
+            client.unread = client.unread[at:]
 
-    def _match(self, client: SimClient, safe_seq: int, counts: bool) -> bool:
-        """Compare the next reply; False while it is not there as a whole."""
-        demand(client.model.due, f"client {client.id} did not ask for {client.unread!r}")
+    def _match(self, client: SimClient, at: int, safe_seq: int, counts: bool) -> int:
+        """Compare the reply that begins there; its size, 0 while it is not there as a whole."""
+        if not client.model.due:
+            raise BrokenPromise(f"client {client.id} did not ask for {client.unread[at:]!r}")
         due = client.model.due[0]
         if due.is_known:
             wanted = encoded(due.answer, client.model.resp)
-            demand(
-                client.unread.startswith(wanted) or wanted.startswith(client.unread),
-                f"client {client.id} asked {_words(due.request)} and got\n"
-                f"{client.unread[:2000]!r}, not\n{wanted[:2000]!r}",
-            )
-            if len(client.unread) < len(wanted):
-                return False
-        buffer = io.BytesIO(client.unread)
-        reply = read_reply(lambda: buffer.readline()[:-2], buffer.read)
-        raw, client.unread = client.unread[: buffer.tell()], client.unread[buffer.tell() :]
+            if not client.unread.startswith(wanted, at):
+                if wanted.startswith(client.unread[at:]):
+                    return 0
+                raise BrokenPromise(
+                    f"client {client.id} asked {_words(due.request)} and got\n"
+                    f"{client.unread[at : at + 2000]!r}, not\n{wanted[:2000]!r}"
+                )
+        try:
+            reply, raw = _first_reply(client.unread, at)
+        except EOFError:
+            return 0
+        if not due.is_known:
+            self._judge(client, due, raw, reply)
         client.model.due.popleft()
         demand(due.seq is not None, f"client {client.id} got {raw!r} before the end of the tick")
         assert due.seq is not None
@@ -410,6 +469,8 @@ class Simulation:
             due.seq <= safe_seq,
             f"client {client.id} got {raw!r}, which needs frame {due.seq}; safe are {safe_seq}",
         )
+        if reply == Error(OUT_OF_MEMORY):
+            self._count("no memory")
         told = [(due.request, reply)]
         if due.queued and isinstance(reply, list):
             told = list(zip(due.queued, reply, strict=True))
@@ -419,14 +480,40 @@ class Simulation:
                 self._note_answer(client, request, part)
                 self._remember(client.model.db, request, part, due.now_ms)
             client.player.learn(request, part)
-        return True
+        return len(raw)
+
+    def _judge(self, client: SimClient, due: Due, raw: bytes, reply: Reply) -> None:
+        """A reply that is not predicted as a whole: each part by itself."""
+        parts: list[tuple[Request, Answer, bytes, Reply]] = []
+        if due.queued and isinstance(due.answer, list):
+            demand(isinstance(reply, list), f"client {client.id} got {raw!r} of EXEC")
+            at = raw.index(b"\n") + 1
+            for request, answer in zip(due.queued, due.answer, strict=True):
+                part, data = _first_reply(raw, at)
+                at += len(data)
+                parts.append((request, answer, data, part))
+        else:
+            parts.append((due.request, due.answer, raw, reply))
+        for request, answer, data, part in parts:
+            if isinstance(answer, Judged):
+                answer.judge(part)
+                self._count("judged")
+            elif answer is not ANY:
+                wanted = encoded(answer, client.model.resp)
+                demand(data == wanted, f"client {client.id} asked {_words(request)} in a "
+                       f"transaction and got\n{data[:2000]!r}, not\n{wanted[:2000]!r}")  # fmt: skip
 
     def _note_answer(self, client: SimClient, request: Request, reply: Reply) -> None:
         """For the history, which knows one database and takes what is queued as asked for."""
-        if self.profile.databases == 1 and reply != QUEUED:
+        if self._keeps_history and reply != QUEUED:
             asked = client.asked.pop(id(request), None)
             if asked is not None:  # one and the same MULTI may be sent twice
                 self._history.answer(asked[1], reply, self.world.now_ms())
+
+    @property
+    def _keeps_history(self) -> bool:
+        """It knows one database, and no entries that go for want of memory."""
+        return self.profile.databases == 1 and not self.profile.memory
 
     def _remember(self, db: int, request: Request, reply: Reply, now_ms: int) -> None:
         """What this reply showed must outlive every crash."""
@@ -440,6 +527,8 @@ class Simulation:
             for entry in reply[start:]:
                 if isinstance(entry, list) and isinstance(entry[0], bytes):
                     self._seen_appends.add((db, request[1], parse_id(entry[0])))
+        elif name == b"TBLOCKS":
+            self._seen_appends |= {(db, request[1], entry_id) for entry_id in ids_of(reply)}
         elif name == b"XREADGROUP":
             shown = read_by_consumer(reply)
             self._seen_appends |= {(db, key, parse_id(text)) for key, text in shown}
@@ -455,10 +544,7 @@ class Simulation:
         self._disk.locked = False
         self.world = World(self._disk, self.profile, self.chance, self._wall_ms, self._before)
         self.world.start()
-        self.world.ticks = 0
-        self.model = Model(self._before.copy(), self.world.now_ms(), self.world.next_told)
-        for _ in range(self.profile.clients):
-            self._add_client()
+        self._begin_life_of(self.world)
 
     def _restart(self) -> None:
         """A clean stop loses nothing."""
@@ -473,6 +559,7 @@ class Simulation:
             self._settle()
         else:
             raise BrokenPromise("the disk works again and writes are still refused")
+        self._free()
         self.world.told.clear()
         self.world.stop()
         self._end_ticks()
@@ -482,6 +569,17 @@ class Simulation:
         self._next_life(self._disk, last_seq)
         found = difference(before, self._loaded)
         demand(found is None, f"a clean restart changed {found}")
+
+    def _free(self) -> None:
+        """What the data has let go of is freed within a moment."""
+        for _ in range(FREED_MS_MAX):
+            if not has_waste():
+                break
+            self.world.loop.time_ms += 1
+            self._settle()
+        else:
+            raise BrokenPromise("what was let go of is not freed")
+        judge_bytes(self.world.keyspace, self.world.memory)
 
     def _crash_now(self) -> None:
         self._crash("between two steps")
@@ -512,12 +610,19 @@ class Simulation:
         data[place] ^= 1 << self.chance.randrange(8)
         disk.put(name, bytes(data))
         self._note("flip", f"{name} at {place} of {len(data)}")
+        defer(False)
         probe = World(disk, self.profile, self.chance, self.world.now_ms(), self._before)
         try:
             probe.start()
         except DataError:
             self._note("refused")
-            return
+        else:
+            self._judge_flipped(probe)
+        finally:
+            probe.abandon()
+            defer(True)
+
+    def _judge_flipped(self, probe: World) -> None:
         survived = probe.persistence.last_seq
         least = max(self.world.durable.look(), self._seen_seq)
         demand(survived >= least, f"frame {least} was safe, {survived} is the last one read")
@@ -535,6 +640,11 @@ class Simulation:
         old = self.world
         self._wall_ms = old.now_ms()
         self._disk = disk
+        if old.eviction.evicted_entries:
+            self._count("dropped")
+        old.abandon()
+        defer(False)
+        judge_bytes(old.keyspace, old.memory)
         probe = World(disk, self.profile, self.chance, self._wall_ms, self._before)
         disk.locked = False
         probe.start()
@@ -549,16 +659,18 @@ class Simulation:
         found = difference(self._loaded, shown(self._before))
         demand(found is None, f"after loading, the state is not that of the frames: {found}")
         self._check_seen()
-        if self.profile.databases == 1:
+        if self._keeps_history:
             self._history.check(found_in(self._before))
         disk.locked = False
         self._begin_life_of(probe)
 
     def _begin_life_of(self, world: World) -> None:
+        defer(True)
         world.replay = Replay(self._before.copy())
         world.ticks = 0
         self.world = world
-        self.model = Model(self._before.copy(), world.now_ms(), world.next_told)
+        block_entries = NODES_MAX * self.profile.node_entries
+        self.model = Model(self._before.copy(), world.now_ms(), world.told, block_entries)
         for _ in range(self.profile.clients):
             self._add_client()
 
@@ -586,6 +698,27 @@ class Simulation:
             )
         self._seen_appends.clear()
         self._seen_acks.clear()
+
+
+def _first_reply(data: bytes, at: int) -> tuple[Reply, bytes]:
+    """The reply that begins there, and its bytes; EOFError when it is not all there."""
+    buffer = io.BytesIO(data)
+    buffer.seek(at)
+
+    def read_line() -> bytes:
+        line = buffer.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return line[:-2]
+
+    def read(size: int) -> bytes:
+        chunk = buffer.read(size)
+        if len(chunk) < size:
+            raise EOFError
+        return chunk
+
+    reply = read_reply(read_line, read)
+    return reply, data[at : buffer.tell()]
 
 
 def _words(request: Request) -> str:

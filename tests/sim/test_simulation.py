@@ -12,6 +12,10 @@ from tests.sim import simulation as simulation_module
 from tests.sim.replay import BrokenPromise
 from tests.sim.simulation import Simulation, SimulationFailure, play
 
+from millstream.server import eviction as eviction_module
+from millstream.storage.retention import oldest_block_ms
+from millstream.storage.stream import Stream
+
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 20
 BATCH_SEEDS = 30
@@ -59,6 +63,25 @@ def test_the_history_is_asked_after_every_life(monkeypatch: pytest.MonkeyPatch) 
         list(map(play, seeds))
 
 
+def test_what_goes_for_want_of_memory_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction_module, "oldest_block_ms", youngest_first)
+    seeds = [seed for seed in range(200) if Simulation(seed).profile.memory == "evicts"]
+    with pytest.raises(SimulationFailure, match="of the blocks that end at"):
+        list(map(play, seeds))
+
+
+def youngest_first(stream: Stream) -> int | None:
+    moment_ms = oldest_block_ms(stream)
+    return None if moment_ms is None else -moment_ms
+
+
+def test_what_was_let_go_of_goes_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction_module, "free_some", lambda most: False)
+    seeds = [seed for seed in range(300) if Simulation(seed).profile.memory]
+    with pytest.raises(SimulationFailure, match="what was let go of goes first"):
+        list(map(play, seeds))
+
+
 def one_database_always(seed: int) -> bool:
     profile = Simulation(seed).profile
     return profile.databases == 1 and profile.fsync == "always"
@@ -67,7 +90,7 @@ def one_database_always(seed: int) -> bool:
 def test_the_plays_come_to_everything_that_can_happen() -> None:
     events: set[str] = set()
     effects: set[bytes] = set()
-    for seed in range(60):
+    for seed in range(70):
         simulation = Simulation(seed)
         simulation.run()
         events |= set(simulation.counts)
@@ -75,7 +98,7 @@ def test_the_plays_come_to_everything_that_can_happen() -> None:
     assert events >= {
         "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
         "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking", "flip",
-        "refused",
+        "refused", "limit", "no memory", "dropped", "freed", "freed in part", "judged",
     }  # fmt: skip
     assert effects >= {
         b"STREAM", b"APPEND", b"EVICT", b"XDEL", b"GROUP", b"GROUPTTL", b"GROUPDROP", b"DELIVER",

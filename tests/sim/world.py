@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.sim.data import Data
-from tests.sim.model import ClientModel, Request
+from tests.sim.memory import Memory, WatchedEviction, free_all
+from tests.sim.model import Added, ClientModel, Done, Key, Request, Told, Trimmed, Turn
 from tests.sim.players import Player, Profile
 from tests.sim.replay import BrokenPromise, Replay
 from tests.support.fakedisk import Crashed, FakeDisk, Inode
@@ -111,7 +112,7 @@ class WatchedPersistence(Persistence):
 
     def writable_error(self) -> bytes | None:
         error = super().writable_error()
-        self.world.told.append(None if error is None else error.decode())
+        self.world.told.append(Turn(None if error is None else error.decode()))
         return error
 
     def make_room(self, payload_bytes: int) -> int:
@@ -131,11 +132,45 @@ class WatchedPersistence(Persistence):
 
 
 class WatchedExecutor(Executor):
-    """Counts the ticks, which may end within the turn that a client's bytes made."""
+    """Counts the ticks, which may end within the turn that a client's bytes made. Freeing takes its
+    time, so that it comes to its end in several turns."""
 
     def end_tick(self) -> None:
         super().end_tick()
         self.server.ticks += 1
+
+    def free_waste(self) -> None:
+        self.server.time_passes = True
+        try:
+            super().free_waste()
+        finally:
+            self.server.time_passes = False
+
+
+class Telling:
+    """What would tell subscribers of keyspace events tells what happens to streams."""
+
+    def __init__(self, keyspace: Keyspace, told: deque[Told]) -> None:
+        self._keyspace = keyspace
+        self._told = told
+
+    def keyspace_event(self, kind: bytes, event: bytes, name: bytes, db_index: int) -> None:
+        key: Key = db_index, name
+        if event == b"xadd":
+            self._told.append(Added(key))
+        elif event == b"xtrim":
+            stream = self._keyspace.databases[db_index].stream(name)
+            self._told.append(Trimmed(key, None if stream is None else stream.first_id))
+
+
+class Finishing:
+    """What would note slow requests tells when each of them is done."""
+
+    def __init__(self, told: deque[Told]) -> None:
+        self._told = told
+
+    def note(self, now_ms: int, taken_us: int, words: Sequence[bytes], client: Client) -> None:
+        self._told.append(Done(tuple(words)))
 
 
 class DurableFrames:
@@ -262,10 +297,13 @@ class World:
         self.broken: list[str] = []
         self.workers: list[HandWorker] = []
         self.durable = DurableFrames(disk)
-        self.told: deque[str | None] = deque()  # whether writes are refused, as often as asked
+        self.told: deque[Told] = deque()
+        self.time_passes = False  # with every look at the clock
         self.journal_failed = False
         self.keyspace = Keyspace(node_entries=profile.node_entries, node_bytes=profile.node_bytes)
         self.keyspace.producers_max = profile.producers_max
+        self.pubsub = Telling(self.keyspace, self.told)
+        self.slowlog = Finishing(self.told)
         self.config = FakeConfig(
             appendfsync=profile.fsync, auto_aof_rewrite_min_size=profile.rewrite_bytes
         )
@@ -276,6 +314,10 @@ class World:
         self.persistence.world = self
         self.ticks = 0
         self.executor = WatchedExecutor(self)
+        self.executor.context.events = b"t"
+        self.executor.set_slow(0, 0)
+        self.memory = Memory()
+        self.eviction = WatchedEviction(self)
         self.served: list[int] = []  # clients whose wait was ended, in this order
         self._end_wait = self.executor.waiting.remove
         self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
@@ -302,7 +344,22 @@ class World:
         self.executor.end_tick()
         self.persistence.close()
 
+    def abandon(self) -> None:
+        """Give back what its streams take, which somebody may still refer to."""
+        job = self.persistence.snapshots.job
+        if job is not None and job.capture is not None:
+            job.capture.close()
+        for database in self.keyspace.databases:
+            database.clear()
+        free_all()
+
+    def limit_memory(self, limit_bytes: int, evicts: bool) -> None:
+        """CONFIG SET maxmemory, maxmemory-policy"""
+        self.eviction.limit_bytes, self.eviction.evicts = limit_bytes, evicts
+        self.loop.call_soon(self.executor.limit_memory, self.eviction)
+
     def now_ms(self) -> int:
+        self.loop.time_ms += self.time_passes
         return self.wall_ms + self.loop.time_ms
 
     def now_us(self) -> int:
@@ -324,10 +381,6 @@ class World:
 
     def refuses_writes(self) -> bool:
         return Persistence.writable_error(self.persistence) is not None
-
-    def next_told(self) -> str | None:
-        """What the server was told when it turned to the next client."""
-        return self.told.popleft()
 
     def _new_worker(self, name: str, niceness: int) -> HandWorker:
         worker = HandWorker(name)

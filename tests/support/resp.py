@@ -193,3 +193,12 @@ def show(reply: Reply) -> str:
     if isinstance(reply, Push):
         return ">[" + ", ".join(map(show, reply.items)) + "]"
     return "[" + ", ".join(map(show, reply)) + "]"
+
+
+def facts_of(reply: Reply) -> dict[bytes, Reply]:
+    """A map by its names, in either protocol."""
+    if isinstance(reply, Map):
+        return {name: value for name, value in reply.pairs if isinstance(name, bytes)}
+    assert isinstance(reply, list), f"{reply!r} is no map"
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return {name: value for name, value in pairs if isinstance(name, bytes)}

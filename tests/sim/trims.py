@@ -1,0 +1,90 @@
+"""What the model knows of trims that go by blocks or bytes, whose place only the server knows.
+
+It is told what was trimmed. Which entries may go for a policy, and which must, follows from what an
+exact policy keeps, from how many entries a block can have, and from how few and how many bytes an
+entry can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.sim.data import EntryId, Policy, Stream
+
+# Of an entry beside its words: id, head, and its part of the tables.
+ENTRY_BYTES_MAX = 40
+WORD_BYTES_MAX = 5
+
+
+def is_foretold(policy: Policy) -> bool:
+    """Whether the entries alone say what it evicts."""
+    _, _, size, exact = policy
+    return exact and size == 0
+
+
+def before(stream: Stream, first: EntryId | None) -> list[EntryId]:
+    """The entries below the first one that was kept."""
+    return [entry_id for entry_id in stream.entries if first is None or entry_id < first]
+
+
+def may_go(stream: Stream, now_ms: int) -> list[EntryId]:
+    """All that an exact policy could evict."""
+    if stream.policy is None:
+        return []
+    length, _, size, _ = stream.policy
+    ids = list(stream.entries)
+    counts = [len(stream.over_age(now_ms))]
+    if length:
+        counts.append(len(ids) - length)
+    if size:
+        counts.append(_count_beyond(stream, size))
+    return ids[: max(0, *counts)]
+
+
+def must_go(stream: Stream, now_ms: int, block_entries: int, grace_ms: int = 0) -> list[EntryId]:
+    """What not even one block more holds."""
+    if stream.policy is None:
+        return []
+    length, _, size, exact = stream.policy
+    more = 0 if exact else block_entries
+    ids = list(stream.entries)
+    counts = [0, len(stream.over_age(now_ms, grace_ms)) - more]
+    if length:
+        counts.append(len(ids) - length - more)
+    if size:
+        counts.append(_count_surely_beyond(stream, ids, size, more))
+    return ids[: max(counts)]
+
+
+def _count_beyond(stream: Stream, size: int) -> int:
+    """Entries from which on all could take more than so many bytes."""
+    beyond = 0
+    total = sum(map(_most_bytes, [*stream.entries.values(), *stream.ghosts.values()]))
+    ghosts = sorted(stream.ghosts, reverse=True)
+    for entry_id, words in stream.entries.items():
+        while ghosts and ghosts[-1] < entry_id:
+            total -= _most_bytes(stream.ghosts[ghosts.pop()])
+        if total <= size:
+            break
+        beyond += 1
+        total -= _most_bytes(words)
+    return beyond
+
+
+def _count_surely_beyond(stream: Stream, ids: list[EntryId], size: int, more: int) -> int:
+    """Entries too many if, without so many more of the first ones, they take too many bytes."""
+    left = [_least_bytes(stream.entries[entry_id]) for entry_id in ids]
+    count, total = 0, sum(left[more:])
+    while total > size:
+        total -= left[more + count]
+        count += 1
+    return count
+
+
+def _most_bytes(words: Iterable[bytes]) -> int:
+    return ENTRY_BYTES_MAX + sum(WORD_BYTES_MAX + len(word) for word in words)
+
+
+def _least_bytes(words: tuple[bytes, ...]) -> int:
+    """A head, and the values with their lengths; names may be those of another entry."""
+    return 1 + sum(1 + len(value) for value in words[1::2])
