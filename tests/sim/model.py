@@ -398,7 +398,11 @@ class Model:
         """What the server evicted by its timer no policy keeps. It need not be all of that."""
         for number, database in enumerate(self.data.databases):
             for name, value in database.items():
-                may_go = trims.may_go(value, self.now_ms) if isinstance(value, Stream) else []
+                may_go = (
+                    trims.may_go(value, self.now_ms, self._block_entries)
+                    if isinstance(value, Stream)
+                    else []
+                )
                 if may_go:
                     assert isinstance(value, Stream)
                     first = oldest((number, name))
@@ -886,9 +890,9 @@ class Model:
             return
         at_once = len(stream.entries) < TRIMMED_AT_ONCE
         if trims.is_foretold(stream.policy) and at_once:
-            self.evict(key, stream, trims.may_go(stream, self.now_ms))
+            self.evict(key, stream, trims.may_go(stream, self.now_ms, self._block_entries))
             return
-        may_go = set(trims.may_go(stream, self.now_ms))
+        may_go = set(trims.may_go(stream, self.now_ms, self._block_entries))
         if self._told and isinstance(trimmed := self._told[0], Trimmed) and trimmed.key == key:
             gone = trims.before(stream, trimmed.first)
             if may_go.issuperset(gone):  # else it was not by the policy, but by the command itself

@@ -40,6 +40,9 @@ from tests.support.history import History
 from tests.support.resp import Error, Reply, Simple, read_reply
 
 from millstream.errors import CommandError, DataError
+from millstream.storage.manifest import NAME as MANIFEST
+from millstream.storage.manifest import Manifest, load_manifest
+from millstream.storage.snapshot import SnapshotReader
 from millstream.storage.waste import defer, has_waste
 
 FIRST_MS = 1_700_000_000_000
@@ -78,7 +81,7 @@ class Simulation:
             checks_strings=False,
             keeps_producers=self.profile.producers_max > 100,
         )
-        self._seen_seq = 0
+        self._seen_seq = self._first_seq = 0
         self._refused_ms = 0
         self._wall_ms = FIRST_MS
         self._disk = FakeDisk(seed)
@@ -115,11 +118,27 @@ class Simulation:
 
     def _fill(self) -> None:
         """So many keys that a snapshot takes several slices, with changes between them."""
-        client = next(iter(self.world.clients.values()))
+        client = self._idle_client()
+        if client is None:
+            return
+        self._note("fill", f"client {client.id}")
         for number in range(self.profile.keys):
             client.ask((b"TAPPEND", b"s%d" % number, b"n", b"0"))
             client.ask((b"SET", b"k%d" % number, b"0"))
         self._feed(client, *client.take(len(client.unsent)))
+
+    def _flush(self) -> None:
+        """What a snapshot on its way still has to read is gone."""
+        client = self._idle_client()
+        if client is not None:
+            client.ask((self.chance.choice([b"FLUSHDB", b"FLUSHALL"]),))
+            self._note("flush", f"client {client.id}")
+            self._feed(client, *client.take(len(client.unsent)))
+
+    def _idle_client(self) -> SimClient | None:
+        clients = self.world.clients.values()
+        idle = (c for c in clients if not (c.unsent or c.model.due) and c.player.role != "scanner")
+        return next(idle, None)
 
     def _pile_up(self) -> None:
         """A stream of so many blocks that it is freed in turns, to be copied."""
@@ -176,6 +195,10 @@ class Simulation:
             choices.append((1.5, self._fill_or_free_disk))
         if self.profile.keys > SLICE_KEYS:
             choices.append((1.5, self._rewrite))
+            if world.keyspace.capture is not None:
+                choices.append((3, self._flush))
+            elif sum(map(len, world.keyspace.databases)) < SLICE_KEYS:
+                choices.append((3, self._fill))
         if self.profile.bulky:
             choices.append((5, self._stop_or_go_on_taking))
         if self.profile.clock_jumps:
@@ -234,6 +257,8 @@ class Simulation:
                 self._oldest,
                 self._is_pending,
             )
+        elif name == "_after_publish":
+            self._judge_base()
         elif name in ("look_for_room", "limit_memory"):
             self.model.look_for_memory(self.world.now_ms())
         self._end_ticks()
@@ -631,6 +656,28 @@ class Simulation:
         found = difference(seen_in(probe.keyspace), shown(data))
         demand(found is None, f"a flipped bit changed what was read: {found}")
 
+    def _judge_base(self) -> None:
+        """A snapshot holds what was there at its frame, whatever went while it was written."""
+        disk = self._disk.copy()
+        manifest = load_manifest(disk)
+        if manifest is None or manifest.base is None:
+            return
+        seq = SnapshotReader(disk.read(manifest.base)).summary.seq
+        if seq < self._first_seq or self.chance.random() < 0.5:
+            return
+        disk.put(MANIFEST, Manifest(manifest.base, (), manifest.next_number).to_bytes())
+        defer(False)
+        probe = World(disk, self.profile, self.chance, self.world.now_ms(), self._before)
+        try:
+            probe.start()
+            data = self._before.copy()
+            self._rebuild(data, self.world.frames, seq)
+            found = difference(seen_in(probe.keyspace), shown(data))
+            demand(found is None, f"{manifest.base} is not as the data was at {seq}: {found}")
+        finally:
+            probe.abandon()
+            defer(True)
+
     def _arm_crash(self) -> None:
         """The power will fail in the middle of one of the next operations on the disk."""
         self._note("arm")
@@ -666,6 +713,7 @@ class Simulation:
 
     def _begin_life_of(self, world: World) -> None:
         defer(True)
+        self._first_seq = world.persistence.last_seq
         world.replay = Replay(self._before.copy())
         world.ticks = 0
         self.world = world

@@ -11,9 +11,12 @@ from collections.abc import Iterable
 
 from tests.sim.data import EntryId, Policy, Stream
 
-# Of an entry beside its words: id, head, and its part of the tables.
-ENTRY_BYTES_MAX = 40
-WORD_BYTES_MAX = 5
+# Of an entry beside its words and their lengths: head, id, how many names, an offset in each table.
+ENTRY_BYTES_MAX = 1 + 7 + 1 + 3 * 4
+# Entries that went before the first of a block have left their offsets in its tables.
+SETS_MAX = 30
+NODES_MAX = 4
+CHECKPOINT_EVERY = 32
 
 
 def is_foretold(policy: Policy) -> bool:
@@ -27,7 +30,7 @@ def before(stream: Stream, first: EntryId | None) -> list[EntryId]:
     return [entry_id for entry_id in stream.entries if first is None or entry_id < first]
 
 
-def may_go(stream: Stream, now_ms: int) -> list[EntryId]:
+def may_go(stream: Stream, now_ms: int, block_entries: int) -> list[EntryId]:
     """All that an exact policy could evict."""
     if stream.policy is None:
         return []
@@ -37,7 +40,7 @@ def may_go(stream: Stream, now_ms: int) -> list[EntryId]:
     if length:
         counts.append(len(ids) - length)
     if size:
-        counts.append(_count_beyond(stream, size))
+        counts.append(_count_beyond(stream, size - _table_bytes(block_entries)))
     return ids[: max(0, *counts)]
 
 
@@ -81,8 +84,16 @@ def _count_surely_beyond(stream: Stream, ids: list[EntryId], size: int, more: in
     return count
 
 
+def _table_bytes(block_entries: int) -> int:
+    """Of a block that is cut inside, at the most."""
+    checkpoints = block_entries // CHECKPOINT_EVERY
+    return 4 * (min(block_entries, SETS_MAX) + NODES_MAX + checkpoints)
+
+
 def _most_bytes(words: Iterable[bytes]) -> int:
-    return ENTRY_BYTES_MAX + sum(WORD_BYTES_MAX + len(word) for word in words)
+    return ENTRY_BYTES_MAX + sum(
+        2 + len(word) if len(word) > 127 else 1 + len(word) for word in words
+    )
 
 
 def _least_bytes(words: tuple[bytes, ...]) -> int:
