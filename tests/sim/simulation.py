@@ -136,9 +136,12 @@ class Simulation:
             self._feed(client, *client.take(len(client.unsent)))
 
     def _idle_client(self) -> SimClient | None:
-        clients = self.world.clients.values()
-        idle = (c for c in clients if not (c.unsent or c.model.due) and c.player.role != "scanner")
-        return next(idle, None)
+        """One that may say what is no part of its role."""
+        for client in self.world.clients.values():
+            is_busy = client.unsent or client.model.due or client.model.queue is not None
+            if not is_busy and client.player.role != "scanner":
+                return client
+        return None
 
     def _pile_up(self) -> None:
         """A stream of so many blocks that it is freed in turns, to be copied."""

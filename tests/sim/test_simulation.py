@@ -18,7 +18,7 @@ from millstream.storage.stream import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 20
-BATCH_SEEDS = 30
+BATCH_SEEDS = 16
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

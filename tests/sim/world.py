@@ -349,6 +349,7 @@ class World:
         job = self.persistence.snapshots.job
         if job is not None and job.capture is not None:
             job.capture.close()
+            job.capture = None  # it has tables that were flushed
         for database in self.keyspace.databases:
             database.clear()
         free_all()
