@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -330,6 +331,13 @@ def test_a_wrong_trim_of_the_large_stream_is_noticed(removed: int, first: int, r
     else:
         with pytest.raises(BenchError, match="the trim removed"):
             walk.trim()
+
+
+def test_the_file_of_the_large_stream_is_told_by_all_entries_in_it() -> None:
+    walk = hundred_million.Walk(cast(Any, None), 3_000_000)
+    walk.side = cast(Any, SimpleNamespace(server=SimpleNamespace(data_bytes=lambda: 40_000_000)))
+    walk.note_file()
+    assert walk.figures["file"]["value"] == 10
 
 
 def test_journals_differ_in_the_sync_alone() -> None:
