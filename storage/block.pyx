@@ -767,6 +767,7 @@ cdef Block read_block(const Head* form, Py_ssize_t size):
     head.crc32 = 0
     if crc32(PyMemoryView_FromMemory(<char*>head, size, PyBUF_READ)) != form.crc32:
         raise ValueError("block checksum does not match")
+    head.zero = 0
     head.owner = <PyObject*>block
     block.check()
     return block

@@ -30,6 +30,7 @@ from tests.unit.test_formats import decode
 
 from millstream.errors import BlockError
 from millstream.storage.block import Block, OpenBlock, bulk_size_of
+from millstream.storage.skiplist import SkipList
 from millstream.storage.stream import Stream
 
 END = (MAX, MAX)
@@ -547,6 +548,24 @@ def test_a_block_is_read_from_any_kind_of_bytes() -> None:
     expected = Block.from_bytes(data).entries()
     for kind in (bytearray(data), memoryview(b"??" + data + b"!")[2:-1]):
         assert Block.from_bytes(kind).entries() == expected
+
+
+def test_what_a_block_has_for_itself_in_memory_is_not_handed_out() -> None:
+    read, frozen = Block.from_bytes(small_block()), open_block([(1, 1, [b"a", b""])]).freeze()
+    sealed_list = SkipList()
+    sealed_list.push(read)
+    assert sealed_list.delete(9, 3)
+    for kept in (read, frozen, sealed_list.shared()[0]):
+        packed, taken, _, _ = Block.pack([kept, kept], 2**30, 2**30)
+        assert taken == 2
+        for data in (kept.to_bytes(), packed, packed[kept.size_bytes :]):
+            assert data[3:4] + data[56:64] == bytes(9)
+
+
+def test_bytes_of_a_header_without_a_meaning_are_not_handed_on() -> None:
+    data = small_block()
+    foreign = data[:3] + b"\x07" + data[4:56] + b"whatever" + data[64:]
+    assert Block.from_bytes(sealed(foreign)).to_bytes() == data
 
 
 def test_a_block_is_not_made_of_nothing() -> None:
