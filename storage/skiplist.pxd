@@ -7,7 +7,8 @@ cdef enum:
 
 
 # A block: its first id, and how many undeleted entries are in the page before it, counted from
-# anywhere. It is held by its bytes, so that a reader goes there at once.
+# anywhere. The slot has a reference to the object, `head.owner`, and points to its bytes, so that a
+# reader goes there at once.
 cdef struct Slot:
     uint64_t ms
     uint64_t seq
