@@ -34,7 +34,7 @@ class Gauge:
         self._read_blocks = blocks
         self._held = self._read_held()
         self._blocks = blocks()
-        self._rest = max(0, self._held - self._blocks)
+        self._rest = self._rest_at_first = max(0, self._held - self._blocks)
 
     def measure(self) -> int:
         """Used memory, looked at anew."""
@@ -43,8 +43,11 @@ class Gauge:
         room = max(0, self._held - self._blocks - self._rest)
         if more_held > 0:
             rest = self._rest + max(0, more_held - max(0, more_blocks - room))
-        else:  # not less than it took when that was taken, else each to and fro would add to it
-            rest = self._rest + min(0, more_held - min(0, more_blocks))
+        else:
+            # Blocks may have left what is given back, or others. Others are taken for it: they are
+            # counted again as soon as the process grows, and blocks would be dropped for what has
+            # long gone again if each to and fro added to the rest.
+            rest = max(self._rest + more_held, min(self._rest, self._rest_at_first))
         self._rest = max(0, min(rest, held - blocks))
         self._held, self._blocks = held, blocks
         return blocks + self._rest

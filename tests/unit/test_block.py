@@ -538,7 +538,7 @@ def test_what_is_no_block_is_refused(data: bytes) -> None:
         Block.disk_size(data)
 
 
-def test_another_version_is_refused_by_name() -> None:
+def test_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="format is not known to this version"):
         Block.from_bytes(sealed(changed(small_block(), 2, 2)))
 

@@ -81,6 +81,33 @@ def test_memory_that_others_give_back_to_the_machine_is_not_used() -> None:
     assert gauge.measure() == 15_000
 
 
+def test_what_comes_and_goes_while_blocks_are_dropped_does_not_add_up() -> None:
+    machine = Machine()
+    gauge = machine.gauge()
+    machine.change(20_000, 0)
+    assert gauge.measure() == 25_000
+    for _ in range(10):
+        machine.held += 2000  # requests, at the end of the heap
+        assert gauge.measure() == machine.blocks + 7000
+        machine.blocks -= 1500  # that leave holes
+        machine.held -= 2000
+        assert gauge.measure() == machine.blocks + 5000
+    machine.change(15_000, 0)
+    assert gauge.measure() == 25_000
+
+
+def test_blocks_given_back_to_the_machine_leave_no_room_for_others() -> None:
+    machine = Machine()
+    gauge = machine.gauge()
+    machine.change(50_000, 10_000)
+    assert gauge.measure() == 65_000
+    machine.blocks -= 50_000
+    machine.held -= 50_000
+    assert 5000 <= gauge.measure() <= machine.held
+    machine.change(20_000, 0)
+    assert gauge.measure() == machine.held == 35_000
+
+
 def test_the_bytes_of_blocks_fall_when_a_stream_drops_or_loses_them() -> None:
     before = block_bytes()
     stream = Stream(1)
