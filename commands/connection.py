@@ -5,6 +5,7 @@ Only the user `default` exists. CLIENT has a module of its own (clients).
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from millstream.commands.keys import take_database
@@ -30,6 +31,7 @@ HELLO_NEEDS_AUTH = (
     "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and "
     "select the RESP protocol version at the same time"
 )
+_NOT_PLAIN = re.compile(rb"[^!-~]")
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
 NO_CLUSTER = "ERR This instance has cluster support disabled"
 
@@ -202,7 +204,7 @@ def select(ctx: Context, args: Args) -> object:
 
 def is_plain(text: bytes) -> bool:
     """Only printable ASCII without the space: such a text cannot break CLIENT LIST's lines."""
-    return all(0x21 <= byte <= 0x7E for byte in text)
+    return _NOT_PLAIN.search(text) is None
 
 
 def checked_name(name: bytes) -> bytes:

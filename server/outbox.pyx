@@ -59,8 +59,10 @@ cdef class Client(Session):
 
     @property
     def query_buffer_free_bytes(self) -> int:
-        """Room kept for what is received beside that."""
-        return 0 if self.parser is None else self.parser.capacity - self.parser.waiting_bytes()
+        """Room kept beside that: for what is received, and for where its words are."""
+        if self.parser is None:
+            return 0
+        return self.parser.capacity - self.parser.waiting_bytes() + self.parser.table_bytes()
 
     @property
     def output_bytes(self) -> int:

@@ -285,6 +285,11 @@ class Persistence:
 
     # What a snapshot asks of the journal, and what it tells when it is over.
 
+    def lacks_space(self) -> bool:
+        """Whether writes are refused, or soon will be, by a full disk; from any thread."""
+        journal = self._journal
+        return self._space_error is not None or (journal is not None and journal.is_short())
+
     def begins_snapshot(self) -> bool:
         self.flush_tick()
         return self._journal is None or self._journal.error is None

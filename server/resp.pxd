@@ -42,7 +42,9 @@ cdef class Parser:
     cdef int keep_rest(self) except -1
     cdef void attach_kept(self) noexcept
     cdef Py_ssize_t waiting_bytes(self) noexcept
+    cdef Py_ssize_t table_bytes(self) noexcept
     cdef Py_ssize_t unread_bytes(self) noexcept
+    cdef int wait_for_more(self) except -2
     cdef int fail(self, bytes message) except -2
     cdef inline const char* line_end(self, Py_ssize_t limit) noexcept
     cdef inline int read_words(self, bint trusted) except -2

@@ -94,6 +94,8 @@ cdef class Parser:
         self.data = self.command_start = self.buf + self.start
         self.data_end = self.buf + self.end
         self.at = self.command_start + done
+        if self.command_start == moved_from:
+            return  # each arrival of a request of millions of words would else look at them all
         for i in range(self.words_got):
             self.args.items[i].ptr = self.command_start + (self.args.items[i].ptr - moved_from)
 
@@ -137,6 +139,10 @@ cdef class Parser:
     cdef Py_ssize_t waiting_bytes(self) noexcept:
         """Bytes kept of unfinished or not yet executed requests."""
         return self.end - self.start
+
+    cdef Py_ssize_t table_bytes(self) noexcept:
+        """What is kept to know where words are."""
+        return self.args.capacity * <Py_ssize_t>sizeof(Slice)
 
     cdef Py_ssize_t unread_bytes(self) noexcept:
         """Bytes offered or kept that are no request taken yet."""
@@ -207,6 +213,8 @@ cdef class Parser:
                     self.bulk_size = -1  # an earlier call may have stopped inside a word
                     state = self.read_bulk_size(trusted)
                     at = self.at
+                    if state == NEED_MORE:
+                        return self.wait_for_more()
                     if state != COMPLETE:
                         return state
                     size = self.bulk_size
@@ -214,9 +222,7 @@ cdef class Parser:
                 self.at = at
                 self.words_got = got
                 self.bulk_size = size
-                if end - self.command_start > self.limits.query_bytes:
-                    return self.fail(b"")
-                return NEED_MORE
+                return self.wait_for_more()
             if got >= self.args.capacity:
                 self.more_words()
             self.args.items[got].ptr = at
@@ -231,6 +237,12 @@ cdef class Parser:
         self.words_wanted = -1
         self.words_got = 0
         return COMPLETE
+
+    cdef int wait_for_more(self) except -2:
+        """A request is not complete; it may not take without end."""
+        if self.data_end - self.command_start + self.table_bytes() > self.limits.query_bytes:
+            return self.fail(b"")
+        return NEED_MORE
 
     cdef int more_words(self) except -1:
         cdef Py_ssize_t wanted = self.args.capacity * 2 if self.args.capacity else 16

@@ -79,6 +79,9 @@ class JournalKeeper(Protocol):
     closing: bool
     count_changes: Callable[[], int]
 
+    def lacks_space(self) -> bool:
+        """Whether writes are refused, or soon will be, by a full disk; from any thread."""
+
     def begins_snapshot(self) -> bool:
         """Commit the tick so far; false when the journal has failed."""
 
@@ -306,7 +309,12 @@ class Snapshots:
         disk = self._files.disk
         if job.journal is not None:
             job.journal_file = create_journal(disk, job.journal)
-            reserve_ahead(job.journal_file, self._config.journal_reserve_size)
+            try:
+                reserve_ahead(job.journal_file, self._config.journal_reserve_size)
+            except OSError:
+                # Writes are refused as it is, and a new base is what may make room again.
+                if not self._keeper.lacks_space():
+                    raise
             if job.attached:
                 self._files.publish_journal(job.journal, job.number + 1)
         job.file = disk.create(temporary_base(job.number))

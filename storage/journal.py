@@ -248,6 +248,10 @@ class Journal:
             )
         return self._room_bytes()
 
+    def is_short(self) -> bool:
+        """Whether there is hardly room for another frame."""
+        return self._reserve_bytes > 0 and self._room_bytes() < self._spare_bytes
+
     def _room_bytes(self) -> int:
         return self._last_file.reserved_end - self._end - FRAME_SIZE - self._spare_bytes
 

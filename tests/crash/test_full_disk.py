@@ -148,6 +148,30 @@ def test_what_is_too_large_for_the_disk_is_refused_and_the_rest_is_taken(
     writer.check_after_a_kill(server)
 
 
+@pytest.mark.parametrize("mode", ["always", "everysec"])
+def test_a_journal_that_fills_the_disk_alone_makes_room_by_a_rewrite(
+    disk: SmallDisk, server_on: NewServer, mode: str
+) -> None:
+    server = server_on(appendfsync=mode).start()
+    client = server.client()
+    value = random.Random(2).randbytes(3000).hex()
+    for _ in range(2 * DISK_BYTES // len(value)):
+        reply = client.call("XADD", "s", "MAXLEN", "10", "*", "v", value)
+        if reply == FULL:
+            break
+    assert reply == FULL
+    wait_until(lambda: client.call("SET", "x", "1"), lambda reply: reply == FULL, "a refusal")
+    left = client.call("XRANGE", "s", "-", "+")
+    assert attempt(client, "BGREWRITEAOF") == "ok"
+    wait_until(lambda: client.call("SET", "x", "1"), lambda reply: reply == OK, "an accepted SET")
+    server.kill()
+    server.start()
+    client.close()
+    with server.client() as client:
+        assert client.call("XRANGE", "s", "-", "+") == left
+        assert client.call("GET", "x") == b"1"
+
+
 @pytest.mark.parametrize("act", ["BGSAVE", "BGREWRITEAOF"])
 def test_a_snapshot_without_space_leaves_everything_as_it_was(
     disk: SmallDisk, server_on: NewServer, act: str

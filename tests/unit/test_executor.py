@@ -234,6 +234,17 @@ def test_a_transaction_may_not_grow_without_end() -> None:
     assert player.closed
 
 
+def test_where_an_unfinished_requests_words_are_counts_as_what_it_takes() -> None:
+    house = House()
+    player = closing(house)
+    house.executor.limits.query_bytes = 10_000
+    house.executor.feed(player, b"*1000000\r\n" + b"$0\r\n\r\n" * 200)
+    assert player.sent_at_end is None
+    assert player.query_buffer_free_bytes >= 200 * 16
+    house.executor.feed(player, b"$0\r\n\r\n" * 200)
+    assert player.sent_at_end == b""
+
+
 def test_a_long_transaction_is_answered_in_slices() -> None:
     house = House()
     sizes: list[int] = []
