@@ -174,8 +174,8 @@ def command_docs(ctx: Context, args: Args) -> object:
     """A map from name to documentation; names that are not there are left out."""
     if not args.remaining:
         return {row.name.encode(): docs(row) for row in COMMANDS.values()}
-    rows = (find(name) for name in args.rest())
-    return {row.name.encode(): docs(row) for row in rows if row is not None}
+    rows = {row.name: row for row in map(find, args.rest()) if row is not None}
+    return {name.encode(): docs(row) for name, row in rows.items()}
 
 
 def _matching_names(args: Args) -> list[bytes]:
