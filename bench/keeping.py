@@ -18,7 +18,8 @@ from bench.server import Server
 from bench.stand import Pair, Side, Stand, ids_of
 from bench.wire import Client
 
-LOOK_S = 0.01
+LOOK_S = 0.005
+MEMORY_LOOK_S = 0.01
 PINGS_A_LOOK = 20
 LEAST_PERCENT = 0.1
 EMPTY_STARTS = 3
@@ -109,7 +110,7 @@ def growth(stand: Stand, entries: int) -> Lanes:
         before_bytes = most_bytes = side.server.family_bytes()
         for _ in saving(side):
             most_bytes = max(most_bytes, side.server.family_bytes())
-            time.sleep(LOOK_S)
+            time.sleep(MEMORY_LOOK_S)
         return Reading(max(100 * (most_bytes - before_bytes) / before_bytes, LEAST_PERCENT))
 
     return stand.alternate(_lanes(stand.loaded_pair(entries), once))

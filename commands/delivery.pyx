@@ -146,24 +146,13 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes 
                       bint keep, Retry retry, EntryRange entries) except -1:
     """As `give_new` for many entries, of which there are some: they are delivered now, one after
     the other without a look at what is in them, and `entries` becomes the range of just these."""
-    cdef Walk walk
     cdef Delivery delivery
-    cdef EntryId[RUN_MAX] run
-    cdef size_t size = 1
     begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
-    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
     try:
-        if not keep:
+        if keep:
+            hand_out(&delivery, stream, group, entries.limit)
+        else:
             pass_by(&delivery, stream, group, entries.limit)
-            size = 0
-        while size:
-            size = 0
-            while size < RUN_MAX and delivery.given + size < entries.limit and (
-                    stream.walk_next(&walk)):
-                run[size].ms = walk.cursor.entry.ms
-                run[size].seq = walk.cursor.entry.seq
-                size += 1
-            deliver_run(&delivery, group, run, size)
     finally:
         end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
     entries.start = delivery.first
@@ -171,6 +160,22 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes 
     entries.end.seq = group.offset_seq
     entries.limit = delivery.given
     return 0
+
+
+cdef int hand_out(Delivery* delivery, Stream stream, Group group, uint64_t limit) except -1:
+    """Deliver up to `limit` entries that become pending."""
+    cdef Walk walk
+    cdef EntryId[RUN_MAX] run
+    cdef size_t size = 0
+    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
+    while delivery.given + size < limit and stream.walk_next(&walk):
+        run[size].ms = walk.cursor.entry.ms
+        run[size].seq = walk.cursor.entry.seq
+        size += 1
+        if size == RUN_MAX:
+            deliver_run(delivery, group, run, size)
+            size = 0
+    return deliver_run(delivery, group, run, size)
 
 
 cdef int pass_by(Delivery* delivery, Stream stream, Group group, uint64_t limit) noexcept:
@@ -206,7 +211,7 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
 
 
 cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t size) except -1:
-    """Deliver entries whose ids rise. Should it fail, those before are."""
+    """Deliver entries whose ids rise. Should it fail, those before are delivered."""
     cdef size_t done = size
     while size:
         if delivery.keep:

@@ -62,7 +62,8 @@ def xack(Context ctx not None, Args args not None):
     complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
 )
 def xpending(Context ctx not None, Args args not None):
-    cdef bytes consumer = None
+    cdef bytes name = None
+    cdef Consumer owner = None
     cdef EntryId start
     cdef EntryId end
     cdef int64_t min_idle_ms = 0
@@ -86,15 +87,17 @@ def xpending(Context ctx not None, Args args not None):
         take_end(args, &end, False)
         args.pos += 1
         if args.pos < args.count:
-            consumer = args.take()
+            name = args.take()
     group = group_asked(ctx, args)[1]
     used(ctx, args[1], group)
     if summary:
         return pending_summary(group)
-    if consumer is not None and group.consumer(consumer) is None:
-        return []
+    if name is not None:
+        owner = group.consumer(name)
+        if owner is None:
+            return []
     entries = pending_range(group, start, end, limit, min_idle_ms, ctx.now_ms)
-    entries.owner = None if consumer is None else group.consumer(consumer)
+    entries.owner = owner
     return entries
 
 

@@ -63,8 +63,8 @@ class Place:
 @dataclass
 class FileReport:
     """One file. `state` is ok, torn, damaged, missing, unknown (another version's),
-    unread (nothing tells which of its frames count), unfinished, unnamed, kept (a folder of an
-    earlier repair) or foreign;
+    unread (nothing tells which of its frames count), unjudged (nothing tells whether it counts),
+    unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
     `holds` says in words what is in it, `loses` what a repair cannot keep."""
 
     name: str
@@ -312,12 +312,15 @@ class Checker:
     # The rest
 
     def _check_others(self, manifest: Manifest | None) -> None:
-        """Files that count for nothing: a start removes what is ours, and leaves what is not."""
+        """Files that the manifest does not name: a start removes those that are ours and leaves the
+        others. Without a manifest nothing tells which count, and there is no start."""
         known = {NAME, "lock", *(manifest.files if manifest is not None else ())}
         for name in self._disk.names():
             if name in known:
                 continue
             file = FileReport(name, state=_state_of_other(name))
+            if manifest is None and is_ours(name):
+                file.state = "unjudged"
             with suppress(OSError):  # it may be anything
                 file.size_bytes = self._size(name)
             self.report.files.append(file)

@@ -35,6 +35,7 @@ _VERDICTS = {
 }
 _HINTS = {
     "unread": "nothing tells which of its frames count",
+    "unjudged": "nothing tells whether it counts",
     "unfinished": "left by a crash; a start removes it",
     "unnamed": "counts for nothing; a start removes it",
     "kept": "what a repair replaced; may be removed",
@@ -47,13 +48,16 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _fail(problem: Exception) -> NoReturn:
-    sentence = str(problem)
-    if isinstance(problem, OSError):
-        name = f" ({problem.filename})" if problem.filename else ""
-        sentence = f"{problem.strerror or problem}{name}"
-    click.echo(f"millstream: {sentence}", err=True)
+def _fail(problem: DataError | OSError) -> NoReturn:
+    click.echo(f"millstream: {_in_words(problem)}", err=True)
     sys.exit(Verdict.UNCHECKED)
+
+
+def _in_words(problem: DataError | OSError) -> str:
+    if isinstance(problem, DataError):
+        return str(problem)
+    name = f" ({problem.filename})" if problem.filename else ""
+    return f"{problem.strerror or problem}{name}"
 
 
 @contextmanager
@@ -123,7 +127,9 @@ def _mend(disk: SystemDisk, report: Report) -> list[str] | None:
         return repair(disk, report, _now_ms(), folder)
     except DataError as problem:
         report.notes.append(str(problem))
-        return None
+    except OSError as problem:
+        report.notes.append(f"the repair could not be done: {_in_words(problem)}")
+    return None
 
 
 def _report_as_json(report: Report, done: list[str] | None) -> dict[str, Any]:

@@ -557,8 +557,9 @@ cdef void view_of(const Head* head, View* out) noexcept nogil:
         head.count, head.set_count, head.node_count)
 
 
-cdef const char* head_fault(const Head* head, Py_ssize_t size) noexcept nogil:
-    """What is wrong with the header of a disk form of which so many bytes are there, or NULL."""
+cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
+    """What the header tells to be wrong with a disk form of which at most so many bytes are there,
+    or NULL. Neither checksum nor entries are looked at."""
     if size < BLOCK_HEADER_BYTES:
         return b"it is shorter than its header"
     if head.magic[0] != c'M' or head.magic[1] != c'B':
@@ -567,6 +568,8 @@ cdef const char* head_fault(const Head* head, Py_ssize_t size) noexcept nogil:
         return b"its format is not known to this version"
     if head.count == 0:
         return b"it has no entries"
+    if form_size(head) > <uint64_t>size:
+        return b"it is longer than what is there"
     return NULL
 
 
@@ -721,30 +724,20 @@ cdef class Block:
         behind them). BlockError at the first that is none."""
         cdef const uint8_t[::1] raw = data
         cdef list blocks = []
-        cdef View view
-        cdef Py_ssize_t length
+        cdef const Head* head
         cdef const char* fault
         cdef Py_ssize_t _
         for _ in range(count):
-            fault = view_at(&raw[at], raw.shape[0] - at, &view, &length)
+            head = <const Head*>&raw[at]
+            fault = form_fault(head, raw.shape[0] - at)
             try:
                 if fault != NULL:
                     raise ValueError(fault_text(fault, 0, 0))
-                blocks.append(read_block(<const Head*>&raw[at], length))
+                blocks.append(read_block(head, form_size(head)))
             except ValueError as error:
                 raise BlockError(at, str(error)) from None
-            at += length
+            at += form_size(head)
         return blocks, at
-
-    @staticmethod
-    def disk_size(data) -> int:
-        """Bytes of the block whose disk form starts `data` (at least 64 bytes)."""
-        cdef const uint8_t[::1] raw = data
-        cdef const Head* head = <const Head*>&raw[0] if raw.shape[0] else NULL
-        cdef const char* fault = head_fault(head, raw.shape[0])
-        if fault != NULL:
-            raise ValueError(fault_text(fault, 0, 0))
-        return form_size(head)
 
     def check(self) -> None:
         """Walk every length and offset; ValueError names the first that does not fit."""
@@ -942,11 +935,9 @@ cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
     """Look at the disk form that starts `data` where it lies, without a copy: its View and its
     length, or what is wrong. Neither checksum nor entries are looked at: `find_fault` does."""
     cdef const Head* head = <const Head*>data
-    cdef const char* fault = head_fault(head, size)
+    cdef const char* fault = form_fault(head, size)
     if fault != NULL:
         return fault
-    if form_size(head) > <uint64_t>size:
-        return b"it is longer than what is there"
     length[0] = form_size(head)
     view_of(head, out)
     return NULL

@@ -178,6 +178,7 @@ cdef class Group:
     cdef int drop_chunk(self, uint32_t place) noexcept
     cdef inline Pending* record_at(self, PendingAt* at) noexcept
     cdef inline uint32_t likely_index(self, uint32_t place, uint64_t ms) noexcept
+    cdef Chunk* roomy(self, PendingAt* at) except NULL
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept
     cdef Chunk* split(self, PendingAt* at) except NULL
     cdef int new_chunk(self, uint32_t place) except -1

@@ -75,6 +75,17 @@ cdef inline void release(Chunk* chunk) noexcept:
         free(chunk)
 
 
+cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64_t now_ms,
+                              uint32_t consumer, uint32_t policy) noexcept:
+    """An entry that is delivered for the first time."""
+    record.ms = ms
+    record.seq = seq
+    record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
+    record.deliveries = 1
+    record.consumer = consumer
+    record.policy = policy
+
+
 cdef inline bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept:
     """Whether a comes first. Chunks never overlap, so their first ids stay in order."""
     if a.bounds[kind] != b.bounds[kind]:
@@ -473,12 +484,7 @@ cdef class Group:
         cdef Pending record
         cdef PendingAt at
         cdef Chunk* last
-        record.ms = ms
-        record.seq = seq
-        record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
-        record.deliveries = 1
-        record.consumer = consumer
-        record.policy = policy
+        begin_record(&record, ms, seq, now_ms, consumer, policy)
         if self.chunk_count == 0:
             at.chunk = at.index = 0
             return self.insert(&at, &record)
@@ -494,7 +500,6 @@ cdef class Group:
         """Note a first delivery of the first of these entries, whose ids rise: of as many as fit
         into a chunk. Returns how many, or fails before the first."""
         cdef Chunk* chunk
-        cdef Pending* record
         cdef PendingAt at
         cdef size_t i
         chunk = self.chunks[self.chunk_count - 1] if self.chunk_count else NULL
@@ -504,20 +509,11 @@ cdef class Group:
             return 1
         at.chunk = self.chunk_count - 1
         at.index = chunk.used
-        chunk = self.own(at.chunk)
-        if chunk.used == CHUNK_MAX:
-            chunk = self.split(&at)
-        elif chunk.used == chunk.capacity:
-            chunk = self.resize(at.chunk, chunk.capacity * 2)
+        chunk = self.roomy(&at)
         count = min(count, <size_t>(chunk.capacity - chunk.used))
         for i in range(count):
-            record = &chunk.items[chunk.used + i]
-            record.ms = ids[i].ms
-            record.seq = ids[i].seq
-            record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
-            record.deliveries = 1
-            record.consumer = consumer
-            record.policy = policy
+            begin_record(&chunk.items[chunk.used + i], ids[i].ms, ids[i].seq, now_ms, consumer,
+                         policy)
         if at.index == 0:
             self.lower_floor(at.chunk, chunk.items)
         chunk.used += count
@@ -531,11 +527,7 @@ cdef class Group:
         cdef Chunk* chunk
         if self.chunk_count == 0:
             self.new_chunk(0)
-        chunk = self.own(at.chunk)
-        if chunk.used == CHUNK_MAX:
-            chunk = self.split(at)
-        elif chunk.used == chunk.capacity:
-            chunk = self.resize(at.chunk, chunk.capacity * 2)
+        chunk = self.roomy(at)
         if at.index == 0:
             self.lower_floor(at.chunk, record)
         memmove(&chunk.items[at.index + 1], &chunk.items[at.index],
@@ -547,6 +539,15 @@ cdef class Group:
         self.count_policy(record.policy, 1)
         self.move_bounds(chunk, record)
         return 0
+
+    cdef Chunk* roomy(self, PendingAt* at) except NULL:
+        """The chunk where a record is to be put at `at`, the group's own and with room for it."""
+        cdef Chunk* chunk = self.own(at.chunk)
+        if chunk.used == CHUNK_MAX:
+            return self.split(at)
+        if chunk.used == chunk.capacity:
+            return self.resize(at.chunk, chunk.capacity * 2)
+        return chunk
 
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept:
         """A record comes to stand first in its chunk."""

@@ -266,6 +266,7 @@ cdef class SkipList:
         cdef Page* page = self.last[0]
         cdef Slots* slots
         cdef Slot* slot
+        cdef Py_ssize_t size_bytes = block.data_size()
         if page == self.head or page.slots.count == PAGE_BLOCKS:
             page = self.add_page(block)
         elif page.slots.count == page.slots.capacity:
@@ -278,12 +279,12 @@ cdef class SkipList:
         slot.head = block.head
         slot.before = 0 if slots.count == 0 else slots.items[slots.first].before + page.live
         slots.count += 1
-        slots.likely_size = <uint64_t>block.data_size()
+        slots.likely_size = <uint64_t>size_bytes
         page.live += block.head.live
         self.live += block.head.live
         self.blocks += 1
         self.block_nodes += block.head.node_count
-        self.count_bytes(block.data_size())
+        self.count_bytes(size_bytes)
         return 0
 
     cdef Page* add_page(self, Block block) except NULL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -147,9 +148,21 @@ def test_a_directory_that_may_not_be_written_is_checked_and_not_repaired(killed:
         wrapper = tuple(data_directory.without_privileges())
         code, said, _ = millstream("check", killed.directory, wrapper=wrapper)
         assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
-        code, _, complained = millstream("check", "--repair", killed.directory, wrapper=wrapper)
-        assert code == 2
-        assert "Permission denied" in complained
+        code, said, _ = millstream("check", "--repair", killed.directory, wrapper=wrapper)
+        assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
+        assert "the repair could not be done: Permission denied" in said
     finally:
         killed.directory.chmod(0o755)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_repair_for_which_the_disk_has_no_room_leaves_the_data_damaged(killed: Server) -> None:
+    """No file may grow: the error is another one, the way to the sentence the same."""
+    limit = shutil.which("prlimit")
+    assert limit, "prlimit is missing: apt-get install util-linux"
+    damage_journal(killed)
+    before = {path: path.read_bytes() for path in killed.directory.iterdir() if path.is_file()}
+    code, said, _ = millstream("check", "--repair", killed.directory, wrapper=(limit, "--fsize=8"))
+    assert (code, said.splitlines()[-1]) == (1, f"{killed.directory}: damaged")
+    assert "the repair could not be done: File too large" in said
     assert {path: path.read_bytes() for path in before} == before

@@ -49,19 +49,14 @@ class Page(Judged):
     def _entries(
         self, blocks: Reply, first: EntryId, last: EntryId
     ) -> dict[EntryId, tuple[bytes, ...]]:
-        assert isinstance(blocks, list)
-        forms = [form for form in blocks if isinstance(form, bytes)]
+        forms = forms_of(blocks)
         demand(len(forms) <= self.blocks_max, f"{len(forms)} blocks are more than asked for")
         size = sum(map(len, forms))
         demand(len(forms) == 1 or size <= self.size_bytes, f"{size} bytes are more than asked for")
-        ids: list[EntryId] = []
-        found: dict[EntryId, tuple[bytes, ...]] = {}
-        for ms, seq, words in [row for form in forms for row in Block.from_bytes(form).entries()]:
-            ids.append((ms, seq))
-            if first <= (ms, seq) <= last:
-                found[ms, seq] = tuple(words)
+        rows = rows_of(forms)
+        ids = [entry_id for entry_id, _ in rows]
         demand(ids == sorted(set(ids)), f"a page whose ids do not rise: {ids}")
-        return found
+        return {entry_id: words for entry_id, words in rows if first <= entry_id <= last}
 
     def _judge_counters(self, facts: dict[bytes, Reply]) -> None:
         stream = self.stream
@@ -88,15 +83,20 @@ def ids_of(reply: Reply) -> list[EntryId]:
         return []
     facts = facts_of(reply)
     first, last = (parse_id(word_of(facts, name)) for name in (b"first-id", b"last-id"))
-    forms = facts[b"blocks"]
-    assert isinstance(forms, list)
-    return [
-        (ms, seq)
-        for form in forms
-        if isinstance(form, bytes)
-        for ms, seq, _ in Block.from_bytes(form).entries()
-        if first <= (ms, seq) <= last
-    ]
+    rows = rows_of(forms_of(facts[b"blocks"]))
+    return [entry_id for entry_id, _ in rows if first <= entry_id <= last]
+
+
+def forms_of(blocks: Reply) -> list[bytes]:
+    """The blocks of a page, in their disk form."""
+    assert isinstance(blocks, list)
+    return [form for form in blocks if isinstance(form, bytes)]
+
+
+def rows_of(forms: list[bytes]) -> list[tuple[EntryId, tuple[bytes, ...]]]:
+    """All that is in these blocks, also what is outside the page."""
+    entries = [entry for form in forms for entry in Block.from_bytes(form).entries()]
+    return [((ms, seq), tuple(words)) for ms, seq, words in entries]
 
 
 @does("tblocks")

@@ -57,7 +57,7 @@ def reads_as(block: Block, entries: list[Entry]) -> None:
     again = Block.from_bytes(block.to_bytes())
     assert again.entries() == entries
     assert again.to_bytes() == block.to_bytes()
-    assert block.size_bytes == len(block.to_bytes()) == Block.disk_size(block.to_bytes())
+    assert block.size_bytes == len(block.to_bytes())
     if not entries:
         return
     stream = stream_of(again)
@@ -534,8 +534,6 @@ def test_an_entry_at_a_checkpoint_must_carry_its_id_and_lie_where_the_table_says
 def test_what_is_no_block_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="block"):
         Block.from_bytes(data)
-    with pytest.raises(ValueError, match="block"):
-        Block.disk_size(data)
 
 
 def test_another_version_is_refused() -> None:

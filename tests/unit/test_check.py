@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -437,6 +438,21 @@ def test_a_manifest_alone_that_cannot_be_read_is_not_repaired_to_an_empty_direct
     with pytest.raises(DataError, match="cannot be repaired: beside manifest there is no file"):
         mend(disk)
     assert disk.content(NAME) == b"{}"
+
+
+def test_beside_a_manifest_of_another_version_no_file_is_said_to_count_for_nothing(
+    written: Written,
+) -> None:
+    disk = written.disk.copy()
+    text = b"another title\nnext 9\n"
+    disk.put(NAME, text + b"crc32 %08x\n" % zlib.crc32(text))
+    disk.put("notes.txt", b"of another program")
+    report = check(disk)
+    assert report.verdict is Verdict.UNCHECKED
+    assert {file.name: file.state for file in report.files} == {
+        NAME: "unknown", BASE: "unjudged", FIRST: "unjudged", LAST: "unjudged",
+        "notes.txt": "foreign",
+    }  # fmt: skip
 
 
 def test_a_lost_manifest_is_told_from_the_files(written: Written) -> None:

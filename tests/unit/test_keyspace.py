@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.storage.keyspace import Capture, Keyspace
+from millstream.storage.keyspace import Capture, Database, Keyspace
 from millstream.storage.stream import Stream
 
 
@@ -79,11 +79,17 @@ def test_a_capture_is_the_point_in_time(seed: int) -> None:
         assert found == expected
 
 
-def test_a_step_is_short_after_many_deletions() -> None:
+def many_keys() -> tuple[Keyspace, Database]:
+    """A keyspace, and its one database with 10,000 keys."""
     keyspace = Keyspace(1)
     db = keyspace.databases[0]
     for number in range(10_000):
         db.set(b"%d" % number, b"v")
+    return keyspace, db
+
+
+def test_a_step_is_short_after_many_deletions() -> None:
+    keyspace, db = many_keys()
     capture = keyspace.begin_capture()
     for number in range(10_000):
         db.delete(b"%d" % number)
@@ -91,10 +97,7 @@ def test_a_step_is_short_after_many_deletions() -> None:
 
 
 def test_a_step_looks_at_few_keys_even_when_all_were_taken_before() -> None:
-    keyspace = Keyspace(1)
-    db = keyspace.databases[0]
-    for number in range(10_000):
-        db.set(b"%d" % number, b"v")
+    keyspace, db = many_keys()
     capture = keyspace.begin_capture()
     for number in range(10_000):
         db.set(b"%d" % number, b"w")
@@ -161,10 +164,7 @@ def test_a_walk_finds_the_keys_that_were_there_when_it_began(seed: int) -> None:
 
 
 def test_a_step_of_a_walk_looks_at_few_keys_also_when_all_have_gone() -> None:
-    keyspace = Keyspace(1)
-    db = keyspace.databases[0]
-    for number in range(10_000):
-        db.set(b"%d" % number, b"v")
+    _, db = many_keys()
     walk = db.walk()
     for number in range(10_000):
         db.delete(b"%d" % number)

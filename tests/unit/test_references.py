@@ -49,6 +49,12 @@ def parsed(text: Any) -> EntryId:
     return int(ms), int(seq)
 
 
+def pending_ids(player: Player, group: str = "g") -> list[EntryId]:
+    rows = player.call(f"XPENDING s {group} - + 10000")
+    assert isinstance(rows, list)
+    return [parsed(row[0]) for row in rows]  # type: ignore[index]
+
+
 class ReferencesMachine(RuleBasedStateMachine):
     @initialize(first=st.integers(0, 8), second=st.integers(0, 8), noack=st.booleans())
     def start(self, first: int, second: int, noack: bool) -> None:
@@ -121,21 +127,16 @@ class ReferencesMachine(RuleBasedStateMachine):
             return self.model.evict_ids(self.not_held(keep, minid, about, limit))
         gone = self.head(keep, minid, about, limit)
         if policy == "DELREF" and gone:
-            last = gone[-1]
+            # What was deleted between the entries that go, or right behind them, goes too.
             if about:
-                last = next(node[-1] for node in self.nodes if last in node)
-            elif keep == 0 or (minid is not None and len(gone) == len(self.model.ids)):
-                last = (2**64, 0)
+                ms, seq = next(node[-1] for node in self.nodes if gone[-1] in node)
+                end = ms, seq + 1
+            elif minid is not None:
+                end = minid
+            else:
+                end = self.model.ids[len(gone)] if keep else (2**64, 0)
             for group in self.groups.values():
-                group.pending -= {one for one in group.pending if gone[0] <= one <= last}
-            if not about and minid is None and keep:
-                # What was deleted right before the first entry that stays.
-                first = self.model.ids[len(gone)]
-                for group in self.groups.values():
-                    group.pending -= {one for one in group.pending if gone[0] <= one < first}
-            if minid is not None and not about:
-                for group in self.groups.values():
-                    group.pending -= {one for one in group.pending if gone[0] <= one < minid}
+                group.pending -= {one for one in group.pending if gone[0] <= one < end}
         return self.model.evict_ids(gone)
 
     # ------------------------------------------------------------ steps
@@ -308,9 +309,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         assert stream.max_evicted_id == self.model.max_evicted
         assert stream.max_deleted_id == self.model.max_deleted
         for name, group in self.groups.items():
-            rows = self.player.call(f"XPENDING s {name} - + 10000")
-            assert isinstance(rows, list)
-            assert [parsed(row[0]) for row in rows] == sorted(group.pending)  # type: ignore[index]
+            assert pending_ids(self.player, name) == sorted(group.pending)
 
     @precondition(lambda self: len(self.house.persistence.payloads) % 4 == 0)
     @invariant()
@@ -370,6 +369,19 @@ def test_acked_leaves_what_is_held_and_goes_on_behind_it(player: Player) -> None
     reply = player.call("XINFO STREAM s")
     assert isinstance(reply, list)
     assert reply[reply.index(b"max-deleted-entry-id") + 1] == b"0-0"
+
+
+def test_trimming_with_delref_drops_what_is_pending_below_the_first_kept_id(player: Player) -> None:
+    """Also ids whose entry was deleted before; none from the first kept id on."""
+    filled(player)
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g c STREAMS s >")
+    player.call("XDEL s 2-1 4-1 5-1")
+    assert player.call("XTRIM s MINID 5-1 DELREF") == 2
+    assert pending_ids(player) == [(5, 1)]
+    player.call("XADD s 6-1 n 6")
+    assert player.call("XTRIM s MAXLEN 0 DELREF") == 1
+    assert pending_ids(player) == [(5, 1)]
 
 
 def test_without_groups_nothing_is_held(player: Player) -> None:
