@@ -5,7 +5,15 @@ It knows the socket and nothing of commands. Back-pressure goes both ways: while
 take its replies its requests are not run, and when those pile up its socket is not read.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
 from millstream.server.outbox cimport UNREAD_MAX, Client
+
+cdef extern from "<sys/socket.h>":
+    enum:
+        MSG_DONTWAIT
+        MSG_NOSIGNAL
+    ssize_t send(int socket, const void* data, size_t size, int flags)
 
 
 cdef str name_of(address):
@@ -25,9 +33,11 @@ cdef class Connection(Client):
         self.server = server
         self.executor = server.executor
         self.reading = True
+        self.file_number = -1
 
     def connection_made(self, transport) -> None:
         self.transport = transport
+        self.file_number = transport.get_extra_info("socket").fileno()
         self.address = name_of(transport.get_extra_info("peername"))
         self.local_address = name_of(transport.get_extra_info("sockname"))
         self.executor.attach(self)
@@ -45,6 +55,7 @@ cdef class Connection(Client):
         return False
 
     def connection_lost(self, error) -> None:
+        self.file_number = -1  # the transport closes it when this returns
         self.executor.detach(self)
         self.server.client_closed(self)
 
@@ -71,8 +82,19 @@ cdef class Connection(Client):
         return 0
 
     cpdef int transmit(self, bytes data) except -1:
-        self.transport.write(data)
-        self.total_bytes_out += len(data)
+        """Straight to the socket, and through the transport what that does not take. Bytes stay in
+        order, for the transport has then sent all it was given."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef ssize_t sent = 0
+        if self.file_number >= 0 and (
+                not self.backlog or self.transport.get_write_buffer_size() == 0):
+            sent = send(self.file_number, PyBytes_AS_STRING(data), size,
+                        MSG_DONTWAIT | MSG_NOSIGNAL)
+        self.backlog = sent < size
+        if self.backlog:
+            # An error is the transport's to find and to tell of.
+            self.transport.write(memoryview(data)[sent:] if sent > 0 else data)
+        self.total_bytes_out += size
         if self.paused:
             self.server.check_output(self)
         return 0
@@ -90,12 +112,6 @@ cdef class Connection(Client):
     def close(self, bint after_reply) -> None:
         """Close the connection, at once or when everything written has been sent."""
         self.end(after_reply)
-
-    @property
-    def file_number(self) -> int:
-        """The descriptor of its socket; -1 once that is closed."""
-        connected = self.transport.get_extra_info("socket")
-        return -1 if connected is None else connected.fileno()
 
     @property
     def output_bytes(self) -> int:

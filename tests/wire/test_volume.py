@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Reply
 from tests.support.server import Server
+from tests.wire.hostile import connect
 
 PIPELINED = 10_000
 SIZES_BYTES = [0, 1, 63, 64, 127, 128, 255, 256, 4095, 4096, 4097, 16_383, 16_384, 65_536, 1 << 20]
@@ -109,3 +111,28 @@ def test_replies_reach_a_client_that_reads_late(server: Server) -> None:
             entries = as_list(slow.read())
             assert len(entries) == 500
             assert entries[499] == [b"500.1", b"f", value]
+
+
+def test_messages_stay_in_order_while_a_client_falls_behind_and_catches_up(server: Server) -> None:
+    """What it is sent comes while the socket has room again and older messages still wait."""
+    messages = [b"%d " % number * 2000 for number in range(3000)]
+    chance = random.Random(1)
+    expected = b"".join(_bulks(b"message", b"c", message) for message in messages)
+    with connect(server.port, 4096) as listener, ThreadPoolExecutor(1) as threads:
+        listener.sendall(_bulks(b"SUBSCRIBE", b"c"))
+        assert listener.recv(1000) == b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+        published = threads.submit(_publish, server, messages)
+        found = bytearray()
+        while len(found) < len(expected):
+            found += listener.recv(chance.choice([1000, 100_000]))
+        assert published.result() == [1] * len(messages)
+    assert found == expected
+
+
+def _publish(server: Server, messages: list[bytes]) -> list[Reply]:
+    with server.client() as publisher:
+        return [publisher.call("PUBLISH", b"c", message) for message in messages]
+
+
+def _bulks(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
