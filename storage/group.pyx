@@ -2,7 +2,7 @@
 """A consumer group: its offset, its time to live, its consumers and its pending entries.
 
 Pending entries must fit by the million, so they are plain records in id order, in chunks of up to
-128. There is no second index by time: every chunk keeps lower bounds of the moments at which one of
+64. There is no second index by time: every chunk keeps lower bounds of the moments at which one of
 its records is due for a retry, expires, and was last delivered, and heaps of chunks tell which
 comes first.
 A bound may be too low (an acknowledgement does not raise it); whoever finds it at a heap's root
@@ -31,7 +31,7 @@ cdef extern from *:
     void prefetch "__builtin_prefetch"(const void* address) nogil
 
 cdef enum:
-    CHUNK_MAX = 128
+    CHUNK_MAX = 64
     # Records around a guess that are looked at first.
     NEAR = 3
     CHUNK_FIRST = 4
