@@ -161,7 +161,7 @@ def snapshot_memory(stand: Stand) -> Lanes:
     return growth(stand, stand.plan.kept_entries)
 
 
-# A quick run's half million load in less time than starts differ by.
+# What a quick run has loads in less time than starts differ by.
 @row("load", KEEPING, "start from the snapshot", Goal(ratio=5.0, rate_ratio=5.0), full_only=True)
 def load_snapshot(stand: Stand) -> Lanes:
     return loads(stand, stand.plan.kept_entries)

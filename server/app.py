@@ -49,6 +49,7 @@ from millstream.storage.disk import Disk, SystemDisk
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.waste import defer
 
+KEEPALIVE_MAX_S = 32_767  # what Linux takes
 SPARE_FILES = 32  # descriptors beside the clients': journals, snapshots, log
 STOP_GRACE_S = 2.0
 LOADING_TURN_S = 0.005
@@ -334,7 +335,8 @@ class Server:
         client.authenticated = not self.password_required()
         self.clients[client.id] = client
         if self.config.tcp_keepalive:
-            _keep_alive(client.transport.get_extra_info("socket"), self.config.tcp_keepalive)
+            with contextlib.suppress(OSError):
+                _keep_alive(client.transport.get_extra_info("socket"), self.config.tcp_keepalive)
 
     def _refusal(self, client: Client) -> bytes | None:
         if self.stopping.is_set():
@@ -663,7 +665,9 @@ def allowed_clients(wanted: int) -> int:
 
 
 def _keep_alive(connection: socket.socket, idle_s: int) -> None:
-    """TCP keepalive as Redis sets it: the first probe after `idle_s`, three more by thirds."""
+    """TCP keepalive as Redis sets it: the first probe after `idle_s`, three more by thirds. The
+    system knows a longest time; a connection that has just gone knows none."""
+    idle_s = min(idle_s, KEEPALIVE_MAX_S)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // 3))

@@ -8,9 +8,11 @@ cdef class Connection(Client):
     cdef object server
     cdef Executor executor
     cdef readonly object transport
-    # The descriptor of its socket; -1 once that is closed.
+    # The descriptor of its socket; -1 once that is closed or about to be.
     cdef readonly int file_number
     # Whether the transport has been given bytes, and may still have some.
     cdef bint backlog
+
+    cdef bint caught_up(self) except -1
     cdef readonly uint64_t total_bytes_in
     cdef readonly uint64_t total_bytes_out

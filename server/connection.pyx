@@ -82,12 +82,12 @@ cdef class Connection(Client):
         return 0
 
     cpdef int transmit(self, bytes data) except -1:
-        """Straight to the socket, and through the transport what that does not take. Bytes stay in
-        order, for the transport has then sent all it was given."""
+        """Straight to the socket, and through the transport what that does not take."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef ssize_t sent = 0
-        if self.file_number >= 0 and (
-                not self.backlog or self.transport.get_write_buffer_size() == 0):
+        if size == 0:
+            return 0
+        if self.file_number >= 0 and (not self.backlog or self.caught_up()):
             sent = send(self.file_number, PyBytes_AS_STRING(data), size,
                         MSG_DONTWAIT | MSG_NOSIGNAL)
         self.backlog = sent < size
@@ -99,7 +99,13 @@ cdef class Connection(Client):
             self.server.check_output(self)
         return 0
 
+    cdef bint caught_up(self) except -1:
+        """Whether all that the transport was given has been sent. One that closes has perhaps
+        dropped it: what is sent must be the beginning of what was to be sent."""
+        return self.transport.get_write_buffer_size() == 0 and not self.transport.is_closing()
+
     cpdef int end(self, bint after_reply) except -1:
+        self.file_number = -1  # nothing goes past a transport that is to close
         if after_reply:
             self.close_after_reply = True
             self.transport.close()

@@ -39,8 +39,9 @@ from millstream.storage.manifest import (
     is_ours,
     journal_name,
     next_number,
-    store_manifest,
+    replace_manifest,
     sweep,
+    write_manifest,
 )
 from millstream.storage.salvage import Gleaned, Gleaner, open_base
 from millstream.storage.snapshot import KeyRecord, SnapshotWriter
@@ -76,6 +77,8 @@ class _Repair:
     def publish_old(self, manifest: Manifest) -> list[str]:
         """All files but the manifest are sound."""
         self._try_out(manifest)
+        self._keep_what_goes(manifest)
+        write_manifest(self._disk, manifest)
         self._publish(manifest)
         self._done.append(f"{NAME} is written anew: {', '.join(manifest.files) or 'no file'}")
         return self._done
@@ -88,6 +91,8 @@ class _Repair:
         try:
             self._write(made, salvage)
             loaded = self._try_out(made)
+            self._keep_what_goes(made)
+            write_manifest(self._disk, made)
         except BaseException:
             self._discard(made)
             raise
@@ -124,15 +129,21 @@ class _Repair:
         load_strictly(self._disk, manifest, result, self._now_ms)
         return result
 
-    def _publish(self, manifest: Manifest) -> None:
+    def _keep_what_goes(self, manifest: Manifest) -> None:
         ours = [name for name in self._disk.names() if is_ours(name) or name == NAME]
         going = [name for name in ours if name not in manifest.files]
         if going:
             self._disk.keep(going, self._folder)
             self._done.append(f"{', '.join(going)}: kept in {self._folder} as it was")
-        store_manifest(self._disk, manifest)
-        sweep(self._disk, manifest)
-        self._disk.sync_directory()
+
+    def _publish(self, manifest: Manifest) -> None:
+        replace_manifest(self._disk)
+        try:
+            sweep(self._disk, manifest)
+            self._disk.sync_directory()
+        except OSError as problem:
+            reason = problem.strerror or problem
+            self._done.append(f"what is replaced is still there ({reason}); a start removes it")
 
     def _discard(self, made: Manifest) -> None:
         names = self._disk.names()

@@ -116,7 +116,7 @@ def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
     if as_json:
         _print_json(_report_as_json(report, done))
     else:
-        _print_report(report, done)
+        _print_report(report, done, tried=mend)
     sys.exit(report.verdict if done is None else Verdict.WHOLE)
 
 
@@ -139,7 +139,7 @@ def _report_as_json(report: Report, done: list[str] | None) -> dict[str, Any]:
     return fields
 
 
-def _print_report(report: Report, done: list[str] | None) -> None:
+def _print_report(report: Report, done: list[str] | None, *, tried: bool) -> None:
     width = max([len(file.name) for file in report.files], default=0)
     for file in report.files:
         _print_file(file, width)
@@ -153,7 +153,7 @@ def _print_report(report: Report, done: list[str] | None) -> None:
         )
     if report.hopeless:
         click.echo(f"cannot be repaired: {report.hopeless}; restore the directory from a copy")
-    elif report.verdict is Verdict.DAMAGED and done is None:
+    elif report.verdict is Verdict.DAMAGED and not tried:
         click.echo(f"millstream check --repair {report.directory} saves the rest")
     for sentence in done or ():
         click.echo(f"repaired: {sentence}")

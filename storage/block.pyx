@@ -770,6 +770,9 @@ cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
                                           uint64_t* out) noexcept nogil:
     """As read_varint; NULL when the number does not end before `end`."""
     cdef const uint8_t* stop = at
+    if at < end and at[0] < 128:
+        out[0] = at[0]
+        return at + 1
     while stop < end and stop[0] >= 128 and stop - at < 10:
         stop += 1
     if stop >= end or stop - at >= 10:
@@ -841,6 +844,12 @@ cdef const char* check_tables(const View* view) noexcept nogil:
     return NULL
 
 
+cdef inline const char* at_entry(const char* fault, uint32_t index,
+                                 uint32_t* entry) noexcept nogil:
+    entry[0] = index
+    return fault
+
+
 cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
     """Walk every length and offset: NULL when all fit, otherwise what does not, and at which entry
     (`count`: at none of them). What it accepts can be read without leaving the block."""
@@ -855,17 +864,17 @@ cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
     cdef uint32_t known = 0
     cdef uint32_t live = 0
     cdef uint32_t ref, form, index
+    cdef uint32_t anchor = 0
     cdef const char* fault = check_tables(view)
     entry[0] = view.count
     if fault != NULL:
         return fault
     for index in range(view.count):
-        entry[0] = index
         if at >= end:
-            return b"entries end too early"
-        if index and index % CHECKPOINT_EVERY == 0:
-            if view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
-                return b"its checkpoint is wrong"
+            return at_entry(b"entries end too early", index, entry)
+        if index == anchor:
+            if index and view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
+                return at_entry(b"its checkpoint is wrong", index, entry)
         before_ms, before_seq = ms, seq
         ref = at[0] & 31
         form = (at[0] >> 5) & 3
@@ -878,37 +887,38 @@ cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
         else:
             at = checked_varint(at, end, &number)
             if at == NULL:
-                return b"a number runs past the end"
+                return at_entry(b"a number runs past the end", index, entry)
             if form == FORM_LATER_MS:
                 ms, seq = ms + number, 0
             else:
                 ms = view.first_ms + number
                 at = checked_varint(at, end, &seq)
                 if at == NULL:
-                    return b"a number runs past the end"
-        if index and index % CHECKPOINT_EVERY == 0 and form != FORM_ANCHOR:
-            return b"it does not carry its id"
+                    return at_entry(b"a number runs past the end", index, entry)
+        if index == anchor:
+            anchor += CHECKPOINT_EVERY
+            if index and form != FORM_ANCHOR:
+                return at_entry(b"it does not carry its id", index, entry)
         if index == 0:
             if ms != view.first_ms or seq != view.first_seq:
-                return b"it is not the first id"
+                return at_entry(b"it is not the first id", index, entry)
         elif not id_less(before_ms, before_seq, ms, seq):
-            return b"its id does not rise"
+            return at_entry(b"its id does not rise", index, entry)
         if ref < known:
             fields = set_fields[ref]
         elif ref == REF_LITERAL or (ref == known and ref < view.set_count
                                     and view.sets[ref] == at - view.entries):
             at = check_definition(at, end, &fields)
             if at == NULL:
-                return b"its field names are malformed"
+                return at_entry(b"its field names are malformed", index, entry)
             if ref != REF_LITERAL:
                 set_fields[ref] = fields
                 known += 1
         else:
-            return b"it refers to an unknown field-name set"
+            return at_entry(b"it refers to an unknown field-name set", index, entry)
         at = check_values(at, end, fields)
         if at == NULL:
-            return b"a value runs past the end"
-    entry[0] = view.count
+            return at_entry(b"a value runs past the end", index, entry)
     if at != end or known != view.set_count:
         return b"entries do not fill the block"
     if live != view.live or ms != view.last_ms or seq != view.last_seq:

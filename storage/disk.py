@@ -359,13 +359,17 @@ class SystemDisk:
     def keep(self, names: Sequence[str], folder: str) -> None:
         kept = self.directory / folder
         kept.mkdir()
-        for name in names:
-            try:
-                os.link(self.directory / name, kept / name)
-            except OSError:  # a file system without links
-                self._copy(self.directory / name, kept / name)
-        SystemDisk(kept).sync_directory()
-        self.sync_directory()
+        try:
+            for name in names:
+                try:
+                    os.link(self.directory / name, kept / name)
+                except OSError:  # a file system without links
+                    self._copy(self.directory / name, kept / name)
+            SystemDisk(kept).sync_directory()
+            self.sync_directory()
+        except OSError:
+            shutil.rmtree(kept, ignore_errors=True)
+            raise
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:

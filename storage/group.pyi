@@ -1,6 +1,7 @@
 from typing import Any
 
 PENDING_SIZE: int
+CHUNK_RECORDS: int
 
 Row = tuple[int, int, bytes, int, int, int, int | None, int | None]
 

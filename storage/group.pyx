@@ -47,6 +47,7 @@ cdef int64_t COUNT_MAX = 0x7fffffffffffffff
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 PENDING_SIZE = sizeof(Pending)
+CHUNK_RECORDS = CHUNK_MAX
 
 
 cdef inline uint64_t later(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:

@@ -390,6 +390,14 @@ def test_a_repair_that_the_disk_refuses_changes_nothing(written: Written, operat
     assert check(disk).verdict is Verdict.DAMAGED
 
 
+def test_a_repair_counts_though_what_it_replaces_cannot_be_removed(written: Written) -> None:
+    disk = flipped(written, FIRST, 60)
+    disk.fail("remove", errno.EIO)
+    done = mend(disk)
+    assert any("is still there" in sentence for sentence in done)
+    assert check(disk).verdict is Verdict.WHOLE
+
+
 def test_a_missing_journal_costs_what_was_in_it_and_behind_it(written: Written) -> None:
     for name, kept in ((FIRST, 0), (LAST, 3)):
         disk = written.disk.copy()

@@ -117,3 +117,13 @@ def test_a_large_file_that_nobody_has_gives_back_its_space_in_steps(
     assert sizes == [len(MUCH) - 2**20 * step for step in range(1, 5)]
     with pytest.raises(FileNotFoundError):
         SystemDisk(tmp_path).remove("base")
+
+
+def test_files_that_cannot_all_be_kept_leave_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    disk = SystemDisk(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        disk.keep(["one", "missing"], "kept")
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    disk.keep(["one"], "kept")
+    assert (tmp_path / "kept" / "one").read_bytes() == b"1"

@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
 
 from millstream.errors import CommandError
+from millstream.storage.group import CHUNK_RECORDS as CHUNK
 from millstream.storage.group import PENDING_SIZE, Group
-
-CHUNK = 64  # as many records are in a chunk at most
 
 retries = st.none() | st.tuples(
     st.sampled_from([0, 0, 1, 10, 50, 1000]), st.sampled_from([0, 0, 1, 25, 500])

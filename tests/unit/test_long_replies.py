@@ -439,6 +439,24 @@ def test_pending_entries_shared_with_a_reply_are_let_go_of(house: House) -> None
 # ---------------------------------------------------------------- deliveries
 
 
+@pytest.mark.parametrize("options", ["", "RETRY 50 0"])
+@pytest.mark.parametrize("count", [1001, 1024, 1025, 1151, 1152, 1153])
+def test_a_long_delivery_gives_as_many_as_were_asked_for(
+    house: House, options: str, count: int
+) -> None:
+    fill(house, "a", LONG)
+    reader = listener(house)
+    house.executor.feed(reader, encode_command(f"TREAD a 0 {count} GROUP g 0 {options}".split()))
+    house.settle()
+    reply = reader.read()
+    assert isinstance(reply, list)
+    assert [entry[0] for entry in reply] == [b"%d.1" % n for n in range(1, count + 1)]  # type: ignore[index]
+    group = house.group(key=b"a")
+    group.check()
+    assert (group.offset_ms, group.offset_seq) == (count, 1)
+    assert group.pending_count == (count if options else 0)
+
+
 @pytest.mark.parametrize("options", ["", "RETRY 50 0", "WITHINFO", "RETRY 50 1000 WITHINFO"])
 def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
     house: House, options: str

@@ -247,3 +247,15 @@ def test_time_goes_by_in_microseconds(server: Server) -> None:
         moments = client.pipeline([["TIME"]] * 100)
     assert any(int(as_bytes(as_list(moment)[1])) % 1000 for moment in moments)
     assert len({tuple(as_list(moment)) for moment in moments}) > 1
+
+
+def test_a_longer_time_between_keepalives_than_the_system_takes_is_its_longest(
+    server: Server, client: RawClient
+) -> None:
+    before = client.call("CONFIG", "GET", "tcp-keepalive")
+    assert client.call("CONFIG", "SET", "tcp-keepalive", "2147483647") == Simple("OK")
+    try:
+        with server.client() as newcomer:
+            assert newcomer.call("PING") == Simple("PONG")
+    finally:
+        client.call("CONFIG", "SET", *as_list(before))
