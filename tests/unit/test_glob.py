@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import CommandError
@@ -45,12 +45,22 @@ def naive_class(pattern: bytes, byte: int) -> tuple[bool, bytes]:
     return matched != negated, pattern[1:]
 
 
-ALPHABET = st.sampled_from(list(b"ab*?[]^-\\"))
+strings = st.lists(st.sampled_from(list(b"abAB*?[]^-\\\xff")), max_size=9).map(bytes)
 
 
-@given(st.lists(ALPHABET, max_size=8).map(bytes), st.lists(ALPHABET, max_size=8).map(bytes))
+@given(strings, strings)
+@settings(max_examples=2000)
 def test_matches_as_redis_does(pattern: bytes, text: bytes) -> None:
     assert bool(matcher(pattern)(text)) == naive(pattern, text)
+    any_case = bool(matcher(pattern, any_case=True)(text))
+    assert any_case == naive(pattern.lower(), text.lower())
+
+
+@given(strings)
+def test_a_text_with_stars_for_some_of_it_matches_it(text: bytes) -> None:
+    for start in range(len(text)):
+        quoted = [b"\\" + text[at : at + 1] for at in range(len(text))]
+        assert matcher(b"".join([*quoted[:start], b"*", *quoted[start + 1 :]]))(text)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_a_hostile_pattern_does_not_run_away() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"[a-z]", b"[^x]", b"[", b"?", b"*a", b"\\a"])
-def test_a_pattern_too_long_to_compile_at_once_is_refused(piece: bytes) -> None:
+def test_a_pattern_that_is_too_long_is_refused(piece: bytes) -> None:
     longest = (piece * PATTERN_MAX_BYTES)[:PATTERN_MAX_BYTES]
     matcher(longest)(b"a" * 2000)
     with pytest.raises(CommandError, match="at most 1024 bytes"):

@@ -1,0 +1,3 @@
+cdef class Pattern:
+    cdef bytes pattern
+    cdef bint any_case
