@@ -540,7 +540,7 @@ cdef class Executor:
             client.producer = None
             if client.reply_mode == "skip":
                 client.reply_mode = "skip-next"
-            elif client.reply_mode == "skip-next":
+            elif client.reply_mode == "skip-next" and not client.blocked:
                 client.reply_mode = "on"
         if self.pushes:
             self.flush_pushes(client)

@@ -34,8 +34,10 @@ from millstream.storage.disk import Disk
 from millstream.storage.journal import create_journal, readable_frames
 from millstream.storage.manifest import (
     NAME,
+    TEMPORARY,
     Manifest,
     base_name,
+    discard_manifest,
     is_ours,
     journal_name,
     next_number,
@@ -77,8 +79,7 @@ class _Repair:
     def publish_old(self, manifest: Manifest) -> list[str]:
         """All files but the manifest are sound."""
         self._try_out(manifest)
-        self._keep_what_goes(manifest)
-        write_manifest(self._disk, manifest)
+        self._lay_down(manifest)
         self._publish(manifest)
         self._done.append(f"{NAME} is written anew: {', '.join(manifest.files) or 'no file'}")
         return self._done
@@ -91,8 +92,7 @@ class _Repair:
         try:
             self._write(made, salvage)
             loaded = self._try_out(made)
-            self._keep_what_goes(made)
-            write_manifest(self._disk, made)
+            self._lay_down(made)
         except BaseException:
             self._discard(made)
             raise
@@ -129,9 +129,18 @@ class _Repair:
         load_strictly(self._disk, manifest, result, self._now_ms)
         return result
 
+    def _lay_down(self, manifest: Manifest) -> None:
+        """Beside the manifest that counts, and keep what it replaces."""
+        write_manifest(self._disk, manifest)
+        try:
+            self._keep_what_goes(manifest)
+        except OSError:
+            discard_manifest(self._disk)
+            raise
+
     def _keep_what_goes(self, manifest: Manifest) -> None:
         ours = [name for name in self._disk.names() if is_ours(name) or name == NAME]
-        going = [name for name in ours if name not in manifest.files]
+        going = [name for name in ours if name not in (TEMPORARY, *manifest.files)]
         if going:
             self._disk.keep(going, self._folder)
             self._done.append(f"{', '.join(going)}: kept in {self._folder} as it was")

@@ -143,6 +143,8 @@ cdef class Serving:
         else:
             self.side.clear()
             client.producer = None
+            if client.reply_mode == "skip-next":
+                client.reply_mode = "on"
         return 0
 
     cdef int end(self, object waiter) except -1:

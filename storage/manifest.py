@@ -15,7 +15,7 @@ from millstream.errors import DamageError, FormatError
 from millstream.storage.disk import Disk
 
 NAME = "manifest"
-_TEMPORARY = "manifest.tmp"
+TEMPORARY = "manifest.tmp"
 _TITLE = "millstream-manifest 1"
 _BASE = re.compile(r"base-(\d+)\.msnap")
 _JOURNAL = re.compile(r"journal-(\d+)\.log")
@@ -118,7 +118,7 @@ def read_manifest(disk: Disk) -> Manifest | None:
     """
     names = disk.names()
     if NAME not in names:
-        lost = [name for name in names if is_ours(name) and name != _TEMPORARY]
+        lost = [name for name in names if is_ours(name) and name != TEMPORARY]
         if lost:
             raise DamageError(NAME, None, f"is missing although {lost[0]} is there", _RESTORE)
         return None
@@ -148,7 +148,7 @@ def store_manifest(disk: Disk, manifest: Manifest) -> None:
 def write_manifest(disk: Disk, manifest: Manifest) -> None:
     """Lay a manifest down beside the one that counts. After an OSError the old one does."""
     try:
-        file = disk.create(_TEMPORARY)
+        file = disk.create(TEMPORARY)
         try:
             file.write(manifest.to_bytes())
             file.sync()
@@ -156,10 +156,15 @@ def write_manifest(disk: Disk, manifest: Manifest) -> None:
             file.close()
         disk.sync_directory()  # the names it lists must be durable before it is
     except OSError:
-        with contextlib.suppress(OSError):
-            if _TEMPORARY in disk.names():
-                disk.remove(_TEMPORARY)
+        discard_manifest(disk)
         raise
+
+
+def discard_manifest(disk: Disk) -> None:
+    """Remove, as far as that goes, what `write_manifest` wrote."""
+    with contextlib.suppress(OSError):
+        if TEMPORARY in disk.names():
+            disk.remove(TEMPORARY)
 
 
 def replace_manifest(disk: Disk) -> None:
@@ -167,7 +172,7 @@ def replace_manifest(disk: Disk) -> None:
 
     After an OSError either the old or the new one does: remove no file that one of them names.
     """
-    disk.rename(_TEMPORARY, NAME)
+    disk.rename(TEMPORARY, NAME)
     disk.sync_directory()
 
 

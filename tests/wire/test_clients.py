@@ -259,3 +259,25 @@ def test_a_longer_time_between_keepalives_than_the_system_takes_is_its_longest(
             assert newcomer.call("PING") == Simple("PONG")
     finally:
         client.call("CONFIG", "SET", *as_list(before))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["XREAD BLOCK {} STREAMS s $", "XREADGROUP GROUP g c BLOCK {} STREAMS s >", "WAIT 1 {}"],
+)
+@pytest.mark.parametrize("is_served", [False, True])
+def test_a_reply_to_be_skipped_may_have_to_wait(
+    server: Server, client: RawClient, command: str, is_served: bool
+) -> None:
+    client.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    with server.client() as silent:
+        identity = silent.call("CLIENT", "ID")
+        silent.send("CLIENT", "REPLY", "SKIP")
+        silent.send(*command.format(60_000 if is_served else 10).split())
+        silent.send("PING")
+        if is_served:
+            wait_until(
+                lambda: client.call("CLIENT", "UNBLOCK", str(identity)), lambda done: done == 1
+            )
+        assert silent.read() == Simple("PONG")
+        assert silent.call("ECHO", "again") == b"again"
