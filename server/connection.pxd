@@ -12,7 +12,7 @@ cdef class Connection(Client):
     cdef readonly int file_number
     # Whether the transport has been given bytes, and may still have some.
     cdef bint backlog
-
-    cdef bint caught_up(self) except -1
     cdef readonly uint64_t total_bytes_in
     cdef readonly uint64_t total_bytes_out
+
+    cdef bint caught_up(self) except -1
