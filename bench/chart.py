@@ -45,6 +45,8 @@ LEFT = 0.025
 """Where titles start, as a share of the figure's width."""
 NAMES_AT, TITLES_AT, COSTS_AT = -0.48, -0.03, 1.08
 """Where the words beside the bars stand, as a share of the plot's width."""
+WORDS_AT_MOST = 20
+"""The ratio beyond which there is no room for words behind a row's line."""
 TIMES, ARROW, DIVIDED_BY = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}", "\N{DIVISION SIGN}"
 
 OWN_UNITS = ("times", "% more")
@@ -131,15 +133,20 @@ def draw_row(axes: Axes, row: dict[str, Any], at: float) -> None:
     axes.plot([ratio["low"], ratio["high"]], [at, at], color=INK, linewidth=1, alpha=0.55, zorder=4)
     if goal is not None:
         axes.plot([goal, goal], [at - 0.43, at + 0.43], color=INK, linewidth=2.2, zorder=5)
+    words_at = max(ratio["high"], goal or 0, 1)
+    if words_at > WORDS_AT_MOST:  # they would meet those on the right: upon the line then
+        words_at = max(ratio["median"], goal or 0, 1)
     axes.annotate(
         ratio_text(row),
-        (max(ratio["high"], goal or 0, 1), at),
+        (words_at, at),
         (5, 0),
         textcoords="offset points",
         va="center",
         size=9,
         weight="bold",
         color=INK,
+        zorder=6,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
     )
     beside(axes, TITLES_AT, at, row["title"], ha="right", size=9, color=INK)
     costs = [cost_text(row[lane]["cost"]["median"], row["unit"]) for lane in (REDIS, OURS)]
@@ -150,7 +157,7 @@ def ratio_text(row: dict[str, Any]) -> str:
     """The ratio in words; where commands per second have a goal too, theirs beside it."""
     text = f"{row['ratio']['median']:.2f}{TIMES}"
     if row["goal"]["rate_ratio"] is not None and row["ops_ratio"]:
-        text += f"  ({row['ops_ratio']['median']:.2f}{TIMES} the commands per second)"
+        text += f"  ({row['ops_ratio']['median']:.2f}{TIMES} in ops)"
     return text
 
 
