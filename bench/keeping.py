@@ -22,7 +22,7 @@ LOOK_S = 0.005
 MEMORY_LOOK_S = 0.01
 PINGS_A_LOOK = 20
 LEAST_PERCENT = 0.1
-EMPTY_STARTS = 3
+EMPTY_STARTS = LOADED_STARTS = 5
 SAVE_TIMEOUT_S = 600.0
 START_TIMEOUT_S = 600.0
 
@@ -138,22 +138,27 @@ def loads(stand: Stand, entries: int) -> Lanes:
     for side in pair.values():
         for _ in saving(side):
             time.sleep(LOOK_S)
-    return starts(stand, pair, entries)
+    return starts(stand, pair, entries, LOADED_STARTS)
 
 
 def replays(stand: Stand, entries: int) -> Lanes:
     """CPU time an entry of a start from a journal that was never rewritten; entries a second."""
-    return starts(stand, stand.loaded_pair(entries, JOURNAL), entries)
+    return starts(stand, stand.loaded_pair(entries, JOURNAL), entries, 1)
 
 
-def starts(stand: Stand, pair: Pair, entries: int) -> Lanes:
-    """Start both servers again from their directories; what an empty start takes is taken off."""
+def starts(stand: Stand, pair: Pair, entries: int, times: int) -> Lanes:
+    """Start both servers again from their directories, each `times` a round; what an empty start
+    takes is taken off. Medians of both."""
 
     def once(side: Side) -> Reading:
         empty_ns, empty_s = empty_start(side.server)
-        side.server.kill()
-        seconds = side.server.start(START_TIMEOUT_S) - empty_s
-        cpu_ns = side.server.cpu_ns() - empty_ns
+        all_ns, all_s = [], []
+        for _ in range(times):
+            side.server.kill()
+            all_s.append(side.server.start(START_TIMEOUT_S))
+            all_ns.append(side.server.cpu_ns())
+        seconds = statistics.median(all_s) - empty_s
+        cpu_ns = statistics.median(all_ns) - empty_ns
         if seconds <= 0 or cpu_ns <= 0:
             raise BenchError(f"{entries} entries load too quickly to tell from an empty start")
         check_loaded(side, entries)
