@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.support.client import RawClient, as_bytes, as_list
-from tests.support.resp import Reply
+from tests.support.resp import Reply, encode_command
 from tests.support.server import Server
 from tests.wire.hostile import connect
 
@@ -117,10 +117,10 @@ def test_messages_stay_in_order_while_a_client_falls_behind_and_catches_up(serve
     """What it is sent comes while the socket has room again and older messages still wait."""
     messages = [b"%d " % number * 2000 for number in range(2000)]
     chance = random.Random(1)
-    expected = b"".join(_bulks(b"message", b"c", message) for message in messages)
+    expected = b"".join(encode_command([b"message", b"c", message]) for message in messages)
     found = bytearray()
     with connect(server.port, 4096) as listener, ThreadPoolExecutor(1) as threads:
-        listener.sendall(_bulks(b"SUBSCRIBE", b"c"))
+        listener.sendall(encode_command(["SUBSCRIBE", "c"]))
         assert listener.recv(1000) == b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
         published = threads.submit(_publish, server, messages)
         while len(found) < len(expected):
@@ -139,7 +139,3 @@ def _length_of_same_start(one: bytes | bytearray, other: bytes) -> int:
 def _publish(server: Server, messages: list[bytes]) -> list[Reply]:
     with server.client() as publisher:
         return [publisher.call("PUBLISH", b"c", message) for message in messages]
-
-
-def _bulks(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
