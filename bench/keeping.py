@@ -22,7 +22,7 @@ LOOK_S = 0.005
 MEMORY_LOOK_S = 0.01
 PINGS_A_LOOK = 20
 LEAST_PERCENT = 0.1
-EMPTY_STARTS = LOADED_STARTS = 5
+LOADED_STARTS = 7
 SAVE_TIMEOUT_S = 600.0
 START_TIMEOUT_S = 600.0
 
@@ -147,35 +147,25 @@ def replays(stand: Stand, entries: int) -> Lanes:
 
 
 def starts(stand: Stand, pair: Pair, entries: int, times: int) -> Lanes:
-    """Start both servers again from their directories, each `times` a round; what an empty start
-    takes is taken off. Medians of both."""
+    """Start both servers again from their directories, each `times` a round and every time behind a
+    start from an empty directory, which is taken off: medians of the differences."""
 
     def once(side: Side) -> Reading:
-        empty_ns, empty_s = empty_start(side.server)
-        all_ns, all_s = [], []
+        costs_ns, seconds = [], []
         for _ in range(times):
             side.server.kill()
-            all_s.append(side.server.start(START_TIMEOUT_S))
-            all_ns.append(side.server.cpu_ns())
-        seconds = statistics.median(all_s) - empty_s
-        cpu_ns = statistics.median(all_ns) - empty_ns
-        if seconds <= 0 or cpu_ns <= 0:
+            empty = side.server.beside()
+            empty_ns, empty_s = empty.cpu_ns(), empty.ready_s
+            empty.stop()
+            seconds.append(side.server.start(START_TIMEOUT_S) - empty_s)
+            costs_ns.append(side.server.cpu_ns() - empty_ns)
+        took_s, cost_ns = statistics.median(seconds), statistics.median(costs_ns)
+        if took_s <= 0 or cost_ns <= 0:
             raise BenchError(f"{entries} entries load too quickly to tell from an empty start")
         check_loaded(side, entries)
-        return Reading(cpu_ns / entries, entries / seconds)
+        return Reading(cost_ns / entries, entries / took_s)
 
     return stand.alternate(_lanes(pair, once))
-
-
-def empty_start(server: Server) -> tuple[float, float]:
-    """CPU time in nanoseconds, and seconds, of a start with an empty directory: medians."""
-    cpu_ns, seconds = [], []
-    for _ in range(EMPTY_STARTS):
-        empty = server.beside()
-        cpu_ns.append(empty.cpu_ns())
-        seconds.append(empty.ready_s)
-        empty.stop()
-    return statistics.median(cpu_ns), statistics.median(seconds)
 
 
 def check_loaded(side: Side, entries: int) -> None:

@@ -5,6 +5,12 @@ Redis keeps huge pages off because its snapshots fork, and a forked process copi
 each page that changes. There is no fork here. Where the system gives huge pages to who asks
 (``madvise``, the usual setting), glibc asks for its heap when GLIBC_TUNABLES says so. It reads that
 before any of our code runs, so the server starts itself once more, in the same process.
+
+Such a heap grows and shrinks by two megabytes, and what it takes anew the kernel fills with zeros
+first. Left alone, glibc gives the last page back as soon as a buffer at the heap's end is free, and
+takes it again for the next: loading and long replies cleared each page several times over. So
+KEPT_BYTES stay, and buffers up to SHARED_BYTES lie in the heap (glibc finds that size by itself,
+but no longer once the other one is set).
 """
 
 from __future__ import annotations
@@ -15,7 +21,13 @@ import sys
 from pathlib import Path
 
 SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+KEPT_BYTES = 8 << 20
+SHARED_BYTES = 4 << 20
 TUNABLE = "glibc.malloc.hugetlb"
+TUNABLES = (
+    f"{TUNABLE}=1:glibc.malloc.trim_threshold={KEPT_BYTES}"
+    f":glibc.malloc.mmap_threshold={SHARED_BYTES}"
+)
 PR_SET_THP_DISABLE = 41
 
 
@@ -41,12 +53,12 @@ def system_setting() -> str:
 
 
 def asking(environment: os._Environ[str] | dict[str, str]) -> dict[str, str] | None:
-    """The environment with the tunable in it; None when it is there already, with whatever value:
-    who set it has decided, or it was us."""
-    tunables = environment.get("GLIBC_TUNABLES", "")
-    if TUNABLE in tunables:
+    """The environment with the tunables in it; None when huge pages are asked for or refused there
+    already: who set it has decided, or it was us. A size that is there stays."""
+    given = environment.get("GLIBC_TUNABLES", "")
+    if TUNABLE in given:
         return None
-    both = f"{tunables}:{TUNABLE}=1" if tunables else f"{TUNABLE}=1"
+    both = f"{TUNABLES}:{given}" if given else TUNABLES
     return {**environment, "GLIBC_TUNABLES": both}
 
 

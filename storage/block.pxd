@@ -7,6 +7,15 @@ from millstream.ids cimport EntryId
 
 cdef enum:
     BLOCK_HEADER_BYTES = 64
+    CHECKPOINT_EVERY = 32
+    SETS_MAX = 30
+    # An entry's first byte: deleted or not, how its id follows the one before, its field-name set.
+    DELETED = 0x80
+    FORM_NEXT_SEQ = 0
+    FORM_NEXT_MS = 1
+    FORM_LATER_MS = 2
+    FORM_ANCHOR = 3
+    REF_LITERAL = 31
 
 
 # A block's first 64 bytes, in memory as on the disk, but for two numbers: `crc32`, which is reckoned
@@ -148,8 +157,6 @@ cdef uint64_t view_disk_size(const View* view) noexcept nogil
 cdef list entry_words(const Entry* entry)
 cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
                          Py_ssize_t* length) noexcept nogil
-cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil
-cdef str fault_text(const char* fault, uint32_t entry, uint32_t count)
 
 
 cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcept nogil:
@@ -166,3 +173,12 @@ cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcep
         at += 1
     out[0] = value | ((<uint64_t>at[0]) << shift)
     return at + 1
+
+
+cdef inline uint64_t bulk_size(Py_ssize_t size) noexcept nogil:
+    """Bytes of a bulk string whose content has this many."""
+    cdef uint64_t total = <uint64_t>size + 6
+    while size >= 10:
+        size //= 10
+        total += 1
+    return total

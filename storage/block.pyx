@@ -21,20 +21,13 @@ from libc.string cimport memcmp, memcpy, memset
 
 from millstream.encoding cimport Output, Slice, write_bulk, write_head
 from millstream.ids cimport EntryId, format_u64, id_less
+from millstream.storage.block_check cimport check_view, fault_text, first_fault, fits
 
 from millstream.errors import BlockError, CommandError
 from millstream.storage.checksum import crc32
 
 cdef enum:
     FORMAT_VERSION = 1
-    CHECKPOINT_EVERY = 32
-    SETS_MAX = 30
-    REF_LITERAL = 31
-    DELETED = 0x80
-    FORM_NEXT_SEQ = 0
-    FORM_NEXT_MS = 1
-    FORM_LATER_MS = 2
-    FORM_ANCHOR = 3
     # A block is sealed after this many nodes (the unit of approximate trimming) or bytes.
     NODES_MAX = 4
     BLOCK_ENTRIES_MAX = 4096
@@ -104,15 +97,6 @@ cdef inline void copy_short(char* to, const uint8_t* source, uint64_t size) noex
         memcpy(to, source, 32)
     else:
         memcpy(to, source, size)
-
-
-cdef inline uint64_t bulk_size(Py_ssize_t size) noexcept nogil:
-    """Bytes of a bulk string whose content has this many."""
-    cdef uint64_t total = <uint64_t>size + 6
-    while size >= 10:
-        size //= 10
-        total += 1
-    return total
 
 
 # ---------------------------------------------------------------- reading
@@ -680,8 +664,8 @@ cdef class Block:
         cdef Py_ssize_t size = form_size(self.head)
         cdef Head* written = <Head*>at
         memcpy(at, self.head, size)
-        written.crc32 = 0
         written.owner = NULL
+        written.crc32 = 0
         written.crc32 = crc32(PyMemoryView_FromMemory(at, size, PyBUF_READ))
         return 0
 
@@ -713,26 +697,28 @@ cdef class Block:
     @staticmethod
     def from_bytes(data) -> Block:
         """Read a disk form that fills `data`; ValueError says what is wrong with it."""
-        blocks, end = Block.unpack(data, 0, 1)
-        if end != len(data):
-            raise ValueError(f"a block of {end} bytes does not fill {len(data)}")
-        return blocks[0]
+        cdef const uint8_t[::1] raw = data
+        cdef const Head* head = sound_head(&raw[0], raw.shape[0])
+        cdef Py_ssize_t size = form_size(head)
+        whole = memoryview(data)
+        if size != raw.shape[0]:
+            raise ValueError(f"a block of {size} bytes does not fill {raw.shape[0]}")
+        if crc32(whole[8:], crc32(bytes(4), crc32(whole[:4]))) != head.crc32:
+            raise ValueError("block checksum does not match")
+        return read_block(head, size)
 
     @staticmethod
     def unpack(data, Py_ssize_t at, Py_ssize_t count):
         """Read disk forms that lie back to back in `data` from byte `at` on: (blocks, the byte
-        behind them). BlockError at the first that is none."""
+        behind them). BlockError at the first that is none. Their checksums are not looked at: a
+        chunk of a snapshot has one over all of it."""
         cdef const uint8_t[::1] raw = data
         cdef list blocks = []
         cdef const Head* head
-        cdef const char* fault
         cdef Py_ssize_t _
         for _ in range(count):
-            head = <const Head*>&raw[at]
-            fault = form_fault(head, raw.shape[0] - at)
             try:
-                if fault != NULL:
-                    raise ValueError(fault_text(fault, 0, 0))
+                head = sound_head(&raw[at], raw.shape[0] - at)
                 blocks.append(read_block(head, form_size(head)))
             except ValueError as error:
                 raise BlockError(at, str(error)) from None
@@ -752,192 +738,25 @@ cdef class Block:
         return view_entries(&view)
 
 
+cdef const Head* sound_head(const uint8_t* data, Py_ssize_t size) except NULL:
+    """The header of the disk form that starts these bytes; ValueError: there is none."""
+    cdef const Head* head = <const Head*>data
+    cdef const char* fault = form_fault(head, size)
+    if fault != NULL:
+        raise ValueError(fault_text(fault, 0, 0))
+    return head
+
+
 cdef Block read_block(const Head* form, Py_ssize_t size):
     """The block whose disk form these bytes are."""
     cdef Block block = Block.__new__(Block)
     cdef Head* head = new_head(block, size - BLOCK_HEADER_BYTES)
     memcpy(head, form, size)
     head.crc32 = 0
-    if crc32(PyMemoryView_FromMemory(<char*>head, size, PyBUF_READ)) != form.crc32:
-        raise ValueError("block checksum does not match")
     head.zero = 0
     head.owner = <PyObject*>block
     block.check()
     return block
-
-
-cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
-                                          uint64_t* out) noexcept nogil:
-    """As read_varint; NULL when the number does not end before `end`."""
-    cdef const uint8_t* stop = at
-    if at < end and at[0] < 128:
-        out[0] = at[0]
-        return at + 1
-    while stop < end and stop[0] >= 128 and stop - at < 10:
-        stop += 1
-    if stop >= end or stop - at >= 10:
-        return NULL
-    return read_varint(at, out)
-
-
-cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) noexcept nogil:
-    """Check one field name, a bulk string behind its length; the position behind it, or NULL."""
-    cdef uint64_t size
-    cdef uint64_t length = 0
-    cdef const uint8_t* digit
-    at = checked_varint(at, stop, &size)
-    if at == NULL or size < 6 or size > <uint64_t>(stop - at) or at[0] != c'$':
-        return NULL
-    digit = at + 1
-    while digit < at + size - 3 and 48 <= digit[0] <= 57 and length < size:
-        length = length * 10 + digit[0] - 48
-        digit += 1
-    if (digit[0] != c'\r' or digit[1] != c'\n' or at[size - 2] != c'\r'
-            or at[size - 1] != c'\n'):
-        return NULL
-    if length >= size or bulk_size(<Py_ssize_t>length) != size or digit + 4 + length != at + size:
-        return NULL
-    return at + size
-
-
-cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
-                                     uint64_t* fields) noexcept nogil:
-    """Check one field-name set; the position behind it, or NULL."""
-    cdef uint64_t names_size
-    cdef uint64_t _
-    cdef const uint8_t* stop
-    at = checked_varint(at, end, fields)
-    if at == NULL or fields[0] == 0:
-        return NULL
-    at = checked_varint(at, end, &names_size)
-    if at == NULL or names_size > <uint64_t>(end - at):
-        return NULL
-    stop = at + names_size
-    for _ in range(fields[0]):
-        at = check_name(at, stop)
-        if at == NULL:
-            return NULL
-    return at if at == stop else NULL
-
-
-cdef const uint8_t* check_values(const uint8_t* at, const uint8_t* end,
-                                 uint64_t fields) noexcept nogil:
-    """Check an entry's values; the position behind them, or NULL."""
-    cdef uint64_t number
-    cdef uint64_t _
-    for _ in range(fields):
-        at = checked_varint(at, end, &number)
-        if at == NULL or number > <uint64_t>(end - at):
-            return NULL
-        at += number
-    return at
-
-
-cdef const char* check_tables(const View* view) noexcept nogil:
-    cdef uint32_t i
-    if view.set_count > SETS_MAX or view.node_count == 0 or view.live > view.count:
-        return b"counts do not fit"
-    for i in range(view.node_count - 1):
-        if view.nodes[i] >= view.count or view.nodes[i] == 0 or (
-                i and view.nodes[i] <= view.nodes[i - 1]):
-            return b"node table is out of order"
-    return NULL
-
-
-cdef inline const char* at_entry(const char* fault, uint32_t index,
-                                 uint32_t* entry) noexcept nogil:
-    entry[0] = index
-    return fault
-
-
-cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
-    """Walk every length and offset: NULL when all fit, otherwise what does not, and at which entry
-    (`count`: at none of them). What it accepts can be read without leaving the block."""
-    cdef const uint8_t* at = view.entries
-    cdef const uint8_t* end = view.entries + view.size
-    cdef uint64_t number
-    cdef uint64_t fields
-    cdef uint64_t ms = view.first_ms
-    cdef uint64_t seq = view.first_seq - 1
-    cdef uint64_t before_ms, before_seq
-    cdef uint64_t[SETS_MAX] set_fields
-    cdef uint32_t known = 0
-    cdef uint32_t live = 0
-    cdef uint32_t ref, form, index
-    cdef uint32_t anchor = 0
-    cdef const char* fault = check_tables(view)
-    entry[0] = view.count
-    if fault != NULL:
-        return fault
-    for index in range(view.count):
-        if at >= end:
-            return at_entry(b"entries end too early", index, entry)
-        if index == anchor:
-            if index and view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
-                return at_entry(b"its checkpoint is wrong", index, entry)
-        before_ms, before_seq = ms, seq
-        ref = at[0] & 31
-        form = (at[0] >> 5) & 3
-        live += not at[0] >> 7
-        at += 1
-        if form == FORM_NEXT_SEQ:
-            seq += 1
-        elif form == FORM_NEXT_MS:
-            ms, seq = ms + 1, 0
-        else:
-            at = checked_varint(at, end, &number)
-            if at == NULL:
-                return at_entry(b"a number runs past the end", index, entry)
-            if form == FORM_LATER_MS:
-                ms, seq = ms + number, 0
-            else:
-                ms = view.first_ms + number
-                at = checked_varint(at, end, &seq)
-                if at == NULL:
-                    return at_entry(b"a number runs past the end", index, entry)
-        if index == anchor:
-            anchor += CHECKPOINT_EVERY
-            if index and form != FORM_ANCHOR:
-                return at_entry(b"it does not carry its id", index, entry)
-        if index == 0:
-            if ms != view.first_ms or seq != view.first_seq:
-                return at_entry(b"it is not the first id", index, entry)
-        elif not id_less(before_ms, before_seq, ms, seq):
-            return at_entry(b"its id does not rise", index, entry)
-        if ref < known:
-            fields = set_fields[ref]
-        elif ref == REF_LITERAL or (ref == known and ref < view.set_count
-                                    and view.sets[ref] == at - view.entries):
-            at = check_definition(at, end, &fields)
-            if at == NULL:
-                return at_entry(b"its field names are malformed", index, entry)
-            if ref != REF_LITERAL:
-                set_fields[ref] = fields
-                known += 1
-        else:
-            return at_entry(b"it refers to an unknown field-name set", index, entry)
-        at = check_values(at, end, fields)
-        if at == NULL:
-            return at_entry(b"a value runs past the end", index, entry)
-    if at != end or known != view.set_count:
-        return b"entries do not fill the block"
-    if live != view.live or ms != view.last_ms or seq != view.last_seq:
-        return b"counts or last id do not fit the entries"
-    return NULL
-
-
-cdef int check_view(const View* view) except -1:
-    cdef uint32_t entry
-    cdef const char* fault = find_fault(view, &entry)
-    if fault != NULL:
-        raise ValueError(fault_text(fault, entry, view.count))
-    return 0
-
-
-cdef str fault_text(const char* fault, uint32_t entry, uint32_t count):
-    """The sentence for what find_fault or view_at found."""
-    where = "" if entry >= count else f" entry {entry}:"
-    return f"block:{where} {fault.decode()}"
 
 
 cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
@@ -1374,3 +1193,14 @@ cdef uint8_t* write_definition(uint8_t* at, Slice* items, Py_ssize_t count) noex
 def bulk_size_of(Py_ssize_t size) -> int:
     """Bytes of a RESP bulk string with this many bytes of content (for tests)."""
     return bulk_size(size)
+
+
+def verdicts(data) -> tuple[bool, str | None]:
+    """What `fits` and `first_fault` say of a disk form: for tests."""
+    cdef const uint8_t[::1] raw = data
+    cdef const Head* head = sound_head(&raw[0], raw.shape[0])
+    cdef View view
+    cdef uint32_t entry
+    view_of(head, &view)
+    cdef const char* fault = first_fault(&view, &entry)
+    return fits(&view), None if fault == NULL else fault_text(fault, entry, view.count)

@@ -7,7 +7,7 @@ buffers that Arrow adopts without a copy: keys, ids as text, times, numbers, sin
 fields as a map or a list. This module knows Arrow's layout and nothing of the library, so that a
 server does not need it.
 
-What comes from elsewhere is not trusted: every block is checked (`block.find_fault`) before its
+What comes from elsewhere is not trusted: every block is checked (`block_check.find_fault`) before its
 entries are read, so no sequence of bytes leads outside of it.
 """
 
@@ -20,7 +20,8 @@ from libc.string cimport memcmp, memcpy, memset
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, format_u64, id_less
 from millstream.storage.block cimport (
-    Entry, View, entry_head, fault_text, find_fault, read_varint, view_at)
+    Entry, View, entry_head, read_varint, view_at)
+from millstream.storage.block_check cimport fault_text, find_fault
 
 from enum import IntEnum
 
