@@ -177,7 +177,8 @@ cdef class Group:
     cdef bint join_next(self, uint32_t place) except -1
     cdef int drop_chunk(self, uint32_t place) noexcept
     cdef inline Pending* record_at(self, PendingAt* at) noexcept
-    cdef inline uint32_t likely_index(self, uint32_t place, uint64_t ms) noexcept
+    cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept
+    cdef inline uint32_t fetch(self, const Chunk* chunk, uint32_t place, uint64_t ms) noexcept
     cdef Chunk* roomy(self, PendingAt* at) except NULL
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept
     cdef Chunk* split(self, PendingAt* at) except NULL

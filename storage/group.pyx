@@ -34,6 +34,7 @@ cdef enum:
     CHUNK_MAX = 64
     # Records around a guess that are looked at first.
     NEAR = 3
+    LINE_BYTES = 64
     CHUNK_FIRST = 4
     KINDS = 4
     ABSENT = 0xffffffffu
@@ -100,16 +101,18 @@ cdef inline bint due_less(const Due* a, const Due* b) noexcept:
     return id_less(a.ms, a.seq, b.ms, b.seq)
 
 
-cdef uint32_t search_near(const Chunk* chunk, uint32_t guess, uint64_t ms,
-                          uint64_t seq) noexcept nogil:
-    """The index of the first record with an id of at least ms-seq, looked for in growing steps from
-    a guess on."""
+cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count, uint32_t guess,
+                                 uint64_t ms, uint64_t seq) noexcept nogil:
+    """The index of the first id of at least ms-seq among `count` that rise and stand `stride` bytes
+    apart, looked for in growing steps from a guess on."""
+    cdef const EntryId* entry
     cdef uint32_t low = 0
-    cdef uint32_t high = chunk.used
+    cdef uint32_t high = count
     cdef uint32_t step = NEAR
-    cdef uint32_t middle = guess
+    cdef uint32_t middle = min(guess, count - 1)
     while low < high:
-        if id_less(chunk.items[middle].ms, chunk.items[middle].seq, ms, seq):
+        entry = <const EntryId*>(ids + middle * stride)
+        if id_less(entry.ms, entry.seq, ms, seq):
             low = middle + 1
             middle = low + step
         else:
@@ -119,6 +122,15 @@ cdef uint32_t search_near(const Chunk* chunk, uint32_t guess, uint64_t ms,
         if middle < low or middle >= high:
             middle = (low + high) // 2
     return low
+
+
+cdef inline uint32_t share(uint64_t ms, uint64_t start, uint64_t end, uint32_t count) noexcept nogil:
+    """Which of `count` equal parts of the time from start to end has ms; the nearest, if none."""
+    if ms <= start:
+        return 0
+    if ms >= end:
+        return count - 1
+    return <uint32_t>(<double>(ms - start) / <double>(end - start) * count)
 
 
 cdef class DueHeap:
@@ -368,41 +380,46 @@ cdef class Group:
 
     cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
         """The first record with an id of at least ms-seq; `at` becomes where it is or would be."""
-        cdef uint32_t low = 0
-        cdef uint32_t high = self.chunk_count
-        cdef uint32_t middle
         cdef Chunk* chunk
-        while low < high:
-            middle = (low + high) // 2
-            if id_less(ms, seq, self.floors[middle].ms, self.floors[middle].seq):
-                high = middle
-            else:
-                low = middle + 1
-        at.chunk = low - 1 if low else 0
-        at.index = 0
+        cdef uint32_t part
+        at.chunk = at.index = 0
         if self.chunk_count == 0:
             return NULL
+        at.chunk = self.chunk_with(ms, seq)
         chunk = self.chunks[at.chunk]
-        low = self.likely_index(at.chunk, ms)
-        prefetch(&chunk.items[low])
-        low = search_near(chunk, low * chunk.used // CHUNK_MAX, ms, seq)
-        at.index = low
-        if low < chunk.used:
-            return &chunk.items[low]
+        part = self.fetch(chunk, at.chunk, ms)
+        at.index = search_near(<const char*>chunk.items, sizeof(Pending), chunk.used,
+                               part * chunk.used // CHUNK_MAX, ms, seq)
+        if at.index < chunk.used:
+            return &chunk.items[at.index]
         if at.chunk + 1 < self.chunk_count:
             return &self.chunks[at.chunk + 1].items[0]
         return NULL
 
-    cdef inline uint32_t likely_index(self, uint32_t place, uint64_t ms) noexcept:
-        """Where in a chunk a record of this time stands if times rise evenly: a guess from what lies
-        in the floors alone. Each record of a large group that is looked at misses the caches."""
-        cdef uint64_t start = self.floors[place].ms
-        cdef uint64_t span
-        if place + 1 == self.chunk_count or ms <= start:
-            return 0
-        span = self.floors[place + 1].ms - start
-        return CHUNK_MAX - 1 if ms - start >= span else <uint32_t>(
-            <double>(ms - start) / <double>span * CHUNK_MAX)
+    cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept:
+        """The last chunk whose floor is not above an id, else the first: where that id belongs."""
+        cdef uint32_t last = self.chunk_count - 1
+        cdef uint32_t found = share(ms, self.floors[0].ms, self.floors[last].ms, last + 1)
+        found = search_near(<const char*>self.floors, sizeof(EntryId), last + 1, found, ms, seq)
+        if found > last or id_less(ms, seq, self.floors[found].ms, self.floors[found].seq):
+            return found - 1 if found else 0
+        return found
+
+    cdef inline uint32_t fetch(self, const Chunk* chunk, uint32_t place, uint64_t ms) noexcept:
+        """Call for the bytes of a chunk that a search for this time will look at, all at once: in a
+        large group each of them misses the caches. Returns in which of CHUNK_MAX parts of the
+        chunk's time this one lies, which tells where the record stands if times rise evenly."""
+        cdef uint32_t part = 0
+        cdef const char* at
+        cdef int i
+        if place + 1 < self.chunk_count:
+            part = share(ms, self.floors[place].ms, self.floors[place + 1].ms, CHUNK_MAX)
+        # How full it is, it says itself; until that is here it counts as an average one.
+        at = <const char*>&chunk.items[part * self.pending_count // self.chunk_count // CHUNK_MAX]
+        prefetch(chunk)
+        for i in range(-1, 3):
+            prefetch(at + i * LINE_BYTES)
+        return part
 
     cdef Pending* find(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
         cdef Pending* record = self.first_at_least(ms, seq, at)

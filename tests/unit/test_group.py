@@ -352,6 +352,35 @@ def test_what_acknowledgements_leave_behind_is_brought_together() -> None:
     assert group.memory_bytes < 400 + 100 * 200
 
 
+UNEVEN: dict[str, list[EntryId]] = {
+    "ever further apart": [(2**at, seq) for at in range(64) for seq in (0, 1, MAX)],
+    "one millisecond": [(7, seq) for seq in range(40 * CHUNK)],
+    "a crowd between two": [(0, 1), *((MAX // 2 + at, 0) for at in range(40 * CHUNK)), (MAX, MAX)],
+    "a crowd at the end": [
+        *((at, 0) for at in range(CHUNK)),
+        *((MAX, at) for at in range(9 * CHUNK)),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", UNEVEN)
+def test_records_are_found_however_their_times_lie(case: str) -> None:
+    group = Group(b"g")
+    ids = UNEVEN[case]
+    for id_ in ids:
+        group.deliver_id(*id_, 1000, b"", None)
+    there = set(ids)
+    source = random.Random(case)
+    for ms, seq in source.sample(ids, len(ids)):
+        beside = [(ms, seq + 1), (ms, seq - 1), (ms + 1, seq), (ms - 1, seq), (ms // 2, seq)]
+        for near in beside:
+            if near not in there and 0 <= near[0] <= MAX and 0 <= near[1] <= MAX:
+                assert not group.acknowledge_id(*near)
+        assert group.acknowledge_id(ms, seq)
+        there.remove((ms, seq))
+    assert group.pending_count == 0
+
+
 def test_the_last_record_of_a_full_group_costs_little() -> None:
     group = Group(b"g")
     for ms in range(CHUNK):
