@@ -25,7 +25,7 @@ from millstream.errors import DataError
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _SYNC_FILE_RANGE_WRITE = 2
-_SHRINK_STEP_BYTES = 1 << 20
+_SHRINK_STEP_BYTES = 256 << 10
 
 Bytes = bytes | bytearray | memoryview
 

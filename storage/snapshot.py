@@ -42,7 +42,7 @@ _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
 _LEVEL = 1
 _LEVEL_STORED = -(128 << 10)  # the quickest there is: it looks for nothing
-_SYNC_BYTES = 4 << 20  # begun now and then: keeps the sync at the end, and the journal's, short
+_SYNC_BYTES = 1 << 20  # begun now and then: keeps the sync at the end, and the journal's, short
 
 
 class BlockLike(Protocol):
