@@ -323,7 +323,7 @@ cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View*
     the next, whose names are known and whose values are short, is passed here."""
     cdef const uint8_t* end = view.entries + view.size
     cdef const uint8_t* entry = at
-    cdef uint64_t fields, is_next_ms
+    cdef uint64_t fields, size, is_next_ms
     cdef uint32_t head
     if at >= end:
         return NULL
@@ -339,9 +339,10 @@ cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View*
     if <uint64_t>(end - at) < fields * 128:
         return check_values(at, end, fields)
     while fields:
-        if at[0] >= 128:
+        size = at[0]
+        if size >= 128:
             return check_values(at, end, fields)
-        at += 1 + at[0]
+        at += size + 1
         fields -= 1
     return at
 
