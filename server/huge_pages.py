@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 
 SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-KEPT_BYTES = 8 << 20
-SHARED_BYTES = 4 << 20
+KEPT_BYTES = 16 << 20
+SHARED_BYTES = 8 << 20  # a snapshot's chunk of large entries is half of that
 TUNABLE = "glibc.malloc.hugetlb"
 TUNABLES = (
     f"{TUNABLE}=1:glibc.malloc.trim_threshold={KEPT_BYTES}"

@@ -9,7 +9,8 @@ to the one before, mostly no byte at all; and every 32nd entry can be decoded wi
 it, which serves seeks and backward reading without a back-length in every entry.
 
 The functions on View, Cursor and Entry are the only readers of the layout. They trust the bytes:
-what comes from a file goes through `Block.from_bytes`, which checks every length first.
+what comes from a file goes through `Block.from_bytes` or `Block.unpack`, and there `block_check`
+looks at every length first.
 """
 
 from cpython.buffer cimport PyBUF_READ

@@ -228,7 +228,8 @@ cdef struct Lane:
 
 
 cdef bint fits(const View* view) noexcept nogil:
-    """Whether first_fault would find nothing; may say no of a block in which that finds nothing."""
+    """Whether first_fault would find nothing; may say no of a block in which that finds nothing.
+    (`index` cannot wrap: an entry has two bytes at least, and `size` is a 32-bit number.)"""
     cdef Sets sets
     cdef Lane done, first, second
     cdef const uint8_t* at
@@ -322,14 +323,13 @@ cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View*
     """Behind the lane's next entry, NULL when that does not fit. An entry as most are, whose id is
     the next, whose names are known and whose values are short, is passed here."""
     cdef const uint8_t* end = view.entries + view.size
-    cdef const uint8_t* entry = at
     cdef uint64_t fields, size, is_next_ms
     cdef uint32_t head
     if at >= end:
         return NULL
     head = at[0]
     if head >= FORM_LATER_MS << 5 or (head & 31) >= lane.known:
-        return pass_any(entry, lane, view, sets)
+        return pass_any(at, lane, view, sets)
     # Without a branch: which of the two it is cannot be foreseen.
     is_next_ms = head >> 5
     lane.ms += is_next_ms

@@ -178,7 +178,8 @@ cdef class Group:
     cdef int drop_chunk(self, uint32_t place) noexcept
     cdef inline Pending* record_at(self, PendingAt* at) noexcept
     cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept
-    cdef inline uint32_t fetch(self, const Chunk* chunk, uint32_t place, uint64_t ms) noexcept
+    cdef inline uint32_t part_of(self, uint32_t place, uint64_t ms) noexcept
+    cdef inline void fetch(self, const Chunk* chunk, uint32_t part) noexcept
     cdef Chunk* roomy(self, PendingAt* at) except NULL
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept
     cdef Chunk* split(self, PendingAt* at) except NULL

@@ -118,14 +118,16 @@ cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count,
         else:
             high = middle
             middle = high - step if high > step else 0
-        step *= 4
+        if step < count:
+            step *= 4
         if middle < low or middle >= high:
             middle = (low + high) // 2
     return low
 
 
 cdef inline uint32_t share(uint64_t ms, uint64_t start, uint64_t end, uint32_t count) noexcept nogil:
-    """Which of `count` equal parts of the time from start to end has ms; the nearest, if none."""
+    """Which of `count` equal parts of the time from start to end has ms, the nearest if none: a
+    guess, since the last one may come out as `count`."""
     if ms <= start:
         return 0
     if ms >= end:
@@ -387,7 +389,8 @@ cdef class Group:
             return NULL
         at.chunk = self.chunk_with(ms, seq)
         chunk = self.chunks[at.chunk]
-        part = self.fetch(chunk, at.chunk, ms)
+        part = self.part_of(at.chunk, ms)
+        self.fetch(chunk, part)
         at.index = search_near(<const char*>chunk.items, sizeof(Pending), chunk.used,
                                part * chunk.used // CHUNK_MAX, ms, seq)
         if at.index < chunk.used:
@@ -405,21 +408,23 @@ cdef class Group:
             return found - 1 if found else 0
         return found
 
-    cdef inline uint32_t fetch(self, const Chunk* chunk, uint32_t place, uint64_t ms) noexcept:
-        """Call for the bytes of a chunk that a search for this time will look at, all at once: in a
-        large group each of them misses the caches. Returns in which of CHUNK_MAX parts of the
-        chunk's time this one lies, which tells where the record stands if times rise evenly."""
-        cdef uint32_t part = 0
-        cdef const char* at
+    cdef inline uint32_t part_of(self, uint32_t place, uint64_t ms) noexcept:
+        """In which of CHUNK_MAX parts of a chunk's time this one lies, from what is in the floors:
+        it tells where a record stands if times rise evenly."""
+        if place + 1 == self.chunk_count:
+            return 0
+        return share(ms, self.floors[place].ms, self.floors[place + 1].ms, CHUNK_MAX)
+
+    cdef inline void fetch(self, const Chunk* chunk, uint32_t part) noexcept:
+        """Call for the bytes of a chunk that a search in this part will look at, all at once: in a
+        large group each of them misses the caches. How full a chunk is, it says itself; until that
+        is here it counts as an average one."""
+        cdef uint64_t index = part * self.pending_count // self.chunk_count // CHUNK_MAX
+        cdef const char* at = <const char*>&chunk.items[index]
         cdef int i
-        if place + 1 < self.chunk_count:
-            part = share(ms, self.floors[place].ms, self.floors[place + 1].ms, CHUNK_MAX)
-        # How full it is, it says itself; until that is here it counts as an average one.
-        at = <const char*>&chunk.items[part * self.pending_count // self.chunk_count // CHUNK_MAX]
         prefetch(chunk)
         for i in range(-1, 3):
             prefetch(at + i * LINE_BYTES)
-        return part
 
     cdef Pending* find(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
         cdef Pending* record = self.first_at_least(ms, seq, at)

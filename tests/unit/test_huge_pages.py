@@ -65,6 +65,13 @@ def test_what_the_user_set_for_the_allocator_stays() -> None:
     }
 
 
+def test_a_size_that_the_user_gave_comes_last_and_so_counts() -> None:
+    given = "glibc.malloc.trim_threshold=1"
+    environment = huge_pages.asking({"GLIBC_TUNABLES": given})
+    assert environment is not None
+    assert environment["GLIBC_TUNABLES"].endswith(f":{given}")
+
+
 def test_a_system_without_the_setting_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
