@@ -10,7 +10,7 @@ Such a heap grows and shrinks by two megabytes, and what it takes anew the kerne
 first. Left alone, glibc gives the last page back as soon as a buffer at the heap's end is free, and
 takes it again for the next: loading and long replies cleared each page several times over. So
 KEPT_BYTES stay, and buffers up to SHARED_BYTES lie in the heap (glibc finds that size by itself,
-but no longer once the other one is set).
+but no longer once the other one is set). What is larger is given back the moment it is free.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 
 SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-KEPT_BYTES = 16 << 20
-SHARED_BYTES = 8 << 20  # a snapshot's chunk of large entries is half of that
+KEPT_BYTES = 4 << 20
+SHARED_BYTES = 1 << 20
 TUNABLE = "glibc.malloc.hugetlb"
 TUNABLES = (
     f"{TUNABLE}=1:glibc.malloc.trim_threshold={KEPT_BYTES}"
