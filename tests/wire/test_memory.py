@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from tests.support.client import RawClient, as_bytes
 from tests.support.resp import Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
+
+from millstream.server.huge_pages import TUNABLES
 
 MEGABYTE = 1 << 20
 SIZE_BYTES = 50 * MEGABYTE
@@ -27,6 +32,23 @@ def test_used_memory_rises_with_the_data_and_falls_with_it(server: Server) -> No
         assert int(info["used_memory_dataset"]) > SIZE_BYTES * 0.9
         assert client.call("XTRIM", "s", "MAXLEN", "0") == SIZE_BYTES // MEGABYTE
         wait_until(lambda: used(client), lambda now: now < before + SIZE_BYTES // 5, "less memory")
+
+
+def test_the_process_gives_back_what_large_values_took(
+    new_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held() -> int:
+        return int(client.info("memory")["used_memory_rss"])
+
+    monkeypatch.setenv("GLIBC_TUNABLES", TUNABLES)  # as where huge pages have to be asked for
+    with new_server().start().client() as client:
+        before = held()
+        for size in (5 * MEGABYTE, 3 * MEGABYTE):
+            for at in range(2 * SIZE_BYTES // size):
+                client.call("XADD", f"s{at % 7}", "*", "f", "x" * size)
+            assert held() > before + SIZE_BYTES
+            assert client.call("FLUSHALL") == Simple("OK")
+            wait_until(held, lambda now: now < before + SIZE_BYTES // 2, "the memory back")
 
 
 def test_what_clients_take_is_counted(server: Server) -> None:
