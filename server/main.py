@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from millstream.server import config as configuration
 from millstream.server import huge_pages, log
 from millstream.server.config import Config
 from millstream.server.log import LOGGER
+from millstream.server.program import advised
 
 SERVER_USAGE = f"""\
 millstream-server {__version__}
@@ -67,8 +67,7 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, file))
     except DamageError as problem:
-        advice = f"or see what can be saved: millstream check {shlex.quote(str(config.dir))}"
-        return _refuse(f"{problem}, {advice}")
+        return _refuse(f"{problem}, or see what can be saved: {advised('check', config.dir)}")
     except (StartError, DataError) as problem:
         return _refuse(str(problem))
     except OSError as problem:

@@ -24,6 +24,7 @@ from rich.text import Text
 from millstream.errors import DataError
 from millstream.server.checking import Checker, FileReport, Report, Verdict, counted
 from millstream.server.inspecting import Contents, Row, inspect_directory
+from millstream.server.program import advised
 from millstream.server.repairing import repair
 from millstream.storage.disk import SystemDisk, unusable
 
@@ -154,7 +155,7 @@ def _print_report(report: Report, done: list[str] | None, *, tried: bool) -> Non
     if report.hopeless:
         click.echo(f"cannot be repaired: {report.hopeless}; restore the directory from a copy")
     elif report.verdict is Verdict.DAMAGED and not tried:
-        click.echo(f"millstream check --repair {report.directory} saves the rest")
+        click.echo(f"{advised('check', '--repair', report.directory)} saves the rest")
     for sentence in done or ():
         click.echo(f"repaired: {sentence}")
     verdict = "repaired" if done is not None else _VERDICTS[report.verdict]

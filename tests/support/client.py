@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from .resp import Argument, Error, Reply, encode_command, read_reply
@@ -60,6 +61,10 @@ class RawClient:
         """Send bytes as they are."""
         self._socket.sendall(data)
 
+    def _send_meanwhile(self, data: bytes) -> None:
+        with suppress(OSError):  # who reads the replies hears of it
+            self._socket.sendall(data)
+
     def half_close(self) -> None:
         """Say that nothing more will be sent."""
         self._socket.shutdown(socket.SHUT_WR)
@@ -67,7 +72,7 @@ class RawClient:
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """Send all commands at once; return their replies in order."""
         data = b"".join(map(encode_command, commands))
-        sender = threading.Thread(target=self._socket.sendall, args=(data,), daemon=True)
+        sender = threading.Thread(target=self._send_meanwhile, args=(data,), daemon=True)
         sender.start()
         replies = [self.read() for _ in commands]
         sender.join()
