@@ -44,6 +44,7 @@ cdef class Executor:
     cdef bint running
     cdef int batch_left
     cdef uint64_t batch_end_ns
+    cdef bint shown_data  # whether something in the batch's replies may show some
     cdef bint tick_scheduled
     cdef object timer
     cdef uint64_t timer_ms

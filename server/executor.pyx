@@ -258,6 +258,7 @@ cdef class Executor:
         self.row = None
         self.statistics.timed = None
         client.unfinished = False
+        self.shown_data = False
         self.batch_left = BATCH_LOOK
         self.batch_end_ns = self.statistics.read() + self.fair_share()
         while True:
@@ -276,9 +277,9 @@ cdef class Executor:
             self.flush_pushes(client)
         client.parser.keep_rest()
         if self.out.size:
-            self.outbox.put(client, self.out.take())
+            self.outbox.put(client, self.out.take(), self.shown_data)
         elif client.close_after_reply or client.producer is not None:
-            self.outbox.put(client, None)
+            self.outbox.put(client, None, self.shown_data)
         self.current = None
         if not client.reading:
             client.regulate()
@@ -412,6 +413,7 @@ cdef class Executor:
             self.statistics.begin(row)
         row.calls += 1
         self.running = True
+        self.shown_data = self.shown_data or row.shows_data
         self.statistics.commands += 1
         client.total_commands += 1
         context.session = client
@@ -538,6 +540,7 @@ cdef class Executor:
         if client.reply_mode != "on":
             self.out.size = self.reply_start
             client.producer = None
+            self.outbox.put(client, None, self.shown_data)
             if client.reply_mode == "skip":
                 client.reply_mode = "skip-next"
             elif client.reply_mode == "skip-next" and not client.blocked:
@@ -550,6 +553,7 @@ cdef class Executor:
     cdef int flush_pushes(self, Client client) except -1:
         pushes = self.pushes
         self.pushes = []
+        self.shown_data = True
         for data in pushes:
             if client.producer is None:
                 self.out.put(data)

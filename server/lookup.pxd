@@ -33,6 +33,7 @@ cdef class Row:
     cdef bint when_subscribed
     cdef bint shown_to_monitors
     cdef bint logged_when_slow
+    cdef bint shows_data
 
     cdef void add_time(self, uint64_t nanoseconds) noexcept
     cdef uint64_t rejected

@@ -25,6 +25,13 @@ WHEN_SUBSCRIBED = frozenset({
     "ping", "quit", "reset",
 })
 
+# What these answer says nothing of the data, so that it need not wait until a crash leaves the data
+# as it is: who asks whether the server lives, and who connects, do not wait for the disk.
+SHOW_NO_DATA = frozenset({
+    "ping", "echo", "time", "hello", "auth", "select", "client|id", "client|setname",
+    "client|setinfo",
+})
+
 
 cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
     """Up to eight bytes as one number, letters in lower case."""
@@ -91,6 +98,7 @@ cdef class Row:
         # Redis shows what skip_monitor names (scripts) by another way, before what they do.
         self.shown_to_monitors = "admin" not in command.flags
         self.logged_when_slow = "skip_slowlog" not in command.flags
+        self.shows_data = command.name not in SHOW_NO_DATA
 
     def will_write(self, Args args not None) -> bool:
         """Whether this request may change data: some commands do with one of their options."""

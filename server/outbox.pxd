@@ -21,6 +21,7 @@ cdef class Client(Session):
     cdef public bint full
     cdef public bint paused
     cdef bint dirty
+    cdef bint shown_data  # whether what waits in `chunks` may show some
     cdef public bint closed
     cdef list pushes
     cdef object postponed
@@ -47,7 +48,7 @@ cdef class Outbox:
     cdef public uint64_t least_limit_bytes
     cdef readonly set lagging
 
-    cdef int put(self, Client client, bytes data) except -1
+    cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data) except -1
     cdef int transmit(self, Client client, bytes data) except -1
     cdef int look_at_held(self, Client client) except -1

@@ -88,11 +88,12 @@ cdef class Outbox:
         self.least_limit_bytes = UINT64_MAX
         self.lagging = set()
 
-    cdef int put(self, Client client, bytes data) except -1:
-        """Note bytes for a client (None: only that it is to be closed, or that a
-        long reply begins), sent with the tick."""
+    cdef int put(self, Client client, bytes data, bint shows_data) except -1:
+        """Note bytes for a client, sent with the tick. None: only that it is to be closed, that a
+        long reply begins, or that one was dropped, for which later ones wait all the same."""
         if data is not None:
             client.chunks.append(data)
+        client.shown_data = client.shown_data or shows_data
         if not client.dirty:
             client.dirty = True
             self.dirty_clients.append(client)
@@ -106,7 +107,7 @@ cdef class Outbox:
             client.pushes.append(data)
             client.held_bytes += len(data)
             return self.look_at_held(client)
-        return self.put(client, data)
+        return self.put(client, data, True)
 
     cdef int look_at_held(self, Client client) except -1:
         """More waits for a client: it may be too much."""
@@ -124,12 +125,14 @@ cdef class Outbox:
         return 0
 
     cdef int send(self) except -1:
-        """The tick ends: release what was noted, or hold it until the journal is durable."""
+        """The tick ends: release what was noted, or hold it until the journal is durable. What
+        shows no data need not wait for that, only for what the same client is to be sent before."""
         cdef Client client
         cdef bytes data
         cdef list clients = self.dirty_clients
         cdef object last = self.persistence.last_seq
         cdef bint hold = self.persistence.durable_seq < last
+        cdef bint shown_data
         self.dirty_clients = []
         for client in clients:
             client.dirty = False
@@ -137,7 +140,9 @@ cdef class Outbox:
                 continue
             data = client.chunks[0] if len(client.chunks) == 1 else b"".join(client.chunks)
             client.chunks.clear()
-            if hold:
+            shown_data = client.shown_data
+            client.shown_data = False
+            if hold and (shown_data or client.held_pieces):
                 client.held_pieces += 1
                 client.held_bytes += len(data)
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
@@ -212,7 +217,7 @@ cdef class Outbox:
         if client.pushes is not None:
             for data in client.pushes:
                 client.held_bytes -= len(data)
-                self.put(client, data)
+                self.put(client, data, True)
             client.pushes = None
         if client.full:
             self.room(client)

@@ -122,7 +122,7 @@ cdef class Serving:
         cdef Client client = waiter.client
         self.end(waiter)
         if type(reply) is Raw and client.reply_mode == "on":
-            self.outbox.put(client, (<Raw>reply).data)
+            self.outbox.put(client, (<Raw>reply).data, True)
         else:
             self.put_in_full(client, reply)
         if client.has_more():
@@ -139,9 +139,10 @@ cdef class Serving:
             if isinstance(reply, Encodable):
                 client.producer = (<Encodable>reply).rest()
         if client.reply_mode == "on":
-            self.outbox.put(client, self.side.take())
+            self.outbox.put(client, self.side.take(), True)
         else:
             self.side.clear()
+            self.outbox.put(client, None, True)
             client.producer = None
             if client.reply_mode == "skip-next":
                 client.reply_mode = "on"

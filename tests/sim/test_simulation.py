@@ -99,6 +99,7 @@ def test_the_plays_come_to_everything_that_can_happen() -> None:
         "send", "loop", "worker", "time", "settle", "restart", "crash", "kill", "arm", "survived",
         "join", "leave", "clock jumps", "disk", "closed", "stops taking", "goes on taking", "flip",
         "refused", "limit", "no memory", "dropped", "freed", "freed in part", "judged",
+        "did not wait",
     }  # fmt: skip
     assert effects >= {
         b"STREAM", b"APPEND", b"EVICT", b"XDEL", b"GROUP", b"GROUPTTL", b"GROUPDROP", b"DELIVER",

@@ -71,6 +71,99 @@ def test_quit_closes_only_behind_every_held_reply() -> None:
     assert player.sent_at_end.endswith(b"+OK\r\n")
 
 
+PONG = b"+PONG\r\n"
+
+
+def behind_a_write(house: House) -> Player:
+    """A client beside one whose write is not durable yet."""
+    writer, other = house.player(), house.player()
+    writer.send("XADD s 1-1 a 1")
+    assert writer.unread == b""
+    return other
+
+
+@pytest.mark.parametrize("line", ["PING", "ECHO PONG", "TIME", "SELECT 1", "CLIENT ID", "HELLO 3"])
+def test_what_shows_no_data_does_not_wait_for_the_journal(line: str) -> None:
+    other = behind_a_write(House(SlowJournal()))
+    other.send(line)
+    assert other.unread != b""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["EXISTS s", "XLEN s", "XADD s 1-1 a 1", "INCR s", "DBSIZE", "INFO", "OBJECT FREQ s", "EXEC"],
+)
+def test_what_shows_data_waits_for_the_journal_and_so_do_its_errors(line: str) -> None:
+    house = House(SlowJournal())
+    other = behind_a_write(house)
+    if line == "EXEC":
+        other.send("MULTI")
+        other.send("PING")
+        other.unread = b""
+    other.send(line)
+    assert other.unread == b""
+    house.executor.outbox.durable(1)
+    assert other.unread != b""
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("before", "answer"),
+    [
+        ("XLEN s", b":1\r\n"),
+        ("INCR s", b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+        ("XADD s 1-2 a 1", b"$3\r\n1-2\r\n"),
+    ],
+)
+def test_a_ping_stays_behind_what_its_own_client_asked_before(
+    at_once: bool, before: str, answer: bytes
+) -> None:
+    house = House(SlowJournal())
+    other = behind_a_write(house)
+    if at_once:
+        house.executor.feed(other, request(*before.split()) + request("PING"))
+        house.settle()
+    else:
+        other.send(before)
+        other.send("PING")
+    assert other.unread == b""
+    house.executor.outbox.durable(house.persistence.last_seq)
+    assert other.unread == answer + PONG
+
+
+def test_a_ping_stays_behind_a_write_whose_reply_nobody_wants() -> None:
+    house = House(SlowJournal())
+    player = house.player()
+    player.send("CLIENT REPLY SKIP")
+    player.send("XADD s 1-1 a 1")
+    player.send("PING")
+    assert player.unread == b""
+    house.executor.outbox.durable(1)
+    assert player.unread == PONG
+
+
+def test_a_ping_stays_behind_a_served_read_whose_reply_nobody_wants() -> None:
+    house = House(SlowJournal())
+    reader = house.player()
+    reader.send("CLIENT REPLY SKIP")
+    reader.send('TREAD s "" 1 BLOCK 0 GROUP g 0')
+    behind_a_write(house)
+    reader.send("PING")
+    assert reader.unread == b""
+    house.executor.outbox.durable(house.persistence.last_seq)
+    assert reader.unread == PONG
+
+
+def test_a_ping_stays_behind_a_message_that_waits() -> None:
+    house = House(SlowJournal())
+    listener = behind_a_write(house)
+    house.executor.push_encoded(listener, b"+news\r\n")
+    listener.send("PING")
+    assert listener.unread == b""
+    house.executor.outbox.durable(1)
+    assert listener.unread == b"+news\r\n" + PONG
+
+
 def test_a_closed_client_is_given_nothing() -> None:
     house = House()
     dead, alive = closing(house), closing(house)
