@@ -127,7 +127,7 @@ class Server:
         self.persistence.on_durable = self.executor.outbox.durable
         self.persistence.on_synced = self._journal_synced
         self.persistence.on_writable = self.executor.look_for_due
-        self.persistence.on_failed = lambda sentence: self.executor.outbox.journal_failed()
+        self.persistence.on_failed = lambda sentence: self.executor.journal_failed()
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
         self._put_in_force()

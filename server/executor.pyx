@@ -749,6 +749,15 @@ cdef class Executor:
             self.freeing = True
             self.loop.call_later(FREE_PAUSE_S, self.free_waste)
 
+    def journal_failed(self) -> None:
+        """Nobody is told what may be lost now. That is not only what waits for frames: the tick
+        under way has perhaps done more, which no frame will have."""
+        cdef bint tick_failed = (
+            self.effects.out.size > 0 or self.persistence.durable_seq < self.persistence.last_seq)
+        if tick_failed and self.current is not None:
+            self.current.end(False)  # it switches the journal off, behind what it did before
+        self.outbox.journal_failed(tick_failed)
+
     def free_waste(self) -> None:
         """Free for a moment what large streams and databases have left behind."""
         cdef uint64_t end_ns = self.statistics.read() + FREE_NS

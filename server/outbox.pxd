@@ -54,3 +54,4 @@ cdef class Outbox:
     cdef int look_at_held(self, Client client) except -1
     cdef int send(self) except -1
     cdef int release(self, Client client, bytes data) except -1
+    cdef int journal_failed(self, bint tick_failed) except -1

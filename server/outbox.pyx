@@ -177,15 +177,21 @@ cdef class Outbox:
             client.held_bytes -= len(data)
             self.release(client, data)
 
-    def journal_failed(self) -> None:
-        """What waits for the journal has an unknown outcome: those connections are closed."""
+    cdef int journal_failed(self, bint tick_failed) except -1:
+        """What waits for the journal has an unknown outcome: those connections are closed. So are
+        those that the tick under way has data for, if what it has done is in no frame either."""
         cdef Client client
+        if tick_failed:
+            for client in list(self.dirty_clients):
+                if client.shown_data and not client.closed:
+                    client.end(False)
         while self.held:
             _, client, data = self.held.popleft()
             client.held_pieces -= 1
             client.held_bytes -= len(data)
             if not client.closed:
                 client.end(False)
+        return 0
 
     def room(self, Client client not None) -> None:
         """The client has taken what it was sent: go on with a long reply or its next requests."""

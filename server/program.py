@@ -16,7 +16,9 @@ NAME = "millstream"
 
 def advised(*words: object) -> str:
     """A command line of ours as it can be typed where this process was started."""
-    own = os.path.join(os.path.dirname(sys.argv[0]), NAME)
+    beside = (os.path.dirname(sys.argv[0]), os.path.dirname(sys.executable))
+    own = next(filter(os.path.isfile, (os.path.join(folder, NAME) for folder in beside)), None)
     found = shutil.which(NAME)
-    bare = not os.path.isfile(own) or (found is not None and os.path.samefile(found, own))
-    return shlex.join([NAME if bare else own, *map(str, words)])
+    if own is None or (found is not None and os.path.samefile(found, own)):
+        own = NAME
+    return shlex.join([own, *map(str, words)])

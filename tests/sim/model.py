@@ -120,6 +120,8 @@ class Due:
     now_ms: int
     seq: int | None = None
     queued: list[Request] = field(default_factory=list)
+    is_unknown: bool = False
+    """The journal failed in the tick in which it was done: nobody may be told."""
 
     @property
     def is_known(self) -> bool:

@@ -284,6 +284,12 @@ class Simulation:
             self.model.end_tick(self.world.now_ms(), self.world.persistence.last_seq)
         self.model.take_rest()
 
+    def _journal_failed(self) -> None:
+        """What was done in the tick under way is in no frame."""
+        for due in self.model.untagged:
+            due.is_unknown = True
+            self._count("unknown")
+
     def _has_group(self, key: Key, name: bytes) -> bool:
         stream = self.world.keyspace.databases[key[0]].stream(key[1])
         return stream is not None and stream.group(name) is not None
@@ -508,6 +514,10 @@ class Simulation:
         demand(
             due.seq <= safe_seq or not shows_data,
             f"client {client.id} got {raw!r}, which needs frame {due.seq}; safe are {safe_seq}",
+        )
+        demand(
+            not (due.is_unknown and shows_data),
+            f"client {client.id} got {raw!r} for {_words(due.request)}, and no frame has it",
         )
         if due.seq > safe_seq:
             self._count("did not wait")
@@ -737,6 +747,7 @@ class Simulation:
         self.world = world
         block_entries = NODES_MAX * self.profile.node_entries
         self.model = Model(self._before.copy(), world.now_ms(), world.told, block_entries)
+        world.on_unknown = self._journal_failed
         for _ in range(self.profile.clients):
             self._add_client()
 

@@ -300,6 +300,7 @@ class World:
         self.told: deque[Told] = deque()
         self.time_passes = False  # with every look at the clock
         self.journal_failed = False
+        self.on_unknown: Callable[[], None] = lambda: None
         self.keyspace = Keyspace(node_entries=profile.node_entries, node_bytes=profile.node_bytes)
         self.keyspace.producers_max = profile.producers_max
         self.pubsub = Telling(self.keyspace, self.told)
@@ -396,7 +397,9 @@ class World:
 
     def _on_failed(self, sentence: str) -> None:
         self.journal_failed = True
-        self.executor.outbox.journal_failed()
+        if len(self.executor.effects) or self.persistence.durable_seq < self.persistence.last_seq:
+            self.on_unknown()
+        self.executor.journal_failed()
 
     def _tick_second(self) -> None:
         self.loop.call_later(1, self._tick_second)

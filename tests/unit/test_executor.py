@@ -164,6 +164,59 @@ def test_a_ping_stays_behind_a_message_that_waits() -> None:
     assert listener.unread == b"+news\r\n" + PONG
 
 
+def test_a_journal_that_fails_closes_whom_the_tick_under_way_has_answers_for() -> None:
+    journal = SlowJournal()
+    house = House(journal)
+    writer, reader, silent, pinging = (closing(house) for _ in range(4))
+    house.executor.feed(silent, request("CLIENT", "REPLY", "SKIP"))
+    for player, words in (
+        (writer, ["XADD", "s", "1-1", "a", "1"]),
+        (silent, ["XADD", "s", "1-2", "a", "1"]),
+        (reader, ["XLEN", "s"]),
+        (pinging, ["PING"]),
+    ):
+        house.executor.feed(player, request(*words))
+    assert journal.last_seq == 0, "the tick has not ended"
+    house.executor.journal_failed()
+    journal.durable_seq = 100  # nothing is held without a journal
+    house.settle()
+    assert [player.closed for player in (writer, reader, silent, pinging)] == [True] * 3 + [False]
+    assert [player.unread for player in (writer, reader, silent)] == [b""] * 3
+    assert pinging.unread == PONG
+
+
+def test_a_journal_that_fails_closes_nobody_who_was_told_what_is_safe() -> None:
+    journal = SlowJournal()
+    house = House(journal)
+    reader = closing(house)
+    house.executor.feed(reader, request("XLEN", "s"))
+    house.executor.journal_failed()
+    house.settle()
+    assert not reader.closed
+    assert reader.unread == b":0\r\n"
+
+
+def test_a_client_that_ends_the_journal_is_not_told_what_it_did_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    journal = SlowJournal()
+    house = House(journal)
+    player = closing(house)
+
+    def fail() -> int:
+        """As CONFIG SET appendonly no does when the last sync fails."""
+        journal.commit(b"")
+        house.executor.journal_failed()
+        journal.durable_seq = journal.last_seq
+        return 0
+
+    monkeypatch.setattr(house, "now_us", fail)
+    house.executor.feed(player, request("XADD", "s", "1-1", "a", "1") + request("TIME"))
+    house.settle()
+    assert player.closed
+    assert player.unread == b""
+
+
 def test_a_closed_client_is_given_nothing() -> None:
     house = House()
     dead, alive = closing(house), closing(house)
