@@ -39,6 +39,7 @@ class Wait:
 class BlockedRead:
     keys: list[tuple[int, bytes]]
     group: bytes | None
+    needs_stream: bool
     @property
     def kind(self) -> object: ...
     def attempt(self, ctx: Any) -> Any: ...

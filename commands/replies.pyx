@@ -136,7 +136,10 @@ cdef class BlockedRead:
 
     attempt() answers a reply, or None to go on waiting and keep its place in the queue; it may
     raise CommandError, which ends the wait. All reads of one `kind` find or miss the same things.
+    A read with `needs_stream` is tried only when the key that is ready holds a stream.
     """
+
+    needs_stream = False
 
     @property
     def kind(self):

@@ -180,6 +180,8 @@ cdef read_one(Context ctx, Args args, uint64_t limit):
 cdef class StreamsRead(BlockedRead):
     """An XREAD: its keys and, for each, the id behind which it reads."""
 
+    needs_stream = True
+
     cdef int take_streams(self, Context ctx, Args args) except -1:
         """The keys and ids; `$` and `+` are resolved now."""
         cdef Py_ssize_t count = (args.count - args.pos) // 2
@@ -270,13 +272,10 @@ cdef class StreamsRead(BlockedRead):
         return make_raw(out.take_bytes())
 
     def attempt(self, Context ctx not None):
-        """A key that is something else now is waited for, as Redis does; another command may put
-        a stream there again."""
+        """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again."""
         cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
         for _, key in self.keys:
-            value = db.get(key)
-            if value is not None and not isinstance(value, Stream):
-                return None
+            db.stream(key)
         return self.reply(ctx, False)
 
 

@@ -147,8 +147,11 @@ class Waiting:
         queue: KeyQueue | None = self._databases[db_index].waiting.get(key)
         if queue is None:
             return
-        for waiter in list(queue.plain):
-            attempt(waiter)
+        if queue.plain:
+            has_stream = isinstance(self._databases[db_index].get(key), Stream)
+            for waiter in list(queue.plain):
+                if has_stream or not waiter.read.needs_stream:
+                    attempt(waiter)
         for name in list(queue.groups):
             if name in queue.groups:
                 queue.groups[name].serve(attempt)
