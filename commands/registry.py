@@ -42,7 +42,8 @@ class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity as in Redis:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) with
     0 for none; `find_keys` lists the key positions of commands whose keys move.
-    `writes_with` is the option with which a command that else only reads may change data."""
+    `writes_with` is the option with which a command that else only reads may change data.
+    `unlisted` subcommands are known to dispatch and to nothing else: they answer an error."""
 
     name: str
     handler: Handler
@@ -58,6 +59,7 @@ class Command:
     find_keys: Callable[[list[bytes]], list[int]] | None = None
     writes_with: bytes | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
+    unlisted: dict[bytes, Command] = field(default_factory=dict)
 
     def key_positions(self, words: list[bytes]) -> list[int]:
         """Indexes of the key arguments in a request of these words (name first)."""
@@ -109,3 +111,20 @@ def command(
         return handler
 
     return register
+
+
+def refuse(container: str, sub: str, arity: int, handler: Handler) -> None:
+    """Register a subcommand that Redis has and this server only answers with an error."""
+    row = COMMANDS[container.lower().encode()]
+    row.unlisted[sub.encode()] = Command(
+        f"{row.name}|{sub}",
+        handler,
+        arity,
+        frozenset(),
+        (0, 0, 0),
+        row.group,
+        row.since,
+        "",
+        "",
+        "",
+    )

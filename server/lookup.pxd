@@ -39,7 +39,6 @@ cdef class Row:
     cdef uint64_t rejected
     cdef uint64_t failed
     cdef bint top
-    cdef bint counted
 
 
 cdef class Table:

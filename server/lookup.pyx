@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from millstream.commands.arguments cimport Args, same_word
 from millstream.encoding cimport Slice
 
+from millstream.commands.containers import unknown_subcommand
 from millstream.commands.registry import COMMANDS
 
 UNKNOWN_ARGS_BYTES = 128
@@ -85,10 +86,11 @@ cdef class Row:
         self.open_to_all = "no_auth" in command.flags
         self.while_loading = "loading" in command.flags
         self.needs_memory = "denyoom" in command.flags
-        self.subcommands = {name: Row(sub) for name, sub in command.subcommands.items()}
+        self.subcommands = {
+            name: Row(sub)
+            for name, sub in [*command.subcommands.items(), *command.unlisted.items()]
+        }
         self.top = "|" not in command.name
-        # What a container answers to an unknown subcommand is no call of a command.
-        self.counted = not command.subcommands or command.arity == -1
         self.fast = "fast" in command.flags
         self.hot = command.name in HOT
         self.writes_with = command.writes_with
@@ -140,8 +142,9 @@ cdef class Table:
             self.slots[place] = row
 
     cdef Row find(self, Args args, Row likely):
-        """A request's row, its subcommand's where there is one; None if unknown. `likely` is the
-        row of the request before, which is mostly the same one."""
+        """A request's row, its subcommand's where there is one; None if the command or the
+        subcommand is unknown. `likely` is the row of the request before, which is mostly the same
+        one."""
         cdef Slice* name = &args.items[0]
         cdef uint64_t front = word_at(name.ptr, name.size)
         cdef uint64_t back = word_at(name.ptr + name.size - 8, 8) if name.size > 8 else 0
@@ -160,9 +163,8 @@ cdef class Table:
             return None
         if row.subcommands and args.count > 1:
             sub = row.subcommands.get(args[1].lower())
-            if sub is not None:
-                args.pos = 2
-                return sub
+            args.pos = 2
+            return sub
         return row
 
     def all_rows(self) -> list:
@@ -179,7 +181,7 @@ cdef class Table:
         return {
             row.name: CallStat(row.calls, row.nanoseconds // 1000, row.rejected, row.failed)
             for row in self.all_rows()
-            if (row.calls and row.counted) or row.rejected
+            if row.calls or row.rejected
         }
 
     def reset(self) -> None:
@@ -201,7 +203,11 @@ cdef class Table:
 
 
 cdef str unknown_command(Args args):
-    """Redis' words: the name and the first arguments, each cut at 128 bytes together."""
+    """Redis' words: for a container, the subcommand; else the name and the first arguments, each
+    cut at 128 bytes together."""
+    command = COMMANDS.get(args[0].lower())
+    if command is not None:
+        return unknown_subcommand(command.name.upper(), args[1]).message
     quoted = ""
     for word in args.all()[1:]:
         if len(quoted) >= UNKNOWN_ARGS_BYTES:

@@ -7,6 +7,7 @@ from tests.support.house import House, Player
 from tests.support.resp import Error, Null, Simple
 
 from millstream.commands import transactions
+from millstream.commands.registry import COMMANDS, Command
 
 OK = Simple("OK")
 QUEUED = Simple("QUEUED")
@@ -53,6 +54,50 @@ def test_a_refused_request_calls_it_off(alice: Player) -> None:
             "EXECABORT Transaction discarded because of previous errors."
         )
     assert alice.call("EXISTS k") == 0
+
+
+CONTAINERS = [row for row in COMMANDS.values() if row.subcommands or row.unlisted]
+SUBCOMMANDS = [
+    sub for row in CONTAINERS for sub in [*row.subcommands.values(), *row.unlisted.values()]
+]
+
+
+@pytest.mark.parametrize("row", CONTAINERS, ids=lambda row: row.name)
+def test_an_unknown_subcommand_calls_it_off(alice: Player, row: Command) -> None:
+    name = row.name.upper()
+    for line in ("MULTI", "SET k v"):
+        alice.call(line)
+    assert alice.call(f"{name} FOO") == Error(f"ERR unknown subcommand 'FOO'. Try {name} HELP.")
+    assert alice.call("EXEC") == Error(
+        "EXECABORT Transaction discarded because of previous errors."
+    )
+    assert alice.call("EXISTS k") == 0
+
+
+@pytest.mark.parametrize("row", SUBCOMMANDS, ids=lambda row: row.name)
+def test_a_subcommand_of_too_few_or_too_many_words_calls_it_off(
+    alice: Player, row: Command
+) -> None:
+    words = row.name.split("|")
+    if row.arity > 0:
+        words += ["x"] * (row.arity - 1)  # one more than there may be
+    alice.call("MULTI")
+    alice.call("SET k v")
+    if len(words) < -row.arity or row.arity > 0:
+        assert alice.call(" ".join(words)) == Error(
+            f"ERR wrong number of arguments for '{row.name}' command"
+        )
+        assert alice.call("EXEC") == Error(
+            "EXECABORT Transaction discarded because of previous errors."
+        )
+        assert alice.call("EXISTS k") == 0
+
+
+def test_an_unknown_subcommand_is_no_call(house: House, alice: Player) -> None:
+    alice.call("COMMAND FOO")
+    alice.call("XGROUP FOO")
+    assert not {"command", "xgroup"} & set(house.executor.command_stats())
+    assert house.executor.error_replies == 2
 
 
 def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: Player) -> None:
