@@ -3,6 +3,7 @@
 A position is the id of the last entry read and, beside it, what lets a reader notice later that
 something is missing: how many entries had been added up to that id, and which incarnation of the
 stream it was. As JSON: `{"streams": {"sensor:7": {"id": "17-0", "added": 12, "incarnation": 3}}}`.
+More than `PLAIN_MAX` streams are packed (`packing`): `{"streams": [1, 20000, "...", "..."]}`.
 
 The first batch of a query starts where `initialOffset` said. When the process dies in the middle of
 that batch, Spark asks for the initial offset a second time, and *latest* is somewhere else by then.
@@ -18,16 +19,19 @@ Keys that are not UTF-8 become lone surrogates, which JSON writes as escapes and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.ids import parse
+from millstream.pipeline.packing import PackError, pack, unpack
 
 Id = tuple[int, int]
 
 LARGEST = (1 << 64) - 1
 FIRST: Id = (0, 0)
+# Offsets of at most this many streams can be read by people, in Spark's pages and the checkpoint.
+PLAIN_MAX = 100
 
 
 class PositionError(ValueError):
@@ -85,6 +89,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, made: Mapping[str, Any]) -> Offset:
+        """PositionError when it is no offset of this source."""
         begin = made.get("from")
         return cls(
             _from_json(made["streams"]),
@@ -121,14 +126,24 @@ def before(id_: Id) -> Id:
 
 def named_positions(text: str) -> dict[bytes, Id | str]:
     """What a user writes as `startingOffsets` or `endingOffsets`: for each key an id, `"earliest"`
-    or `"latest"`; or, out of a checkpoint, an object with an `id`."""
+    or `"latest"`; or, out of a checkpoint, an object with an `id`, or a whole offset."""
     try:
         made = json.loads(text)
+        if _is_offset(made):
+            return {key: at.id for key, at in Offset.from_json(made).streams.items()}
         return {key_bytes(key): _named_position(value) for key, value in made.items()}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise PositionError(
             f'not a JSON object of keys and ids such as {{"sensor:7": "1700000000000-0"}}: {error}'
         ) from error
+
+
+def _is_offset(made: Any) -> bool:
+    """Whether this is a whole offset, and not a stream that is called `streams`."""
+    streams = made.get("streams")
+    if isinstance(streams, dict):
+        return all(isinstance(at, dict) for at in streams.values())
+    return isinstance(streams, list)
 
 
 def _named_position(value: Any) -> Id | str:
@@ -137,15 +152,28 @@ def _named_position(value: Any) -> Id | str:
     return id_from_text(value["id"] if isinstance(value, dict) else value)
 
 
-def _to_json(positions: Positions) -> dict[str, Any]:
+def _to_json(positions: Positions) -> dict[str, Any] | list[Any]:
+    if len(positions) > PLAIN_MAX:
+        keys = tuple(sorted(positions))
+        ats = [positions[key] for key in keys]
+        return pack(keys, [(*at.id, at.added, at.incarnation) for at in ats])
     return {
         key_text(key): {"id": id_text(at.id), "added": at.added, "incarnation": at.incarnation}
         for key, at in sorted(positions.items())
     }
 
 
-def _from_json(made: Mapping[str, Any]) -> Positions:
+def _from_json(made: Mapping[str, Any] | Sequence[Any]) -> Positions:
+    if isinstance(made, Mapping):
+        return {
+            key_bytes(key): Position(id_from_text(at["id"]), at["added"], at["incarnation"])
+            for key, at in made.items()
+        }
+    try:
+        keys, rows = unpack(made)
+    except PackError as error:
+        raise PositionError(f"an offset of the checkpoint cannot be read: {error}") from error
     return {
-        key_bytes(key): Position(id_from_text(at["id"]), at["added"], at["incarnation"])
-        for key, at in made.items()
+        key: Position((ms, seq), added, incarnation)
+        for key, (ms, seq, added, incarnation) in zip(keys, rows, strict=True)
     }

@@ -16,6 +16,7 @@ from tests.pipeline.direct import DirectQuery, rows_in
 from tests.support.client import RawClient
 from tests.support.server import Server
 
+from millstream.pipeline import positions
 from millstream.pipeline.options import OptionError
 from millstream.pipeline.planning import DataLossError
 from millstream.pipeline.server import ServerError
@@ -312,6 +313,26 @@ def test_keys_and_values_may_be_any_bytes(query: DirectQuery, client: RawClient)
     assert query.run() == [["s:\ufffd \ufffd"]]
     client.call("TAPPEND", b"s:\xff", "n", "more")
     assert query.run() == [["s:\ufffd more"]]
+
+
+def test_a_query_of_many_streams_goes_on_from_a_checkpoint_whose_offsets_are_not_packed(
+    query: DirectQuery, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"s:{number:03}" for number in range(positions.PLAIN_MAX + 20)]
+    client.pipeline([("TAPPEND", key, "n", "1") for key in keys])
+    with monkeypatch.context() as older:
+        older.setattr(positions, "PLAIN_MAX", len(keys))
+        reader = query.start(maxEntriesPerTrigger=70)
+        query.plan(reader)
+        assert query.planned is not None
+        assert keys[0] in query.planned
+    assert len(query.finish(query.start())) == 70
+    assert query.run() == [[f"{key} 1" for key in keys[70:]]]
+    assert query.planned is not None
+    assert keys[0] not in query.planned
+    client.call("TAPPEND", keys[5], "n", "2")
+    assert query.run() == [[f"{keys[5]} 2"]]
+    assert query.run() == []
 
 
 def test_progress_knows_where_the_streams_end(query: DirectQuery, client: RawClient) -> None:

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.pipeline import positions
 from millstream.pipeline.limiting import share
 from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
+from millstream.pipeline.packing import PackError, Row, pack, unpack
 from millstream.pipeline.planning import DataLossError, Losses
 from millstream.pipeline.positions import (
     LARGEST,
+    PLAIN_MAX,
     Division,
     Offset,
     Position,
@@ -53,6 +56,102 @@ def test_equal_offsets_are_equal_texts(streams: dict[bytes, Position]) -> None:
     assert json.dumps(Offset(turned).to_json()) == json.dumps(Offset(streams).to_json())
 
 
+ROWS = st.tuples(NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS)
+
+
+@given(st.dictionaries(st.binary(max_size=9), ROWS, max_size=20))
+def test_packed_positions_come_back(streams: dict[bytes, Row]) -> None:
+    keys = tuple(sorted(streams))
+    rows = [streams[key] for key in keys]
+    packed = json.loads(json.dumps(pack(keys, rows)))
+    assert unpack(packed) == (keys, rows)
+
+
+def many(count: int) -> dict[bytes, Position]:
+    """Streams as they are a while after a start: all written in the last minutes."""
+    return {
+        b"site:%05d" % number: Position(
+            (1_795_385_000_000 + number * 7919 % 100_000, 0),
+            number * 104_729 % 60,
+            1 << 50 | number,
+        )
+        for number in range(count)
+    }
+
+
+def test_an_offset_of_many_streams_is_packed_and_comes_back() -> None:
+    offset = Offset(many(PLAIN_MAX + 1), begin=many(PLAIN_MAX + 2), division=Division(3, 4))
+    text = json.dumps(offset.to_json())
+    assert Offset.from_json(json.loads(text)) == offset
+    assert "site:" not in text
+    turned = Offset(dict(reversed(offset.streams.items())), False, offset.begin, offset.division)
+    assert json.dumps(turned.to_json()) == text
+    assert "site:" in json.dumps(Offset(many(PLAIN_MAX)).to_json())
+
+
+def test_an_offset_of_20_000_streams_takes_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = len(json.dumps(Offset(many(20_000)).to_json()))
+    monkeypatch.setattr(positions, "PLAIN_MAX", 20_000)
+    assert packed * 20 < len(json.dumps(Offset(many(20_000)).to_json()))
+
+
+# What millstream 0.1 wrote: the end of a first batch.
+RECORDED = (
+    '{"streams": {"a": {"id": "1795385100160-0", "added": 11, "incarnation": 1838474309823488},'
+    ' "\\udcff": {"id": "5-7", "added": null, "incarnation": 2}}, "from": {"a": {"id": "0-0",'
+    ' "added": 0, "incarnation": 1838474309823488}}, "divided": [2, 70]}'
+)
+
+
+def test_an_offset_of_an_older_millstream_is_read_and_written_as_it_was() -> None:
+    offset = Offset.from_json(json.loads(RECORDED))
+    assert offset == Offset(
+        {
+            b"a": Position((1_795_385_100_160, 0), 11, 1_838_474_309_823_488),
+            b"\xff": Position((5, 7), None, 2),
+        },
+        begin={b"a": Position((0, 0), 0, 1_838_474_309_823_488)},
+        division=Division(2, 70),
+    )
+    assert json.dumps(offset.to_json()) == RECORDED
+
+
+# What this millstream writes: the packed form, version 1.
+RECORDED_PACKED = (
+    '{"streams": [1, 3, "eJxjYMAG2LGKMnAwMhan5hXnF1kZGv0HABgHBEg=",'
+    ' "eJxjYGBcxOrV3sCACrihNDsDw38w+sfAEMvA8IuBYSsDQwUDYz1MHBWxYhMEoS/YxRl/LAAAagogiA=="]}'
+)
+
+
+def test_a_packed_offset_that_was_recorded_is_read() -> None:
+    assert Offset.from_json(json.loads(RECORDED_PACKED)).streams == {
+        b"sensor:1": Position((1_795_385_100_160, 0), 11, 7),
+        b"sensor:2": Position((1_795_385_100_161, 5), None, 8),
+        b"\xff": Position((LARGEST, LARGEST), LARGEST, LARGEST),
+    }
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [],
+        [2, 0, "", ""],
+        [1],
+        [1, 1, "!", "!"],
+        [1, 1, "AAAA", "AAAA"],
+        [1, 2, *pack((b"a",), [(1, 0, 1, 1)])[2:]],
+        [1, -1, *pack((b"a",), [(1, 0, 1, 1)])[2:]],
+        [1, "1", *pack((b"a",), [(1, 0, 1, 1)])[2:]],
+        [1, 1, pack((b"b",), [(1, 0, 1, 1)])[3], pack((b"a",), [(1, 0, 1, 1)])[3]],
+    ],
+)
+def test_a_packed_offset_that_is_none_is_refused(damaged: list[object]) -> None:
+    with pytest.raises(PackError, match=r"version|damaged"):
+        unpack(damaged)
+    with pytest.raises(PositionError, match="an offset of the checkpoint cannot be read: it"):
+        Offset.from_json({"streams": damaged})
+
+
 @given(IDS)
 def test_before_is_the_next_smaller_id(id_: tuple[int, int]) -> None:
     smaller = before(id_)
@@ -88,6 +187,14 @@ def test_where_a_limit_does_not_reach_those_furthest_behind_come_first() -> None
 def test_named_offsets_take_ids_words_and_what_a_checkpoint_holds() -> None:
     text = '{"a": "5-1", "b": "latest", "c": {"id": "7-0", "added": 3, "incarnation": 1}, "d": "9"}'
     assert named_positions(text) == {b"a": (5, 1), b"b": "latest", b"c": (7, 0), b"d": (9, 0)}
+    assert named_positions('{"streams": "5-1"}') == {b"streams": (5, 1)}
+    assert named_positions('{"streams": {"id": "5-1"}}') == {b"streams": (5, 1)}
+
+
+def test_named_offsets_take_a_whole_offset_of_a_checkpoint() -> None:
+    assert named_positions(RECORDED) == {b"a": (1_795_385_100_160, 0), b"\xff": (5, 7)}
+    text = json.dumps(Offset(many(PLAIN_MAX + 1)).to_json())
+    assert named_positions(text) == {key: at.id for key, at in many(PLAIN_MAX + 1).items()}
 
 
 @pytest.mark.parametrize("text", ["5-0", "[]", '{"a": 5}', '{"a": "x"}', '{"a": {}}', '"earliest"'])
