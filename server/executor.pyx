@@ -34,7 +34,7 @@ from millstream.server.resp cimport (
 from millstream.server.serving cimport Serving
 from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
-from millstream.storage.waste cimport has_waste
+from millstream.storage.waste cimport discard_items, has_waste
 
 from millstream.commands.policy import policy_moment
 from millstream.commands.replies import Several, Simple
@@ -43,6 +43,7 @@ from millstream.errors import LOADING, CommandError, wrong_arity
 from millstream.server.clock import wall_clock_ms
 from millstream.server.inline import quoted
 from millstream.server.pausing import Pause
+from millstream.server.resp import encode_reply
 from millstream.server.serving import INTERNAL
 from millstream.server.slowlog import without_secrets
 from millstream.server.ticker import Ticker
@@ -584,8 +585,12 @@ cdef class Executor:
         line = Simple(
             f"{seconds}.{rest_us:06d} [{client.db_index} {client.address}] {request}"
             .encode())
+        forms = {}
         for monitor in list(self.monitors.values()):
-            self.push(monitor, line)
+            resp = monitor.resp
+            if resp not in forms:
+                forms[resp] = encode_reply(line, resp)
+            self.push_encoded(monitor, forms[resp])
         return 0
 
     cdef int stranger(self, Client client, Args args) except -1:
@@ -662,6 +667,9 @@ cdef class Executor:
             self.schedule_tick()
         client.producer = None
         client.chunks = []
+        if client.pushes is not None:
+            discard_items(client.pushes)
+            client.pushes = None
 
     def unblock_client(self, Client client not None, bint error) -> bool:
         """End a client's wait as if its time were over, or with an error; False when it does not

@@ -31,6 +31,7 @@ cdef class Client(Session):
     cdef readonly uint64_t total_commands
 
     cpdef int transmit(self, bytes data) except -1
+    cpdef int transmit_all(self, list pieces, uint64_t size) except -1
     cpdef int end(self, bint after_reply) except -1
     cpdef int regulate(self) except -1
     cdef bint stopped(self) noexcept
@@ -50,8 +51,12 @@ cdef class Outbox:
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data) except -1
-    cdef int transmit(self, Client client, bytes data) except -1
+    cdef int transmit(self, Client client, data) except -1
     cdef int look_at_held(self, Client client) except -1
     cdef int send(self) except -1
-    cdef int release(self, Client client, bytes data) except -1
+    cdef take_chunks(self, Client client)
+    cdef int release(self, Client client, data) except -1
     cdef int journal_failed(self, bint tick_failed) except -1
+
+
+cdef uint64_t size_of(data) except? 0

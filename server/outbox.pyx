@@ -5,6 +5,10 @@ Replies of one tick are collected per client and sent in one write at its end. W
 not made durable what was executed before them they are held, in order, and leave when it has. Long
 replies follow in slices, one a turn, as the client takes them.
 
+A message for many clients is one bytes object in many lists. The pieces of a tick go to the
+transport as a list, and only the transport joins them, when it sends: so a message costs a client
+that does not read one reference, however much waits for that client already.
+
 A client's requests run unless it is in one of these states; each has one way out:
 
 | state | since | until |
@@ -30,6 +34,11 @@ cdef class Client(Session):
     cpdef int transmit(self, bytes data) except -1:
         """Send these bytes behind all before."""
         raise NotImplementedError
+
+    cpdef int transmit_all(self, list pieces, uint64_t size) except -1:
+        """As `transmit`, of some bytes objects with `size` bytes in all; the list is the client's
+        from now on."""
+        return self.transmit(b"".join(pieces))
 
     cpdef int end(self, bint after_reply) except -1:
         """Close the connection, at once or when everything transmitted has been sent."""
@@ -68,6 +77,17 @@ cdef class Client(Session):
     def output_bytes(self) -> int:
         """Bytes of replies that have not left."""
         return self.held_bytes
+
+
+cdef uint64_t size_of(data) except? 0:
+    """The length of bytes, or of all bytes in a list."""
+    cdef uint64_t size = 0
+    cdef bytes piece
+    if type(data) is bytes:
+        return len(<bytes>data)
+    for piece in <list>data:
+        size += len(piece)
+    return size
 
 
 cdef class Outbox:
@@ -117,9 +137,13 @@ cdef class Outbox:
                 self.check_output(client)
         return 0
 
-    cdef int transmit(self, Client client, bytes data) except -1:
-        self.bytes_out += len(data)
-        client.transmit(data)
+    cdef int transmit(self, Client client, data) except -1:
+        cdef uint64_t size = size_of(data)
+        self.bytes_out += size
+        if type(data) is bytes:
+            client.transmit(<bytes>data)
+        else:
+            client.transmit_all(<list>data, size)
         if client.paused or self.least_limit_bytes <= UNNOTICED_MAX:
             self.lagging.add(client)
         return 0
@@ -128,7 +152,7 @@ cdef class Outbox:
         """The tick ends: release what was noted, or hold it until the journal is durable. What
         shows no data need not wait for that, only for what the same client is to be sent before."""
         cdef Client client
-        cdef bytes data
+        cdef object data
         cdef list clients = self.dirty_clients
         cdef object last = self.persistence.last_seq
         cdef bint hold = self.persistence.durable_seq < last
@@ -138,13 +162,12 @@ cdef class Outbox:
             client.dirty = False
             if client.closed:
                 continue
-            data = client.chunks[0] if len(client.chunks) == 1 else b"".join(client.chunks)
-            client.chunks.clear()
+            data = self.take_chunks(client)
             shown_data = client.shown_data
             client.shown_data = False
             if hold and (shown_data or client.held_pieces):
                 client.held_pieces += 1
-                client.held_bytes += len(data)
+                client.held_bytes += size_of(data)
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
                 self.held.append((last, client, data))
                 self.look_at_held(client)
@@ -152,7 +175,19 @@ cdef class Outbox:
                 self.release(client, data)
         return 0
 
-    cdef int release(self, Client client, bytes data) except -1:
+    cdef take_chunks(self, Client client):
+        """What was noted for a client: bytes, or a list of bytes when there are several."""
+        cdef list chunks = client.chunks
+        if len(chunks) == 1:
+            data = chunks[0]
+            chunks.clear()
+            return data
+        if not chunks:
+            return b""
+        client.chunks = []
+        return chunks
+
+    cdef int release(self, Client client, data) except -1:
         """Everything executed before these bytes is durable: let them go."""
         if client.closed:
             return 0
@@ -174,7 +209,7 @@ cdef class Outbox:
         while self.held and self.held[0][0] <= sequence:
             _, client, data = self.held.popleft()
             client.held_pieces -= 1
-            client.held_bytes -= len(data)
+            client.held_bytes -= size_of(data)
             self.release(client, data)
 
     cdef int journal_failed(self, bint tick_failed) except -1:
@@ -188,7 +223,7 @@ cdef class Outbox:
         while self.held:
             _, client, data = self.held.popleft()
             client.held_pieces -= 1
-            client.held_bytes -= len(data)
+            client.held_bytes -= size_of(data)
             if not client.closed:
                 client.end(False)
         return 0
@@ -221,10 +256,10 @@ cdef class Outbox:
             return
         client.producer = None
         if client.pushes is not None:
-            for data in client.pushes:
-                client.held_bytes -= len(data)
-                self.put(client, data, True)
+            client.held_bytes -= size_of(client.pushes)
+            client.chunks += client.pushes
             client.pushes = None
+            self.put(client, None, True)
         if client.full:
             self.room(client)
         else:

@@ -21,6 +21,7 @@ cdef enum:
 cdef bint deferring = False
 cdef list lists = []
 cdef list tables = []  # (keyspace, dict)
+cdef list containers = []  # lists, dicts and deques that only this module holds
 
 
 def defer(bint wanted) -> None:
@@ -29,6 +30,7 @@ def defer(bint wanted) -> None:
     deferring = wanted
     if not wanted:
         tables.clear()
+        containers.clear()
         while free_some(AT_ONCE):
             pass
 
@@ -67,9 +69,16 @@ def discard_table(keyspace, dict table not None) -> None:
         tables.append((keyspace, table))
 
 
+cpdef int discard_items(items) except -1:
+    """Take over a list, dict or deque that nothing else holds; a short one is freed at once."""
+    if deferring and len(items) > AT_ONCE:
+        containers.append(items)
+    return 0
+
+
 cpdef bint has_waste() noexcept:
     """Whether anything is kept to be freed later."""
-    return len(lists) > 0 or len(tables) > 0
+    return len(lists) > 0 or len(tables) > 0 or len(containers) > 0
 
 
 def free_some(uint64_t most) -> bool:
@@ -81,6 +90,10 @@ def free_some(uint64_t most) -> bool:
         if not blocks.free_blocks(most):
             lists.pop()
         return True
+    if containers:
+        if not empty_some(containers[len(containers) - 1], most):
+            containers.pop()
+        return True
     for place in tables:
         keyspace, table = place
         if not keyspace.is_walked:
@@ -90,9 +103,10 @@ def free_some(uint64_t most) -> bool:
     return False
 
 
-cdef bint empty_some(dict table, uint64_t most) except -1:
-    """Remove so many items; False when none is left."""
-    while most and table:
-        table.popitem()
+cdef bint empty_some(items, uint64_t most) except -1:
+    """Remove up to `most` items of a container; False when none is left."""
+    remove = items.popitem if isinstance(items, dict) else items.pop
+    while most and items:
+        remove()
         most -= 1
-    return len(table) > 0
+    return len(items) > 0

@@ -7,6 +7,7 @@ only notes what it is given.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tests.support.house import House
 
 from millstream.server.connection import Connection
+from millstream.storage.waste import defer, free_some
 
 LONG = bytes(range(256)) * 20_000
 
@@ -163,3 +165,115 @@ def test_a_descriptor_is_not_used_when_it_may_be_another_ones(
     assert connection.file_number == -1
     connection.transmit(b"+one\r\n")
     assert drain(other) == b""
+
+
+# ---------------------------------------------------------------- a client that does not read
+
+
+class FullTransport(NotedTransport):
+    """A transport that pauses its protocol as asyncio's does, and counts what it is given."""
+
+    def __init__(self, own: socket.socket) -> None:
+        super().__init__(own)
+        self.writes = 0
+        self.connection: Connection | None = None
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.writes += 1
+        super().write(data)
+        if self.connection is not None and len(self.waiting) > 65536:
+            self.connection.pause_writing()
+
+    def take(self) -> bytes:
+        """The socket takes what waits."""
+        taken, self.waiting = bytes(self.waiting), bytearray()
+        assert self.connection is not None
+        self.connection.resume_writing()
+        return taken
+
+
+@pytest.fixture
+def full(pair: tuple[socket.socket, socket.socket]) -> tuple[Connection, FullTransport]:
+    transport = FullTransport(pair[0])
+    house = House()
+    asked: list[Any] = []
+    server = SimpleNamespace(
+        executor=house.executor,
+        next_client_id=lambda: 1,
+        now_ms=house.now_ms,
+        client_opened=lambda client: None,
+        client_closed=lambda client: None,
+        check_output=asked.append,
+    )
+    connection = Connection(server)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    transport.connection = connection
+    connection.transmit(LONG)
+    assert connection.paused
+    return connection, transport
+
+
+def test_a_full_client_costs_a_reference_for_each_message_and_no_call_of_its_transport(
+    full: tuple[Connection, FullTransport],
+) -> None:
+    connection, transport = full
+    message = bytes(100_000)
+    references, writes = sys.getrefcount(message), transport.writes
+    waiting_bytes = connection.output_bytes
+    for _ in range(500):
+        connection.transmit(message)
+        connection.transmit_all([message, message], 2 * len(message))
+    assert transport.writes == writes
+    assert sys.getrefcount(message) == references + 1500
+    assert connection.output_bytes == waiting_bytes + 1500 * len(message)
+
+
+def test_a_client_that_reads_again_is_sent_everything_in_order(
+    full: tuple[Connection, FullTransport], other: socket.socket
+) -> None:
+    connection, transport = full
+    expected = bytearray(LONG)
+    for number in range(300):
+        short, long = b"+%d\r\n" % number, bytes([number % 256]) * 70_000
+        connection.transmit_all([short, short], 2 * len(short))
+        connection.transmit(long)
+        expected += short + short + long
+    got = bytearray(drain(other))
+    while connection.paused or transport.waiting:
+        got += transport.take()
+        got += drain(other)
+    assert got == expected
+    assert connection.output_bytes == 0
+
+
+def test_a_connection_that_is_to_close_is_sent_everything_first(
+    full: tuple[Connection, FullTransport], other: socket.socket
+) -> None:
+    connection, transport = full
+    connection.transmit(b"+last\r\n")
+    connection.close(after_reply=True)
+    assert not transport.closing
+    got = bytearray(drain(other))
+    while not transport.closing or transport.waiting:
+        got += transport.take()
+    assert got == LONG + b"+last\r\n"
+
+
+def test_what_waits_for_a_closed_client_is_freed_in_turns(
+    full: tuple[Connection, FullTransport],
+) -> None:
+    connection, _ = full
+    message = bytes(1000)
+    references = sys.getrefcount(message)
+    defer(True)
+    try:
+        connection.transmit_all([message] * 5000, 5000 * len(message))
+        connection.close(after_reply=False)
+        assert sys.getrefcount(message) == references + 5000
+        assert free_some(1000)
+        assert references + 3900 < sys.getrefcount(message) < references + 4100
+        while free_some(1000):
+            pass
+        assert sys.getrefcount(message) == references
+    finally:
+        defer(False)

@@ -185,3 +185,43 @@ def test_a_detached_listener_gets_nothing_more() -> None:
     house.executor.detach(listener)
     assert writer.call("PUBLISH news x") == 0
     assert listener.unread == b""
+
+
+# Work for many listeners
+
+
+def test_a_message_is_encoded_once_for_each_protocol() -> None:
+    pubsub, listeners = made(), [Listener(resp=2 + number % 2) for number in range(50)]
+    for listener in listeners:
+        pubsub.subscribe(listener, b"c")
+        pubsub.subscribe_pattern(listener, b"c*")
+    assert pubsub.publish(b"c", b"hi") == 100
+    # One object for each protocol, by name and by pattern.
+    assert len({id(data) for listener in listeners for data in listener.got}) == 4
+
+
+class Noting(Player):
+    """Keeps the objects it is sent."""
+
+    def __init__(self, house: House, resp: int) -> None:
+        super().__init__(house, resp)
+        self.sent: list[bytes] = []
+
+    def transmit(self, data: bytes) -> int:
+        self.sent.append(data)
+        return 0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_line_of_monitor_is_one_object_for_all_who_see_it(waits: bool) -> None:
+    journal = SlowJournal()
+    house = Exchange(journal)
+    watchers = [Noting(house, 2 + number % 2) for number in range(20)]
+    for number, watcher in enumerate(watchers):
+        house.executor.attach(watcher)
+        house.executor.monitors[number] = watcher
+    writer = house.player()
+    writer.send("SET k v" if waits else "ECHO x")
+    house.executor.outbox.durable(journal.last_seq)
+    assert {len(watcher.sent) for watcher in watchers} == {1}
+    assert len({id(watcher.sent[0]) for watcher in watchers}) == 2
