@@ -120,6 +120,7 @@ class Server:
             block_type=Block,
         )
         self.executor = Executor(self)
+        self.memory.transient = lambda: self.persistence.queued_bytes
         self.eviction = Eviction(self.executor.context, self.memory, lambda: self.executor.bytes_in)
         self.pubsub = PubSub(self.executor.push_encoded)
         self.output_limits = OutputLimits(config, time.monotonic)
@@ -127,6 +128,8 @@ class Server:
         self.persistence.on_durable = self.executor.outbox.durable
         self.persistence.on_synced = self._journal_synced
         self.persistence.on_writable = self.executor.look_for_due
+        self.persistence.on_queue = self.executor.on_queue
+        self.persistence.count_stalls = lambda: self.executor.backpressure.count
         self.persistence.on_failed = lambda sentence: self.executor.journal_failed()
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
@@ -431,6 +434,7 @@ class Server:
         self.keyspace.producers_max = config.stream_producers_max
         self.executor.limits.bulk_bytes = config.proto_max_bulk_len
         self.executor.limits.query_bytes = config.client_query_buffer_limit
+        self.executor.limit_queue(config.journal_queue_limit)
         self.executor.password_required = self.password_required()
         self._limit_memory()
         self.persistence.set_fsync(config.appendfsync)

@@ -382,6 +382,13 @@ class Config(Accepted):
         "executed; 0: none",
         section=DATA,
     )
+    journal_queue_limit: int = _directive(
+        64 * MEGABYTE,
+        size(1),
+        "most memory for what waits for a slow disk: frames to be written to the journal, and "
+        "replies held until they are durable; above it requests wait until half of it is free",
+        section=DATA,
+    )
     auto_aof_rewrite_percentage: int = _directive(
         100,
         integer(0, INT32_MAX),

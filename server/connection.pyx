@@ -88,9 +88,13 @@ cdef class Connection(Client):
 
     cpdef int regulate(self) except -1:
         """Stop reading while much of what was read has to wait, and go on afterwards. One long
-        request that is not complete does not wait: the rest of it has to come."""
-        cdef bint wait = self.parser.waiting_bytes() > UNREAD_MAX and (
-            self.unfinished or self.stopped())
+        request that is not complete does not wait, except for the journal: the rest of it has to
+        come."""
+        cdef bint much = self.parser.waiting_bytes() > UNREAD_MAX
+        cdef bint wait = much and (self.unfinished or self.stopped())
+        if much and not wait and self.executor.queue_full:
+            self.executor.backpressure.unread.add(self)
+            wait = True
         if self.closed or wait != self.reading:
             return 0
         self.reading = not wait

@@ -31,6 +31,9 @@ cdef class Executor:
     cdef bint memory_full
     cdef bint room_scheduled
     cdef bint tight
+    cdef readonly object backpressure
+    cdef readonly bint queue_full  # requests wait for the journal
+    cdef int64_t tick_bytes
     cdef bint freeing
     cdef bint lacked_room
     cdef Row row
@@ -76,6 +79,9 @@ cdef class Executor:
     cdef bint divert(self, Client client, Row row, Args args) except -1
     cdef int conclude(self, Client client) except -1
     cdef int flush_pushes(self, Client client) except -1
+    cdef int end_frame(self) except -1
+    cdef int look_at_queue(self) except -1
+    cdef int hold_back(self, Client client, Args args) except -1
     cdef int postpone(self, Client client, Args args) except -1
     cdef int show_monitors(self, Client client, Args args) except -1
     cdef int put_slow(self, Client client, reply) except -1

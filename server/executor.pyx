@@ -5,7 +5,7 @@ A batch is what one client sent at once; a tick is all that happens in one turn 
 Within a batch each request runs to its end: the handler returns a value, which is encoded behind
 the replies before it, or a Wait, which parks the client. Readers that a command made ready are
 served right behind that command, never inside it. At the end of the tick the effects of all batches
-become one journal frame, and then each client gets one write; while the journal has not yet made
+become one journal frame (several when they are large), and then each client gets one write; while the journal has not yet made
 durable what was executed, everything a client would see, reads included, is held back in order.
 
 Clients are abstract here (bytes in, `transmit` out), so a test runs the same code without sockets;
@@ -40,6 +40,7 @@ from millstream.commands.policy import policy_moment
 from millstream.commands.replies import Several, Simple
 from millstream.commands.upkeep import group_moment
 from millstream.errors import LOADING, CommandError, wrong_arity
+from millstream.server.backpressure import Backpressure
 from millstream.server.clock import wall_clock_ms
 from millstream.server.inline import quoted
 from millstream.server.pausing import Pause
@@ -73,6 +74,9 @@ cdef enum:
     # than the journal has room for, and no request need be looked at.
     BATCH_GROWTH = 8
     BATCH_EFFECTS_BYTES = 4096
+    # A tick whose effects are larger ends its frame between two requests, one whose replies are
+    # larger ends between two clients.
+    TICK_BYTES = 4194304
     # What the effects of a request hold beside its words, for each word and in all. Names of up to
     # some length stand in several of them; what longer ones take beyond is spared for, as for what
     # happens by itself.
@@ -116,6 +120,8 @@ cdef class Executor:
         self.out = Output()
         self.table = Table()
         self.outbox = Outbox(self.persistence, self.loop, self.resume)
+        self.backpressure = Backpressure(self.persistence, self.outbox)
+        self.tick_bytes = TICK_BYTES
         self.resumable = deque()
         self.statistics = Statistics(server, self.clock)
         self.serving = Serving(self.context, self.outbox, self.statistics, self.ticker,
@@ -138,7 +144,7 @@ cdef class Executor:
     cdef int set_guard(self) noexcept:
         """Requests are looked at more closely while there is something to refuse them for."""
         self.guarded = (self._password_required or self._loading or self.memory_full
-                        or self.tight)
+                        or self.tight or self.queue_full)
         return 0
 
     @property
@@ -177,9 +183,9 @@ cdef class Executor:
                 client.end(False)
             return 0
         self.run_batch(client)
-        if self.tick_scheduled:
+        if self.tick_scheduled and self.outbox.noted_bytes < TICK_BYTES:
             return 0
-        if self.effects.out.size:
+        if self.effects.out.size and not self.tick_scheduled:
             # Others may still have something to say in this turn: one frame for all of it.
             self.schedule_tick()
         else:
@@ -198,7 +204,7 @@ cdef class Executor:
         self.context.write_error = None if problem is None else problem.decode()
         if problem is None and self.effects.out.size > self.effects.room:
             problem = self.context.write_error = self.lack_of_room()
-        if problem is None and self.pause is None and not self._loading:
+        if problem is None and self.pause is None and not self._loading and not self.queue_full:
             if not self.keyspace.may_delete:
                 self.keyspace.may_delete = True
                 self.serving.timer_stale = True
@@ -316,6 +322,8 @@ cdef class Executor:
             # Behind the request before, whether it was answered or failed.
             if self.keyspace.ready:
                 self.serving.serve_ready()
+            if self.effects.out.size > self.tick_bytes:
+                self.end_frame()
             if self.out.size > OUTPUT_MAX:
                 client.full = True
             if client.stopped():
@@ -364,6 +372,8 @@ cdef class Executor:
             raise self.wrong_words(client, row)
         if self.guarded:
             self.admit(client, row)
+            if self.queue_full and row.waits_when_full:
+                return self.hold_back(client, args)
         if row.writes and context.write_error is not None:
             row.rejected += 1
             raise CommandError(context.write_error)
@@ -528,6 +538,8 @@ cdef class Executor:
         self.running = False
         self.reply_start = self.out.size
         try:
+            if row.writes and self.effects.out.size > self.tick_bytes:
+                self.require_room(row, args)  # what ran before has recorded more than its words
             self.run_row(client, row, args)
         except Exception as error:
             self.explain(error)
@@ -660,6 +672,7 @@ cdef class Executor:
             client.postponed = None
             if self.pause is not None:
                 self.pause.clients.pop(client.id, None)
+        self.backpressure.forget(client)
         if client.waiter is not None:
             if self.current is None:
                 self.context.now_ms = self.read_clock()
@@ -713,7 +726,51 @@ cdef class Executor:
         self.pause.clients[client.id] = client
         return 0
 
+    # ------------------------------------------------------------ waiting for the disk
+
+    def limit_queue(self, limit_bytes: int) -> None:
+        """How much may wait for the disk before requests do (journal-queue-limit)."""
+        self.backpressure.limit_bytes = limit_bytes
+        self.tick_bytes = min(limit_bytes, TICK_BYTES)
+        self.on_queue()
+
+    cdef int hold_back(self, Client client, Args args) except -1:
+        client.postponed = OwnedArgs(args.all())
+        client.blocked = True
+        self.backpressure.clients[client.id] = client
+        return 0
+
+    def on_queue(self) -> None:
+        """What waits for the disk may have become less."""
+        if self.queue_full:
+            self.look_at_queue()
+
+    cdef int look_at_queue(self) except -1:
+        """Let requests wait while too much waits for the disk, and run them afterwards."""
+        cdef bint full = self.backpressure.look()
+        cdef Client client
+        if full == self.queue_full:
+            return 0
+        self.queue_full = full
+        self.set_guard()
+        if full:
+            return 0
+        clients, unread = self.backpressure.release()
+        for client in clients:
+            client.blocked = False
+            self.resumable.append(client)
+        for client in unread:
+            client.regulate()
+        self.look_around()
+        self.schedule_tick()
+        return 0
+
     # ------------------------------------------------------------ ticks
+
+    cdef int end_frame(self) except -1:
+        """Commit what this tick has done so far: it is much."""
+        self.persistence.commit(self.effects.take())
+        return self.look_at_queue()
 
     cdef int schedule_tick(self) except -1:
         if not self.tick_scheduled:
@@ -725,6 +782,7 @@ cdef class Executor:
         """All that was ready has run: go on with clients that may run again, commit, send."""
         cdef Client client
         cdef Py_ssize_t resumed = 0
+        cdef bint committed = False
         cdef Py_ssize_t waiting = len(self.resumable)
         cdef uint64_t end_ns = self.statistics.read() + RESUMED_NS if waiting else 0
         self.tick_scheduled = False
@@ -749,8 +807,11 @@ cdef class Executor:
             self.serving.timer_stale = True
         if self.effects.out.size:
             self.persistence.commit(self.effects.take())
+            committed = True
         if self.outbox.dirty_clients:
             self.outbox.send()
+        if committed or self.outbox.held_bytes:
+            self.look_at_queue()
         if self.serving.timer_stale:
             self.set_timer()
         if has_waste() and not self.freeing:
@@ -890,7 +951,7 @@ cdef class Executor:
     @property
     def blocked_count(self) -> int:
         put_off = 0 if self.pause is None else len(self.pause.clients)
-        return self.serving.waiting.count + put_off
+        return self.serving.waiting.count + put_off + len(self.backpressure.clients)
 
     @property
     def timed_count(self) -> int:

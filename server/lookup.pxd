@@ -34,6 +34,7 @@ cdef class Row:
     cdef bint shown_to_monitors
     cdef bint logged_when_slow
     cdef bint shows_data
+    cdef bint waits_when_full
 
     cdef void add_time(self, uint64_t nanoseconds) noexcept
     cdef uint64_t rejected

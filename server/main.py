@@ -55,7 +55,16 @@ async def _serve(config: Config, file: Path | None) -> None:
         server.loop.add_signal_handler(number, on_signal, number)
     await server.start()
     await server.stopping.wait()
+    _end_at_next_signal(server.loop)
     await server.stop()
+
+
+def _end_at_next_signal(loop: asyncio.AbstractEventLoop) -> None:
+    """A stop may wait for a slow disk, and the loop with it: only the system's own action, the end
+    of the process, comes at once then."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(file: Path | None, arguments: Sequence[str]) -> int:

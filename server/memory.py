@@ -8,6 +8,10 @@ come and go. The rest is what is held beside them, less the room that blocks hav
 grows when the process takes memory that the blocks, with that room, do not account for, and falls
 as it gives memory back that no blocks have left. What others take of the free room shows as soon as
 it is used up; until then the process does not grow.
+
+Journal frames that wait for the disk take memory for a moment, more when the disk is slow. They are
+no data: dropping data for them would lose what the disk is only late for. So they are told apart
+like blocks, but not counted as used.
 """
 
 from __future__ import annotations
@@ -25,20 +29,26 @@ def block_bytes() -> int:
 
 
 class Gauge:
-    """Used memory in bytes. `held` gives what the process holds, `blocks` what blocks take."""
+    """Used memory in bytes. `held` gives what the process holds, `blocks` what blocks take, and
+    `transient` what waits for the disk; it may be set later."""
 
     def __init__(
-        self, held: Callable[[], int] | None = None, blocks: Callable[[], int] = block_bytes
+        self,
+        held: Callable[[], int] | None = None,
+        blocks: Callable[[], int] = block_bytes,
+        transient: Callable[[], int] = lambda: 0,
     ) -> None:
         self._read_held = held or ResidentSet()
         self._read_blocks = blocks
+        self.transient = transient
         self._held = self._read_held()
         self._blocks = blocks()
         self._rest = self._rest_at_first = max(0, self._held - self._blocks)
 
     def measure(self) -> int:
         """Used memory, looked at anew."""
-        held, blocks = self._read_held(), self._read_blocks()
+        held, transient = self._read_held(), self.transient()
+        blocks = self._read_blocks() + transient
         more_held, more_blocks = held - self._held, blocks - self._blocks
         room = max(0, self._held - self._blocks - self._rest)
         if more_held > 0:
@@ -50,7 +60,7 @@ class Gauge:
             rest = max(self._rest + more_held, min(self._rest, self._rest_at_first))
         self._rest = max(0, min(rest, held - blocks))
         self._held, self._blocks = held, blocks
-        return blocks + self._rest
+        return blocks - transient + self._rest
 
     def held(self) -> int:
         """What the process holds of the machine's memory."""

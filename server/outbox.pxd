@@ -48,6 +48,8 @@ cdef class Outbox:
     cdef public object check_output
     cdef public uint64_t least_limit_bytes
     cdef readonly set lagging
+    cdef readonly uint64_t noted_bytes
+    cdef readonly uint64_t held_bytes
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data) except -1

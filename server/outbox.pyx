@@ -13,7 +13,7 @@ A client's requests run unless it is in one of these states; each has one way ou
 
 | state | since | until |
 |---|---|---|
-| `blocked` | its read returned a Wait, or CLIENT PAUSE put a request off | it was served or timed out, or the pause is over (executor) |
+| `blocked` | its read returned a Wait, or CLIENT PAUSE or a full journal queue put a request off | it was served or timed out, the pause is over, or the queue is shorter (executor) |
 | `producer` | its reply goes out in slices | the last slice was sent (`pump`) |
 | `full` | more than OUTPUT_MAX held or made, or the transport is `paused` | all left (`room`) |
 | `close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed |
@@ -61,6 +61,10 @@ cdef class Client(Session):
         """`stopped` for those who look from outside."""
         return self.stopped()
 
+    def postponed_words(self) -> list:
+        """The request that was put off."""
+        return [] if self.postponed is None else self.postponed.all()
+
     @property
     def query_buffer_bytes(self) -> int:
         """Bytes received and not executed yet."""
@@ -95,7 +99,8 @@ cdef class Outbox:
 
     `check_output(client)` may close a client for which too much waits. It is asked where that
     grows: for what is held from `least_limit_bytes` on. `lagging` are those for whom so much waits,
-    or who do not take what they are sent; who looks at them takes them out.
+    or who do not take what they are sent; who looks at them takes them out. `noted_bytes` are those
+    of this tick's replies so far, `held_bytes` those of all that wait for the journal.
     """
 
     def __init__(self, persistence, loop, resume):
@@ -113,6 +118,7 @@ cdef class Outbox:
         long reply begins, or that one was dropped, for which later ones wait all the same."""
         if data is not None:
             client.chunks.append(data)
+            self.noted_bytes += len(data)
         client.shown_data = client.shown_data or shows_data
         if not client.dirty:
             client.dirty = True
@@ -157,7 +163,9 @@ cdef class Outbox:
         cdef object last = self.persistence.last_seq
         cdef bint hold = self.persistence.durable_seq < last
         cdef bint shown_data
+        cdef uint64_t size
         self.dirty_clients = []
+        self.noted_bytes = 0
         for client in clients:
             client.dirty = False
             if client.closed:
@@ -167,7 +175,9 @@ cdef class Outbox:
             client.shown_data = False
             if hold and (shown_data or client.held_pieces):
                 client.held_pieces += 1
-                client.held_bytes += size_of(data)
+                size = size_of(data)
+                client.held_bytes += size
+                self.held_bytes += size
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
                 self.held.append((last, client, data))
                 self.look_at_held(client)
@@ -206,16 +216,20 @@ cdef class Outbox:
     def durable(self, sequence) -> None:
         """The journal has made everything up to this sequence number durable."""
         cdef Client client
+        cdef uint64_t size
         while self.held and self.held[0][0] <= sequence:
             _, client, data = self.held.popleft()
             client.held_pieces -= 1
-            client.held_bytes -= size_of(data)
+            size = size_of(data)
+            client.held_bytes -= size
+            self.held_bytes -= size
             self.release(client, data)
 
     cdef int journal_failed(self, bint tick_failed) except -1:
         """What waits for the journal has an unknown outcome: those connections are closed. So are
         those that the tick under way has data for, if what it has done is in no frame either."""
         cdef Client client
+        cdef uint64_t size
         if tick_failed:
             for client in list(self.dirty_clients):
                 if client.shown_data and not client.closed:
@@ -223,7 +237,9 @@ cdef class Outbox:
         while self.held:
             _, client, data = self.held.popleft()
             client.held_pieces -= 1
-            client.held_bytes -= size_of(data)
+            size = size_of(data)
+            client.held_bytes -= size
+            self.held_bytes -= size
             if not client.closed:
                 client.end(False)
         return 0

@@ -28,6 +28,7 @@ from millstream.server.loading import Loader, LoadReport, Progress, Restorable
 from millstream.server.persistence_facts import persistence_facts
 from millstream.server.snapshots import Capturable, Snapshots
 from millstream.server.workers import Scheduler, TaskWorker, ThreadWorker, post
+from millstream.storage import journal as frames
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import RESERVE_LEAST, UNBOUNDED, Journal, TornEnd
 from millstream.storage.manifest import NAME, Manifest
@@ -45,6 +46,10 @@ _BGSAVE_ERROR = (
     b"configured to report errors during writes if RDB snapshotting fails "
     b"(stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB "
     b"error."
+)
+TOO_LARGE = (
+    "ERR the request or transaction would record more than %d bytes in the journal at once; send it"
+    " in parts"
 )
 
 
@@ -66,8 +71,9 @@ class Persistence:
     Hooks, set by the executor: `on_durable(seq)`, `on_synced()` (the journal was forced to disk; it
     comes behind `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
     still tells what may be answered; then it rises to `last_seq`), `on_writable()` (writes were
-    refused and are not any more), `flush_tick()` (commit the effects of this tick so far: called
-    before a capture) and `count_changes()`.
+    refused and are not any more), `on_queue()` (what waits for the disk may have become less),
+    `flush_tick()` (commit the effects of this tick so far: called
+    before a capture), `count_changes()` and `count_stalls()`.
     """
 
     def __init__(
@@ -95,6 +101,8 @@ class Persistence:
         self.on_synced: Callable[[], None] = lambda: None
         self.on_failed: Callable[[str], None] = lambda sentence: None
         self.on_writable: Callable[[], None] = lambda: None
+        self.on_queue: Callable[[], None] = lambda: None
+        self.count_stalls: Callable[[], int] = lambda: 0
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: self._changes_seen
         self.last_seq = 0
@@ -160,11 +168,33 @@ class Persistence:
         """The MISCONF error while write commands must be refused, else None."""
         return self._misconf
 
+    @property
+    def queued_bytes(self) -> int:
+        """Memory taken by frames that wait to be written."""
+        return 0 if self._journal is None else self._journal.queued_bytes
+
+    @property
+    def queue_stalls(self) -> int:
+        """How often requests had to wait for the disk."""
+        return self.count_stalls()
+
+    def is_queue_full(self, limit_bytes: int) -> bool:
+        """Whether the journal should be given no more for now; `on_queue` tells when to look again.
+        That frames are written, before they are synced, it tells only after this was true."""
+        journal = self._journal
+        if journal is None or not journal.is_full(limit_bytes):
+            return False
+        journal.tell_written = True
+        return journal.is_full(limit_bytes)  # the worker may just have missed the flag
+
     def make_room(self, payload_bytes: int) -> int:
         """See that the journal has room for a tick whose effects are so large; how large they may
-        be. CommandError, in the words of `writable_error`, when it has none."""
+        be. CommandError when no frame can be that large, and, in the words of `writable_error`,
+        when the disk has no room."""
         if self._journal is None:
             return UNBOUNDED
+        if payload_bytes > frames.PAYLOAD_MAX:
+            raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
         try:
             return self._journal.make_room(payload_bytes)
         except OSError as error:
@@ -190,6 +220,9 @@ class Persistence:
     def journal_failed(self, journal: Journal, error: OSError) -> None:
         post(self._scheduler, self._on_journal_failed, journal, error)
 
+    def journal_written(self, journal: Journal) -> None:
+        post(self._scheduler, self._on_written)
+
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
         post(self._scheduler, self._on_space, journal, error)
 
@@ -198,6 +231,10 @@ class Persistence:
             self.durable_seq = seq
             self.on_durable(seq)
         self.on_synced()
+        self.on_queue()
+
+    def _on_written(self) -> None:
+        self.on_queue()
 
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
         if journal is not self._journal:
@@ -242,6 +279,7 @@ class Persistence:
         self._journal = None
         self.attached = False
         self._raise_durable()
+        self.on_queue()
 
     def _raise_durable(self) -> None:
         if self.durable_seq < self.last_seq:
@@ -393,6 +431,7 @@ class Persistence:
                     self._raise_durable()
                 else:  # what was answered so far is shown again once it is safe
                     self.durable_seq = min(self.durable_seq, self._journal.synced_seq)
+            self.on_queue()
 
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""
@@ -428,6 +467,7 @@ class Persistence:
             if attached:
                 self.on_failed(f"{journal.name} cannot be written: {in_words(error)}")
         self._raise_durable()
+        self.on_queue()
 
     def close(self) -> None:
         """Stop: the running snapshot is given up, the journal is synced, the directory is free."""

@@ -38,6 +38,8 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
     if persistence.appendonly:
         fields["aof_current_size"] = persistence.current_bytes()
         fields["aof_base_size"] = persistence.base_bytes
+        fields["aof_buffer_length"] = persistence.queued_bytes
+        fields["journal_queue_stalls"] = persistence.queue_stalls
     if persistence.loading:
         fields.update(_loading_facts(persistence, now_ms))
     return fields

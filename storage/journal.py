@@ -1,9 +1,10 @@
 """Frames of effects: written with group commit, read back with a judgement on what a crash left.
 
 `Journal` writes. Under `appendfsync always` the loop only queues a frame; a worker takes everything
-that has come together, writes it with one call, syncs once and reports the sequence number: that is
-group commit, and the loop does not wait for it; it waits for the worker only to change the mode and
-to close. Under `everysec` and `no` the loop itself writes (a write(2) of a small frame costs less
+that has come together, writes it, syncs once and reports the sequence number: that is group commit,
+and the loop does not wait for it; it waits for the worker only to change the mode and to close.
+What waits in memory is counted (`queued_bytes`); the owner bounds it by adding no more while
+`is_full`. Under `everysec` and `no` the loop itself writes (a write(2) of a small frame costs less
 than handing it over) and the worker syncs, or nobody does.
 
 `JournalReader` reads all journals of a directory as one sequence. Where it ends badly it decides
@@ -39,6 +40,10 @@ FRAME_SIZE = 20
 # what expires, is trimmed or ends in one turn, a few thousand short effects.
 RESERVE_LEAST = 1 << 20
 UNBOUNDED = 1 << 62
+# The most that one frame may hold. Its length has four bytes in the file.
+PAYLOAD_MAX = 1 << 30
+# What a queued frame takes in memory besides its bytes.
+FRAME_OVERHEAD = 64
 
 _HEADER = struct.Struct("<8sIIQI")
 _FRAME = struct.Struct("<IIQI")
@@ -47,6 +52,7 @@ _U32_MAX = 2**32 - 1
 _SECTOR = 512
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_SIZE = 1 << 20
+_WRITE_SIZE = 1 << 20  # queued frames are joined up to this size, which bounds the copy
 
 
 def encode_header(first_seq: int = 0) -> bytes:
@@ -123,6 +129,9 @@ class JournalOwner(Protocol):
     def journal_failed(self, journal: "Journal", error: OSError) -> None:
         """A write or sync failed: nothing more will be written. Called once."""
 
+    def journal_written(self, journal: "Journal") -> None:
+        """Queued frames were written, not yet synced; only after `tell_written` was set."""
+
     def journal_space(self, journal: "Journal", error: OSError | None) -> None:
         """Reserving space failed, or works again (None)."""
 
@@ -158,6 +167,11 @@ class Journal:
         self._reserve_bytes = reserve_bytes
         self._ahead_bytes = reserve_bytes // 2  # reserved again when less than this is left
         self._spare_bytes = min(reserve_bytes, RESERVE_LEAST) // 4
+        # Frames in memory: what the loop has queued less what the worker has written. Each side
+        # changes only its own count, so neither needs a lock.
+        self._queued_total = 0
+        self._written_total = 0
+        self.tell_written = False
         # The loop's: the file that gets what is appended now, and where that ends when all that is
         # queued is written.
         self._last_file = file
@@ -174,23 +188,46 @@ class Journal:
     def name(self) -> str:
         return self._file.name
 
+    @property
+    def queued_bytes(self) -> int:
+        """Memory taken by frames that are not written yet."""
+        return self._queued_total - self._written_total
+
+    def is_full(self, limit_bytes: int) -> bool:
+        """Whether no more should be added until the worker has written: more than `limit_bytes`
+        are queued, or the queue has used the space reserved ahead. The worker reserves more after
+        its batch; the loop would wait for the disk to do so."""
+        queued_bytes = self.queued_bytes
+        if queued_bytes == 0 or self.error is not None:
+            return False
+        return queued_bytes > limit_bytes or (
+            self._reserve_bytes > 0 and self._room_bytes() < self._reserve_bytes // 8
+        )
+
     def append(self, seq: int, payload: bytes) -> bool:
-        """Add a frame; true when its effects may be answered at once (modes everysec and no)."""
+        """Add a frame; true when its effects may be answered at once (modes everysec and no).
+
+        Whatever prevents it fails the journal: no later frame may follow the gap.
+        """
         self._seq = seq
-        unsynced = seq - 1 - self.synced_seq
         try:
-            frame = encode_frame(seq, unsynced if unsynced < _U32_MAX else _U32_MAX, payload)
-        except MemoryError as error:  # no later frame may be written behind the gap
+            return self._append(seq, payload)
+        except Exception as error:
             self._fail(error)
             return False
+
+    def _append(self, seq: int, payload: bytes) -> bool:
+        if len(payload) > PAYLOAD_MAX:
+            raise OSError(errno.EFBIG, f"{len(payload)} bytes are too large for one frame")
+        unsynced = seq - 1 - self.synced_seq
+        frame = encode_frame(seq, unsynced if unsynced < _U32_MAX else _U32_MAX, payload)
         self._end += len(frame)
-        if self.mode == "always":
-            self._pending.append(frame)
-            if not self._kicked:
-                self._kicked = True
-                self._worker.submit(self._task)
-            return False
-        return self._write_now(frame, seq)
+        if self.mode != "always":
+            return self._write_now(frame, seq)
+        self._queued_total += len(frame) + FRAME_OVERHEAD
+        self._pending.append(frame)
+        self._kick()
+        return False
 
     def rotate(self, file: File) -> None:
         """Go on in `file`, which has no frames; the old one is synced and closed."""
@@ -235,18 +272,20 @@ class Journal:
     def make_room(self, payload_bytes: int) -> int:
         """See that the next frame may have so large a payload; how large it may be then.
 
-        OSError when the disk has no room for it. What is kept ahead is mostly enough. Where it is
-        not the caller waits for the disk: for a frame of very many bytes, or on a disk that is
-        nearly full.
+        OSError when the disk has no room for it, and for more than PAYLOAD_MAX, which no frame
+        can hold. What is kept ahead is mostly enough. Where it is not the caller waits for the
+        disk: for a frame of very many bytes, or on a disk that is nearly full.
         """
+        if payload_bytes > PAYLOAD_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         if not self._reserve_bytes or self.error is not None:
-            return UNBOUNDED
+            return PAYLOAD_MAX
         if self._room_bytes() < payload_bytes:
             least_bytes = payload_bytes + FRAME_SIZE + self._spare_bytes
             _reserve_behind(
                 self._last_file, self._end, least_bytes + self._reserve_bytes, least_bytes
             )
-        return self._room_bytes()
+        return min(self._room_bytes(), PAYLOAD_MAX)
 
     def is_short(self) -> bool:
         """Whether there is hardly room for another frame."""
@@ -328,22 +367,17 @@ class Journal:
     def _drop_pending(self) -> None:
         while self._pending:
             item = self._pending.popleft()
-            if not isinstance(item, bytes):
+            if isinstance(item, bytes):
+                self._written_total += len(item) + FRAME_OVERHEAD
+            else:
                 item.close()
 
     def _write_batch(self) -> None:
-        pending = self._pending
-        frames: list[bytes] = []
-        next_file: File | None = None
-        while pending:
-            item = pending.popleft()
-            if not isinstance(item, bytes):
-                next_file = item
-                break
-            frames.append(item)
-        if frames:
-            self._file.write(frames[0] if len(frames) == 1 else b"".join(frames))
-            self._written_seq += len(frames)
+        # What is queued meanwhile is the next batch: this one must come to its sync.
+        next_file = self._write_queued(len(self._pending))
+        if self.tell_written:
+            self.tell_written = False
+            self._owner.journal_written(self)
         self._sync_file(self._file, self._written_seq)
         if next_file is not None:
             give_back(self._file)
@@ -351,6 +385,32 @@ class Journal:
             self._file = next_file
         if self._file.size + self._ahead_bytes > self._file.reserved_end:
             self._reserve()
+
+    def _write_queued(self, count: int) -> File | None:
+        """Write the next `count` items of the queue, or up to a change of files: the next one."""
+        frames: list[bytes] = []
+        size_bytes = 0
+        for _ in range(count):
+            item = self._pending.popleft()
+            if not isinstance(item, bytes):
+                self._write_frames(frames)
+                return item
+            frames.append(item)
+            size_bytes += len(item)
+            if size_bytes >= _WRITE_SIZE:
+                self._write_frames(frames)
+                frames, size_bytes = [], 0
+        self._write_frames(frames)
+        return None
+
+    def _write_frames(self, frames: list[bytes]) -> None:
+        if not frames:
+            return
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        self._file.write(data)
+        self._written_seq += len(frames)
+        self._written_total += len(data) + FRAME_OVERHEAD * len(frames)
+        frames.clear()
 
     def _sync_file(self, file: File, seq: int) -> None:
         file.sync()

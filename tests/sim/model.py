@@ -141,6 +141,7 @@ class ClientModel:
     requests: deque[Request] = field(default_factory=deque)
     due: deque[Due] = field(default_factory=deque)
     waiter: Waiter | None = None
+    is_held: bool = False
     gone: bool = False
 
 
@@ -197,9 +198,11 @@ class Queue:
 
 @dataclass(slots=True)
 class Turn:
-    """It turned to a client or to what was due, and this is why it refuses writes."""
+    """It turned to a client or to what was due, and this is why it refuses writes. is_slow:
+    requests and what is due wait for the disk."""
 
     write_error: str | None
+    is_slow: bool = False
 
 
 @dataclass(slots=True)
@@ -232,7 +235,22 @@ class Done:
     request: Request
 
 
-Told = Turn | Added | Trimmed | Room | Done
+@dataclass(slots=True)
+class Held:
+    """A client's request waits for the disk."""
+
+    number: int
+    words: list[bytes]
+
+
+@dataclass(slots=True)
+class Released:
+    """These clients do not wait for the disk any more."""
+
+    numbers: list[int]
+
+
+Told = Turn | Added | Trimmed | Room | Done | Held | Released
 
 
 @dataclass(slots=True)
@@ -299,6 +317,8 @@ class Model:
         self.now_ms = now_ms
         self.write_error: str | None = None
         self.memory_full = False
+        self.is_slow = False
+        self._held: dict[int, ClientModel] = {}
         self._made_as: dict[int, int] = {}  # incarnations as we count them, and the server's
         self.untagged: list[Due] = []
         self.waiters = 0
@@ -321,8 +341,9 @@ class Model:
         """The server turns to the next client or to what is due."""
         self.now_ms = now_ms
         while not isinstance(turn := self._told.popleft(), Turn):
-            pass
-        self.write_error = turn.write_error
+            if isinstance(turn, Released):
+                self._release(turn)
+        self.write_error, self.is_slow = turn.write_error, turn.is_slow
         if self._told and isinstance(room := self._told[0], Room):
             self._told.popleft()
             self._meet(room)
@@ -332,7 +353,24 @@ class Model:
         for told in self._told:
             if isinstance(told, Room):
                 self._meet(told)
+            elif isinstance(told, Released):
+                self._release(told)
         self._told.clear()
+
+    def _release(self, released: Released) -> None:
+        for number in released.numbers:
+            client = self._held.pop(number)
+            client.is_held = False
+            self._resumable.append(client)
+
+    def _meets_slow_disk(self, client: ClientModel) -> bool:
+        """Whether the client's next request waits: what is told first of its own is that."""
+        for told in self._told:
+            if isinstance(told, Held):
+                return told.words == list(client.requests[0])
+            if isinstance(told, Turn | Done):
+                return False
+        return False
 
     def _meet(self, room: Room) -> None:
         self.memory_full = room.full
@@ -354,14 +392,14 @@ class Model:
     def feed(self, client: ClientModel, requests: list[Request], now_ms: int) -> None:
         """These requests have arrived as a whole; they run unless the client waits."""
         client.requests += requests
-        if client.waiter is None:
+        if client.waiter is None and not client.is_held:
             self._run(client, now_ms)
 
     def end_tick(self, now_ms: int, seq: int) -> None:
         """Clients whose wait is over go on; replies so far need `seq` to be durable."""
         resuming, self._resumable = self._resumable, []
         for client in resuming:
-            if client.waiter is None and not client.gone:
+            if client.waiter is None and not client.gone and not client.is_held:
                 self._run(client, now_ms)
         for due in self.untagged:
             due.seq = seq
@@ -389,7 +427,7 @@ class Model:
         for key, name, group in self._groups():
             if self._is_over(key, name, group) and not has_group(key, name):
                 self.drop_group(key, name)
-        if self.write_error is None:
+        if self.write_error is None and not self.is_slow:
             for key in self.expired(now_ms):
                 self.delete(key)
             self._trim_by_policy(oldest)
@@ -432,6 +470,7 @@ class Model:
         """The client's connection is gone."""
         self.now_ms = now_ms
         client.gone = True
+        self._held.pop(client.number, None)
         if client.waiter is not None:
             self._remove(client.waiter)
         client.due.clear()
@@ -498,6 +537,10 @@ class Model:
     def _run(self, client: ClientModel, now_ms: int) -> None:
         self._turn(now_ms)
         while client.requests and client.waiter is None:
+            if self._meets_slow_disk(client):
+                client.is_held = True
+                self._held[client.number] = client
+                return
             request = client.requests.popleft()
             queued = client.queue
             answer = self.outcome(client, request, queued is not None)

@@ -68,6 +68,7 @@ class Profile:
     roles: str = ROLES
     producers_max: int = 100_000
     refuses_large: bool = False
+    queue_bytes: int = 64 << 20
 
     @staticmethod
     def drawn(chance: random.Random) -> Profile:

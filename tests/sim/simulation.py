@@ -76,6 +76,8 @@ class Simulation:
         self.steps = steps
         self.chance = random.Random(seed)
         self.profile = profile or Profile.drawn(self.chance)
+        if profile is None and self.profile.disk_is_slow and seed % 2:
+            self._let_requests_wait()
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.counts: dict[str, int] = {}
         self.effects: set[bytes] = set()  # names of those that were recorded
@@ -126,6 +128,15 @@ class Simulation:
             logger.removeHandler(self._faults)
             logger.propagate = was
         return self._digest.hexdigest()
+
+    def _let_requests_wait(self) -> None:
+        """Little may wait for the disk. Chosen without chance, so that other seeds play on as they
+        did. Of a transaction it is not told when it ends, so none is made."""
+        self.profile.queue_bytes = (1, 200, 2000)[self.seed // 2 % 3]
+        self.profile.transactions = 0
+        left_out = ("watcher", "pairer", "counter")
+        roles = [role for role in self.profile.roles.split() if role not in left_out]
+        self.profile.roles = " ".join(roles)
 
     def _fill(self) -> None:
         """So many keys that a snapshot takes several slices, with changes between them."""
@@ -717,6 +728,8 @@ class Simulation:
         self._disk = disk
         if old.eviction.evicted_entries:
             self._count("dropped")
+        if old.releases:
+            self._count("waited for the disk")
         old.abandon()
         defer(False)
         judge_bytes(old.keyspace, old.memory)

@@ -15,7 +15,18 @@ from typing import Any
 
 from tests.sim.data import Data
 from tests.sim.memory import Memory, WatchedEviction, free_all
-from tests.sim.model import Added, ClientModel, Done, Key, Request, Told, Trimmed, Turn
+from tests.sim.model import (
+    Added,
+    ClientModel,
+    Done,
+    Held,
+    Key,
+    Released,
+    Request,
+    Told,
+    Trimmed,
+    Turn,
+)
 from tests.sim.players import Player, Profile
 from tests.sim.replay import BrokenPromise, Replay
 from tests.support.fakedisk import Crashed, FakeDisk, Inode
@@ -112,7 +123,8 @@ class WatchedPersistence(Persistence):
 
     def writable_error(self) -> bytes | None:
         error = super().writable_error()
-        self.world.told.append(Turn(None if error is None else error.decode()))
+        told = None if error is None else error.decode()
+        self.world.told.append(Turn(told, self.world.executor.queue_full))
         return error
 
     def make_room(self, payload_bytes: int) -> int:
@@ -145,6 +157,18 @@ class WatchedExecutor(Executor):
             super().free_waste()
         finally:
             self.server.time_passes = False
+
+
+class HeldClients(dict[int, "SimClient"]):
+    """Clients whose requests wait for the disk; tells of each."""
+
+    def __init__(self, told: deque[Told]) -> None:
+        super().__init__()
+        self._told = told
+
+    def __setitem__(self, number: int, client: SimClient) -> None:
+        self._told.append(Held(number, client.postponed_words()))
+        super().__setitem__(number, client)
 
 
 class Telling:
@@ -298,6 +322,7 @@ class World:
         self.workers: list[HandWorker] = []
         self.durable = DurableFrames(disk)
         self.told: deque[Told] = deque()
+        self.releases = 0  # of clients that waited for the disk
         self.time_passes = False  # with every look at the clock
         self.journal_failed = False
         self.on_unknown: Callable[[], None] = lambda: None
@@ -315,6 +340,7 @@ class World:
         self.persistence.world = self
         self.ticks = 0
         self.executor = WatchedExecutor(self)
+        self._watch_backpressure()
         self.executor.context.events = b"t"
         self.executor.set_slow(0, 0)
         self.memory = Memory()
@@ -325,8 +351,24 @@ class World:
         self.persistence.on_durable = self.executor.outbox.durable
         self.persistence.on_failed = self._on_failed
         self.persistence.on_writable = self.executor.look_for_due
+        self.persistence.on_queue = self.executor.on_queue
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty
+
+    def _watch_backpressure(self) -> None:
+        gate = self.executor.backpressure
+        gate.clients = HeldClients(self.told)
+        release = gate.release
+
+        def told_release() -> Any:
+            clients, unread = release()
+            gate.clients = HeldClients(self.told)
+            self.told.append(Released([client.id for client in clients]))
+            self.releases += len(clients)
+            return clients, unread
+
+        gate.release = told_release  # type: ignore[method-assign]
+        self.executor.limit_queue(self.profile.queue_bytes)
 
     def _note_served(self, waiter: Waiter) -> None:
         self.served.append(waiter.client.id)

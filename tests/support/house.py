@@ -61,6 +61,11 @@ class Journal:
     def make_room(self, payload_bytes: int) -> int:
         return UNBOUNDED
 
+    queued_bytes = 0
+
+    def is_queue_full(self, limit_bytes: int) -> bool:
+        return self.queued_bytes > limit_bytes
+
     def commit(self, payload: bytes) -> int:
         self.payloads.append(payload)
         self.last_seq = self.durable_seq = len(self.payloads)

@@ -121,6 +121,16 @@ class Server:
         """SIGKILL; the exit code."""
         return self._end(signal.SIGKILL)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, without waiting for what it does."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for the end of the process; the exit code."""
+        assert self._process is not None
+        return self._process.wait(STOP_DEADLINE_S)
+
     def restart(self, way: str = "SIGTERM") -> None:
         """End the process in one of RESTART_WAYS and start it again on the same directory."""
         if way.startswith("SAVE"):

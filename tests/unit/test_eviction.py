@@ -383,3 +383,18 @@ def test_a_player_within_its_turn_is_served_in_its_own_database() -> None:
     limited.limit(REST_BYTES + limited.blocks() - 1)
     assert other.call("XADD t 1-1 f v") == b"1-1"
     assert limited.house.keyspace.databases[0].stream(b"t") is not None
+
+
+def test_what_waits_for_the_disk_is_not_used_memory() -> None:
+    sizes = {"held": 1000, "blocks": 400, "waits": 0}
+    gauge = Gauge(lambda: sizes["held"], lambda: sizes["blocks"], lambda: sizes["waits"])
+    assert gauge.measure() == 1000
+    sizes["waits"], sizes["held"] = 5000, 6000
+    assert gauge.measure() == 1000
+    assert gauge.estimate() == 1000
+    sizes["waits"] = 0  # written: the C library may keep the room
+    assert gauge.measure() == 1000
+    sizes["blocks"], sizes["waits"] = 900, 4500  # and what comes takes it
+    assert gauge.measure() == 1500
+    sizes["waits"], sizes["held"] = 0, 1500
+    assert gauge.measure() == 1500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.house import House, Journal, Player
-from tests.support.resp import Simple
+from tests.support.resp import Null, Simple
 
 from millstream.server import ticker
 from millstream.server.resp import parse_pieces
@@ -440,3 +440,193 @@ def test_groups_stand_still_during_a_pause_as_keys_do() -> None:
     house.wait_ms(701)
     house.wait_ms(1000)
     assert b"g" not in house.stream().groups
+
+
+# ---------------------------------------------------------------- a slow disk
+
+
+class StalledJournal(SlowJournal):
+    """Every frame waits in the queue until the disk writes them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.house: House
+
+    @property
+    def queued_bytes(self) -> int:  # type: ignore[override]
+        return sum(map(len, self.payloads[self.durable_seq :]))
+
+    def write_all(self) -> None:
+        """The disk works again."""
+        self.durable_seq = self.last_seq
+        self.house.executor.outbox.durable(self.last_seq)
+        self.house.executor.on_queue()
+        self.house.settle()
+
+
+def stalled(limit_bytes: int) -> tuple[StalledJournal, House]:
+    """A house whose disk does nothing, and whose queue is full."""
+    journal = StalledJournal()
+    house = journal.house = House(journal)
+    house.executor.limit_queue(limit_bytes)
+    player = house.player()
+    player.send(f"XADD s 1-1 n {'x' * limit_bytes}")
+    assert house.executor.queue_full
+    assert player.unread == b""
+    return journal, house
+
+
+def test_requests_wait_while_the_journals_queue_is_full() -> None:
+    journal, house = stalled(1000)
+    writer, reader = house.player(), house.player()
+    writer.send("XADD s 2-1 n y")
+    writer.send("XADD s 3-1 n y")
+    reader.send("XLEN s")
+    assert len(journal.payloads) == 1
+    assert house.executor.blocked_count == 2
+    journal.write_all()
+    assert not house.executor.queue_full
+    assert writer.unread == b"", "they have run, and their frame is to be written"
+    journal.write_all()
+    assert [writer.read(), writer.read()] == [b"2-1", b"3-1"]
+    assert reader.read() == 3
+    assert house.executor.blocked_count == 0
+
+
+def test_what_shows_no_data_runs_while_the_queue_is_full() -> None:
+    _, house = stalled(1000)
+    player = house.player()
+    assert player.call("PING") == Simple("PONG")
+    player.send("XLEN s")
+    player.send("PING")
+    assert player.unread == b"", "the order of a client's requests is kept"
+
+
+def test_a_transaction_waits_as_a_whole_for_a_slow_disk() -> None:
+    journal, house = stalled(1000)
+    player = house.player()
+    for line in ("MULTI", "XADD s 2-1 n y", "XADD s 3-1 n y", "EXEC"):
+        player.send(line)
+    assert player.unread == b""
+    journal.write_all()
+    journal.write_all()
+    assert [player.read() for _ in range(4)][3] == [b"2-1", b"3-1"]
+    assert len(journal.payloads) == 2, "one frame for all of it"
+
+
+def test_a_frame_larger_than_the_queues_limit_is_written() -> None:
+    journal, house = stalled(10)
+    journal.write_all()
+    player = house.player()
+    player.send(f"XADD s 5-1 n {'x' * 100_000}")
+    assert house.executor.queue_full
+    journal.write_all()
+    assert player.read() == b"5-1"
+    assert not house.executor.queue_full
+
+
+def test_held_replies_fill_the_queue_too() -> None:
+    journal = StalledJournal()
+    house = journal.house = House(journal)
+    writer = house.player()
+    writer.send(f"SET k {'x' * 5000}")
+    journal.write_all()
+    house.executor.limit_queue(20_000)
+    writer.send("SET other 1")
+    readers = [house.player() for _ in range(10)]
+    for reader in readers:
+        reader.send("GET k")
+    assert house.executor.queue_full
+    assert house.executor.outbox.held_bytes < 30_000
+    while any(not reader.unread for reader in readers):
+        journal.write_all()
+    assert not house.executor.queue_full
+    assert house.executor.outbox.held_bytes == 0
+
+
+def test_waits_end_on_time_while_the_queue_is_full() -> None:
+    journal = StalledJournal()
+    house = journal.house = House(journal)
+    house.executor.limit_queue(1000)
+    waiting, writer = house.player(), house.player()
+    waiting.send("XREAD BLOCK 500 STREAMS other $")
+    writer.send(f"XADD s 1-1 n {'x' * 1000}")
+    assert house.executor.queue_full
+    house.wait_ms(500)
+    assert house.executor.serving.waiting.count == 0
+    journal.write_all()
+    assert waiting.read() is Null.ARRAY
+
+
+def test_nothing_expires_while_the_queue_is_full() -> None:
+    journal = StalledJournal()
+    house = journal.house = House(journal)
+    house.executor.limit_queue(1000)
+    writer = house.player()
+    writer.send("SET k v PX 100")
+    journal.write_all()
+    writer.send(f"XADD s 1-1 n {'x' * 1000}")
+    before = len(journal.payloads)
+    house.wait_ms(200)
+    assert len(journal.payloads) == before
+    journal.write_all()
+    house.wait_ms(1)
+    assert b"DEL" in journal.payloads[-1]
+
+
+def test_a_client_that_goes_while_it_waits_for_the_disk_is_forgotten() -> None:
+    journal, house = stalled(1000)
+    gone = closing(house)
+    house.executor.feed(gone, request("XADD", "s", "2-1", "n", "y"))
+    house.settle()
+    gone.end(False)
+    assert house.executor.blocked_count == 0
+    journal.write_all()
+    assert len(journal.payloads) == 1
+
+
+def test_a_raised_limit_lets_requests_run() -> None:
+    _, house = stalled(1000)
+    player = house.player()
+    player.send("XADD s 2-1 n y")
+    house.executor.limit_queue(1_000_000)
+    house.settle()
+    assert not house.executor.queue_full
+    assert house.executor.blocked_count == 0
+
+
+def test_a_pause_and_a_slow_disk_may_come_together() -> None:
+    journal, house = stalled(1000)
+    player = house.player()
+    player.send("XADD s 2-1 n y")
+    house.executor.start_pause(house.wall_ms + 1000, False)
+    journal.write_all()
+    assert len(journal.payloads) == 1, "now the pause puts it off"
+    house.wait_ms(1000)
+    journal.write_all()
+    assert player.read() == b"2-1"
+
+
+def test_a_large_tick_is_recorded_in_several_frames() -> None:
+    journal = SlowJournal()
+    house = House(journal)
+    house.executor.limit_queue(1 << 40)
+    writer = house.player()
+    value = "x" * (1 << 20)
+    requests = [request("SET", f"k{number}", value) for number in range(40)]
+    house.executor.feed(writer, b"".join(requests))
+    house.settle()
+    assert len(journal.payloads) > 2
+    assert max(map(len, journal.payloads)) < 6 << 20
+    assert sum(payload.count(b"SET") for payload in journal.payloads) == 40
+    assert writer.unread == b"", "nothing is durable yet"
+
+
+def test_a_large_transaction_stays_one_frame() -> None:
+    journal = Journal()
+    house = House(journal)
+    house.executor.limit_queue(100)
+    player = house.player()
+    for line in ("MULTI", *(f"SET k{number} {'x' * 100}" for number in range(20)), "EXEC"):
+        player.send(line)
+    assert len(journal.payloads) == 1

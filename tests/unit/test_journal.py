@@ -2,6 +2,7 @@
 
 import errno
 import random
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.fakepersistence import HandWorker
 
 from millstream.errors import DataError
+from millstream.storage import journal as journal_module
 from millstream.storage.journal import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -31,12 +33,16 @@ class Owner:
         self.synced: list[int] = []
         self.errors: list[OSError] = []
         self.space: list[OSError | None] = []
+        self.written = 0
 
     def journal_synced(self, journal: Journal, seq: int) -> None:
         self.synced.append(seq)
 
     def journal_failed(self, journal: Journal, error: OSError) -> None:
         self.errors.append(error)
+
+    def journal_written(self, journal: Journal) -> None:
+        self.written += 1
 
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
         self.space.append(error)
@@ -45,13 +51,20 @@ class Owner:
 class Bench:
     """A journal on a fake disk with a worker that runs by hand."""
 
-    def __init__(self, mode: str = "always", disk: FakeDisk | None = None) -> None:
+    def __init__(
+        self, mode: str = "always", disk: FakeDisk | None = None, reserve_bytes: int = 4096
+    ) -> None:
         self.disk = disk or FakeDisk()
         self.worker = HandWorker("journal")
         self.owner = Owner()
         self.names = ["journal-1.log"]
         self.journal = Journal(
-            create_journal(self.disk, "journal-1.log"), 1, mode, self.worker, self.owner, 4096
+            create_journal(self.disk, "journal-1.log"),
+            1,
+            mode,
+            self.worker,
+            self.owner,
+            reserve_bytes,
         )
         self.disk.sync_directory()
         self.seq = 0
@@ -505,3 +518,109 @@ def test_a_crash_leaves_a_prefix_with_all_that_was_synced(seed: int, mode: str) 
         cut_torn_end(disk, bench.names, reader.torn)
         again, reader = read(disk, list(reader.torn.kept(bench.names)))
         assert (again, reader.torn) == (found, None)
+
+
+# ------------------------------------------------------------------------------------ the queue
+
+
+def test_what_is_queued_is_counted_until_it_is_written() -> None:
+    bench = Bench("always", reserve_bytes=0)
+    assert bench.journal.queued_bytes == 0
+    bench.append(b"x" * 1000)
+    bench.append(b"y" * 500)
+    assert 1500 < bench.journal.queued_bytes < 2000
+    assert bench.journal.is_full(1000)
+    assert not bench.journal.is_full(2000)
+    bench.worker.drain()
+    assert bench.journal.queued_bytes == 0
+    assert not bench.journal.is_full(0)
+
+
+@pytest.mark.parametrize("mode", ["everysec", "no"])
+def test_what_the_loop_writes_is_never_queued(mode: str) -> None:
+    bench = Bench(mode)
+    bench.append(b"x" * 1000)
+    assert bench.journal.queued_bytes == 0
+
+
+def test_a_queue_that_has_used_the_reserved_space_is_full() -> None:
+    bench = Bench("always")
+    bench.journal.request_space()
+    bench.worker.drain()
+    while not bench.journal.is_full(1 << 40):
+        bench.append(b"x" * 1000)
+    assert bench.journal.make_room(0) > 0  # the loop has not had to reserve more
+    bench.worker.drain()
+    bench.append(b"x")
+    assert not bench.journal.is_full(1 << 40)
+
+
+def test_written_frames_are_told_before_the_sync_when_that_is_wanted() -> None:
+    bench = Bench("always")
+    bench.append(b"x")
+    bench.worker.drain()
+    assert bench.owner.written == 0
+    bench.append(b"x")
+    bench.journal.tell_written = True
+    bench.disk.fail("sync")
+    bench.worker.drain()
+    assert bench.owner.written == 1
+    assert bench.owner.errors
+
+
+def test_a_batch_is_written_in_pieces_and_synced_once() -> None:
+    bench = Bench("always")
+    bench.worker.drain()
+    before = len(bench.disk.log)
+    payloads = [bytes([number]) * 300_000 for number in range(10)]
+    for payload in payloads:
+        bench.append(payload)
+    bench.worker.drain()
+    done = [line.split()[0] for line in bench.disk.log[before:]]
+    assert done.count("sync") == 1
+    assert 1 < done.count("write") < 10
+    bench.journal.close()
+    assert read(bench.disk, bench.names)[0] == payloads
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_a_payload_too_large_for_a_frame_fails_the_journal(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "PAYLOAD_MAX", 1000)
+    bench = Bench(mode)
+    bench.append(b"x" * 1000)
+    bench.worker.drain()
+    assert not bench.append(b"x" * 1001)
+    assert not bench.append(b"y")
+    bench.worker.drain()
+    assert [error.errno for error in bench.owner.errors] == [errno.EFBIG]
+    assert len(read(bench.disk, bench.names)[0]) == 1
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec", "no"])
+def test_any_exception_while_a_frame_is_added_fails_the_journal(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(mode)
+    bench.append(b"x")
+    bench.worker.drain()
+
+    def fail(*_: object) -> bytes:
+        raise struct.error("argument out of range")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "encode_frame", fail)
+        assert not bench.append(b"y")
+    assert not bench.append(b"z")
+    bench.worker.drain()
+    assert len(bench.owner.errors) == 1
+    assert read(bench.disk, bench.names)[0] == [b"x"]
+
+
+def test_no_room_is_promised_for_more_than_a_frame_can_hold() -> None:
+    for reserve_bytes in (0, 1 << 16):
+        bench = Bench("always", reserve_bytes=reserve_bytes)
+        assert bench.journal.make_room(10) <= journal_module.PAYLOAD_MAX
+        with pytest.raises(OSError, match="File too large"):
+            bench.journal.make_room(journal_module.PAYLOAD_MAX + 1)

@@ -26,6 +26,7 @@ from tests.support.fakepersistence import (
 from millstream.errors import CommandError, DataError
 from millstream.server.persistence import Persistence
 from millstream.server.snapshots import Snapshots
+from millstream.storage import journal as journal_module
 from millstream.storage.disk import SystemDisk
 from millstream.storage.journal import encode_frame, encode_header
 
@@ -999,3 +1000,86 @@ def real_persistence(
         loop,
         block_type=FakeBlock,
     )
+
+
+# ------------------------------------------------------------------------------------- the queue
+
+
+def queue_told(world: World) -> list[int]:
+    """What was queued each time that it may have become less."""
+    told: list[int] = []
+    world.persistence.on_queue = lambda: told.append(world.persistence.queued_bytes)
+    return told
+
+
+def test_that_the_queue_is_shorter_is_told_once_it_is_written() -> None:
+    world = new_world()
+    told = queue_told(world)
+    write_many(world, 3)
+    assert world.persistence.is_queue_full(0)
+    assert not told
+    world.settle()
+    assert set(told) == {0}
+    assert not world.persistence.is_queue_full(0)
+
+
+@pytest.mark.parametrize("way", ["write fails", "appendonly no", "appendfsync no"])
+def test_whatever_ends_the_queue_is_told(way: str) -> None:
+    world = new_world()
+    told = queue_told(world)
+    write_many(world, 3)
+    assert world.persistence.is_queue_full(0)
+    if way == "write fails":
+        world.disk.fail("write")
+        world.settle()
+    elif way == "appendonly no":
+        world.persistence.set_appendonly(False)
+    else:
+        world.persistence.set_fsync("no")
+    assert told[-1] == 0
+
+
+def test_a_queue_may_be_full_before_its_journal_counts() -> None:
+    """Switched on at run time, it counts from its base on; what goes to it waits all the same."""
+    world = new_world(appendonly=False)
+    told = queue_told(world)
+    world.persistence.set_appendonly(True)
+    while not world.persistence.queued_bytes:
+        if not world.step_any():
+            break
+        write_many(world, 1)
+    assert world.persistence.is_queue_full(0)
+    world.settle()
+    assert told[-1] == 0
+
+
+def test_more_than_a_frame_can_hold_is_refused_before_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_module, "PAYLOAD_MAX", 1000)
+    world = new_world()
+    assert world.persistence.make_room(1000) <= 1000
+    with pytest.raises(CommandError, match="more than 1000 bytes in the journal at once"):
+        world.persistence.make_room(1001)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frame_that_cannot_be_made_loses_no_number(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world(appendfsync=mode)
+    write_many(world, 2)
+    world.settle()
+    monkeypatch.setattr(journal_module, "PAYLOAD_MAX", 1)
+    world.write_tick()
+    acked = list(world.acked)
+    monkeypatch.undo()
+    world.settle()
+    assert world.acked == acked, "the outcome is unknown"
+    assert world.failed
+    world.loop.advance(1000)
+    world.settle()
+    write_many(world, 2)
+    world.settle()
+    again = reload(world.disk, appendfsync=mode)
+    assert again.keyspace.numbers() == [1, 2, 3, 4, 5], "the new base has what was not answered"

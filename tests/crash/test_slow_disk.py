@@ -1,0 +1,153 @@
+"""A disk that stalls: requests wait, memory stays bounded, no data goes, and all goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.support.client import ConnectionClosed, RawClient
+from tests.support.outside import FakeOutside
+from tests.support.resp import Null, Simple
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+MEGABYTE = 1 << 20
+OFFERED_BYTES = 160 * MEGABYTE
+CLIENTS = 8
+VALUE_BYTES = 4096
+PINGS = 300
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[FakeOutside]:
+    outside = FakeOutside(tmp_path)
+    yield outside
+    outside.free_disk()  # a process that waits for the disk could not end
+
+
+@pytest.fixture
+def server(outside: FakeOutside, tmp_path: Path) -> Iterator[Server]:
+    server = Server(
+        tmp_path / "data", {"journal-queue-limit": "32mb"}, wrapper=outside.wrapper
+    ).start()
+    yield server
+    outside.free_disk()
+    if server.is_alive():
+        server.kill()
+
+
+def resident_bytes(server: Server) -> int:
+    return int(Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * 4096
+
+
+def overwrite(client: RawClient, key: str, found: list[int]) -> None:
+    """Far more frames than data."""
+    command = ("SET", key, "x" * VALUE_BYTES)
+    with suppress(ConnectionClosed):  # the server may be stopped meanwhile
+        replies = client.pipeline([command] * (OFFERED_BYTES // CLIENTS // VALUE_BYTES))
+        found.append(sum(reply == Simple("OK") for reply in replies))
+
+
+def begin_load(server: Server) -> tuple[list[threading.Thread], list[int]]:
+    """Clients that send more than may wait; how many of their writes are answered."""
+    found: list[int] = []
+    threads = [
+        threading.Thread(
+            target=overwrite,
+            args=(RawClient(server.port, timeout_s=120), f"k{number}", found),
+            daemon=True,
+        )
+        for number in range(CLIENTS)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads, found
+
+
+def wait_until_full(server: Server) -> None:
+    wait_until(lambda: server.log, lambda log: "the disk is slow" in log, deadline_s=60)
+
+
+def test_a_stalled_disk_takes_bounded_memory_and_evicts_nothing(
+    server: Server, outside: FakeOutside
+) -> None:
+    with server.client() as client:
+        entries = [("XADD", "old", "*", "n", "x" * 100)] * 5000
+        client.pipeline(entries)
+        used = int(client.info("memory")["used_memory"])
+        client.call("CONFIG", "SET", "maxmemory-policy", "allstreams-oldest")
+        client.call("CONFIG", "SET", "maxmemory", str(used + 28 * MEGABYTE))
+    before = resident_bytes(server)
+    outside.stall_disk()
+    threads, found = begin_load(server)
+    wait_until_full(server)
+    with server.client() as client:
+        for _ in range(PINGS):  # each is at least one turn for all others
+            assert client.call("PING") == Simple("PONG")
+    grown = resident_bytes(server) - before
+    assert not found, "nothing may be answered"
+    assert grown < 60 * MEGABYTE, f"{grown} bytes more are held"
+    outside.free_disk()
+    for thread in threads:
+        thread.join(120)
+    assert sum(found) == OFFERED_BYTES // VALUE_BYTES
+    with server.client() as client:
+        assert client.call("XLEN", "old") == 5000
+        assert client.info("stats")["evicted_entries"] == "0"
+
+
+def test_a_stop_waits_for_a_slow_disk_and_loses_nothing(
+    server: Server, outside: FakeOutside
+) -> None:
+    with server.client() as client:
+        assert client.call("SET", "before", "1") == Simple("OK")
+    outside.stall_disk()
+    begin_load(server)
+    wait_until_full(server)
+    server.signal(signal.SIGTERM)
+    wait_until(lambda: server.log, lambda log: "stopping" in log)
+    assert server.is_alive()
+    outside.free_disk()
+    assert server.wait() == 0
+    server.start()
+    with server.client() as client:
+        assert client.call("GET", "before") == b"1"
+        assert client.call("STRLEN", "k0") in (0, VALUE_BYTES)
+
+
+def test_a_second_signal_ends_a_stop_that_waits_for_the_disk(
+    server: Server, outside: FakeOutside
+) -> None:
+    outside.stall_disk()
+    with server.client() as client:
+        client.send("SET", "k", "v")
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.log, lambda log: "stopping" in log)
+        assert server.is_alive()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == -signal.SIGTERM
+
+
+def test_blocked_readers_and_timers_go_on_after_a_stall(
+    server: Server, outside: FakeOutside
+) -> None:
+    with server.client() as reader, server.client() as writer, server.client() as late:
+        writer.call("SET", "short", "v", "PX", "50")
+        reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+        writer.wait_blocked(1)
+        late.send("XREAD", "BLOCK", "1", "STREAMS", "t", "$")
+        outside.stall_disk()
+        threads, _ = begin_load(server)
+        wait_until_full(server)
+        writer.send("XADD", "s", "1-1", "n", "v")
+        outside.free_disk()
+        for thread in threads:
+            thread.join(120)
+        assert writer.read() == b"1-1"
+        assert reader.read() == [[b"s", [[b"1-1", [b"n", b"v"]]]]]
+        assert late.read() is Null.ARRAY
+        wait_until(lambda: writer.call("DBSIZE"), lambda size: size == CLIENTS + 1)

@@ -1,0 +1,45 @@
+"""A real server whose disk stalls and whose wall clock jumps when the test says so.
+
+A small library (outside.c) is put before the C library of the server's process; it shares sixteen
+bytes of a file with the test.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("outside.c")
+SIZE_BYTES = 16
+
+
+class FakeOutside:
+    """`wrapper` is what a server is started with."""
+
+    def __init__(self, folder: Path) -> None:
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        assert compiler, "a C compiler is missing: apt-get install gcc"
+        library = folder / "outside.so"
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"],
+            check=True,
+        )
+        state = folder / "outside"
+        state.write_bytes(bytes(SIZE_BYTES))
+        with state.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), SIZE_BYTES)
+        self.wrapper = ["env", f"LD_PRELOAD={library}", f"MILLSTREAM_TEST_OUTSIDE={state}"]
+
+    def jump(self, offset_ms: int) -> None:
+        """The wall clock is so far ahead of the machine's from now on."""
+        self._shared[:8] = offset_ms.to_bytes(8, "little", signed=True)
+
+    def stall_disk(self) -> None:
+        """No sync returns any more."""
+        self._shared[8:] = (1).to_bytes(8, "little")
+
+    def free_disk(self) -> None:
+        """They do again."""
+        self._shared[8:] = bytes(8)
