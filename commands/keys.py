@@ -20,7 +20,7 @@ from millstream.commands.effects import effect
 from millstream.commands.registry import command
 from millstream.commands.replies import OK, Simple
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.keyspace import Appended
+from millstream.storage.keyspace import Appended, Sum
 from millstream.storage.stream import Stream
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def encoding_name(value: Value) -> bytes:
         return b"stream"
     if isinstance(value, Appended):
         return b"raw"
-    if parse_integer(value) is not None:
+    if not isinstance(value, Sum) and parse_integer(value) is not None:
         return b"int"
     return b"embstr" if len(value) <= EMBEDDED_MAX_BYTES else b"raw"
 

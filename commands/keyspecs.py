@@ -32,15 +32,21 @@ KEY_FLAGS = {
     "append": "RW insert",
     "decr": "RW access update",
     "decrby": "RW access update",
+    "delex": "RW delete variable_flags",
     "del": "RM delete",
     "exists": LOOKS,
     "getdel": "RW access delete",
     "getex": "RW access update",
     "incr": "RW access update",
+    "getset": "RW access update",
     "incrby": "RW access update",
+    "incrbyfloat": "RW access update",
+    "increx": "RW access update",
     "memory|usage": LOOKS,
     "move": "RW access update",
     "mset": "OW update",
+    "msetex": "OW update",
+    "msetnx": "OW insert",
     "object|encoding": LOOKS,
     "object|freq": LOOKS,
     "object|idletime": LOOKS,
@@ -49,6 +55,7 @@ KEY_FLAGS = {
     "set": "RW access update variable_flags",
     "setex": "OW update",
     "setnx": "OW insert",
+    "setrange": "RW update",
     "strlen": LOOKS,
     "touch": LOOKS,
     "type": LOOKS,
@@ -75,8 +82,8 @@ SECOND_KEY = {
 # Keys stand behind this word, which is looked for from that position on.
 KEYWORD = {"xread": ("STREAMS", 1), "xreadgroup": ("STREAMS", 4)}
 
-# How many keys there are stands in the word at this position, before them.
-KEY_COUNT = {"eval": 2, "evalsha": 2}
+# How many keys there are stands in the word at this position, before them; then their step.
+KEY_COUNT = {"eval": (2, 1), "evalsha": (2, 1), "msetex": (1, 2)}
 
 _ALL_SHARDS, _ALL_NODES = "request_policy:all_shards", "request_policy:all_nodes"
 _MANY_KEYS = "request_policy:multi_shard"
@@ -118,7 +125,7 @@ TIPS: dict[str, tuple[str, ...]] = {
     "keys": (_ALL_SHARDS, _ANY_ORDER),
     "memory|purge": (_ALL_SHARDS, _ALL_OK),
     "mget": (_MANY_KEYS,),
-    "mset": (_MANY_KEYS, _ALL_OK),
+    **dict.fromkeys(("mset", "msetex"), (_MANY_KEYS, _ALL_OK)),
     "randomkey": (_ALL_SHARDS, _VARIES),
     "scan": (_VARIES, "request_policy:special", _SPECIAL),
     "slowlog|get": (_ALL_NODES, _VARIES),
@@ -128,13 +135,29 @@ TIPS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+def _set_flags(words: list[bytes]) -> str:
+    reads = any(word.upper() in READING_SET_WORDS for word in words[3:])
+    return "RW access update" if reads else "OW update"
+
+
+def _delex_flags(words: list[bytes]) -> str:
+    return "RW delete" if len(words) > 2 else "RM delete"
+
+
+READING_SET_WORDS = frozenset({b"GET", b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
+# Commands that use their key in one way or another by their options.
+VARIABLE_FLAGS = {"set": _set_flags, "delex": _delex_flags}
+
+
 def key_specs(row: Command) -> list[KeySpec]:
     """How a command uses its keys; nothing for one without any."""
     if row.name in KEYWORD:
         word, start = KEYWORD[row.name]
         return [KeySpec(KEY_FLAGS.get(row.name, READS), start, -1, 1, word)]
     if row.name in KEY_COUNT:
-        return [KeySpec("RW access update", KEY_COUNT[row.name], 0, 1, "", True)]
+        position, step = KEY_COUNT[row.name]
+        flags = KEY_FLAGS.get(row.name, "RW access update")
+        return [KeySpec(flags, position, 0, step, "", True)]
     first, last, step = row.keys
     if not first:
         return []
@@ -153,6 +176,5 @@ def keys_with_flags(row: Command, words: list[bytes]) -> Iterator[tuple[bytes, l
         spec = specs[min(number, len(specs) - 1)]
         flags = spec.flags.split()
         if "variable_flags" in flags:
-            reads = any(word.upper() == b"GET" for word in words[3:])
-            flags = ["RW", "access", "update"] if reads else ["OW", "update"]
+            flags = VARIABLE_FLAGS[row.name](words).split()
         yield words[position], flags

@@ -1,8 +1,10 @@
 """Plain values beside the streams: locks, sessions and counters that stream users keep.
 
-A value is `bytes` in the database. SET and its kin put one there whatever was before; APPEND, INCR
-and their kin change one and keep its expiry. That difference is in the effects too: `SET` takes the
-expiry away, `UPDATE` and `EXTEND` do not.
+A value is `bytes` in the database. This module has what all string commands share, the commands
+that read, and those that change a part: `setting` has SET and its variants, `counters` INCR and its
+own. SET puts a value at a key whatever was there; APPEND, INCR and SETRANGE change a value and keep
+its expiry. That difference is in the effects too: `SET` takes the expiry away, `UPDATE`, `EXTEND`
+and `PATCH` do not.
 """
 
 from __future__ import annotations
@@ -10,20 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from xxhash import xxh3_64_hexdigest
+
 from millstream.commands.arguments import parse_integer
 from millstream.commands.effects import effect
 from millstream.commands.expiry import invalid_expiry, let_expire, let_stay
 from millstream.commands.keys import (
     INT64_MAX,
-    INT64_MIN,
     delete_keys,
     find,
     look_up,
     tell_overwritten,
 )
 from millstream.commands.registry import command
-from millstream.commands.replies import OK
-from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError, wrong_arity
+from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
+from millstream.storage.keyspace import Appended
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 LIMIT_MIN_BYTES = 1024**2  # the least that proto-max-bulk-len can be
 TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
-OVERFLOW = "ERR increment or decrement would overflow"
+OFFSET_OUT_OF_RANGE = "ERR offset is out of range"
 
 
 # ---------------------------------------------------------------- values in the database
@@ -62,6 +65,22 @@ def apply_extend(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     db.extend(key, more)
 
 
+@effect(b"PATCH")
+def apply_patch(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """PATCH key offset bytes: bytes put over a part of a string, which is zero-padded if short."""
+    key, offset, part = words
+    db = keyspace.databases[db_index]
+    value = db.get(key)
+    if not isinstance(value, bytes):
+        raise ValueError(f"PATCH of a key that has no string: {key!r}")
+    db.set(key, patched(bytes(value), int(offset), part), True)
+
+
+def patched(value: bytes, offset: int, part: bytes) -> bytes:
+    """A string with these bytes at this offset; zeros where it was shorter than that."""
+    return value[:offset].ljust(offset, b"\0") + part + value[offset + len(part) :]
+
+
 def as_string(value: object) -> bytes | None:
     """What was found at a key, as a reply takes it; WRONGTYPE when it is no string."""
     if value is None or type(value) is bytes:
@@ -79,8 +98,8 @@ def put_string(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = Fa
     ctx.effects.record(ctx.db.index, b"UPDATE" if keeps else b"SET", key, value)
 
 
-def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
-    """As `put_string`, and send the events."""
+def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
+    """As `put_string`, and send the events of a key that is new or was overwritten."""
     old = ctx.db.get(key)
     put_string(ctx, key, value, keep_expiry=keep_expiry)
     if ctx.events:
@@ -88,7 +107,12 @@ def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) 
             ctx.notify(b"n", b"new", key)
         else:
             tell_overwritten(ctx, key, old, value)
-        ctx.notify(b"$", b"set", key)
+
+
+def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
+    """As `replace`, and send the event of SET."""
+    replace(ctx, key, value, keep_expiry=keep_expiry)
+    ctx.notify(b"$", b"set", key)
 
 
 # ---------------------------------------------------------------- options about the expiry
@@ -187,6 +211,76 @@ def strlen(ctx: Context, args: Args) -> object:
     return size_bytes
 
 
+def _cut(value: bytes, start: int, end: int) -> bytes:
+    """The bytes from start to end, both included; a negative number counts from the end."""
+    size = len(value)
+    if start < 0 and end < 0 and start > end:
+        return b""
+    start = max(0, size + start if start < 0 else start)
+    end = max(0, size + end if end < 0 else end)
+    return value[start : end + 1]
+
+
+def _range(ctx: Context, args: Args) -> bytes:
+    key, start, end = args.take(), args.take_int(), args.take_int()
+    return _cut(as_string(look_up(ctx, key)) or b"", start, end)
+
+
+@command(
+    "GETRANGE",
+    arity=4,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.4.0",
+    summary="Returns a substring of the string stored at a key.",
+    syntax="key start end",
+    complexity="O(N), N the length of the returned string",
+)
+def getrange(ctx: Context, args: Args) -> object:
+    """The bytes from start to end, both included and counted from 0; negative numbers count from
+    the end, -1 is the last byte. Empty when there is nothing between them, or no such key."""
+    return _range(ctx, args)
+
+
+@command(
+    "SUBSTR",
+    arity=4,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="string",
+    summary="Returns a substring from a string value.",
+    syntax="key start end",
+    complexity="O(N), N the length of the returned string",
+)
+def substr(ctx: Context, args: Args) -> object:
+    """The same as GETRANGE, under its name of before Redis 2.0."""
+    return _range(ctx, args)
+
+
+@command(
+    "DIGEST",
+    arity=2,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="8.4.0",
+    summary="Returns the XXH3 hash of a string value.",
+    syntax="key",
+    complexity="O(N), N the length of the value",
+)
+def digest_(ctx: Context, args: Args) -> object:
+    """16 hexadecimal digits, or null when the key does not exist. IFDEQ and IFDNE of SET and DELEX
+    compare with it."""
+    value = as_string(look_up(ctx, args.take()))
+    return None if value is None else digest(value)
+
+
+def digest(value: bytes) -> bytes:
+    """The 64-bit XXH3 of a value, as 16 hexadecimal digits."""
+    return xxh3_64_hexdigest(value).encode()
+
+
 @command(
     "GETDEL",
     arity=2,
@@ -247,138 +341,10 @@ def getex(ctx: Context, args: Args) -> object:
     return value
 
 
-# ---------------------------------------------------------------- setting
-
-
-def _take_set_options(args: Args) -> tuple[bytes, bool, Expiry]:
-    """(NX or XX or nothing, whether GET was given, what becomes of the expiry)."""
-    condition, wants_old, expiry = b"", False, Expiry()
-    while args.remaining:
-        option = args.take().upper()
-        if option in (b"NX", b"XX") and condition in (b"", option):
-            condition = option
-        elif option == b"GET":
-            wants_old = True
-        elif option == b"KEEPTTL" and not expiry.unit:
-            expiry.keep = True
-        elif not expiry.take(option, args):
-            raise CommandError(SYNTAX)
-    return condition, wants_old, expiry
-
-
-@command(
-    "SET",
-    arity=-3,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Sets the string value of a key, ignoring its type. "
-    "The key is created if it doesn't exist.",
-    syntax="key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
-    "PXAT unix-time-milliseconds | KEEPTTL]",
-)
-def set_(ctx: Context, args: Args) -> object:
-    """OK, or null when NX or XX kept the value from being set. With GET: the value that was there
-    before, or null. An expiry that the key had goes, unless KEEPTTL is given."""
-    key, value = args.take(), args.take()
-    if not args.remaining:
-        store(ctx, key, value)
-        return OK
-    condition, wants_old, expiry = _take_set_options(args)
-    at_ms = expiry.moment_ms(ctx, "set")
-    old = as_string(look_up(ctx, key)) if wants_old else None
-    if condition:
-        exists = find(ctx, key) is not None
-        if exists == (condition == b"NX"):
-            return old
-    store(ctx, key, value, keep_expiry=expiry.keep)
-    if at_ms:
-        let_expire(ctx, key, at_ms)
-    return old if wants_old else OK
-
-
-@command(
-    "SETNX",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Sets the string value of a key only when the key doesn't exist.",
-    syntax="key value",
-)
-def setnx(ctx: Context, args: Args) -> object:
-    """1, or 0 when the key exists."""
-    key, value = args.take(), args.take()
-    if find(ctx, key) is not None:
-        return 0
-    store(ctx, key, value)
-    return 1
-
-
-def _set_with_expiry(ctx: Context, args: Args, name: str, unit: bytes) -> object:
-    key, number, value = args.take(), args.take(), args.take()
-    at_ms = Expiry(unit, number).moment_ms(ctx, name)
-    store(ctx, key, value)
-    let_expire(ctx, key, at_ms)
-    return OK
-
-
-@command(
-    "SETEX",
-    arity=4,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
-    since="2.0.0",
-    summary="Sets the string value and expiration time of a key. "
-    "Creates the key if it doesn't exist.",
-    syntax="key seconds value",
-)
-def setex(ctx: Context, args: Args) -> object:
-    """OK: as SET with EX."""
-    return _set_with_expiry(ctx, args, "setex", b"EX")
-
-
-@command(
-    "PSETEX",
-    arity=4,
-    flags="write denyoom",
-    keys=(1, 1, 1),
-    group="string",
-    since="2.6.0",
-    summary="Sets both string value and expiration time in milliseconds of a key. "
-    "The key is created if it doesn't exist.",
-    syntax="key milliseconds value",
-)
-def psetex(ctx: Context, args: Args) -> object:
-    """OK: as SET with PX."""
-    return _set_with_expiry(ctx, args, "psetex", b"PX")
-
-
-@command(
-    "MSET",
-    arity=-3,
-    flags="write denyoom",
-    keys=(1, -1, 2),
-    group="string",
-    since="1.0.1",
-    summary="Atomically creates or modifies the string values of one or more keys.",
-    syntax="key value [key value ...]",
-    complexity="O(N), N the number of keys",
-)
-def mset(ctx: Context, args: Args) -> object:
-    """OK. Of a key that is named twice the last value stays."""
-    if args.remaining % 2:
-        raise wrong_arity("mset")
-    while args.remaining:
-        store(ctx, args.take(), args.take())
-    return OK
-
-
 # ---------------------------------------------------------------- changing
 
 
-def _change(ctx: Context, key: bytes, value: bytes, *effect_words: bytes) -> None:
+def change(ctx: Context, key: bytes, value: bytes, *effect_words: bytes) -> None:
     """Put a changed value in place, its expiry kept, and record this effect."""
     is_new = ctx.db.get(key) is None
     ctx.db.set(key, value, True)
@@ -411,7 +377,7 @@ def append(ctx: Context, args: Args) -> object:
     size_bytes = ctx.db.string_bytes(key)
     if size_bytes is None:
         as_string(find(ctx, key))
-        _change(ctx, key, more, b"SET", key, more)
+        change(ctx, key, more, b"SET", key, more)
         size_bytes = len(more)
     else:
         _check_length(ctx, size_bytes + len(more))
@@ -422,81 +388,32 @@ def append(ctx: Context, args: Args) -> object:
     return size_bytes
 
 
-def _add(ctx: Context, key: bytes, amount: int) -> int:
-    """The value at a key as a number, with this added: stored and returned."""
+@command(
+    "SETRANGE",
+    arity=4,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.2.0",
+    summary="Overwrites a part of a string value with another by an offset. "
+    "Creates the key if it doesn't exist.",
+    syntax="key offset value",
+    complexity="O(N), N the length of the value afterwards",
+)
+def setrange(ctx: Context, args: Args) -> object:
+    """The length of the value afterwards. A value that ends before the offset is padded with zero
+    bytes. An empty value changes nothing."""
+    key, offset, part = args.take(), args.take_int(), args.take()
+    if offset < 0:
+        raise CommandError(OFFSET_OUT_OF_RANGE)
     old = as_string(find(ctx, key))
-    number = 0 if old is None else parse_integer(old)
-    if number is None:
-        raise CommandError(NOT_INTEGER)
-    number += amount
-    if not INT64_MIN <= number <= INT64_MAX:
-        raise CommandError(OVERFLOW)
-    text = str(number).encode()
-    _change(ctx, key, text, b"UPDATE", key, text)
-    ctx.notify(b"$", b"incrby", key)
-    return number
-
-
-@command(
-    "INCR",
-    arity=2,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Increments the integer value of a key by one. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key",
-)
-def incr(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
-    return _add(ctx, args.take(), 1)
-
-
-@command(
-    "DECR",
-    arity=2,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Decrements the integer value of a key by one. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key",
-)
-def decr(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
-    return _add(ctx, args.take(), -1)
-
-
-@command(
-    "INCRBY",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Increments the integer value of a key by a number. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key increment",
-)
-def incrby(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
-    key = args.take()
-    return _add(ctx, key, args.take_int())
-
-
-@command(
-    "DECRBY",
-    arity=3,
-    flags="write denyoom fast",
-    keys=(1, 1, 1),
-    group="string",
-    summary="Decrements a number from the integer value of a key. "
-    "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key decrement",
-)
-def decrby(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
-    key = args.take()
-    amount = args.take_int()
-    if amount == INT64_MIN:
-        raise CommandError("ERR decrement would overflow")
-    return _add(ctx, key, -amount)
+    if not part:
+        return len(old or b"")
+    _check_length(ctx, offset + len(part))
+    value = Appended(patched(old or b"", offset, part))
+    if old is None:
+        change(ctx, key, value, b"SET", key, bytes(value))
+    else:
+        change(ctx, key, value, b"PATCH", key, b"%d" % offset, part)
+    ctx.notify(b"$", b"setrange", key)
+    return len(value)

@@ -19,6 +19,8 @@ FAMILIES = (
     "pending",
     "inspect",
     "strings",
+    "setting",
+    "counters",
     "keys",
     "expiry",
     "databases",

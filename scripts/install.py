@@ -9,6 +9,7 @@ without network and without a build environment made for the occasion. What was 
 noted in the virtualenv, and the same request a second time does nothing.
 """
 
+import ast
 import fcntl
 import os
 import shutil
@@ -40,6 +41,20 @@ def install_package(build_requirements: list[str]) -> None:
     (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")
 
 
+def only_requirements_changed(noted: str, wanted: list[dict]) -> bool:
+    """Whether what was installed differs from what is wanted in its requirements alone."""
+
+    def without_requirements(project: dict, build: dict) -> list[dict]:
+        left_out = ("dependencies", "optional-dependencies")
+        return [{name: project[name] for name in project if name not in left_out}, build]
+
+    try:
+        before = ast.literal_eval(noted)
+    except (SyntaxError, ValueError):
+        return False
+    return without_requirements(*before) == without_requirements(*wanted)
+
+
 def install_beside(folder: Path, requirements: list[str]) -> None:
     """Into a folder for PYTHONPATH, which is there when it is complete; what these need is in the
     virtualenv already."""
@@ -58,8 +73,11 @@ def install(what: str) -> None:
     lists = groups | project["optional-dependencies"]
     wanted = [project, build] if what == "package" else lists[what]
     note = Path(sys.prefix) / f"installed-{what}"
-    if not note.exists() or note.read_text() != repr(wanted):
-        if what == "package":
+    noted = note.read_text() if note.exists() else ""
+    if noted != repr(wanted):
+        if what == "package" and only_requirements_changed(noted, wanted):
+            pip(*project["dependencies"])  # the modules are compiled already
+        elif what == "package":
             install_package(build["requires"])
         elif what in groups:
             install_beside(Path(sys.prefix) / what, wanted)

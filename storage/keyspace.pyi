@@ -6,6 +6,7 @@ from millstream.storage.policy import Calendar
 from millstream.storage.stream import Stream
 
 class Appended(bytes): ...
+class Sum(bytes): ...
 
 class Captured:
     db: int

@@ -47,6 +47,11 @@ class Appended(bytes):
     may not leave the database as it is: replies want plain bytes."""
 
 
+class Sum(bytes):
+    """The text of a floating point number that was added to: for OBJECT ENCODING it is never
+    `int`, as in Redis. It may not leave the database as it is, either."""
+
+
 GROWING = Appended()
 
 

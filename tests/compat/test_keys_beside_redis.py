@@ -31,6 +31,19 @@ INTEGERS = st.sampled_from(
      "9223372036854775807", "-9223372036854775808", "9223372036854775808",
      "9223372036854775", "9223372036854776", "-9223372036854776"]
 )  # fmt: skip
+RANGE_ENDS = st.sampled_from(
+    ["0", "1", "2", "-1", "-2", "5", "-60", "60", "x", "", "9223372036854775807",
+     "-9223372036854775808", "9223372036854775808"]
+)  # fmt: skip
+OFFSETS = st.sampled_from(["0", "1", "3", "60", "-1", "x", "536870912", "9223372036854775807"])
+FLOATS = st.one_of(
+    st.sampled_from(
+        ["3.0e3", "1e400", "1e5000", "-1e-400", "inf", "-inf", "nan", ".5", "5.", "0x1p4", "1.5 ",
+         "-0", "0.1", "1e", "12345678901234567890.12345"]
+    ),
+    st.floats(allow_nan=False).map(repr),
+    st.decimals(-(10**20), 10**20, places=18, allow_nan=False).map(str),
+)  # fmt: skip
 RELATIVE = ("1", "7", "20000", "9223372036854775", "9223372036854776", "9223372036854775807")
 VALUES = st.one_of(INTEGERS, st.text("v\x00\r\n\xff", max_size=50))
 # Each with what a time in that unit may be: wrong, past, or a moment that no test lives to see.
@@ -81,6 +94,13 @@ REQUESTS = st.one_of(
     request("MSET", KEYS, VALUES, KEYS),
     request("MGET", st.lists(KEYS, min_size=1, max_size=3)),
     request("STRLEN", KEYS),
+    request("GETSET", KEYS, VALUES),
+    request("MSETNX", st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=3)),
+    request("MSETNX", KEYS, VALUES, KEYS),
+    request(st.sampled_from(["GETRANGE", "SUBSTR"]), KEYS, RANGE_ENDS, RANGE_ENDS),
+    request("SETRANGE", KEYS, OFFSETS, VALUES),
+    request("INCRBYFLOAT", KEYS, st.one_of(INTEGERS, FLOATS)),
+    request("SET", KEYS, FLOATS),
     request("APPEND", KEYS, VALUES),
     request(st.sampled_from(["INCR", "DECR"]), KEYS),
     request(st.sampled_from(["INCRBY", "DECRBY"]), KEYS, INTEGERS),

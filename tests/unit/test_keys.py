@@ -579,6 +579,7 @@ def test_flushall_leaves_an_empty_snapshot_where_save_points_are_set(room: Room)
         ((b"RENAME", b"a", b"0", b"b"), "RENAME of a key that is not there: b'a'"),
         ((b"COPY", b"a", b"0", b"b", b"0"), "COPY of a key that is not there: b'a'"),
         ((b"EXTEND", b"a", b"x"), "EXTEND of a key that has no string: b'a'"),
+        ((b"PATCH", b"a", b"0", b"x"), "PATCH of a key that has no string: b'a'"),
     ],
 )
 def test_an_effect_on_what_is_not_there_stops_the_start(
