@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millstream.commands.arguments import Args
     from millstream.commands.context import Context
 
-REDIS_VERSION = "8.6.0"  # what clients gate features on
+REDIS_VERSION = "8.10.0"  # whose stream commands these are: clients enable features by it
 SERVER_NAME = "millstream"
 
 DEFAULT_USER = b"default"

@@ -184,7 +184,7 @@ def test_redis_py_reads_everything(server: Server) -> None:
         client.xadd("s", {"f": "v"})
         client.set("str", "v", ex=100)
         info = client.info("everything")
-        assert info["redis_version"].startswith("8.6")
+        assert info["redis_version"].startswith("8.10.")
         assert info["db0"]["keys"] == 2
         assert info["cmdstat_xadd"]["calls"] >= 1
         assert "p50" in info["latency_percentiles_usec_xadd"]
