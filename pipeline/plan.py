@@ -16,6 +16,7 @@ from millstream.errors import DataError
 from millstream.pipeline.files import Folder
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.selection import EntryId, Selection
+from millstream.storage.manifest import Manifest, check_owner
 from millstream.storage.snapshot import KeyRecord, Place, SnapshotReader
 
 _TRIES = 10
@@ -30,7 +31,7 @@ class Wanted(NamedTuple):
     first: EntryId
     last: EntryId
     # Where the stream's metadata lies, when its first kept id is still to be looked up there.
-    meta: tuple[int, int, int] | None
+    meta: tuple[int, ...] | None
 
 
 class Chunk(NamedTuple):
@@ -68,13 +69,15 @@ def plan(
     """The partitions of about `split_bytes` unpacked bytes, at least `partitions_min` if there are
     that many chunks. DataError when the folder has no sound snapshot."""
     for _ in range(_TRIES):
-        file_name = _newest(folder)
+        manifest = folder.manifest()
+        file_name = _newest(folder, manifest)
         try:
             file = folder.open(file_name)
         except FileNotFoundError:
             continue  # a newer one was published since the manifest was read
         with closing(file):
             reader = SnapshotReader(file)
+            _check_owner(folder, manifest, file_name, reader.summary.directory)
             snapshot = Snapshot(folder, file_name, reader.summary.uuid)
             chunks = _chunks(reader, db, selection)
             places = reader.summary.chunks
@@ -85,8 +88,14 @@ def plan(
     )
 
 
-def _newest(folder: Folder) -> str:
-    manifest = folder.manifest()
+def _check_owner(folder: Folder, manifest: Manifest, file_name: str, directory: bytes) -> None:
+    try:
+        check_owner(manifest, file_name, directory)
+    except DataError as error:
+        raise DataError(f"{folder}/{error}") from None
+
+
+def _newest(folder: Folder, manifest: Manifest) -> str:
     if manifest.base is None:
         raise DataError(
             f"{folder} has no snapshot yet: all it holds is in its journal. Let the server"

@@ -87,7 +87,7 @@ class Portion:
     def _first_kept(self, piece: Wanted, number: int, data: memoryview) -> EntryId:
         """A stream's first kept id, from metadata that was too long for the index."""
         assert piece.meta is not None
-        chunk, offset, length = piece.meta
+        chunk, offset, length, *_ = piece.meta
         if chunk != number:
             if chunk not in self._metas:
                 place = self._partition.meta_places[chunk]

@@ -18,25 +18,36 @@ from enum import IntEnum
 
 from millstream.commands.effects import EffectError, apply_effects, split_effects
 from millstream.commands.table import load_table
-from millstream.errors import DamageError, DataError, FormatError
+from millstream.errors import DamageError, DataError, ForeignError, FormatError
 from millstream.server.loading import Loader, LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import (
-    HEADER_SIZE,
     JournalReader,
     TornEnd,
     frames_behind,
     readable_frames,
+    readable_head,
 )
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import (
     NAME,
     Manifest,
+    check_manifest_owner,
+    check_owner,
+    is_base,
     is_ours,
     read_manifest,
 )
-from millstream.storage.salvage import Gleaned, Gleaner, Opened, guess_manifest, open_base
+from millstream.storage.salvage import (
+    Gleaned,
+    Gleaner,
+    Opened,
+    directory_of,
+    guess_manifest,
+    misplaced,
+    open_base,
+)
 
 DATABASES = 10_000  # the most that `databases` can be set to: which it was, no file says
 KEPT = re.compile(r"damaged-\d{8}-\d{6}")
@@ -62,7 +73,8 @@ class Place:
 
 @dataclass
 class FileReport:
-    """One file. `state` is ok, torn, damaged, missing, unknown (another version's),
+    """One file. `state` is ok, torn, damaged, missing, unknown (another version's), misplaced
+    (of another data directory),
     unread (nothing tells which of its frames count), unjudged (nothing tells whether it counts),
     unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
     `holds` says in words what is in it, `loses` what a repair cannot keep."""
@@ -76,6 +88,8 @@ class FileReport:
 
     def wrong(self, damage: DamageError) -> None:
         self.state = "missing" if damage.reason.startswith("is missing") else "damaged"
+        if isinstance(damage, ForeignError):
+            self.state = "misplaced"
         self.places.append(Place(damage.offset, damage.reason))
 
 
@@ -127,6 +141,7 @@ class Checker:
         report.files.append(file)
         try:
             report.manifest = read_manifest(self._disk)
+            self._check_manifest_owner(report.manifest)
         except FormatError as problem:
             self._unknown(file, problem)
             return
@@ -140,6 +155,14 @@ class Checker:
             file.size_bytes = self._size(NAME)
         if report.manifest is not None and file.state == "ok":
             file.holds = f"names {counted(len(report.manifest.files), 'file')}"
+
+    def _check_manifest_owner(self, manifest: Manifest | None) -> None:
+        """ForeignError when it is the manifest that came from another directory."""
+        if manifest is None:
+            return
+        there = set(self._disk.names())
+        found = {name: directory_of(self._disk, name) for name in manifest.files if name in there}
+        check_manifest_owner(manifest, {name: one for name, one in found.items() if one})
 
     def _guess(self) -> None:
         report = self.report
@@ -160,20 +183,37 @@ class Checker:
         there = [name for name in manifest.files if name in names]
         self._total_bytes = sum(map(self._size, there)) * (2 if load else 1)
         missing = [name for name in manifest.files if name not in names]
+        foreign = misplaced(self._disk, manifest)
         first_seq: int | None = 1
+        for name in foreign:
+            self._misplaced(manifest, name)
         if manifest.base in missing:
             self._miss(manifest.base, "nothing tells what it held")
+            first_seq = None
+        elif manifest.base in foreign:
             first_seq = None
         elif manifest.base is not None:
             first_seq = self._check_base(manifest.base)
         for name in manifest.journals:
             if name in missing:
                 self._miss(name, None)
-        journals = [name for name in manifest.journals if name in there]
+        journals = [name for name in manifest.journals if name in there and name not in foreign]
         if first_seq is not None:
             self._check_journals(journals, first_seq)
         else:
             self.report.files += [FileReport(n, self._size(n), "unread") for n in journals]
+
+    def _misplaced(self, manifest: Manifest, name: str) -> None:
+        file = FileReport(name, self._size(name))
+        try:
+            check_owner(manifest, name, directory_of(self._disk, name) or b"")
+        except ForeignError as problem:
+            file.wrong(problem)
+        file.loses.append("nothing that is of this directory, and all that the lost file held")
+        self.report.files.append(file)
+        self.report.worsen(Verdict.DAMAGED)
+        if is_base(name):
+            self.report.hopeless = f"{name} belongs to another data directory"
 
     def _miss(self, name: str, hopeless: str | None) -> None:
         damage = DamageError(name, None, f"is missing although {NAME} names it")
@@ -274,7 +314,7 @@ class Checker:
 
     def _count_lost(self, files: Sequence[File], first_seq: int, report: FileReport) -> None:
         """What a cut in front of the bad stretch takes away."""
-        index, offset, due = 0, HEADER_SIZE, first_seq
+        index, offset, due = 0, readable_head(files[0]).format.header_size, first_seq
         for index, offset, _ in readable_frames(files, first_seq):  # noqa: B007
             due += 1
         if index == len(files) - 1 and offset == files[index].size:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from dataclasses import replace
 
 from millstream.errors import DataError
 from millstream.server.loading import LoadReport
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import TornEnd, create_journal, cut_torn_end
+from millstream.storage.journal import ID_SIZE, TornEnd, create_journal, cut_torn_end
 from millstream.storage.manifest import (
     NAME,
     Manifest,
@@ -36,6 +37,7 @@ class DataFiles:
         self.disk = disk
         self.manifest = Manifest()
         self.next_number = 1
+        self.directory = b""  # the ID that every new file gets
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
     # At start
@@ -44,10 +46,11 @@ class DataFiles:
         """Read the manifest, or make the first one; remove what was left unfinished."""
         manifest = load_manifest(self.disk)
         if manifest is None:
-            manifest = Manifest()
+            manifest = Manifest(directory=self.disk.random(ID_SIZE))
             store_manifest(self.disk, manifest)
         self.manifest = manifest
         self.next_number = manifest.next_number
+        self.directory = manifest.directory or self.disk.random(ID_SIZE)
         report.base, report.journals = manifest.base, manifest.journals
         report.removed = sweep(self.disk, manifest)
         if report.removed:
@@ -81,7 +84,7 @@ class DataFiles:
 
     def _first_journal(self) -> str:
         name = journal_name(self.new_number())
-        create_journal(self.disk, name).close()
+        create_journal(self.disk, name, self.directory).close()
         self.publish_journal(name, self.next_number)
         return name
 
@@ -98,7 +101,13 @@ class DataFiles:
         self.publish(Manifest(self.manifest.base, journals, next_number))
 
     def publish(self, manifest: Manifest) -> None:
-        """Let a manifest count. After an OSError the one before does, or perhaps this one."""
+        """Let a manifest count. After an OSError the one before does, or perhaps this one.
+
+        A directory of version 1 gets its ID by this, and files from here on must have it.
+        """
+        before = self.manifest
+        since = before.since if before.directory else before.next_number
+        manifest = replace(manifest, directory=self.directory, since=since)
         write_manifest(self.disk, manifest)
         self._perhaps_named.update(manifest.files)
         replace_manifest(self.disk)

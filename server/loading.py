@@ -13,15 +13,30 @@ from typing import Any, Protocol
 
 from millstream.errors import DataError
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import JournalReader, TornEnd
-from millstream.storage.manifest import Manifest
-from millstream.storage.snapshot import BlockType, KeyRecord, SnapshotReader
+from millstream.storage.journal import JournalReader, TornEnd, read_head
+from millstream.storage.manifest import Manifest, check_manifest_owner, check_owner, is_base
+from millstream.storage.snapshot import BlockType, KeyRecord, SnapshotEnds, SnapshotReader
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20
 # What is read between two yields: less than a millisecond's work, unless one frame is more.
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
+
+
+def check_owners(manifest: Manifest, files: Sequence[File]) -> None:
+    """ForeignError when the manifest and the files it names are of different directories."""
+    directories = {file.name: directory_of(file) for file in files}
+    check_manifest_owner(manifest, directories)
+    for name, directory in directories.items():
+        check_owner(manifest, name, directory)
+
+
+def directory_of(file: File) -> bytes:
+    """The ID of the directory that a base or journal belongs to; b"" in version 1."""
+    if is_base(file.name):
+        return SnapshotEnds(file).read_header().directory
+    return read_head(file).format.directory
 
 
 class Restorable(Protocol):
@@ -82,7 +97,7 @@ class Loader:
         files = [self._disk.read(name) for name in manifest.files]
         self.total_bytes = sum(file.size for file in files)
         try:
-            yield from self._read_files(files, manifest.base is not None, report)
+            yield from self._read_files(files, manifest, report)
         finally:
             for file in files:
                 file.close()
@@ -90,11 +105,13 @@ class Loader:
         self._tell()
 
     def _read_files(
-        self, files: Sequence[File], has_base: bool, report: LoadReport
+        self, files: Sequence[File], manifest: Manifest, report: LoadReport
     ) -> Iterator[None]:
-        if has_base:
+        check_owners(manifest, files)
+        if manifest.base is not None:
             base, files = files[0], files[1:]
             reader = SnapshotReader(base)
+            reader.check_copies()
             self.next_seq = reader.summary.seq + 1
             self.created_ms = reader.summary.created_ms
             for _ in self._read_base(reader, report):

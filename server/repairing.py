@@ -12,7 +12,6 @@ as evicted, so that its readers are told of the gap.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -31,7 +30,7 @@ from millstream.server.checking import (
 from millstream.server.loading import LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk
-from millstream.storage.journal import create_journal, readable_frames
+from millstream.storage.journal import ID_SIZE, create_journal, readable_frames
 from millstream.storage.manifest import (
     NAME,
     TEMPORARY,
@@ -45,8 +44,8 @@ from millstream.storage.manifest import (
     sweep,
     write_manifest,
 )
-from millstream.storage.salvage import Gleaned, Gleaner, open_base
-from millstream.storage.snapshot import KeyRecord, SnapshotWriter
+from millstream.storage.salvage import Gleaned, Gleaner, misplaced, open_base
+from millstream.storage.snapshot import SALT_SIZE, KeyRecord, SnapshotWriter
 from millstream.storage.stream import Stream
 
 _CAPTURE_KEYS = 64
@@ -62,9 +61,8 @@ def repair(disk: Disk, report: Report, now_ms: int, folder: str) -> list[str]:
     if report.verdict is Verdict.UNCHECKED or report.manifest is None or report.hopeless:
         reason = report.hopeless or "a file is of another version"
         raise DataError(f"this cannot be repaired: {reason}; restore the directory from a copy")
-    only_manifest = all(file.state != "damaged" for file in report.files if file.name != NAME)
-    only_manifest &= all(file.state != "missing" for file in report.files if file.name != NAME)
-    if only_manifest:
+    bad = ("damaged", "missing", "misplaced")
+    if all(file.state not in bad for file in report.files if file.name != NAME):
         return _Repair(disk, now_ms, folder).publish_old(report.manifest)
     return _Repair(disk, now_ms, folder).publish_new(report.manifest)
 
@@ -88,7 +86,8 @@ class _Repair:
         """What can be read, as a new base."""
         salvage = Salvage(self._disk, manifest, self._now_ms)
         number = next_number(self._disk, manifest)
-        made = Manifest(base_name(number), (journal_name(number),), number + 1)
+        directory = manifest.directory or self._disk.random(ID_SIZE)
+        made = Manifest(base_name(number), (journal_name(number),), number + 1, directory)
         try:
             self._write(made, salvage)
             loaded = self._try_out(made)
@@ -108,7 +107,12 @@ class _Repair:
         file = self._disk.create(made.base + ".tmp")
         try:
             writer = SnapshotWriter(
-                file, uuid=uuid.uuid4().bytes, created_ms=self._now_ms, seq=salvage.seq
+                file,
+                uuid=self._disk.random(16),
+                created_ms=self._now_ms,
+                seq=salvage.seq,
+                directory=made.directory,
+                salt=self._disk.random(SALT_SIZE),
             )
             capture = salvage.keyspace.begin_capture()
             while (captured := capture.step(_CAPTURE_KEYS)) is not None:
@@ -120,7 +124,7 @@ class _Repair:
         finally:
             file.close()
         self._disk.rename(made.base + ".tmp", made.base)
-        create_journal(self._disk, made.journals[0]).close()
+        create_journal(self._disk, made.journals[0], made.directory).close()
         self._disk.sync_directory()
 
     def _try_out(self, manifest: Manifest) -> LoadReport:
@@ -176,7 +180,7 @@ class Salvage:
         self._whole = True
         self._skipped: Counter[tuple[int, bytes]] = Counter()
         with ExitStack() as stack:
-            names = disk.names()
+            names = set(disk.names()) - set(misplaced(disk, manifest))
             if manifest.base is not None:
                 file = disk.read(manifest.base)
                 stack.callback(file.close)

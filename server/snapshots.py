@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ from millstream.server.workers import Scheduler, TaskWorker, post
 from millstream.storage.disk import File
 from millstream.storage.journal import create_journal, give_back, reserve_ahead
 from millstream.storage.manifest import Manifest, base_name, journal_name
-from millstream.storage.snapshot import SnapshotWriter
+from millstream.storage.snapshot import SALT_SIZE, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
@@ -308,7 +307,7 @@ class Snapshots:
         """Worker: the files, and the manifest that lets the new journal's frames count."""
         disk = self._files.disk
         if job.journal is not None:
-            job.journal_file = create_journal(disk, job.journal)
+            job.journal_file = create_journal(disk, job.journal, self._files.directory)
             try:
                 reserve_ahead(job.journal_file, self._config.journal_reserve_size)
             except OSError:
@@ -392,9 +391,11 @@ class Snapshots:
         assert job.file is not None
         job.writer = SnapshotWriter(
             job.file,
-            uuid=uuid.uuid4().bytes,
+            uuid=self._files.disk.random(16),
             created_ms=job.created_ms,
             seq=job.seq,
+            directory=self._files.directory,
+            salt=self._files.disk.random(SALT_SIZE),
             compressed=self._config.rdbcompression,
             pause=job.pause,
         )

@@ -96,6 +96,9 @@ class Disk(Protocol):
     def sync_directory(self) -> None:
         """Return when names created, renamed and removed so far are on the disk."""
 
+    def random(self, size: int) -> bytes:
+        """Bytes that no client can guess: IDs and salts of files."""
+
     def keep(self, names: Sequence[str], folder: str) -> None:
         """Put these files, as they are, into a new folder of the directory, too; durably.
 
@@ -355,6 +358,9 @@ class SystemDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def random(self, size: int) -> bytes:
+        return os.urandom(size)
 
     def keep(self, names: Sequence[str], folder: str) -> None:
         kept = self.directory / folder

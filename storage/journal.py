@@ -33,9 +33,11 @@ from millstream.storage.checksum import crc32
 from millstream.storage.disk import Disk, File
 
 MAGIC = b"MILLJRNL"
-VERSION = 1
-HEADER_SIZE = 32
-FRAME_SIZE = 20
+VERSION = 2
+HEADER_SIZE = 128
+FRAME_SIZE = 24
+ID_SIZE = 16
+SALT_SIZE = 8
 # With less than this kept ahead writes are refused. A quarter of it is for what happens by itself:
 # what expires, is trimmed or ends in one turn, a few thousand short effects.
 RESERVE_LEAST = 1 << 20
@@ -45,9 +47,14 @@ PAYLOAD_MAX = 1 << 30
 # What a queued frame takes in memory besides its bytes.
 FRAME_OVERHEAD = 64
 
-_HEADER = struct.Struct("<8sIIQI")
+_HEADER = struct.Struct("<8sIIQI")  # the same in every version, and a crc32 after it
+_IDENTITY = struct.Struct("<16s8s4x")
 _FRAME = struct.Struct("<IIQI")
-_CHECKED = struct.Struct("<QI")  # the part of a frame's header that its crc32 covers
+_SALT = struct.Struct("<II")
+_U32 = struct.Struct("<I")
+_CHECKED = struct.Struct("<QI")  # version 1: the part of a frame's header that its crc32 covers
+_COMMON_SIZE = 32
+_COPY_SIZE = 64  # the header is there twice
 _U32_MAX = 2**32 - 1
 _SECTOR = 512
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -55,27 +62,125 @@ _READ_SIZE = 1 << 20
 _WRITE_SIZE = 1 << 20  # queued frames are joined up to this size, which bounds the copy
 
 
-def encode_header(first_seq: int = 0) -> bytes:
-    """A file's first bytes; 0: with which frame it begins was not known when it was made."""
-    head = _HEADER.pack(MAGIC, VERSION, 0, first_seq, 0)
-    return head + crc32(head).to_bytes(4, "little")
+class FrameFormat:
+    """How the frames of one file are written: version 2, with the checksums of this very file.
+
+    The seeds come from the file's salt, and that of a frame's header from its place, too. Bytes of
+    another file, of a client, or of another place in this file therefore never look like a frame.
+    """
+
+    header_size = HEADER_SIZE
+    frame_size = FRAME_SIZE
+
+    def __init__(self, salt: bytes, directory: bytes = bytes(ID_SIZE)) -> None:
+        self.salt = salt
+        self.directory = directory
+        self.head_seed, self.payload_seed = _SALT.unpack(salt)
+
+    def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
+        """The frame for offset `at`; `unsynced` is the number of frames before it not known to be
+        on the disk."""
+        head = _FRAME.pack(len(payload), crc32(payload, self.payload_seed), seq, unsynced)
+        crc = crc32(head, (self.head_seed + at) & _U32_MAX)
+        return head + crc.to_bytes(4, "little") + payload
+
+    def head_fits(self, head: bytes | memoryview, at: int) -> bool:
+        """Whether these bytes are the header of a frame at offset `at`."""
+        crc = crc32(head[:20], (self.head_seed + at) & _U32_MAX)
+        return crc == int.from_bytes(head[20:24], "little")
 
 
-def encode_frame(seq: int, unsynced: int, payload: bytes) -> bytes:
-    """One frame; `unsynced` is the number of frames before it not known to be on the disk."""
-    crc = crc32(payload, crc32(_CHECKED.pack(seq, unsynced)))
-    return _FRAME.pack(len(payload), crc, seq, unsynced) + payload
+class OldFormat(FrameFormat):
+    """Version 1: no ID, no salt, one checksum. Such files are read and continued."""
+
+    header_size = 32
+    frame_size = 20
+
+    def __init__(self) -> None:
+        super().__init__(bytes(SALT_SIZE), b"")
+
+    def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
+        crc = crc32(payload, crc32(_CHECKED.pack(seq, unsynced)))
+        return _FRAME.pack(len(payload), crc, seq, unsynced) + payload
+
+    def head_fits(self, head: bytes | memoryview, at: int) -> bool:
+        return True
+
+
+OLD_FORMAT = OldFormat()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A file's header. `first_seq` 0: with which frame it begins was not known when it was made."""
+
+    format: FrameFormat
+    first_seq: int
+
+
+def encode_header(directory: bytes, salt: bytes) -> bytes:
+    """A file's first bytes. With which frame it begins is not known when it is made."""
+    common = _HEADER.pack(MAGIC, VERSION, 0, 0, 0)
+    copy = common + crc32(common).to_bytes(4, "little") + _IDENTITY.pack(directory, salt)
+    copy += crc32(copy).to_bytes(4, "little")
+    return copy * 2
+
+
+def read_head(file: File) -> Head:
+    """A journal's header, every byte checked. DamageError, or FormatError: of another version."""
+    head = file.read_at(0, HEADER_SIZE)
+    if len(head) < _COMMON_SIZE:
+        raise _damage(file, 0, f"it has {len(head)} of {HEADER_SIZE} bytes of its header")
+    if int.from_bytes(head[28:32], "little") != crc32(head[:28]):
+        raise _damage(file, 0, "the header cannot be read")
+    magic, version, _, first_seq, _ = _HEADER.unpack_from(head)
+    if magic != MAGIC or version not in (1, VERSION):
+        raise FormatError(f"{file.name} has format {version}, which this version does not know")
+    if version == 1:
+        return Head(OLD_FORMAT, first_seq)
+    if len(head) < HEADER_SIZE:
+        raise _damage(file, 0, f"it has {len(head)} of {HEADER_SIZE} bytes of its header")
+    found = _parse_copy(head[:_COPY_SIZE])
+    if found is None or head[:_COPY_SIZE] != head[_COPY_SIZE:]:
+        raise _damage(file, 0, "the header cannot be read")
+    return found
+
+
+def readable_head(file: File) -> Head:
+    """The same of a file that may be damaged: either copy will do. What has none is read as
+    version 1, whose header says nothing that its frames do not."""
+    head = file.read_at(0, HEADER_SIZE)
+    found = _parse_copy(head[:_COPY_SIZE]) or _parse_copy(head[_COPY_SIZE:])
+    return found or Head(OLD_FORMAT, 0)
+
+
+def is_old(file: File) -> bool:
+    """Whether a file that may be damaged is of version 1: its header says so, or its frames do."""
+    try:
+        return read_head(file).format is OLD_FORMAT
+    except (DamageError, FormatError):
+        return next(_sound_frames(file, OLD_FORMAT, OLD_FORMAT.header_size), None) is not None
+
+
+def _parse_copy(copy: bytes) -> Head | None:
+    if len(copy) < _COPY_SIZE or int.from_bytes(copy[60:], "little") != crc32(copy[:60]):
+        return None
+    magic, version, _, first_seq, _ = _HEADER.unpack_from(copy)
+    if magic != MAGIC or version != VERSION:
+        return None
+    directory, salt = _IDENTITY.unpack_from(copy, _COMMON_SIZE)
+    return Head(FrameFormat(salt, directory), first_seq)
 
 
 # ---------------------------------------------------------------------------------------- writing
 
 
-def create_journal(disk: Disk, name: str) -> File:
-    """A new journal of no frames. Its header is synced, so that a file that a manifest names and
-    that is shorter has lost something."""
+def create_journal(disk: Disk, name: str, directory: bytes) -> File:
+    """A new journal of no frames, of the data directory with this ID. Its header is synced, so
+    that a file that a manifest names and that is shorter has lost something."""
     file = disk.create(name)
     try:
-        file.write(encode_header())
+        file.write(encode_header(directory, disk.random(SALT_SIZE)))
         file.sync()
     except OSError:
         file.close()
@@ -175,6 +280,7 @@ class Journal:
         # The loop's: the file that gets what is appended now, and where that ends when all that is
         # queued is written.
         self._last_file = file
+        self._format = read_head(file).format
         self._end = file.size
         self._reserving = False
         self._space_error = False
@@ -186,7 +292,8 @@ class Journal:
 
     @property
     def name(self) -> str:
-        return self._file.name
+        """The name under which the file counts, or will once its base is written."""
+        return self._file.name.removesuffix(".tmp")
 
     @property
     def queued_bytes(self) -> int:
@@ -220,7 +327,7 @@ class Journal:
         if len(payload) > PAYLOAD_MAX:
             raise OSError(errno.EFBIG, f"{len(payload)} bytes are too large for one frame")
         unsynced = seq - 1 - self.synced_seq
-        frame = encode_frame(seq, unsynced if unsynced < _U32_MAX else _U32_MAX, payload)
+        frame = self._format.encode(self._end, seq, min(unsynced, _U32_MAX), payload)
         self._end += len(frame)
         if self.mode != "always":
             return self._write_now(frame, seq)
@@ -231,6 +338,7 @@ class Journal:
 
     def rotate(self, file: File) -> None:
         """Go on in `file`, which has no frames; the old one is synced and closed."""
+        self._format = read_head(file).format
         self._last_file = file
         self._end = file.size
         if self.mode == "always":
@@ -479,7 +587,7 @@ class TornEnd:
 
     def kept(self, names: Sequence[str]) -> tuple[str, ...]:
         """Which of the journals go on to count; one that would begin behind a gap does not."""
-        return tuple(names[: self.index + (self.offset >= HEADER_SIZE)])
+        return tuple(names[: self.index + (self.offset > 0)])
 
 
 class JournalReader:
@@ -497,58 +605,56 @@ class JournalReader:
     def frames(self) -> Iterator[tuple[File, int, bytes]]:
         """(file, offset, payload) of every frame."""
         for index, file in enumerate(self._files):
-            if not self._read_header(index):
+            form = self._read_header(index)
+            if form is None:
                 return
-            offset = HEADER_SIZE
-            for at, seq, _, payload in _sound_frames(file, offset):
-                if seq > self.next_seq and index and offset == HEADER_SIZE:
+            offset = start = form.header_size
+            for at, seq, _, payload in _sound_frames(file, form, offset):
+                if seq > self.next_seq and index and offset == start:
                     self._judge(index, 0, _gap(self.next_seq, seq), missing=True)
                     return
                 if seq != self.next_seq:
                     raise _damage(file, at, f"frame {seq} is there where {self.next_seq} was due")
                 yield file, at, payload
                 self.next_seq = seq + 1
-                offset = at + FRAME_SIZE + len(payload)
+                offset = at + form.frame_size + len(payload)
             if offset != file.size:
-                self._judge(index, offset, _reason(file, offset))
+                self._judge(index, offset, _reason(file, form, offset))
                 return
 
-    def _read_header(self, index: int) -> bool:
-        """False when the sequence ends before this file."""
+    def _read_header(self, index: int) -> FrameFormat | None:
+        """None when the sequence ends before this file."""
         file = self._files[index]
-        head = file.read_at(0, HEADER_SIZE)
-        if len(head) < HEADER_SIZE:
-            raise _damage(file, 0, f"it has {len(head)} of {HEADER_SIZE} bytes of its header")
-        if int.from_bytes(head[28:], "little") != crc32(head[:28]):
-            raise _damage(file, 0, "the header cannot be read")
-        magic, version, _, first_seq, _ = _HEADER.unpack_from(head)
-        if magic != MAGIC or version != VERSION:
-            raise FormatError(f"{file.name} has format {version}, which this version does not know")
+        head = read_head(file)
+        first_seq = head.first_seq
         if first_seq == 0:  # its first frame tells
-            return True
+            return head.format
         if first_seq < self.next_seq or (first_seq > self.next_seq and index == 0):
             raise _damage(file, 16, f"it starts with frame {first_seq}, {self.next_seq} was due")
         if first_seq > self.next_seq:
             self._judge(index, 0, _gap(self.next_seq, first_seq), missing=True)
-            return False
-        return True
+            return None
+        return head.format
 
     def _judge(self, index: int, offset: int, reason: str, missing: bool = False) -> None:
         """Decide about the bad stretch at `offset`: set `torn`, or raise DamageError."""
         file = self._files[index]
-        follows = self._require_no_proof(index, offset, reason)
+        form = readable_head(file).format
+        after = 1 if missing else _end_of_bad_frame(file, form, offset, self.next_seq)
+        follows = self._require_no_proof(index, offset, after, reason)
         if not missing:
-            if _length_is_flipped(file, offset, self.next_seq):
+            if _length_is_flipped(file, form, offset, self.next_seq):
                 raise _damage(file, offset, "the length of the last frame is wrong")
-            ends_early = follows is None and _passes_end(file, offset)
+            ends_early = follows is None and _passes_end(file, form, offset)
             end = file.size if follows is None else follows
             if not ends_early and not _has_lost_sector(file, offset, end):
                 raise _damage(file, offset, reason)
         torn_bytes = sum(other.size for other in self._files[index:]) - offset
         self.torn = TornEnd(index, offset, torn_bytes)
 
-    def _require_no_proof(self, index: int, offset: int, reason: str) -> int | None:
-        """DamageError when a later frame proves that the missing one was on the disk.
+    def _require_no_proof(self, index: int, offset: int, after: int, reason: str) -> int | None:
+        """DamageError when a frame from offset `after` on, or in a later file, proves that the
+        missing one was on the disk.
 
         Returns the offset of the next sound frame in the same file.
         """
@@ -556,30 +662,32 @@ class JournalReader:
         follows: int | None = None
         for file in self._files[index:]:
             here = file is self._files[index]
-            position = offset + 1 if here else 0
-            while (found := _find_sound_frame(file, position, due)) is not None:
+            form = readable_head(file).format
+            position = after if here else 0
+            while (found := _find_sound_frame(file, form, position, due)) is not None:
                 if here and follows is None:
                     follows = found
-                for at, seq, unsynced, payload in _sound_frames(file, found):
+                for at, seq, unsynced, payload in _sound_frames(file, form, found):
                     if seq - 1 - unsynced >= due:
                         raise _damage(self._files[index], offset, reason)
-                    position = at + FRAME_SIZE + len(payload)
+                    position = at + form.frame_size + len(payload)
         return follows
 
 
 def readable_frames(files: Sequence[File], first_seq: int) -> Iterator[tuple[int, int, bytes]]:
-    """(index of the file, offset behind it, payload) of every frame up to the first one that cannot
-    be read, whatever stands in the files' headers: these say nothing that the frames do not."""
+    """(index of the file, offset after it, payload) of every frame up to the first one that cannot
+    be read, although the files' headers may be damaged."""
     due = first_seq
     for index, file in enumerate(files):
-        offset = HEADER_SIZE
-        for at, seq, _, payload in _sound_frames(file, offset):
+        form = readable_head(file).format
+        offset = form.header_size
+        for at, seq, _, payload in _sound_frames(file, form, offset):
             if seq != due:
                 return
-            offset = at + FRAME_SIZE + len(payload)
+            offset = at + form.frame_size + len(payload)
             yield index, offset, payload
             due += 1
-        if offset != max(file.size, HEADER_SIZE):
+        if offset != max(file.size, form.header_size):
             return
 
 
@@ -588,7 +696,8 @@ def frame_numbers(file: File) -> tuple[int | None, int]:
     read from there."""
     first: int | None = None
     last = 0
-    for _, seq, _, _ in _sound_frames(file, HEADER_SIZE):
+    form = readable_head(file).format
+    for _, seq, _, _ in _sound_frames(file, form, form.header_size):
         if first is None:
             first = seq
         elif seq != last + 1:
@@ -603,17 +712,18 @@ def frames_behind(
     """(sequence number, payload) of all sound frames behind a bad stretch, which begins where frame
     `due` was to be: what is lost if the journals are cut there."""
     for file in files[index:]:
-        position = offset if file is files[index] else HEADER_SIZE
-        while (found := _find_sound_frame(file, position, due - 1)) is not None:
-            for at, seq, _, payload in _sound_frames(file, found):
+        form = readable_head(file).format
+        position = offset if file is files[index] else form.header_size
+        while (found := _find_sound_frame(file, form, position, due - 1)) is not None:
+            for at, seq, _, payload in _sound_frames(file, form, found):
                 yield seq, payload
-                position = at + FRAME_SIZE + len(payload)
+                position = at + form.frame_size + len(payload)
 
 
 def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
     """Cut the file that `JournalReader` found torn. A durable manifest must name no more than
     `torn.kept` before: a later file could not be told from one with frames missing before it."""
-    if torn.offset < HEADER_SIZE:
+    if not torn.offset:
         return
     file = disk.append(names[torn.index])
     try:
@@ -623,67 +733,95 @@ def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
         file.close()
 
 
-def _sound_frames(file: File, offset: int) -> Iterator[tuple[int, int, int, bytes]]:
+def _sound_frames(
+    file: File, form: FrameFormat, offset: int
+) -> Iterator[tuple[int, int, int, bytes]]:
     """(offset, sequence number, unsynced, payload) until a frame is not sound or the file ends."""
     buffer = b""
+    view = memoryview(buffer)
     at = 0
+    head_size, head_seed, payload_seed = form.frame_size, form.head_seed, form.payload_seed
+    is_salted = form is not OLD_FORMAT
+    checked = FRAME_SIZE if is_salted else 8  # from where on the frame's checksum counts
+    file_size = file.size
     while True:
-        if len(buffer) - at < FRAME_SIZE:
+        if len(buffer) - at < head_size:
             offset, at, buffer = offset + at, 0, file.read_at(offset + at, _READ_SIZE)
-            if len(buffer) < FRAME_SIZE:
+            view = memoryview(buffer)
+            if len(buffer) < head_size:
                 return
         length, crc, seq, unsynced = _FRAME.unpack_from(buffer, at)
-        size = FRAME_SIZE + length
-        if length == 0 or offset + at + size > file.size:
+        if is_salted:  # as `head_fits`, without a call for each frame
+            start = (head_seed + offset + at) & _U32_MAX
+            if crc32(view[at : at + 20], start) != _U32.unpack_from(buffer, at + 20)[0]:
+                return
+        size = head_size + length
+        if length == 0 or offset + at + size > file_size:
             return
         if at + size > len(buffer):
             buffer = file.read_at(offset + at, max(size, _READ_SIZE))
+            view = memoryview(buffer)
             offset, at = offset + at, 0
-        if len(buffer) < at + size or crc32(memoryview(buffer)[at + 8 : at + size]) != crc:
+        if len(buffer) < at + size or crc32(view[at + checked : at + size], payload_seed) != crc:
             return
-        yield offset + at, seq, unsynced, buffer[at + FRAME_SIZE : at + size]
+        yield offset + at, seq, unsynced, buffer[at + head_size : at + size]
         at += size
 
 
-def _find_sound_frame(file: File, start: int, due: int) -> int | None:
+def _find_sound_frame(file: File, form: FrameFormat, start: int, due: int) -> int | None:
     """The first offset from `start` on of a sound frame numbered above `due`."""
     tops = {(due >> 32).to_bytes(4, "little"), ((due + _U32_MAX) >> 32).to_bytes(4, "little")}
     # A look-ahead finds overlapping places, too: the upper half of a number is mostly zeros.
     pattern = re.compile(b"(?=" + b"|".join(re.escape(top) for top in tops) + b")", re.DOTALL)
+    head_size = form.frame_size
     window = start
     while window < file.size:
-        data = file.read_at(window, _READ_SIZE + FRAME_SIZE)
+        data = file.read_at(window, _READ_SIZE + head_size)
         for match in pattern.finditer(data, 12):
             at = match.start() - 12
-            if at >= _READ_SIZE or at + FRAME_SIZE > len(data):
+            if at >= _READ_SIZE or at + head_size > len(data):
                 break
             length, _, seq, _ = _FRAME.unpack_from(data, at)
-            if not length or seq <= due or window + at + FRAME_SIZE + length > file.size:
+            if not length or seq <= due or window + at + head_size + length > file.size:
                 continue
-            if next(_sound_frames(file, window + at), None) is not None:
+            if next(_sound_frames(file, form, window + at), None) is not None:
                 return window + at
         window += _READ_SIZE
     return None
 
 
-def _passes_end(file: File, offset: int) -> bool:
-    head = file.read_at(offset, FRAME_SIZE)
-    if len(head) < FRAME_SIZE:
+def _end_of_bad_frame(file: File, form: FrameFormat, offset: int, due: int) -> int:
+    """From where on frames may follow a bad one. Where its header is sound, all of what the header
+    counts is its payload, whatever it looks like."""
+    head = file.read_at(offset, form.frame_size)
+    if form is not OLD_FORMAT and len(head) == form.frame_size and form.head_fits(head, offset):
+        length, _, seq, _ = _FRAME.unpack_from(head)
+        if seq == due:
+            return offset + form.frame_size + int(length)
+    return offset + 1
+
+
+def _passes_end(file: File, form: FrameFormat, offset: int) -> bool:
+    head = file.read_at(offset, form.frame_size)
+    if len(head) < form.frame_size:
         return True
-    return offset + FRAME_SIZE + int(_FRAME.unpack(head)[0]) > file.size
+    return offset + form.frame_size + int(_FRAME.unpack_from(head)[0]) > file.size
 
 
-def _length_is_flipped(file: File, offset: int, due: int) -> bool:
+def _length_is_flipped(file: File, form: FrameFormat, offset: int, due: int) -> bool:
     """Whether the rest of the file is frame `due` in everything but its length."""
-    head = file.read_at(offset, FRAME_SIZE)
-    if len(head) < FRAME_SIZE or file.size == offset + FRAME_SIZE:
+    head = file.read_at(offset, form.frame_size)
+    if len(head) < form.frame_size or file.size == offset + form.frame_size:
         return False
-    _, crc, seq, _ = _FRAME.unpack(head)
+    _, crc, seq, _ = _FRAME.unpack_from(head)
     if seq != due:
         return False
     in_sector = _SECTOR - offset % _SECTOR
     if in_sector <= 4 and not any(head[:in_sector]):
         return False  # a sector that holds only (a part of) the length was not written
+    if form is not OLD_FORMAT:
+        length = ((file.size - offset - form.frame_size) & _U32_MAX).to_bytes(4, "little")
+        return length != head[:4] and form.head_fits(length + head[4:], offset)
     found = 0
     for position in range(offset + 8, file.size, _READ_SIZE):
         found = crc32(file.read_at(position, _READ_SIZE), found)
@@ -712,8 +850,8 @@ def _gap(due: int, found: int) -> str:
     return f"the frames {due} to {found - 1} before it are missing"
 
 
-def _reason(file: File, offset: int) -> str:
-    if _passes_end(file, offset):
+def _reason(file: File, form: FrameFormat, offset: int) -> str:
+    if _passes_end(file, form, offset):
         return "a frame passes the end of the file"
     if not any(file.read_at(offset, 4)):
         return "a frame has no length"

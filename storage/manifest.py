@@ -11,15 +11,17 @@ import re
 import zlib
 from dataclasses import dataclass, replace
 
-from millstream.errors import DamageError, FormatError
+from millstream.errors import DamageError, ForeignError, FormatError
 from millstream.storage.disk import Disk
 
 NAME = "manifest"
 TEMPORARY = "manifest.tmp"
-_TITLE = "millstream-manifest 1"
+_TITLE = "millstream-manifest 2"
+_OLD_TITLE = "millstream-manifest 1"
 _BASE = re.compile(r"base-(\d+)\.msnap")
 _JOURNAL = re.compile(r"journal-(\d+)\.log")
-_OURS = re.compile(r"base-\d+\.msnap(\.tmp)?|journal-\d+\.log|manifest\.tmp")
+_OURS = re.compile(r"(base-\d+\.msnap|journal-\d+\.log)(\.tmp)?|manifest\.tmp")
+_ID = re.compile(r"[0-9a-f]{32}")
 _RESTORE = "restore the data directory from a copy"
 
 
@@ -57,11 +59,17 @@ def next_number(disk: Disk, manifest: "Manifest") -> int:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What counts: the base's file (or None), the journals in order, the next unused number."""
+    """What counts: the base's file (or None), the journals in order, the next unused number.
+
+    `directory` is the ID that all files of the directory have; b"" in version 1, which had none.
+    Files with numbers below `since` may be of that version.
+    """
 
     base: str | None = None
     journals: tuple[str, ...] = ()
     next_number: int = 1
+    directory: bytes = bytes(16)
+    since: int = 0
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -71,7 +79,12 @@ class Manifest:
         return replace(self, journals=(*self.journals, name))
 
     def to_bytes(self) -> bytes:
-        lines = [_TITLE, f"next {self.next_number}"]
+        lines = [_TITLE, f"directory {self.directory.hex()}", f"since {self.since}"]
+        if not self.since:
+            del lines[2]
+        if not self.directory:
+            lines = [_OLD_TITLE]
+        lines.append(f"next {self.next_number}")
         if self.base is not None:
             lines.append(f"base {self.base}")
         lines += [f"journal {name}" for name in self.journals]
@@ -85,22 +98,27 @@ class Manifest:
         if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
             raise _damaged(max(end, 0), "its checksum does not fit")
         lines = data[:end].decode("ascii").splitlines()
-        if not lines or lines[0] != _TITLE:
+        if not lines or lines[0] not in (_TITLE, _OLD_TITLE):
             raise FormatError(
                 f"{NAME} has a format that this version does not know; nothing was changed"
             )
-        return cls._from_lines(lines[1:])
+        return cls._from_lines(lines[1:], is_old=lines[0] == _OLD_TITLE)
 
     @classmethod
-    def _from_lines(cls, lines: list[str]) -> "Manifest":
+    def _from_lines(cls, lines: list[str], *, is_old: bool) -> "Manifest":
         base: str | None = None
         journals: list[str] = []
-        next_number = 0
+        next_number = since = 0
+        directory = b""
         offset = len(_TITLE) + 1
         for line in lines:
             word, _, value = line.partition(" ")
             if word == "next" and value.isdigit():
                 next_number = int(value)
+            elif word == "directory" and not is_old and _ID.fullmatch(value):
+                directory = bytes.fromhex(value)
+            elif word == "since" and not is_old and value.isdigit():
+                since = int(value)
             elif word == "base" and base is None and _BASE.fullmatch(value):
                 base = value
             elif word == "journal" and _JOURNAL.fullmatch(value):
@@ -108,7 +126,39 @@ class Manifest:
             else:
                 raise _damaged(offset, f"the line {line!r} is not understood")
             offset += len(line) + 1
-        return cls(base, tuple(journals), next_number)
+        if not is_old and not directory:
+            raise _damaged(len(_TITLE) + 1, "it has no directory ID")
+        return cls(base, tuple(journals), next_number, directory, since)
+
+
+def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
+    """ForeignError when a file with this ID is of another data directory than the manifest."""
+    if not is_owned(manifest, file, directory):
+        whose = f"its ID is {directory.hex()}" if directory else "it has no ID"
+        ours = f"that of {NAME} is {manifest.directory.hex()}"
+        if not manifest.directory:
+            ours = f"{NAME} has none"
+        reason = f"belongs to another data directory: {whose}, {ours}"
+        raise ForeignError(file, None, reason, "put back the file of this directory")
+
+
+def is_owned(manifest: Manifest, file: str, directory: bytes) -> bool:
+    """Whether a file with this ID may be the one that the manifest means."""
+    if directory == manifest.directory:
+        return True
+    return not directory and number_of(file) < manifest.since
+
+
+def check_manifest_owner(manifest: Manifest, directories: dict[str, bytes]) -> None:
+    """ForeignError when the manifest itself is the one that came from elsewhere: `directories` are
+    the IDs of the files it names."""
+    found = [directory for directory in directories.values() if directory]
+    others = set(found)
+    if len(found) > 1 and len(others) == 1 and manifest.directory not in others:
+        theirs = f"the ID of {', '.join(directories)} is {others.pop().hex()}"
+        ours = f"its own is {manifest.directory.hex()}" if manifest.directory else "it has none"
+        reason = f"belongs to another data directory: {theirs}, {ours}"
+        raise ForeignError(NAME, None, reason, "put back the manifest of this directory")
 
 
 def read_manifest(disk: Disk) -> Manifest | None:

@@ -24,13 +24,14 @@ import zstandard
 from millstream.errors import DamageError, DataError
 from millstream.storage.checksum import crc32
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import frame_numbers
-from millstream.storage.manifest import Manifest, is_base, is_journal, number_of
+from millstream.storage.journal import OLD_FORMAT, frame_numbers, is_old, readable_head
+from millstream.storage.manifest import Manifest, is_base, is_journal, is_owned, number_of
 from millstream.storage.snapshot import (
     CHUNK_HEADER_SIZE,
-    HEADER_SIZE,
+    VERSION,
     BlockLike,
     BlockType,
+    Header,
     KeyRecord,
     Piece,
     Place,
@@ -38,6 +39,7 @@ from millstream.storage.snapshot import (
     SnapshotReader,
     Summary,
     parse_chunk_header,
+    parse_copy_header,
     parse_summary,
 )
 
@@ -53,6 +55,7 @@ class Opened:
     reader: SnapshotReader
     damage: list[DamageError]
     index_is_proven: bool = True
+    totals_are_known: bool = True
 
 
 def open_base(file: File) -> Opened:
@@ -67,15 +70,28 @@ def _open_damaged(file: File, damage: DamageError) -> Opened:
     ends = SnapshotEnds(file)
     with suppress(DamageError):
         return Opened(SnapshotReader(file, ends.read_summary()), [damage])
-    uuid, created_ms, seq = ends.read_header()
-    chunks = list(_walk_chunks(file))
-    sections, found = _walk_footer(file, chunks[-1] if chunks else None)
-    if found is not None and found.uuid == uuid and _fits(found, chunks, sections):
+    header = ends.read_header()
+    chunks, copies, end = _walk_parts(file, header.size)
+    if header.version == VERSION:
+        return _open_without_footer(file, header, chunks, copies, damage)
+    sections, found = _walk_footer(file, end)
+    if found is not None and found.header == header and _fits(found, chunks, sections):
         return Opened(SnapshotReader(file, found), [damage])
     if not sections:
         raise damage
-    made = Summary(uuid, created_ms, seq, 0, 0, tuple(chunks), tuple(sections), {})
+    made = Summary(header, 0, 0, tuple(chunks), tuple(sections), (), {})
     return Opened(SnapshotReader(file, made), [damage], index_is_proven=False)
+
+
+def _open_without_footer(
+    file: File, header: Header, chunks: list[Place], copies: list[Place], damage: DamageError
+) -> Opened:
+    """The index from its copies between the chunks. Each has its checksum with it."""
+    if not copies and chunks:
+        raise damage
+    sections = tuple(place._replace(offset=place.offset + CHUNK_HEADER_SIZE) for place in copies)
+    made = Summary(header, 0, 0, tuple(chunks), sections, (), {})
+    return Opened(SnapshotReader(file, made), [damage], totals_are_known=False)
 
 
 def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
@@ -84,20 +100,27 @@ def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
     return theirs == [place[:4] for place in (*chunks, *sections)]
 
 
-def _walk_chunks(file: File) -> Iterator[Place]:
-    """From one chunk's header to the next, as far as there are any."""
-    position = HEADER_SIZE
-    while True:
-        place = parse_chunk_header(file.read_at(position, CHUNK_HEADER_SIZE), position)
-        if place is None or position + CHUNK_HEADER_SIZE + place.length > file.size:
-            return
-        yield place
-        position += CHUNK_HEADER_SIZE + place.length
+def _walk_parts(file: File, position: int) -> tuple[list[Place], list[Place], int]:
+    """Chunks, copies of the index between them, and where they end: from one header to the next,
+    as far as there are any. The last chunk may be cut short."""
+    chunks: list[Place] = []
+    copies: list[Place] = []
+    while position < file.size:
+        head = file.read_at(position, CHUNK_HEADER_SIZE)
+        chunk, copy = parse_chunk_header(head, position), parse_copy_header(head, position)
+        if chunk is not None:
+            chunks.append(chunk)
+            position += CHUNK_HEADER_SIZE + chunk.length
+        elif copy is not None:
+            copies.append(copy)
+            position += CHUNK_HEADER_SIZE + copy.length
+        else:
+            break
+    return chunks, copies, position
 
 
-def _walk_footer(file: File, last: Place | None) -> tuple[list[Place], Summary | None]:
-    """The sections behind the last chunk, and the summary if it can be read."""
-    position = HEADER_SIZE if last is None else last.offset + CHUNK_HEADER_SIZE + last.length
+def _walk_footer(file: File, position: int) -> tuple[list[Place], Summary | None]:
+    """The sections after the last chunk, and the summary if it can be read."""
     sections: list[Place] = []
     while (frame := _read_frame(file, position)) is not None:
         place, raw = frame
@@ -187,6 +210,7 @@ class Gleaner(Generic[B]):
         self._block_type = block_type
         self._keeping = keeping
         self._is_proven = opened.index_is_proven
+        self._totals_are_known = opened.totals_are_known
         self._bad_chunks: set[int] = set()
         self._bad_headers: set[int] = set()
         self._seen_chunks: set[int] = set()
@@ -195,10 +219,9 @@ class Gleaner(Generic[B]):
         """Every key whose record can be read, in the order of the file."""
         for section, place in enumerate(self.summary.sections):
             try:
-                records = self._reader.records(section)
-            except DamageError as damage:
-                self.damage.append(damage)
-                self.lost_keys += place.items
+                records = self._read_section(section)
+            except DamageError:
+                self.lost_keys += max(place.items, 1)
                 continue
             for record in records:
                 gleaned = self._glean(record)
@@ -208,6 +231,14 @@ class Gleaner(Generic[B]):
                     self.lost_keys += 1
         self._look_at_the_rest()
         self._compare_totals()
+
+    def _read_section(self, section: int) -> list[KeyRecord]:
+        """The section, or else its copy."""
+        try:
+            return self._reader.records(section)
+        except DamageError as damage:
+            self.damage.append(damage)
+            return self._reader.copied_records(section)
 
     def _glean(self, record: KeyRecord) -> Gleaned[B]:
         gleaned: Gleaned[B] = Gleaned(record, None, [], Lost())
@@ -278,7 +309,12 @@ class Gleaner(Generic[B]):
             self.damage.append(damage)
 
     def _look_at_the_rest(self) -> None:
-        """Chunks of keys that are lost."""
+        """Chunks of keys that are lost, and what no reader of a sound file needs."""
+        if self._totals_are_known and self._is_proven:
+            try:
+                self._reader.check_copies()
+            except DamageError as damage:
+                self._note(damage)
         for number in range(len(self.summary.chunks)):
             if number not in self._seen_chunks:
                 try:
@@ -288,7 +324,7 @@ class Gleaner(Generic[B]):
 
     def _compare_totals(self) -> None:
         summary = self.summary
-        if self.damage or not self._is_proven:
+        if self.damage or not self._is_proven or not self._totals_are_known:
             return
         if (self.keys, self.entries) != (summary.keys, summary.entries):
             reason = (
@@ -332,7 +368,46 @@ def guess_manifest(disk: Disk) -> Manifest:
             journals.append(name)
             due = last + 1
     highest = max([*numbers, *map(number_of, bases)], default=0)
-    return Manifest(base, tuple(journals), highest + 1)
+    directory, since = _identity_of(disk, [*([base] if base else []), *journals])
+    return Manifest(base, tuple(journals), highest + 1, directory, since)
+
+
+def _identity_of(disk: Disk, names: list[str]) -> tuple[bytes, int]:
+    """The ID that these files have, and the number below which they are older than the ID."""
+    found = {name: directory_of(disk, name) for name in names}
+    directories = {directory for directory in found.values() if directory}
+    if len(directories) > 1:
+        raise DataError(f"{', '.join(found)} are of different data directories")
+    if not directories:
+        return b"", 0
+    old = [number_of(name) + 1 for name, directory in found.items() if directory == b""]
+    return directories.pop(), max(old, default=0)
+
+
+def directory_of(disk: Disk, name: str) -> bytes | None:
+    """The ID of the directory that a base or journal belongs to: b"" in version 1, which had none;
+    None: it is damaged and does not tell."""
+    file = disk.read(name)
+    try:
+        if is_base(name):
+            return open_base(file).reader.summary.directory
+        head = readable_head(file)
+        return None if head.format is OLD_FORMAT and not is_old(file) else head.format.directory
+    except DataError:
+        return None
+    finally:
+        file.close()
+
+
+def misplaced(disk: Disk, manifest: Manifest) -> list[str]:
+    """Which of the files that a manifest names are of another data directory."""
+    names = disk.names()
+    found = []
+    for name in manifest.files:
+        directory = directory_of(disk, name) if name in names else None
+        if directory is not None and not is_owned(manifest, name, directory):
+            found.append(name)
+    return found
 
 
 def _seq_of(disk: Disk, base: str) -> int:

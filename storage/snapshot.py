@@ -24,15 +24,22 @@ from millstream.storage.producers import SharedProducers
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"
 CHUNK_MAGIC = b"CHNK"
-VERSION = 1
-HEADER_SIZE = 64
+COPY_MAGIC = b"INDX"
+VERSION = 2
+HEADER_SIZE = 96
+OLD_HEADER_SIZE = 64
 TRAILER_SIZE = 40
+SALT_SIZE = 4
+# What lies in the last bytes of a file stands elsewhere in it, too: ends are lost most easily.
+TAIL_SIZE = PADDING_MAX = 4096
 CHUNK_HEADER_SIZE = 16
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
 RUN_BLOCKS_MAX = 256  # written or read at once: less than a millisecond's work
 
-_HEADER = struct.Struct("<8sII16sQQ12x")
+_HEADER = struct.Struct("<8sII16sQQ4s8x")  # the same in every version, and a crc32 after it
+_IDENTITY = struct.Struct("<16s12x")
+_COMPRESSED = 1  # flag: chunks are zstd frames; else their bytes are stored as they are
 _TRAILER = struct.Struct("<QQIII")
 _CHUNK = struct.Struct("<4sIII")
 _META_INLINE_MAX = 512
@@ -131,13 +138,14 @@ class Place(NamedTuple):
 
 
 class KeyRecord(NamedTuple):
-    """One key in the index; its metadata is `meta`, or lies at `meta_place` in a chunk."""
+    """One key in the index; its metadata is `meta`, or lies at `meta_place` in a chunk: chunk,
+    offset, length and, from version 2 on, crc32."""
 
     db: int
     key: bytes
     kind: str
     meta: dict[str, Any] | None
-    meta_place: tuple[int, int, int] | None
+    meta_place: tuple[int, ...] | None
     pieces: tuple[Piece, ...]
 
 
@@ -159,8 +167,9 @@ class _Run:
 class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
-    Chunks are zstd frames either way; without `compressed` they hold the bytes as they are.
-    `pause` is called between small pieces of work; a writer beside an event loop gives way there.
+    `directory` is the ID of the data directory, `salt` random bytes that the checksums of chunks
+    and index begin with. Without `compressed` chunks hold the bytes as they are. `pause` is called
+    between small pieces of work; a writer beside an event loop gives way there.
     """
 
     def __init__(
@@ -170,30 +179,41 @@ class SnapshotWriter:
         uuid: bytes,
         created_ms: int,
         seq: int,
+        directory: bytes,
+        salt: bytes,
         compressed: bool = True,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._file = file
         self._pause = pause
-        self._identity = {"uuid": uuid, "created_ms": created_ms, "seq": seq}
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL if compressed else _LEVEL_STORED)
+        self._identity = {
+            "uuid": uuid,
+            "created_ms": created_ms,
+            "seq": seq,
+            "directory": directory,
+            "salt": salt,
+            "compressed": compressed,
+        }
+        self._seed = int.from_bytes(salt, "little")
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL) if compressed else _Storing()
         # One of its own: a compressor has one state, and the open chunk's is in use.
         self._index_compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._chunks: list[Place] = []
         self._sections: list[tuple[Place, bytes]] = []
+        self._copies: list[int] = []  # where each section's copy begins
         self._records: list[bytes] = []
         self._records_bytes = 0
         self._synced_size = 0
         self.keys = 0
         self.entries = 0
-        head = _HEADER.pack(MAGIC, VERSION, 0, uuid, created_ms, seq)
-        file.write(head + crc32(head).to_bytes(4, "little"))
+        flags = _COMPRESSED if compressed else 0
+        file.write(encode_header(Header(uuid, created_ms, seq, VERSION, flags, salt, directory)))
         self._begin_chunk()
 
     def add(self, captured: CapturedLike) -> None:
         """Write a key: its blocks into chunks, the rest into the index."""
         meta = self._pack_meta(captured.meta)
-        place: tuple[int, int, int] | None = None
+        place: tuple[int, ...] | None = None
         length = sum(map(len, meta))
         if length > _META_INLINE_MAX:
             place = self._add_meta(meta, length)
@@ -217,8 +237,10 @@ class SnapshotWriter:
 
     def finish(self, global_meta: dict[str, Any]) -> None:
         """Write what is open, and the footer; the file is not yet synced."""
-        self._end_chunk()
         self._end_section()
+        self._write_copies()  # before the last chunk: far from the end, which may get lost
+        self._end_chunk()
+        self._pad()
         footer_offset = offset = self._file.size
         places = []
         for place, data in self._sections:
@@ -232,6 +254,7 @@ class SnapshotWriter:
                 "entries": self.entries,
                 "chunks": self._chunks,
                 "sections": places,
+                "copies": self._copies,
                 "global": global_meta,
             }
         )
@@ -240,6 +263,19 @@ class SnapshotWriter:
         footer_length = self._file.size - footer_offset
         tail = _TRAILER.pack(footer_offset, footer_length, len(packed), len(summary), crc32(packed))
         self._file.write(tail + crc32(tail).to_bytes(4, "little") + END_MAGIC)
+
+    def _write_copies(self) -> None:
+        """Write the sections that have no copy yet between the chunks."""
+        for place, data in self._sections[len(self._copies) :]:
+            self._copies.append(self._file.size)
+            self._file.write(_CHUNK.pack(COPY_MAGIC, place.length, place.raw_length, place.crc))
+            self._file.write(data)
+
+    def _pad(self) -> None:
+        """Keep the footer's copies, and the chunks, out of the file's last bytes."""
+        known = sum(len(data) for _, data in self._sections) + TRAILER_SIZE
+        if known < TAIL_SIZE:
+            self._file.write(bytes(TAIL_SIZE - known))
 
     def _pack_meta(self, meta: dict[str, Any]) -> list[bytes]:
         """A key's metadata as msgpack; what may be large in parts."""
@@ -256,13 +292,14 @@ class SnapshotWriter:
                 self._pause()
         return parts
 
-    def _add_meta(self, meta: list[bytes], length: int) -> tuple[int, int, int]:
+    def _add_meta(self, meta: list[bytes], length: int) -> tuple[int, ...]:
         if self._raw and self._raw + length > CHUNK_BYTES_MAX:
             self._end_chunk()
-        place = (len(self._chunks), self._raw, length)
+        offset, crc = self._raw, 0
         for part in meta:
+            crc = crc32(part, crc)
             self._put(part)
-        return place
+        return len(self._chunks), offset, length, crc
 
     def _add_blocks(self, blocks: Sequence[BlockLike]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -337,7 +374,8 @@ class SnapshotWriter:
             return
         self._compress_waiting()
         self._packed.append(self._packing.flush())
-        length = crc = 0
+        self._write_copies()
+        length, crc = 0, self._seed
         for part in self._packed:
             length += len(part)
             crc = crc32(part, crc)
@@ -356,27 +394,97 @@ class SnapshotWriter:
             return
         raw = msgpack.Packer().pack_array_header(len(self._records)) + b"".join(self._records)
         packed = self._index_compressor.compress(raw)
-        place = Place(0, len(packed), len(raw), crc32(packed), len(self._records))
+        crc = crc32(packed, self._seed)
+        place = Place(0, len(packed), len(raw), crc, len(self._records))
         self._sections.append((place, packed))
         self._records = []
         self._records_bytes = 0
 
 
+class _Storing:
+    """In place of a compressor: bytes as they are."""
+
+    def compressobj(self) -> "_Storing":
+        return self
+
+    def compress(self, data: bytes) -> bytes:
+        return data
+
+    def flush(self) -> bytes:
+        return b""
+
+
 # ---------------------------------------------------------------------------------------- reading
+
+
+class Header(NamedTuple):
+    """What the first bytes say. `directory` is b"" in version 1, which had no ID and no salt."""
+
+    uuid: bytes
+    created_ms: int
+    seq: int
+    version: int
+    flags: int
+    salt: bytes
+    directory: bytes
+
+    @property
+    def size(self) -> int:
+        return HEADER_SIZE if self.version == VERSION else OLD_HEADER_SIZE
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of chunks and index begin with."""
+        return int.from_bytes(self.salt, "little")
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether chunks are zstd frames."""
+        return bool(self.flags & _COMPRESSED)
+
+
+def encode_header(header: Header) -> bytes:
+    """A file's first bytes."""
+    data = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        header.flags,
+        header.uuid,
+        header.created_ms,
+        header.seq,
+        header.salt,
+    )
+    data += crc32(data).to_bytes(4, "little") + _IDENTITY.pack(header.directory)
+    return data + crc32(data).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
 class Summary:
     """What the end of the footer says about the whole file."""
 
-    uuid: bytes
-    created_ms: int
-    seq: int
+    header: Header
     keys: int
     entries: int
     chunks: tuple[Place, ...]
     sections: tuple[Place, ...]
+    copies: tuple[int, ...]
     global_meta: dict[str, Any]
+
+    @property
+    def uuid(self) -> bytes:
+        return self.header.uuid
+
+    @property
+    def created_ms(self) -> int:
+        return self.header.created_ms
+
+    @property
+    def seq(self) -> int:
+        return self.header.seq
+
+    @property
+    def directory(self) -> bytes:
+        return self.header.directory
 
 
 class SnapshotEnds:
@@ -389,15 +497,21 @@ class SnapshotEnds:
         self._file = file
         self.name = file.name
 
-    def read_header(self) -> tuple[bytes, int, int]:
-        """uuid, time of creation in unix milliseconds, number of the last frame it includes."""
-        head = self._read(0, HEADER_SIZE)
-        magic, version, flags, uuid, created_ms, seq = _HEADER.unpack_from(head)
+    def read_header(self) -> Header:
+        """The header, every byte checked."""
+        head = self._read(0, OLD_HEADER_SIZE)
+        magic, version, flags, uuid, created_ms, seq, salt = _HEADER.unpack_from(head)
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
             raise self._damage(0, "the header is not that of a snapshot")
-        if version != VERSION or flags:
+        if version not in (1, VERSION) or flags & ~_COMPRESSED:
             raise FormatError(f"{self.name} has format {version}, which this version does not know")
-        return uuid, created_ms, seq
+        if version == 1:
+            return Header(uuid, created_ms, seq, version, _COMPRESSED, bytes(SALT_SIZE), b"")
+        head = self._read(0, HEADER_SIZE)
+        if int.from_bytes(head[-4:], "little") != crc32(head[:-4]):
+            raise self._damage(0, "the header is not that of a snapshot")
+        (directory,) = _IDENTITY.unpack_from(head, OLD_HEADER_SIZE)
+        return Header(uuid, created_ms, seq, version, flags, salt, directory)
 
     def read_summary(self) -> Summary:
         """What the end of the footer says; a file that was not finished has none."""
@@ -409,7 +523,7 @@ class SnapshotEnds:
         if offset + length != start or packed_length > length:
             raise self._damage(start, "the footer is not where the trailer says")
         place = Place(start - packed_length, packed_length, raw_length, crc, 0)
-        data = self._unpack(place.offset, self._read(place.offset, place.length), place)
+        data = self._unpack(place.offset, self._read(place.offset, place.length), place, 0)
         try:
             summary = parse_summary(msgpack.unpackb(data))
         except (ValueError, TypeError, KeyError) as error:
@@ -419,13 +533,17 @@ class SnapshotEnds:
 
     def _check_tiling(self, summary: Summary, footer: int, end: int) -> None:
         """No byte lies between the parts, so none can change unnoticed."""
-        position = HEADER_SIZE
-        for chunk in summary.chunks:
-            if chunk.offset != position:
+        position = summary.header.size
+        copies = zip(summary.copies, summary.sections, strict=False)
+        parts = [*summary.chunks, *(place._replace(offset=offset) for offset, place in copies)]
+        for part in sorted(parts):
+            if part.offset != position:
                 raise self._damage(position, "chunks do not follow one another")
-            position += CHUNK_HEADER_SIZE + chunk.length
-        if position != footer:
+            position += CHUNK_HEADER_SIZE + part.length
+        padding_max = PADDING_MAX if summary.header.version == VERSION else 0
+        if not 0 <= footer - position <= padding_max:
             raise self._damage(position, "the footer does not follow the chunks")
+        position = footer
         for section in summary.sections:
             if section.offset != position:
                 raise self._damage(position, "sections do not follow one another")
@@ -433,13 +551,21 @@ class SnapshotEnds:
         if position != end:
             raise self._damage(position, "the summary does not follow the index")
 
-    def _read_chunk(self, number: int, place: Place) -> memoryview:
+    def _read_chunk(self, number: int, place: Place, header: Header) -> memoryview:
         data = self._read(place.offset, CHUNK_HEADER_SIZE + place.length)
         expected = (CHUNK_MAGIC, place.length, place.raw_length, place.crc)
         if _CHUNK.unpack_from(data) != expected:
             raise self._damage(place.offset, f"chunk {number} is not the one in the index")
         view = memoryview(data)[CHUNK_HEADER_SIZE:]
-        return memoryview(self._unpack(place.offset, view, place))
+        return self._unpack_chunk(place.offset, view, place, header)
+
+    def _unpack_chunk(
+        self, offset: int, data: memoryview, place: Place, header: Header
+    ) -> memoryview:
+        if header.is_compressed:
+            return memoryview(self._unpack(offset, data, place, header.seed))
+        self._check_crc(offset, data, place, header.seed)
+        return data
 
     def _read(self, offset: int, length: int) -> bytes:
         if offset < 0 or offset + length > self._file.size:
@@ -453,9 +579,12 @@ class SnapshotEnds:
             raise self._damage(offset + len(data), "the file is too short")
         return data
 
-    def _unpack(self, offset: int, data: Bytes, place: Place) -> bytes:
-        if crc32(data) != place.crc:
+    def _check_crc(self, offset: int, data: Bytes, place: Place, seed: int) -> None:
+        if crc32(data, seed) != place.crc:
             raise self._damage(offset, "the checksum does not fit")
+
+    def _unpack(self, offset: int, data: Bytes, place: Place, seed: int) -> bytes:
+        self._check_crc(offset, data, place, seed)
         try:
             raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=place.raw_length)
         except zstandard.ZstdError as error:
@@ -482,16 +611,45 @@ class SnapshotReader(SnapshotEnds):
         self._unpacked = (-1, memoryview(b""))
 
     def _read_ends(self) -> Summary:
-        identity = self.read_header()
+        header = self.read_header()
         summary = self.read_summary()
-        if identity != (summary.uuid, summary.created_ms, summary.seq):
+        if header != summary.header:
             raise self._damage(0, "header and footer are of different snapshots")
         return summary
 
     def records(self, section: int) -> list[KeyRecord]:
         """The key records of one section of the index."""
+        return self._records_at(self.summary.sections[section])
+
+    def copied_records(self, section: int) -> list[KeyRecord]:
+        """The same from the section's copy between the chunks."""
         place = self.summary.sections[section]
-        data = self._unpack(place.offset, self._read(place.offset, place.length), place)
+        if section >= len(self.summary.copies):
+            raise self._damage(place.offset, "version 1 has no copy of the index")
+        offset = self.summary.copies[section] + CHUNK_HEADER_SIZE
+        return self._records_at(place._replace(offset=offset))
+
+    def check_copies(self) -> None:
+        """Look at what no reader of a sound file needs: the copies, and the padding."""
+        position = self.summary.header.size
+        for chunk in self.summary.chunks:
+            position = max(position, chunk.offset + CHUNK_HEADER_SIZE + chunk.length)
+        for offset, place in zip(self.summary.copies, self.summary.sections, strict=False):
+            data = self._read(offset, CHUNK_HEADER_SIZE + place.length)
+            expected = (COPY_MAGIC, place.length, place.raw_length, place.crc)
+            if _CHUNK.unpack_from(data) != expected:
+                raise self._damage(offset, "a copy of the index is not the one in the summary")
+            view = memoryview(data)[CHUNK_HEADER_SIZE:]
+            self._check_crc(offset, view, place, self.summary.header.seed)
+            position = max(position, offset + len(data))
+        end = self._file.size - TRAILER_SIZE
+        footer = int.from_bytes(self._read(end, 8), "little")
+        if any(self._read(position, footer - position)):
+            raise self._damage(position, "the bytes before the footer are not zero")
+
+    def _records_at(self, place: Place) -> list[KeyRecord]:
+        seed = self.summary.header.seed
+        data = self._unpack(place.offset, self._read(place.offset, place.length), place, seed)
         try:
             rows = msgpack.unpackb(data)
             return [
@@ -504,21 +662,25 @@ class SnapshotReader(SnapshotEnds):
     def chunk(self, number: int) -> memoryview:
         """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
         if self._unpacked[0] != number:
-            self._unpacked = (number, self._read_chunk(number, self.summary.chunks[number]))
+            place = self.summary.chunks[number]
+            self._unpacked = (number, self._read_chunk(number, place, self.summary.header))
         return self._unpacked[1]
 
     def chunk_behind_header(self, number: int) -> memoryview:
         """The same for a chunk whose own header is damaged: the index has its checksum, too."""
         place = self.summary.chunks[number]
-        data = self._read(place.offset + CHUNK_HEADER_SIZE, place.length)
-        self._unpacked = (number, memoryview(self._unpack(place.offset, data, place)))
-        return self._unpacked[1]
+        data = memoryview(self._read(place.offset + CHUNK_HEADER_SIZE, place.length))
+        unpacked = self._unpack_chunk(place.offset, data, place, self.summary.header)
+        self._unpacked = (number, unpacked)
+        return unpacked
 
     def meta(self, record: KeyRecord) -> dict[str, Any]:
         if record.meta_place is None:
             return record.meta or {}
-        chunk, offset, length = record.meta_place
+        chunk, offset, length, *crc = record.meta_place
         data = self._slice(chunk, offset, length)
+        if crc and crc32(data) != crc[0]:
+            raise self._bad_piece(chunk, offset, "the checksum of a key's metadata does not fit")
         try:
             meta: dict[str, Any] = msgpack.unpackb(data)
         except ValueError as error:
@@ -553,8 +715,9 @@ class SnapshotReader(SnapshotEnds):
 
     def check(self) -> None:
         """Read every part of the file once; DamageError at the first that does not fit."""
+        self.check_copies()
         for number, place in enumerate(self.summary.chunks):
-            self._read_chunk(number, place)
+            self._read_chunk(number, place, self.summary.header)
         for section in range(len(self.summary.sections)):
             self.records(section)
 
@@ -583,31 +746,45 @@ class ChunkReader(SnapshotEnds):
 
     def __init__(self, file: Input, uuid: bytes) -> None:
         super().__init__(file)
-        if self.read_header()[0] != uuid:
+        self._header = self.read_header()
+        if self._header.uuid != uuid:
             raise ReplacedError(f"{self.name} is no longer the snapshot whose index was read")
 
     def chunk(self, number: int, place: Place) -> memoryview:
         """The chunk that the index has as this number at this place, unpacked."""
-        return self._read_chunk(number, place)
+        return self._read_chunk(number, place, self._header)
 
 
 def parse_summary(fields: dict[str, Any]) -> Summary:
     """A summary from the footer's map; KeyError, TypeError or ValueError when it is none."""
+    identity = fields["uuid"], fields["created_ms"], fields["seq"]
+    header = Header(*identity, 1, _COMPRESSED, bytes(SALT_SIZE), b"")
+    if "directory" in fields:
+        flags = _COMPRESSED if fields["compressed"] else 0
+        header = Header(*identity, VERSION, flags, fields["salt"], fields["directory"])
     return Summary(
-        uuid=fields["uuid"],
-        created_ms=fields["created_ms"],
-        seq=fields["seq"],
+        header=header,
         keys=fields["keys"],
         entries=fields["entries"],
         chunks=tuple(Place(*row) for row in fields["chunks"]),
         sections=tuple(Place(*row) for row in fields["sections"]),
+        copies=tuple(fields.get("copies", ())),
         global_meta=fields["global"],
     )
 
 
 def parse_chunk_header(data: bytes, offset: int) -> Place | None:
     """The chunk whose header this is, at this place of the file; None when it is none."""
-    if len(data) < CHUNK_HEADER_SIZE or data[:4] != CHUNK_MAGIC:
+    return _parse_part(data, offset, CHUNK_MAGIC)
+
+
+def parse_copy_header(data: bytes, offset: int) -> Place | None:
+    """The same of a copy of a section."""
+    return _parse_part(data, offset, COPY_MAGIC)
+
+
+def _parse_part(data: bytes, offset: int, magic: bytes) -> Place | None:
+    if len(data) < CHUNK_HEADER_SIZE or data[:4] != magic:
         return None
     _, length, raw_length, crc = _CHUNK.unpack_from(data)
     return Place(offset, length, raw_length, crc, 0)

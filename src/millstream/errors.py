@@ -38,6 +38,10 @@ class DamageError(DataError):
         self.reason = reason
 
 
+class ForeignError(DamageError):
+    """A file of another data directory."""
+
+
 class FormatError(DataError):
     """A sound file of a format that this version does not know."""
 

@@ -16,11 +16,10 @@ from collections.abc import Callable
 import pytest
 from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
 from tests.support.data_directory import last_journal
+from tests.support.journals import append_frames
 from tests.support.resp import Error, Reply, encode_command
 from tests.support.server import Server
 from tests.support.waiting import wait_until
-
-from millstream.storage.journal import encode_frame
 
 WORKERS = 4
 ANSWERS_MAX = 1500
@@ -182,10 +181,11 @@ def test_sigterm_while_loading_ends_at_once_and_changes_nothing(
         client.call("TAPPEND", "s", "f", "v")
     server.stop()
     journal = last_journal(server.directory)
-    with journal.open("ab") as file:  # a second's work
-        for seq in range(2, 150_000):
-            words = [b"APPEND", b"s", b"%d-0" % (2**42 + seq), b"f", b"v" * 30]
-            file.write(encode_frame(seq, 0, encode_command(words)))
+    words = [b"APPEND", b"s", b"", b"f", b"v" * 30]
+    append_frames(journal, (  # a second's work
+        (seq, encode_command([*words[:2], b"%d-0" % (2**42 + seq), *words[3:]]))
+        for seq in range(2, 150_000)
+    ))  # fmt: skip
     size_bytes = journal.stat().st_size
     server.launch()
     wait_until(lambda: accepts(server.port), what="an open port")

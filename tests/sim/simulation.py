@@ -16,6 +16,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.sim.data import Data, EntryId, difference, found_in, seen_in, shown, without
 from tests.sim.memory import judge_bytes
@@ -41,7 +42,7 @@ from tests.support.resp import Error, Reply, Simple, read_reply
 
 from millstream.errors import CommandError, DataError
 from millstream.storage.manifest import NAME as MANIFEST
-from millstream.storage.manifest import Manifest, load_manifest
+from millstream.storage.manifest import load_manifest
 from millstream.storage.snapshot import SnapshotReader
 from millstream.storage.waste import defer, has_waste
 
@@ -704,7 +705,7 @@ class Simulation:
         seq = SnapshotReader(disk.read(manifest.base)).summary.seq
         if seq < self._first_seq or self.chance.random() < 0.5:
             return
-        disk.put(MANIFEST, Manifest(manifest.base, (), manifest.next_number).to_bytes())
+        disk.put(MANIFEST, replace(manifest, journals=()).to_bytes())
         defer(False)
         probe = World(disk, self.profile, self.chance, self.world.now_ms(), self._before)
         try:

@@ -11,9 +11,10 @@ from tests.sim.data import Data
 from tests.sim.players import Player, Profile
 from tests.sim.world import SimClient, World
 from tests.support.fakedisk import SECTOR, FakeDisk
+from tests.support.journals import journal_bytes, with_frames
 from tests.support.resp import Null, Reply, encode_command, read_reply
 
-from millstream.storage.journal import JournalReader, TornEnd, encode_frame, encode_header
+from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE, JournalReader, TornEnd
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.stream import Stream
 
@@ -222,9 +223,10 @@ def test_a_point_in_time_has_nothing_that_came_later() -> None:
 
 @pytest.mark.parametrize("in_sector", [1, 2, 3, 4])
 def test_a_lost_sector_with_only_the_length_of_a_frame_is_a_torn_end(in_sector: int) -> None:
-    start = encode_header(1) + encode_frame(1, 0, b"x" * (SECTOR - in_sector - 32 - 20))
+    size = SECTOR - in_sector - HEADER_SIZE - FRAME_SIZE
+    start = journal_bytes([b"x" * size])
     assert len(start) == SECTOR - in_sector
-    last = encode_frame(2, 0, b"y" * 50)
+    last = with_frames(start, [(2, 0, b"y" * 50)])[len(start) :]
     disk = FakeDisk()
     disk.put("journal-1.log", start + bytes(in_sector) + last[in_sector:])
     reader = JournalReader([disk.read("journal-1.log")], 1)

@@ -144,6 +144,7 @@ class FakeDisk:
         self.locked = False
         self.failures: list[Failure] = []
         self.lock_all = threading.RLock()
+        self._secrets = random.Random(f"secrets {seed}")
 
     # What a test does to it.
 
@@ -232,6 +233,10 @@ class FakeDisk:
         with self.lock_all:
             self.step("sync_directory", "")
             self.durable_files = dict(self.files)
+
+    def random(self, size: int) -> bytes:
+        with self.lock_all:
+            return self._secrets.randbytes(size)
 
     def keep(self, names: Sequence[str], folder: str) -> None:
         with self.lock_all:

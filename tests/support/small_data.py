@@ -14,16 +14,17 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 from tests.support.fakedisk import FakeDisk
 from tests.support.house import House, Player
+from tests.support.journals import journal_bytes
 
 from millstream.commands.effects import apply_effects
 from millstream.server.loading import Loader, LoadReport
 from millstream.storage import snapshot
 from millstream.storage.block import Block
-from millstream.storage.journal import encode_frame, encode_header
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import Manifest, load_manifest, store_manifest
 
 State = list[tuple[int, bytes, str, bytes, list[bytes]]]
+ID = Manifest().directory
 BASE, FIRST, LAST = "base-3.msnap", "journal-3.log", "journal-4.log"
 CREATED_MS = 1_700_000_000_000
 
@@ -88,17 +89,29 @@ def contents_of(state: State) -> list[tuple[object, ...]]:
 @contextmanager
 def small_parts(chunk_entries: int = 8, section_bytes: int = 200) -> Iterator[None]:
     """Snapshots written meanwhile have many chunks and sections."""
-    before = snapshot.CHUNK_ENTRIES_MAX, snapshot._SECTION_BYTES
-    snapshot.CHUNK_ENTRIES_MAX, snapshot._SECTION_BYTES = chunk_entries, section_bytes
+    names = "CHUNK_ENTRIES_MAX", "_SECTION_BYTES", "TAIL_SIZE"
+    before = [getattr(snapshot, name) for name in names]
+    for name, value in zip(names, (chunk_entries, section_bytes, 400), strict=True):
+        setattr(snapshot, name, value)
     try:
         yield
     finally:
-        snapshot.CHUNK_ENTRIES_MAX, snapshot._SECTION_BYTES = before
+        for name, value in zip(names, before, strict=True):
+            setattr(snapshot, name, value)
 
 
-def write_base(disk: FakeDisk, name: str, keyspace: Keyspace, seq: int) -> None:
+def write_base(
+    disk: FakeDisk, name: str, keyspace: Keyspace, seq: int, directory: bytes = ID
+) -> None:
     file = disk.create(name)
-    writer = snapshot.SnapshotWriter(file, uuid=bytes(range(16)), created_ms=CREATED_MS, seq=seq)
+    writer = snapshot.SnapshotWriter(
+        file,
+        uuid=bytes(range(16)),
+        created_ms=CREATED_MS,
+        seq=seq,
+        directory=directory,
+        salt=b"salt",
+    )
     capture = keyspace.begin_capture()
     while (captured := capture.step(100)) is not None:
         for one in captured:
@@ -108,11 +121,13 @@ def write_base(disk: FakeDisk, name: str, keyspace: Keyspace, seq: int) -> None:
     file.sync()
 
 
-def write_journal(disk: FakeDisk, name: str, first_seq: int, payloads: list[bytes]) -> None:
+def write_journal(
+    disk: FakeDisk, name: str, first_seq: int, payloads: list[bytes], directory: bytes = ID
+) -> None:
     file = disk.create(name)
-    file.write(encode_header())
-    for seq, payload in enumerate(payloads, first_seq):
-        file.write(encode_frame(seq, 0, payload))
+    file.write(
+        journal_bytes(payloads, first_seq, directory=directory, salt=f"{name:>8}".encode()[-8:])
+    )
     file.sync()
 
 
@@ -124,7 +139,7 @@ def play(house: House, player: Player, lines: list[str]) -> list[bytes]:
     return house.persistence.payloads[before:]
 
 
-def write_small_data() -> Written:
+def write_small_data(directory: bytes = ID) -> Written:
     """The directory of a server that was killed behind IN_THE_LAST."""
     written = Written(FakeDisk())
     disk, house = written.disk, House()
@@ -132,17 +147,17 @@ def write_small_data() -> Written:
     player = house.player()
     seq = len(play(house, player, BEFORE_THE_BASE))
     with small_parts():
-        write_base(disk, BASE, house.keyspace, seq)
+        write_base(disk, BASE, house.keyspace, seq, directory)
     written.states.append(state_of(house.keyspace))
     for name, lines in ((FIRST, IN_THE_FIRST), (LAST, IN_THE_LAST)):
         payloads: list[bytes] = []
         for line in lines:
             payloads += play(house, player, [line])
             written.states.append(state_of(house.keyspace))
-        write_journal(disk, name, seq + 1, payloads)
+        write_journal(disk, name, seq + 1, payloads, directory)
         assert len(payloads) == len(lines)
         seq += len(payloads)
-    store_manifest(disk, Manifest(BASE, (FIRST, LAST), 5))
+    store_manifest(disk, Manifest(BASE, (FIRST, LAST), 5, directory))
     written.states.reverse()
     return written
 

@@ -68,7 +68,14 @@ def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> P
     """The file of a snapshot, which does not count yet."""
     directory.mkdir(parents=True, exist_ok=True)
     file = SystemDisk(directory).create(base_name(number))
-    writer = SnapshotWriter(file, uuid=os.urandom(16), created_ms=1, seq=0)
+    writer = SnapshotWriter(
+        file,
+        uuid=os.urandom(16),
+        created_ms=1,
+        seq=0,
+        directory=Manifest().directory,
+        salt=os.urandom(4),
+    )
     for stream in streams:
         writer.add(stream)
     writer.finish({})

@@ -15,6 +15,7 @@ from itertools import pairwise
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.house import House
+from tests.support.journals import journal_bytes
 from tests.support.small_data import (
     BASE,
     CREATED_MS,
@@ -35,11 +36,11 @@ from millstream.errors import DamageError, DataError
 from millstream.server import checking
 from millstream.server.checking import Checker, FileReport, Report, Verdict
 from millstream.server.repairing import repair
-from millstream.storage.journal import encode_frame
+from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import NAME, Manifest, load_manifest, store_manifest
 from millstream.storage.salvage import guess_manifest
-from millstream.storage.snapshot import SnapshotReader
+from millstream.storage.snapshot import CHUNK_HEADER_SIZE, SnapshotReader
 
 FOLDER = "damaged-20261120-120000"
 NAMES = [NAME, BASE, FIRST, LAST]
@@ -143,12 +144,12 @@ def test_every_damage_is_found_and_not_only_the_first(written: Written) -> None:
         data[chunk.offset + 20] ^= 1
     disk = with_file(written, BASE, bytes(data))
     journal = bytearray(written.disk.content(FIRST))
-    journal[60] ^= 1
+    journal[HEADER_SIZE + 28] ^= 1
     disk.put(FIRST, bytes(journal))
     report = check(disk)
     offsets = [place.offset for place in file_of(report, BASE).places]
     assert offsets == [chunk.offset for chunk in chunks[:2]]
-    assert [place.offset for place in file_of(report, FIRST).places] == [32]
+    assert [place.offset for place in file_of(report, FIRST).places] == [HEADER_SIZE]
 
 
 def test_files_that_count_for_nothing_are_told_from_others(written: Written) -> None:
@@ -228,10 +229,10 @@ def test_a_damaged_journal_is_cut_before_the_bad_frame(written: Written, name: s
 
 
 def frame_starts(data: bytes) -> list[int]:
-    at, starts = 32, []
+    at, starts = HEADER_SIZE, []
     while at < len(data):
         starts.append(at)
-        at += 20 + int.from_bytes(data[at : at + 4], "little")
+        at += FRAME_SIZE + int.from_bytes(data[at : at + 4], "little")
     return starts
 
 
@@ -299,10 +300,21 @@ def test_readers_are_told_of_a_gap_where_a_chunk_was_lost(written: Written) -> N
     after.check()
 
 
+def without_section(disk: FakeDisk, section: int) -> FakeDisk:
+    """A section of the index and its copy are damaged."""
+    summary = SnapshotReader(disk.read(BASE)).summary
+    content = bytearray(disk.content(BASE))
+    for offset in (summary.sections[section].offset, summary.copies[section] + CHUNK_HEADER_SIZE):
+        content[offset + 9] ^= 0xFF
+    changed = disk.copy()
+    changed.put(BASE, bytes(content))
+    return changed
+
+
 def test_what_is_appended_behind_a_lost_stream_is_kept(written: Written) -> None:
     """A section of the index is gone, with it the stream's name: the journals name it again."""
-    for place in SnapshotReader(written.disk.read(BASE)).summary.sections:
-        disk = flipped(written, BASE, place.offset + 9)
+    for section in range(len(SnapshotReader(written.disk.read(BASE)).summary.sections)):
+        disk = without_section(written.disk, section)
         report = check(disk)
         assert any("which cannot be told" in loss for loss in file_of(report, BASE).loses)
         mend(disk)
@@ -325,11 +337,7 @@ def numbered_data() -> FakeDisk:
 
 
 def test_what_a_producer_numbers_behind_a_lost_stream_is_kept_and_stays_numbered() -> None:
-    disk = numbered_data()
-    place = SnapshotReader(disk.read(BASE)).summary.sections[0]
-    content = bytearray(disk.content(BASE))
-    content[place.offset + 9] ^= 0xFF
-    disk.put(BASE, bytes(content))
+    disk = without_section(numbered_data(), 0)
     mend(disk)
     stream = loads(disk).databases[0].stream(b"a")
     assert stream is not None
@@ -350,7 +358,7 @@ def test_a_repair_interrupted_anywhere_leaves_the_old_or_the_new(written: Writte
     chunks = SnapshotReader(written.disk.read(BASE)).summary.chunks
     damaged = {
         "base": (BASE, chunks[1].offset + 20),
-        "journal": (FIRST, 60),
+        "journal": (FIRST, HEADER_SIZE + 28),
         "manifest": (NAME, 30),
     }
     for name, at in damaged.values():
@@ -379,7 +387,7 @@ def step_numbers(written: Written, name: str, at: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "keep"])
 def test_a_repair_that_the_disk_refuses_changes_nothing(written: Written, operation: str) -> None:
-    disk = flipped(written, FIRST, 60)
+    disk = flipped(written, FIRST, HEADER_SIZE + 28)
     before = {name: disk.content(name) for name in disk.names()}
     disk.fail(operation, errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -391,7 +399,7 @@ def test_a_repair_that_the_disk_refuses_changes_nothing(written: Written, operat
 
 
 def test_a_repair_counts_though_what_it_replaces_cannot_be_removed(written: Written) -> None:
-    disk = flipped(written, FIRST, 60)
+    disk = flipped(written, FIRST, HEADER_SIZE + 28)
     disk.fail("remove", errno.EIO)
     done = mend(disk)
     assert any("is still there" in sentence for sentence in done)
@@ -468,7 +476,9 @@ def test_a_lost_manifest_is_told_from_the_files(written: Written) -> None:
     disk = written.disk.copy()
     disk.remove(NAME)
     assert guess_manifest(disk) == before
-    disk.put("journal-1.log", written.disk.content(FIRST)[:32])  # older than the base, empty
+    disk.put(
+        "journal-1.log", written.disk.content(FIRST)[:HEADER_SIZE]
+    )  # older than the base, empty
     disk.put("base-7.msnap.tmp", b"unfinished")
     assert guess_manifest(disk) == before
     mend(disk)
@@ -479,7 +489,7 @@ def test_journals_that_a_newer_base_replaced_do_not_count(written: Written) -> N
     disk = written.disk.copy()
     flipped_base = SnapshotReader(disk.read(BASE)).summary.seq
     write_base(disk, "base-6.msnap", loads(written.disk), flipped_base + 8)
-    disk.put("journal-6.log", disk.content(FIRST)[:32])
+    disk.put("journal-6.log", disk.content(FIRST)[:HEADER_SIZE])
     disk.remove(NAME)
     assert guess_manifest(disk) == Manifest("base-6.msnap", ("journal-6.log",), 7)
 
@@ -511,9 +521,6 @@ def test_a_directory_with_journals_alone_is_told_too() -> None:
 
 
 def renumbered(data: bytes, seq: int) -> bytes:
-    parts = [data[:32]]
     starts = [*frame_starts(data), len(data)]
-    for start, end in pairwise(starts):
-        parts.append(encode_frame(seq, 0, data[start + 20 : end]))
-        seq += 1
-    return b"".join(parts)
+    payloads = [data[start + FRAME_SIZE : end] for start, end in pairwise(starts)]
+    return journal_bytes(payloads, seq)

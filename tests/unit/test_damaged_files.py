@@ -14,6 +14,7 @@ from zlib import crc32
 
 import pytest
 from tests.support.fakedisk import FakeDisk
+from tests.support.journals import header
 from tests.support.small_data import (
     BASE,
     FIRST,
@@ -27,7 +28,7 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import DamageError, FormatError
-from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE, JournalReader, encode_header
+from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE, JournalReader
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import NAME
 from millstream.storage.snapshot import HEADER_SIZE as HEADER_OF_BASE
@@ -236,19 +237,19 @@ def test_the_base_of_another_moment_stops_the_start(written: Written) -> None:
 
 
 def newer_journal() -> bytes:
-    head = bytearray(encode_header())
-    head[8] = 2
-    return bytes(head[:28]) + crc32(bytes(head[:28])).to_bytes(4, "little")
+    head = bytearray(header())
+    head[8] = 3
+    return bytes(head[:28]) + crc32(bytes(head[:28])).to_bytes(4, "little") + bytes(head[32:])
 
 
 def newer_base(data: bytes) -> bytes:
     head = bytearray(data[:HEADER_OF_BASE])
-    head[8] = 2
+    head[8] = 3
     return bytes(head[:60]) + crc32(bytes(head[:60])).to_bytes(4, "little") + data[HEADER_OF_BASE:]
 
 
 def newer_manifest(data: bytes) -> bytes:
-    text = data[: data.rfind(b"crc32 ")].replace(b"millstream-manifest 1", b"millstream-manifest 2")
+    text = data[: data.rfind(b"crc32 ")].replace(b"millstream-manifest 2", b"millstream-manifest 3")
     return text + b"crc32 %08x\n" % crc32(text)
 
 

@@ -12,9 +12,12 @@ from typing import Any
 import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.fakedisk import FakeDisk
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 
 from millstream.storage.block import Block, OpenBlock
+from millstream.storage.journal import JournalReader, read_head
+from millstream.storage.manifest import Manifest
 from millstream.storage.stream import Stream
 
 MASK = MAX
@@ -191,3 +194,33 @@ def test_the_pages_example_is_a_block(request: Any) -> None:
         assert made.append_entry(ms, seq, words, 2, 0)
     made.delete_entry(1000, 1)
     assert made.freeze().to_bytes() == example
+
+
+def test_the_pages_journal_is_a_journal(request: Any) -> None:
+    """Read by the page alone, and by the server's reader."""
+    page = (request.config.rootpath / "docs" / "formats.md").read_text()
+    listing = page.split("```hex-journal\n")[1].split("```")[0]
+    data = b"".join(bytes.fromhex(line.split("  ")[0]) for line in listing.splitlines())
+    assert data[:64] == data[64:128]
+    head_start, payload_start = struct.unpack_from("<II", data, 48)
+    length, crc, seq, unsynced, head_crc = struct.unpack_from("<IIQII", data, 128)
+    payload = data[152:]
+    assert (len(payload), zlib.crc32(payload, payload_start)) == (length, crc)
+    assert zlib.crc32(data[128:148], (head_start + 128) % 2**32) == head_crc
+    assert (seq, unsynced, payload) == (1, 0, b"*1\r\n$8\r\nFLUSHALL\r\n")
+    disk = FakeDisk()
+    disk.put("journal-1.log", data)
+    assert [found for _, _, found in JournalReader([disk.read("journal-1.log")], 1).frames()] == [
+        payload
+    ]
+    assert read_head(disk.read("journal-1.log")).format.directory == bytes(range(16))
+
+
+def test_the_pages_manifest_is_a_manifest(request: Any) -> None:
+    page = (request.config.rootpath / "docs" / "formats.md").read_text()
+    text = "millstream-manifest 2\n" + page.split("millstream-manifest 2\n")[1].split("```")[0]
+    manifest = Manifest.from_bytes(text.encode())
+    assert (manifest.files, manifest.directory) == (
+        ("base-3.msnap", "journal-3.log", "journal-4.log"),
+        bytes(range(16)),
+    )

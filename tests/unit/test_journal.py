@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fakedisk import FakeDisk
 from tests.support.fakepersistence import HandWorker
+from tests.support.journals import header, journal_bytes, with_frames
 
 from millstream.errors import DataError
 from millstream.storage import journal as journal_module
@@ -21,11 +22,11 @@ from millstream.storage.journal import (
     JournalReader,
     create_journal,
     cut_torn_end,
-    encode_frame,
-    encode_header,
+    read_head,
 )
 
 Payloads = list[bytes]
+ID = bytes(range(16))
 
 
 class Owner:
@@ -59,7 +60,7 @@ class Bench:
         self.owner = Owner()
         self.names = ["journal-1.log"]
         self.journal = Journal(
-            create_journal(self.disk, "journal-1.log"),
+            create_journal(self.disk, "journal-1.log", ID),
             1,
             mode,
             self.worker,
@@ -75,7 +76,7 @@ class Bench:
 
     def rotate(self) -> None:
         self.names.append(f"journal-{len(self.names) + 1}.log")
-        file = create_journal(self.disk, self.names[-1])
+        file = create_journal(self.disk, self.names[-1], ID)
         self.disk.sync_directory()
         self.journal.rotate(file)
 
@@ -87,11 +88,7 @@ def read(disk: FakeDisk, names: list[str], first: int = 1) -> tuple[Payloads, Jo
 
 def journal_file(payloads: Payloads, synced_each: bool = True, first: int = 1) -> bytes:
     """A journal's bytes; every frame proves the one before it, or none proves any."""
-    frames = [
-        encode_frame(first + at, 0 if synced_each else at, payload)
-        for at, payload in enumerate(payloads)
-    ]
-    return encode_header(first) + b"".join(frames)
+    return journal_bytes(payloads, first, synced_each=synced_each)
 
 
 def disk_with(*contents: bytes) -> tuple[FakeDisk, list[str]]:
@@ -187,7 +184,7 @@ def test_rotation_keeps_the_order_over_files(mode: str) -> None:
     bench.journal.close()
     found, reader = read(bench.disk, bench.names)
     assert (found, reader.next_seq, reader.torn) == (payloads, 10, None)
-    assert bench.disk.content("journal-2.log").startswith(encode_header())
+    assert read_head(bench.disk.read("journal-2.log")).format.directory == ID
 
 
 def test_a_sync_queued_before_a_rotation_does_not_vouch_for_later_frames() -> None:
@@ -273,8 +270,8 @@ def test_missing_space_is_known_before_the_write_fails() -> None:
 
 def test_the_header_is_on_the_disk_when_a_journal_is_made() -> None:
     disk = FakeDisk()
-    assert create_journal(disk, "journal-1.log").size == HEADER_SIZE
-    assert disk.files["journal-1.log"].durable == encode_header()
+    assert create_journal(disk, "journal-1.log", ID).size == HEADER_SIZE
+    assert disk.files["journal-1.log"].durable == disk.content("journal-1.log")
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
@@ -282,7 +279,7 @@ def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
     capacity = 5 * RESERVE_LEAST
     disk = FakeDisk(capacity=capacity)
     worker, owner = HandWorker("journal"), Owner()
-    file = create_journal(disk, "journal-1.log")
+    file = create_journal(disk, "journal-1.log", ID)
     journal = Journal(file, 1, mode, worker, owner, 16 * RESERVE_LEAST)
     journal.request_space()
     worker.drain()
@@ -300,7 +297,9 @@ def test_a_nearly_full_disk_is_used_up_in_smaller_steps(mode: str) -> None:
 def test_room_for_a_large_frame_is_there_once_it_was_promised(mode: str) -> None:
     disk = FakeDisk(capacity=20 * RESERVE_LEAST)
     worker, owner = HandWorker("journal"), Owner()
-    journal = Journal(create_journal(disk, "journal-1.log"), 1, mode, worker, owner, RESERVE_LEAST)
+    journal = Journal(
+        create_journal(disk, "journal-1.log", ID), 1, mode, worker, owner, RESERVE_LEAST
+    )
     journal.request_space()
     worker.drain()
     for seq in (1, 2):  # the second behind a first that may not be written yet
@@ -312,7 +311,7 @@ def test_room_for_a_large_frame_is_there_once_it_was_promised(mode: str) -> None
     assert journal.make_room(100) >= 100, "a smaller one still has its place"
     worker.drain()
     assert owner.errors == []
-    journal.rotate(create_journal(disk, "journal-2.log"))
+    journal.rotate(create_journal(disk, "journal-2.log", ID))
     with pytest.raises(OSError, match="No space left"):
         journal.make_room(8 * RESERVE_LEAST)
     worker.drain()
@@ -416,7 +415,7 @@ def test_a_cut_journal_before_one_that_proves_its_end_is_refused() -> None:
 def test_a_journal_whose_end_was_never_synced_is_cut_with_all_that_follows() -> None:
     first = effects(6)[:3]
     data = journal_file(first, synced_each=False)
-    later = encode_header(4) + encode_frame(4, 3, b"four\n") + encode_frame(5, 4, b"five\n")
+    later = with_frames(header(), [(4, 3, b"four\n"), (5, 4, b"five\n")])
     disk, names = disk_with(data[:-5], later)
     found, reader = read(disk, names)
     assert found == first[:2]
@@ -454,16 +453,16 @@ def test_a_journal_shorter_than_its_header_is_refused(which: int, size: int) -> 
     contents = [journal_file(effects(3)), journal_file(effects(3), first=4)]
     contents[which] = contents[which][:size]
     disk, names = disk_with(*contents)
-    with pytest.raises(DataError, match=rf"{names[which]} is damaged at offset 0: .*{size} of 32"):
+    with pytest.raises(DataError, match=rf"{names[which]} is damaged at offset 0: .*{size} of 128"):
         read(disk, names)
 
 
 @pytest.mark.parametrize("synced_each", [True, False])
 def test_frames_missing_before_a_journal_made_ahead_of_them(synced_each: bool) -> None:
     """Its header does not say with which frame it begins: its first frame does."""
-    later = encode_header() + journal_file(effects(2), synced_each, first=4)[HEADER_SIZE:]
+    later = journal_file(effects(2), synced_each, first=4)
     if not synced_each:
-        later = encode_header() + encode_frame(4, 3, b"four\n") + encode_frame(5, 4, b"five\n")
+        later = with_frames(header(), [(4, 3, b"four\n"), (5, 4, b"five\n")])
     disk, names = disk_with(journal_file(effects(2), synced_each), later)
     if synced_each:
         with pytest.raises(DataError, match="the frame 3 before it is missing"):
@@ -484,7 +483,7 @@ def test_a_missing_journal_in_the_middle_is_refused() -> None:
     )
     with pytest.raises(DataError, match="the frames 4 to 6 before it are missing"):
         read(disk, [names[0], names[2]])
-    with pytest.raises(DataError, match="it starts with frame 4, 1 was due"):
+    with pytest.raises(DataError, match="frame 4 is there where 1 was due"):
         read(disk, names[1:])
 
 
@@ -610,7 +609,7 @@ def test_any_exception_while_a_frame_is_added_fails_the_journal(
         raise struct.error("argument out of range")
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "encode_frame", fail)
+        patch.setattr(journal_module.FrameFormat, "encode", fail)
         assert not bench.append(b"y")
     assert not bench.append(b"z")
     bench.worker.drain()

@@ -21,8 +21,10 @@ manifests = st.builds(
     st.none() | numbers.map(base_name),
     st.lists(numbers.map(journal_name), max_size=5).map(tuple),
     numbers,
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 100),
 )
-SMALL = Manifest("base-3.msnap", ("journal-3.log", "journal-4.log"), 5)
+SMALL = Manifest("base-3.msnap", ("journal-3.log", "journal-4.log"), 5, bytes(range(16)), 4)
 
 
 @given(manifests)
@@ -32,7 +34,8 @@ def test_reading_gives_what_was_written(manifest: Manifest) -> None:
 
 def test_the_text_is_the_documented_one() -> None:
     assert SMALL.to_bytes().startswith(
-        b"millstream-manifest 1\nnext 5\nbase base-3.msnap\n"
+        b"millstream-manifest 2\ndirectory 000102030405060708090a0b0c0d0e0f\nsince 4\n"
+        b"next 5\nbase base-3.msnap\n"
         b"journal journal-3.log\njournal journal-4.log\ncrc32 "
     )
 

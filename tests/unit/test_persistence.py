@@ -22,13 +22,14 @@ from tests.support.fakepersistence import (
     World,
     apply_effects,
 )
+from tests.support.journals import journal_bytes
 
 from millstream.errors import CommandError, DataError
 from millstream.server.persistence import Persistence
 from millstream.server.snapshots import Snapshots
 from millstream.storage import journal as journal_module
 from millstream.storage.disk import SystemDisk
-from millstream.storage.journal import encode_frame, encode_header
+from millstream.storage.journal import read_head
 
 MODES = ["always", "everysec", "no"]
 FULL = b"MISCONF Errors writing to the AOF file: No space left on device"
@@ -148,9 +149,10 @@ def test_damage_refuses_the_start_and_changes_nothing() -> None:
 
 def test_an_effect_that_cannot_be_applied_names_its_frame() -> None:
     disk = new_world().disk.copy()
-    disk.put("journal-1.log", encode_header(1) + encode_frame(1, 0, b"BAD x 1\r\n"))
+    directory = read_head(disk.read("journal-1.log")).format.directory
+    disk.put("journal-1.log", journal_bytes([b"BAD x 1\r\n"], directory=directory))
     with pytest.raises(
-        DataError, match=r"journal-1\.log has a frame at offset 32 .*unknown effect"
+        DataError, match=r"journal-1\.log has a frame at offset 128 .*unknown effect"
     ):
         new_world(disk)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support import data_directory
 from tests.support.client import RawClient, as_bytes, as_list
+from tests.support.journals import append_frames
 from tests.support.resp import Error, Reply, Simple
 from tests.support.server import Server as ServerProcess
 from tests.support.server import free_port
@@ -24,7 +25,6 @@ from millstream.server import app
 from millstream.server import config as configuration
 from millstream.server.loading import LoadReport
 from millstream.server.persistence import Persistence
-from millstream.storage.journal import encode_frame
 
 LOADING = Error("LOADING Redis is loading the dataset in memory")
 OK = Simple("OK")
@@ -238,8 +238,7 @@ def test_damage_found_meanwhile_ends_the_server(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = data_directory.last_journal(directory)
-    with journal.open("ab") as file:
-        file.write(encode_frame(10_000, 0, b"*1\r\n$3\r\nBAD\r\n"))
+    append_frames(journal, [(10_000, b"*1\r\n$3\r\nBAD\r\n")])
     held = HeldServer(directory, monkeypatch).start()
     with held.client() as client:
         assert client.call("PING") == LOADING

@@ -1,0 +1,141 @@
+"""Directories of format 1 load for ever, and become ones of the present format by their next write.
+
+The files in `tests/recorded` were written by the last version that knew no other format: without a
+directory ID, without salts, with one checksum a frame.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.fakedisk import FakeDisk
+from tests.support.small_data import (
+    BASE,
+    CREATED_MS,
+    FIRST,
+    LAST,
+    contents_of,
+    load,
+    state_of,
+    write_small_data,
+)
+
+from millstream.errors import DamageError
+from millstream.server.checking import Checker, Verdict
+from millstream.server.data_files import DataFiles
+from millstream.server.inspecting import inspect_directory
+from millstream.server.loading import LoadReport
+from millstream.server.repairing import repair
+from millstream.storage.journal import Head, read_head
+from millstream.storage.manifest import NAME, load_manifest
+
+RECORDED = Path(__file__).parent.parent / "recorded"
+FOLDER = "damaged-20261120-120000"
+
+
+def recorded(name: str) -> FakeDisk:
+    disk = FakeDisk()
+    for path in (RECORDED / name).iterdir():
+        disk.put(path.name, path.read_bytes())
+    return disk
+
+
+def test_a_directory_of_format_1_loads_as_it_was_written() -> None:
+    keyspace, loader = load(recorded("format-1"))
+    assert loader.torn is None
+    assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
+
+
+def test_a_packed_base_of_a_server_of_format_1_loads() -> None:
+    keyspace, _ = load(recorded("format-1-packed"))
+    stream = keyspace.databases[0].stream(b"s")
+    assert stream is not None
+    assert [ms for ms, _, _ in stream.range()] == list(range(1, 121))
+    assert keyspace.databases[0].get(b"name") == b"v" * 900
+    assert stream.groups[b"g"].pending_count == 4
+
+
+@pytest.mark.parametrize("name", ["format-1", "format-1-packed"])
+def test_check_and_inspect_read_format_1(name: str) -> None:
+    disk = recorded(name)
+    assert Checker(disk, CREATED_MS, lambda done, total: None).run(load=True).verdict is (
+        Verdict.WHOLE
+    )
+    for journals in (True, False):
+        contents = inspect_directory(
+            disk, journals=journals, pattern=None, limit=10, now_ms=CREATED_MS
+        )
+        assert contents.keys >= 2
+
+
+@pytest.mark.parametrize("name", [NAME, BASE, FIRST, LAST])
+def test_a_changed_byte_of_format_1_stops_the_start(name: str) -> None:
+    disk = recorded("format-1")
+    data = disk.content(name)
+    for at in range(len(data)):
+        broken = bytearray(data)
+        broken[at] ^= 0xFF
+        disk.put(name, bytes(broken))
+        with pytest.raises(DamageError) as caught:
+            load(disk)
+        assert caught.value.file == name
+
+
+def test_a_repair_of_format_1_makes_the_present_format() -> None:
+    disk = recorded("format-1")
+    data = bytearray(disk.content(FIRST))
+    data[-3] ^= 1
+    disk.put(FIRST, bytes(data))
+    report = Checker(disk, CREATED_MS, lambda done, total: None).run(load=False)
+    repair(disk, report, CREATED_MS, FOLDER)
+    manifest = load_manifest(disk)
+    assert manifest is not None
+    assert manifest.directory
+    load(disk)
+
+
+def upgraded(disk: FakeDisk) -> DataFiles:
+    """Where a rewrite has let a journal of the present format count beside the old files."""
+    files = DataFiles(disk)
+    files.open(LoadReport())
+    name = f"journal-{files.new_number()}.log"
+    from millstream.storage.journal import create_journal
+
+    create_journal(disk, name, files.directory).close()
+    files.publish_journal(name, files.next_number)
+    return files
+
+
+def test_the_next_journal_gives_an_old_directory_its_id() -> None:
+    disk = recorded("format-1")
+    before = disk.content(NAME)
+    DataFiles(disk).open(LoadReport())
+    assert disk.content(NAME) == before, "a start alone changes nothing"
+    files = upgraded(disk)
+    manifest = load_manifest(disk)
+    assert manifest is not None
+    assert manifest.directory == files.directory != b""
+    assert manifest.since == 5
+    assert head_of(disk, "journal-5.log").format.directory == files.directory
+    keyspace, _ = load(disk)
+    assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
+
+
+def head_of(disk: FakeDisk, name: str) -> Head:
+    return read_head(disk.read(name))
+
+
+def test_an_older_version_refuses_every_new_file_by_its_version() -> None:
+    """Where format 1 had version and checksum, each file still has them: it names format 2."""
+    disk = write_small_data().disk
+    assert disk.content(NAME).startswith(b"millstream-manifest 2\n")
+    from zlib import crc32
+
+    for name in (FIRST, LAST):
+        head = disk.content(name)[:32]
+        assert int.from_bytes(head[8:12], "little") == 2
+        assert int.from_bytes(head[28:32], "little") == crc32(head[:28])
+    head = disk.content(BASE)[:64]
+    assert int.from_bytes(head[8:12], "little") == 2
+    assert int.from_bytes(head[60:64], "little") == crc32(head[:60])
