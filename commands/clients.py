@@ -82,7 +82,7 @@ def client_getname(ctx: Context, args: Args) -> object:
     group="connection",
     since="7.2.0",
     summary="Sets information specific to the client or connection.",
-    syntax="<LIB-NAME libname | LIB-VER libver>",
+    syntax="<attr: LIB-NAME libname | LIB-VER libver>",
 )
 def client_setinfo(ctx: Context, args: Args) -> object:
     attribute, value = args.take(), args.take()
@@ -115,7 +115,7 @@ def _take_switch(args: Args) -> bool:
     group="connection",
     since="7.0.0",
     summary="Sets the client eviction mode of the connection.",
-    syntax="<ON | OFF>",
+    syntax="<enabled: ON | OFF>",
 )
 def client_no_evict(ctx: Context, args: Args) -> object:
     """Kept and shown by CLIENT LIST; clients are never evicted."""
@@ -130,7 +130,7 @@ def client_no_evict(ctx: Context, args: Args) -> object:
     group="connection",
     since="7.2.0",
     summary="Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
-    syntax="<ON | OFF>",
+    syntax="<enabled: ON | OFF>",
 )
 def client_no_touch(ctx: Context, args: Args) -> object:
     """While it is on, this client's commands leave the keys' access times (OBJECT IDLETIME) alone,
@@ -281,7 +281,8 @@ def _take_type(args: Args) -> Filter:
     group="connection",
     since="2.4.0",
     summary="Lists open connections.",
-    syntax="[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
+    syntax="[TYPE <client-type: NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id "
+    "...]]",
     complexity="O(N), N the number of connections",
 )
 def client_list(ctx: Context, args: Args) -> object:
@@ -361,8 +362,9 @@ def _kill(ctx: Context, chosen: list[Client]) -> None:
     group="connection",
     since="2.4.0",
     summary="Terminates open connections.",
-    syntax="<ip:port | <ID client-id | TYPE <NORMAL | MASTER | REPLICA | PUBSUB> | USER username "
-    "| ADDR ip:port | LADDR ip:port | SKIPME <YES | NO> | MAXAGE maxage> ...>",
+    syntax="<filter: ip:port | <new-format: ID client-id | TYPE <client-type: NORMAL | MASTER | "
+    "REPLICA | PUBSUB> | USER username | ADDR ip:port | LADDR ip:port | SKIPME <skipme: YES | NO> "
+    "| MAXAGE maxage> ...>",
     complexity="O(N), N the number of connections",
 )
 def client_kill(ctx: Context, args: Args) -> object:
@@ -402,7 +404,7 @@ def client_kill(ctx: Context, args: Args) -> object:
     group="connection",
     since="3.2.0",
     summary="Instructs the server whether to reply to commands.",
-    syntax="<ON | OFF | SKIP>",
+    syntax="<action: ON | OFF | SKIP>",
 )
 def client_reply(ctx: Context, args: Args) -> object:
     """OFF ends all replies, its own included; SKIP leaves out its own and the next one; ON, which
@@ -428,7 +430,7 @@ def client_reply(ctx: Context, args: Args) -> object:
     group="connection",
     since="5.0.0",
     summary="Unblocks a client blocked by a blocking command from a different connection.",
-    syntax="client-id [TIMEOUT | ERROR]",
+    syntax="client-id [unblock-type: TIMEOUT | ERROR]",
 )
 def client_unblock(ctx: Context, args: Args) -> object:
     """Ends another client's wait as its time-out would (TIMEOUT, the default) or with the error
@@ -452,7 +454,7 @@ def client_unblock(ctx: Context, args: Args) -> object:
     group="connection",
     since="3.0.0",
     summary="Suspends commands processing.",
-    syntax="timeout [WRITE | ALL]",
+    syntax="timeout [mode: WRITE | ALL]",
 )
 def client_pause(ctx: Context, args: Args) -> object:
     """For `timeout` milliseconds the commands of all clients (ALL, the default), or those that

@@ -151,7 +151,7 @@ def _take_protocol(args: Args) -> int:
     flags="noscript loading stale fast no_auth allow_busy",
     group="connection",
     summary="Handshakes with the server.",
-    syntax="[protover [AUTH username password] [SETNAME clientname]]",
+    syntax="[arguments: protover [{auth: AUTH username password}] [SETNAME clientname]]",
 )
 def hello(ctx: Context, args: Args) -> object:
     """Answers a map of the server's properties; `protover` 2 or 3 chooses the protocol of this

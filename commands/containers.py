@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.registry import COMMANDS, Handler, command
 from millstream.commands.replies import Simple
+from millstream.commands.syntax import shown_syntax
 from millstream.errors import CommandError, shown, wrong_arity
 
 if TYPE_CHECKING:
@@ -89,5 +90,5 @@ def help_lines(name: str) -> list[Simple]:
     ordered = sorted(row.subcommands.values(), key=lambda sub: sub.name.endswith("|help"))
     for sub in ordered:
         word = sub.name.partition("|")[2].upper()
-        lines += [f"{word} {sub.syntax}".rstrip(), f"    {sub.summary}"]
+        lines += [f"{word} {shown_syntax(sub.syntax)}".rstrip(), f"    {sub.summary}"]
     return [Simple(line.encode()) for line in lines]

@@ -130,7 +130,7 @@ def _float_at(ctx: Context, key: bytes) -> LongDouble:
     since="2.6.0",
     summary="Increment the floating point value of a key by a number. "
     "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key increment",
+    syntax="key increment:double",
 )
 def incrbyfloat(ctx: Context, args: Args) -> object:
     """The value afterwards, as text of up to 17 decimals. The expiry stays."""
@@ -287,9 +287,9 @@ def _float_pair(ctx: Context, value: LongDouble, applied: LongDouble) -> list[ob
     since="8.8.0",
     summary="Increments the numeric value of a key by a number and sets its expiration time. "
     "Uses 0 as initial value if the key doesn't exist.",
-    syntax="key [BYFLOAT float | BYINT integer] [SATURATE] [LBOUND lowerbound] [UBOUND upperbound] "
-    "[EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | "
-    "PERSIST] [ENX]",
+    syntax="key [increment: BYFLOAT float | BYINT integer] [SATURATE] [LBOUND lowerbound] [UBOUND "
+    "upperbound] [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
+    "unix-time-milliseconds | PERSIST] [ENX]",
 )
 def increx(ctx: Context, args: Args) -> object:
     """The value afterwards and what was added to it: 1 without BYINT and BYFLOAT. A sum outside of

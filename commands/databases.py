@@ -162,7 +162,7 @@ def _flush(ctx: Context, args: Args, databases: list[Database]) -> None:
     flags="write",
     group="server",
     summary="Removes all keys from the current database.",
-    syntax="[ASYNC | SYNC]",
+    syntax="[flush-type: ASYNC | SYNC]",
     complexity="O(N), N the number of keys in the database",
     categories=("keyspace", "dangerous"),
 )
@@ -179,7 +179,7 @@ def flushdb(ctx: Context, args: Args) -> object:
     flags="write",
     group="server",
     summary="Removes all keys from all databases.",
-    syntax="[ASYNC | SYNC]",
+    syntax="[flush-type: ASYNC | SYNC]",
     complexity="O(N), N the number of keys in all databases",
     categories=("keyspace", "dangerous"),
 )

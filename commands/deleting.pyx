@@ -87,7 +87,7 @@ cdef list take_ids(Args args, Policy* policy):
 @command(
     "XDELEX", arity=-5, flags="write fast", keys=(1, 1, 1), group="stream", since="8.2.0",
     summary="Deletes entries by id; what becomes of references to them can be chosen.",
-    syntax="key [KEEPREF|DELREF|ACKED] IDS numids id [id ...]",
+    syntax="key [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xdelex(Context ctx not None, Args args not None):
@@ -139,7 +139,7 @@ cdef bint is_referenced(Stream stream, uint64_t ms, uint64_t seq) except -1:
 @command(
     "XACKDEL", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="8.2.0",
     summary="Acknowledges entries for a group and deletes them, if the policy allows it.",
-    syntax="key group [KEEPREF|DELREF|ACKED] IDS numids id [id ...]",
+    syntax="key group [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xackdel(Context ctx not None, Args args not None):

@@ -131,7 +131,7 @@ def _setter(
         group="generic",
         since=since,
         summary=summary,
-        syntax=f"key {syntax} [NX | XX | GT | LT]",
+        syntax=f"key {syntax} [condition: NX | XX | GT | LT]",
         categories=("keyspace",),
     )
 

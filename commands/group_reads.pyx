@@ -56,8 +56,9 @@ MEANINGLESS = (
     "XREADGROUP", arity=-7, flags="write blocking movablekeys", group="stream", since="5.0.0",
     summary="Reads the new entries of a group for one of its consumers, or that consumer's "
             "pending ones; waits for new entries on request.",
-    syntax="GROUP group consumer [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] "
-           "[BLOCK milliseconds] [CLAIM min-idle-time] [NOACK] STREAMS key [key ...] id [id ...]",
+    syntax="{group-block: GROUP group consumer} [COUNT count] [MAXCOUNT maxcount] [MAXSIZE "
+    "maxsize] [BLOCK milliseconds] [CLAIM min-idle-time:integer] [NOACK] {streams: STREAMS key [key "
+    "...] id [id ...]}",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
     find_keys=stream_key_positions,
 )

@@ -89,7 +89,7 @@ cdef int group_start(Slice* word, Stream stream, EntryId* out) except -1:
 @command(
     "XGROUP|CREATE", arity=-5, flags="write denyoom", keys=(2, 2, 1), group="stream",
     since="5.0.0", summary="Creates a consumer group.",
-    syntax="key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+    syntax="key group <id-selector: id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
 )
 def xgroup_create(Context ctx not None, Args args not None):
     cdef bytes key = args[2]
@@ -125,7 +125,7 @@ def xgroup_create(Context ctx not None, Args args not None):
 @command(
     "XGROUP|SETID", arity=-5, flags="write", keys=(2, 2, 1), group="stream",
     since="5.0.0", summary="Sets the last-delivered ID of a consumer group.",
-    syntax="key group <id | $> [ENTRIESREAD entries-read]",
+    syntax="key group <id-selector: id | $> [ENTRIESREAD entries-read]",
 )
 def xgroup_setid(Context ctx not None, Args args not None):
     cdef int64_t entries_read = -1

@@ -50,7 +50,7 @@ container(
     group="stream",
     summary="Returns information about a stream.",
     since="5.0.0",
-    syntax="key [FULL [COUNT count]]",
+    syntax="key [full-block: FULL [COUNT count]]",
 )
 def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
     """A map: length, ids, counters, and the first and the last entry; with FULL the first entries

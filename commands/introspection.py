@@ -6,6 +6,8 @@ syntax line, because redis-cli shows them as hints while one types.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.containers import container
@@ -71,7 +73,22 @@ def details(row: Command) -> list[object]:
     ]
 
 
-def _argument_docs(argument: Argument) -> dict[bytes, object]:
+def _with_key_specs(arguments: list[dict[bytes, Any]], numbers: Iterator[int]) -> None:
+    """Say of each key, in order, which of the command's key specs it belongs to."""
+    for argument in arguments:
+        if argument[b"type"] == b"key":
+            argument[b"key_spec_index"] = next(numbers)
+        _with_key_specs(argument.get(b"arguments", []), numbers)
+
+
+def _arguments(row: Command) -> list[dict[bytes, Any]]:
+    """The arguments of a command as COMMAND DOCS answers them."""
+    described = [_argument_docs(argument) for argument in parse_syntax(row.syntax)]
+    _with_key_specs(described, count() if len(key_specs(row)) > 1 else repeat(0))
+    return described
+
+
+def _argument_docs(argument: Argument) -> dict[bytes, Any]:
     described: dict[bytes, Any] = {b"name": argument.name.encode(), b"type": argument.kind.encode()}
     if argument.kind not in ("oneof", "block", "pure-token"):
         described[b"display_text"] = argument.name.encode()
@@ -97,9 +114,9 @@ def docs(row: Command) -> dict[bytes, object]:
         b"group": row.group.encode(),
         b"complexity": row.complexity.encode(),
     }
-    arguments = parse_syntax(row.syntax) if not row.subcommands else []
+    arguments = _arguments(row) if not row.subcommands else []
     if arguments:
-        described[b"arguments"] = [_argument_docs(argument) for argument in arguments]
+        described[b"arguments"] = arguments
     if row.subcommands:
         subs = row.subcommands.values()
         described[b"subcommands"] = {sub.name.encode(): docs(sub) for sub in subs}
@@ -205,7 +222,7 @@ def _matching_names(args: Args) -> list[bytes]:
     group="server",
     since="7.0.0",
     summary="Returns a list of command names.",
-    syntax="[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+    syntax="[FILTERBY <filterby: MODULE module-name | ACLCAT category | PATTERN pattern>]",
     complexity="O(N), N the number of commands",
     categories=("connection",),
 )

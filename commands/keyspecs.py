@@ -123,6 +123,7 @@ TIPS: dict[str, tuple[str, ...]] = {
     ),
     "dbsize": (_ALL_SHARDS, _SUM),
     "keys": (_ALL_SHARDS, _ANY_ORDER),
+    "msetnx": (_MANY_KEYS, "response_policy:agg_min"),
     "memory|purge": (_ALL_SHARDS, _ALL_OK),
     "mget": (_MANY_KEYS,),
     **dict.fromkeys(("mset", "msetex"), (_MANY_KEYS, _ALL_OK)),

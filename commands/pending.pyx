@@ -58,7 +58,7 @@ def xack(Context ctx not None, Args args not None):
 @command(
     "XPENDING", arity=-3, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
     summary="Answers the pending entries of a group: how many there are, or which.",
-    syntax="key group [[IDLE min-idle-time] start end count [consumer]]",
+    syntax="key group [filters: [IDLE min-idle-time:integer] start end count [consumer]]",
     complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
 )
 def xpending(Context ctx not None, Args args not None):
@@ -456,7 +456,8 @@ cdef int64_t take_count(Args args) except -1:
 @command(
     "XNACK", arity=-7, flags="write fast", keys=(1, 1, 1), group="stream", since="8.8.0",
     summary="Gives pending entries back to the group: nobody owns them, anybody may claim them.",
-    syntax="key group SILENT|FAIL|FATAL IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
+    syntax="key group <mode: SILENT | FAIL | FATAL> {ids: IDS numids id [id ...]} [RETRYCOUNT "
+    "count] [FORCE]",
     complexity="O(log n) for each id, n the number of the group's pending entries",
 )
 def xnack(Context ctx not None, Args args not None):

@@ -78,7 +78,7 @@ def lastsave(ctx: Context, args: Args) -> object:
     flags="admin noscript loading stale no_multi allow_busy",
     group="server",
     summary="Synchronously saves the database(s) to disk and shuts down the server.",
-    syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+    syntax="[save-selector: NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
     complexity="O(N) when saving, N the number of keys in all databases",
 )
 def shutdown(ctx: Context, args: Args) -> object:

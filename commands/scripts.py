@@ -246,7 +246,7 @@ def script_exists(ctx: Context, args: Args) -> object:
     group="scripting",
     since="2.6.0",
     summary="Removes all server-side Lua scripts from the script cache.",
-    syntax="[ASYNC | SYNC]",
+    syntax="[flush-type: ASYNC | SYNC]",
 )
 def script_flush(ctx: Context, args: Args) -> object:
     """OK; what was loaded has to be loaded again."""
@@ -281,7 +281,7 @@ container(
     group="scripting",
     since="7.0.0",
     summary="Deletes all libraries and functions.",
-    syntax="[ASYNC | SYNC]",
+    syntax="[flush-type: ASYNC | SYNC]",
 )
 def function_flush(ctx: Context, args: Args) -> object:
     """OK: there are no functions, and none can be loaded."""

@@ -98,9 +98,9 @@ def _take_set_options(args: Args) -> SetOptions:
     group="string",
     summary="Sets the string value of a key, ignoring its type. "
     "The key is created if it doesn't exist.",
-    syntax="key value [NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | "
-    "IFDNE ifdne-digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
-    "PXAT unix-time-milliseconds | KEEPTTL]",
+    syntax="key value [condition: NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest "
+    "| IFDNE ifdne-digest] [GET] [expiration: EX seconds | PX milliseconds | EXAT "
+    "unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
 )
 def set_(ctx: Context, args: Args) -> object:
     """OK, or null when a condition kept the value from being set: NX (the key must not exist), XX
@@ -259,8 +259,8 @@ def find_msetex_keys(words: list[bytes]) -> list[int]:
     summary="Atomically sets multiple string keys with a shared expiration in a single operation. "
     "Supports flexible argument parsing where condition and expiration flags can appear in any "
     "order.",
-    syntax="numkeys <key value> [key value ...] [NX | XX] [EX seconds | PX milliseconds | "
-    "EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+    syntax="numkeys key value [key value ...] [condition: NX | XX] [expiration: EX seconds | PX "
+    "milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
     complexity="O(N), N the number of keys",
     find_keys=find_msetex_keys,
 )
@@ -298,7 +298,8 @@ def msetex(ctx: Context, args: Args) -> object:
     group="string",
     since="8.4.0",
     summary="Conditionally removes the specified key based on value or digest comparison.",
-    syntax="key [IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE ifdne-digest]",
+    syntax="key [condition: IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE "
+    "ifdne-digest]",
     complexity="O(1) for IFEQ and IFNE, O(N) for IFDEQ and IFDNE, N the length of the value",
 )
 def delex(ctx: Context, args: Args) -> object:

@@ -96,8 +96,8 @@ def stream_key_positions(list words not None) -> list[int]:
     "XREAD", arity=-4, flags="readonly blocking movablekeys", group="stream", since="5.0.0",
     find_keys=stream_key_positions,
     summary="Reads entries behind an id of each stream; may wait for them.",
-    syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] "
-           "STREAMS key [key ...] id [id ...]",
+    syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
+    "STREAMS key [key ...] id [id ...]}",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
 )
 def xread(Context ctx not None, Args args not None):

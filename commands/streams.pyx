@@ -78,9 +78,9 @@ cdef inline bint is_star(Slice* word) noexcept:
 @command(
     "XADD", arity=-5, flags="write denyoom fast", keys=(1, 1, 1), group="stream", since="5.0.0",
     summary="Appends an entry to a stream; makes the stream if need be.",
-    syntax="key [NOMKSTREAM] [KEEPREF|DELREF|ACKED] "
-           "[IDMPAUTO producer-id | IDMP producer-id idempotent-id] "
-           "[MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]",
+    syntax="key [NOMKSTREAM] [condition: KEEPREF | DELREF | ACKED] [idmp: IDMPAUTO producer-id | "
+    "IDMP producer-id idempotent-id] [trim: <strategy: MAXLEN | MINID> [operator: = | ~] "
+    "threshold [LIMIT count]] <id-selector: * | id> field value [field value ...]",
     complexity="O(1), and O(n) of evicted blocks with trimming",
 )
 def xadd(Context ctx not None, Args args not None):

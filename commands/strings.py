@@ -234,7 +234,7 @@ def _range(ctx: Context, args: Args) -> bytes:
     group="string",
     since="2.4.0",
     summary="Returns a substring of the string stored at a key.",
-    syntax="key start end",
+    syntax="key start:integer end:integer",
     complexity="O(N), N the length of the returned string",
 )
 def getrange(ctx: Context, args: Args) -> object:
@@ -250,7 +250,7 @@ def getrange(ctx: Context, args: Args) -> object:
     keys=(1, 1, 1),
     group="string",
     summary="Returns a substring from a string value.",
-    syntax="key start end",
+    syntax="key start:integer end:integer",
     complexity="O(N), N the length of the returned string",
 )
 def substr(ctx: Context, args: Args) -> object:
@@ -319,8 +319,8 @@ def _take_getex_options(args: Args) -> Expiry:
     group="string",
     since="6.2.0",
     summary="Returns the string value of a key after setting its expiration time.",
-    syntax="key [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
-    "PXAT unix-time-milliseconds | PERSIST]",
+    syntax="key [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
+    "unix-time-milliseconds | PERSIST]",
 )
 def getex(ctx: Context, args: Args) -> object:
     """The value, or null. Without an option it changes nothing; PERSIST takes the expiry away, and

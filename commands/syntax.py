@@ -4,6 +4,11 @@ The notation: ``[x]`` may be left out, ``<a | b>`` is one of several, a word in 
 it stands, another word is a value, and ``x [x ...]`` is repeated, as often as one likes. A ``|``
 with spaces around it separates alternatives of the group it stands in; ``MAXLEN|MINID``, without
 spaces, is one of these words.
+
+A value may be followed by its type, ``start:integer``, and a group may begin with a label,
+``[condition: NX | XX]``: the name that COMMAND DOCS gives to it.
+``{ids: IDS numids id}`` is a group for COMMAND DOCS only, with its first word as its token. Pages
+and help show the line without labels, types and braces (`shown_syntax`).
 """
 
 from __future__ import annotations
@@ -11,10 +16,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-_WORD = r"[^\s\[\]<>|]+"
-_TOKENS = re.compile(rf"[\[\]<>|]|\.\.\.|{_WORD}(?:\|{_WORD})*")
-_CLOSING = {"[": "]", "<": ">"}
-_KINDS = {"key": "key", "pattern": "pattern", "count": "integer", "index": "integer"}
+_WORD = r"[^\s\[\]<>{}|]+"
+_TOKENS = re.compile(rf"[\[\]<>{{}}|]|\.\.\.|{_WORD}(?:\|{_WORD})*")
+_CLOSING = {"[": "]", "<": ">", "{": "}"}
+_LABEL = re.compile(r"(?<=[\[<{])[a-z-]+: ")
+_KINDS = {
+    **dict.fromkeys(("key", "newkey", "source", "destination"), "key"),
+    **dict.fromkeys(
+        (
+            "client-id", "count", "cursor", "db", "decrement", "destination-db", "duration",
+            "entries-added", "entries-read", "increment", "index", "index1", "index2", "integer",
+            "maxage", "maxcount", "maxsize", "milliseconds", "ms", "numids", "numkeys",
+            "numlocal", "numreplicas", "offset", "protover", "seconds", "timeout", "version",
+        ),
+        "integer",
+    ),
+    "float": "double",
+    "pattern": "pattern",
+    **dict.fromkeys(("unix-time-seconds", "unix-time-milliseconds"), "unix-time"),
+}  # fmt: skip
+_TYPE = re.compile(r":(integer|double)\b")
+_SIGNS = {"=": "equal", "~": "approximately", "*": "auto-id", "$": "new-id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,11 @@ def parse_syntax(syntax: str) -> list[Argument]:
     return alternatives[0] if len(alternatives) == 1 else [_one_of(alternatives)]
 
 
+def shown_syntax(syntax: str) -> str:
+    """The line as people are shown it."""
+    return _LABEL.sub("", _TYPE.sub("", syntax)).replace("{", "").replace("}", "")
+
+
 def _is_token(word: str) -> bool:
     return not any(letter.islower() for letter in word)
 
@@ -61,9 +88,13 @@ def _parse_group(tokens: list[str], at: int, closing: str) -> tuple[list[list[Ar
             if alternatives[-1]:
                 alternatives[-1][-1] = replace(alternatives[-1][-1], multiple=True)
         elif token in _CLOSING:
-            inner, at = _parse_group(tokens, at, _CLOSING[token])
-            _add_group(alternatives[-1], inner, optional=token == "[")
-        elif token in "]>":
+            label = tokens[at][:-1] if at < len(tokens) and tokens[at].endswith(":") else ""
+            inner, at = _parse_group(tokens, at + bool(label), _CLOSING[token])
+            if token == "{":
+                alternatives[-1].append(_labelled_block(label, inner))
+            else:
+                _add_group(alternatives[-1], inner, label, optional=token == "[")
+        elif token in "]>}":
             raise SyntaxLineError(" ".join(tokens))
         else:
             alternatives[-1].append(_word(token))
@@ -76,7 +107,9 @@ def _word(word: str) -> Argument:
     if "|" in word:
         return _one_of([[_word(part)] for part in word.split("|")])
     if _is_token(word):
-        return Argument(word.lower(), "pure-token", token=word)
+        return Argument(_SIGNS.get(word, word.lower()), "pure-token", token=word)
+    if typed := _TYPE.search(word):
+        return Argument(word[: typed.start()], typed[1])
     return Argument(word, _KINDS.get(word, "string"))
 
 
@@ -104,7 +137,18 @@ def _block(sequence: list[Argument]) -> Argument:
     return Argument("_".join(part.name for part in sequence), "block", parts=tuple(sequence))
 
 
-def _add_group(target: list[Argument], inner: list[list[Argument]], *, optional: bool) -> None:
+def _labelled_block(label: str, inner: list[list[Argument]]) -> Argument:
+    """A group in braces; a fixed word in front is the token of the whole."""
+    (sequence,) = inner
+    first, *rest = sequence
+    if first.kind != "pure-token":
+        return Argument(label, "block", parts=tuple(_join_tokens(sequence)))
+    return Argument(label, "block", token=first.token, parts=tuple(_join_tokens(rest)))
+
+
+def _add_group(
+    target: list[Argument], inner: list[list[Argument]], label: str, *, optional: bool
+) -> None:
     """Append a bracketed group; ``x [x ...]`` marks the x before it as repeated instead."""
     joined = [_join_tokens(sequence) for sequence in inner]
     if len(joined) == 1:
@@ -117,9 +161,11 @@ def _add_group(target: list[Argument], inner: list[list[Argument]], *, optional:
             if size == 1:
                 target[-1] = replace(target[-1], multiple=True)
             else:
-                target[-size:] = [replace(_block(before), multiple=True)]
+                target[-size:] = [replace(_block(before), name="data", multiple=True)]
             return
         added = _block(group)
     else:
         added = _one_of(inner)
+    if label:
+        added = replace(added, name=label)
     target.append(replace(added, optional=optional or added.optional))

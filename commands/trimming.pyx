@@ -205,7 +205,8 @@ def apply_evict_ids(Keyspace keyspace, int db, list words):
 @command(
     "XTRIM", arity=-4, flags="write", keys=(1, 1, 1), group="stream", since="5.0.0",
     summary="Evicts old entries; answers how many.",
-    syntax="key MAXLEN|MINID [=|~] threshold [LIMIT count] [KEEPREF|DELREF|ACKED]",
+    syntax="key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
+    "[condition: KEEPREF | DELREF | ACKED]",
     complexity="O(n) of evicted blocks",
 )
 def xtrim(Context ctx not None, Args args not None):

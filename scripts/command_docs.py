@@ -15,6 +15,7 @@ from pathlib import Path
 
 from millstream.commands.introspection import categories
 from millstream.commands.registry import COMMANDS, Command
+from millstream.commands.syntax import shown_syntax
 from millstream.commands.table import load_table
 from millstream.server.compatibility import ALIASES
 from millstream.server.config import COMPATIBILITY, DIRECTIVES, Config, Directive
@@ -82,7 +83,7 @@ def details(path: Path) -> str:
 
 
 def section(row: Command, level: int, by_hand: str = "") -> str:
-    usage = f"{title(row)} {row.syntax}".rstrip()
+    usage = f"{title(row)} {shown_syntax(row.syntax)}".rstrip()
     parts = [f"{'#' * level} {title(row)}", f"```\n{usage}\n```", row.summary]
     text = description(row)
     if text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.commands.registry import COMMANDS, FLAGS, Command, command
-from millstream.commands.syntax import Argument, SyntaxLineError, parse_syntax
+from millstream.commands.syntax import Argument, SyntaxLineError, parse_syntax, shown_syntax
 from millstream.commands.table import load_table
 
 load_table()
@@ -117,7 +117,7 @@ def test_syntax_repetition() -> None:
     assert names("key [key ...]") == [("key", "key", "", False, True)]
     assert names("key field value [field value ...]") == [
         ("key", "key", "", False, False),
-        ("field_value", "block", "", False, True),
+        ("data", "block", "", False, True),
     ]
 
 
@@ -125,6 +125,16 @@ def test_syntax_alternatives() -> None:
     for syntax in ("<A | B>", "A|B"):
         assert names(syntax) == [("a_b", "oneof", "", False, False)]
     assert names("[A | B n]") == [("a_n", "oneof", "", True, False)]
+
+
+def test_syntax_labels_types_and_braces() -> None:
+    syntax = "n:integer [condition: NX | XX] {ids: IDS numids id [id ...]}"
+    assert names(syntax) == [
+        ("n", "integer", "", False, False),
+        ("condition", "oneof", "", True, False),
+        ("ids", "block", "IDS", False, False),
+    ]
+    assert shown_syntax(syntax) == "n [NX | XX] IDS numids id [id ...]"
 
 
 @pytest.mark.parametrize("syntax", ["[a", "a]", "<a | b", "[a>"])
