@@ -57,6 +57,7 @@ KEY_FLAGS = {
     "setnx": "OW insert",
     "setrange": "RW update",
     "strlen": LOOKS,
+    "tappendmany": "RW update",
     "touch": LOOKS,
     "type": LOOKS,
     "unlink": "RM delete",
@@ -83,7 +84,7 @@ SECOND_KEY = {
 KEYWORD = {"xread": ("STREAMS", 1), "xreadgroup": ("STREAMS", 4)}
 
 # How many keys there are stands in the word at this position, before them; then their step.
-KEY_COUNT = {"eval": (2, 1), "evalsha": (2, 1), "msetex": (1, 2)}
+KEY_COUNT = {"eval": (2, 1), "evalsha": (2, 1), "msetex": (1, 2), "tappendmany": (1, 1)}
 
 _ALL_SHARDS, _ALL_NODES = "request_policy:all_shards", "request_policy:all_nodes"
 _MANY_KEYS = "request_policy:multi_shard"

@@ -204,6 +204,14 @@ def time_texts(times: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(texts, "Z", "") if _has_zone(times.type) else texts
 
 
+def is_common_time(times: pa.Array) -> bool:
+    """Whether these are times in microseconds, all within the years 1 to 9999."""
+    if not pa.types.is_timestamp(times.type) or times.type.unit != "us":
+        return False
+    ends = pc.min_max(times.view(pa.int64())).as_py()
+    return ends["min"] is None or _TIME_MIN_US <= ends["min"] <= ends["max"] <= _TIME_MAX_US
+
+
 def _has_zone(type_: pa.DataType) -> bool:
     return pa.types.is_timestamp(type_) and type_.tz is not None
 

@@ -1,8 +1,9 @@
 """From a DataFrame's rows to entries: key, id, and fields as bytes.
 
-A row arrives as part of an Arrow batch; each column is turned into texts as a whole, so that a row
-costs a few Python objects and no conversion of its own. What does not become a field is decided
-once, from the schema, and what would silently get lost is refused there.
+A row arrives as part of an Arrow batch. An encoder (`encoder.pyx`) makes requests of a whole batch;
+what Arrow has to convert to text is converted by columns. `entries` gives the same rows one by one,
+for those that the server has refused. What does not become a field is decided once, from the
+schema, and what would silently get lost is refused there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from millstream.ids import parse
-from millstream.pipeline.casting import time_texts
+from millstream.pipeline.casting import is_common_time, time_texts
+from millstream.pipeline.encoder import Column, Kind, RowEncoder
 from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import Id, key_bytes
 
@@ -39,6 +41,17 @@ if TYPE_CHECKING:
 _OF_THE_ID = ("ts", "ms", "seq")
 # Up to here Arrow writes decimals as digits whatever they are.
 _SCALE_OF_DIGITS = 6
+# What the encoder reads as it is.
+_AS_THEY_ARE = {
+    pa.string(): Kind.TEXT,
+    pa.binary(): Kind.TEXT,
+    pa.large_string(): Kind.LONG_TEXT,
+    pa.large_binary(): Kind.LONG_TEXT,
+    pa.int8(): Kind.INT8,
+    pa.int16(): Kind.INT16,
+    pa.int32(): Kind.INT32,
+    pa.int64(): Kind.INT64,
+}
 _AS_TEXT = (
     StringType,
     BinaryType,
@@ -96,6 +109,21 @@ class Layout:
             return name != "key" or self.key is None or self.has_fields
         return name in _OF_THE_ID and (self.has_id or self.has_fields)
 
+    def encoder(self, batch: pa.RecordBatch, producer: bytes, first_seq: int) -> RowEncoder:
+        """Makes requests of the batch's rows. Without ids, they are numbered from `first_seq`."""
+        ids = _column(batch.column("id")) if self.has_id else None
+        keys = _column(batch.column("key")) if self.key is None else None
+        columns, ends = self._field_columns(batch)
+        return RowEncoder(batch.num_rows, self.key, keys, ids, columns, ends, producer, first_seq)
+
+    def _field_columns(self, batch: pa.RecordBatch) -> tuple[list[Column], Column | None]:
+        """The columns of values; or those of names and of values, and where each row's end."""
+        if not self.has_fields:
+            return [_column(batch.column(name), name) for name in self.names], None
+        fields = batch.column("fields")
+        ends = Column(Kind.INT32, fields.buffers()[:2], fields.offset)
+        return [_column(child) for child in _names_and_values(fields)], ends
+
     def entries(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Entry]:
         """The batch's rows as entries; RowError names the row, counted from `first_row`."""
         keys, ids = self._keys(batch), self._ids(batch)
@@ -146,24 +174,45 @@ class Layout:
             yield words
 
 
-def _texts(column: pa.Array) -> Sequence[bytes | None]:
-    """Every value as the bytes that are stored. Times are ISO 8601, moments in UTC."""
+def _column(array: pa.Array, name: str = "") -> Column:
+    """The array as the encoder reads it."""
+    kind = _AS_THEY_ARE.get(array.type)
+    if kind is None and is_common_time(array):
+        kind = Kind.TIME if array.type.tz is None else Kind.MOMENT
+    if kind is None:
+        array = _text_array(array)
+        kind = _AS_THEY_ARE[array.type]
+    return Column(kind, array.buffers(), array.offset, name.encode())
+
+
+def _text_array(column: pa.Array) -> pa.Array:
+    """Every value as the text that is stored. Times are ISO 8601, moments in UTC."""
     type_ = column.type
     if pa.types.is_decimal(type_) and type_.scale > _SCALE_OF_DIGITS:
         # Arrow would write 0.0000001 as 1E-7.
-        return [None if one is None else f"{one:f}".encode() for one in column.to_pylist()]
-    if not (pa.types.is_binary(type_) or pa.types.is_large_binary(type_)):
-        texts = time_texts(column) if pa.types.is_temporal(type_) else column.cast(pa.string())
-        column = texts.cast(pa.binary())
-    values: list[bytes | None] = column.to_pylist()
+        texts = [None if one is None else f"{one:f}" for one in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    if type_ in _AS_THEY_ARE and _AS_THEY_ARE[type_] in (Kind.TEXT, Kind.LONG_TEXT):
+        return column
+    return time_texts(column) if pa.types.is_temporal(type_) else column.cast(pa.string())
+
+
+def _texts(column: pa.Array) -> Sequence[bytes | None]:
+    """Every value as the bytes that are stored."""
+    values: list[bytes | None] = _text_array(column).cast(pa.large_binary()).to_pylist()
     return values
+
+
+def _names_and_values(fields: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The two columns that a map, or a list of pairs, points into."""
+    if pa.types.is_map(fields.type):
+        return fields.keys, fields.items
+    return fields.values.field(0), fields.values.field(1)
 
 
 def _listed(column: pa.Array, first_row: int) -> Iterator[list[bytes]]:
     """The fields of each row of a map, or of an array of pairs; null values are left out."""
-    is_map = pa.types.is_map(column.type)
-    names = _texts(column.keys if is_map else column.values.field(0))
-    values = _texts(column.items if is_map else column.values.field(1))
+    names, values = map(_texts, _names_and_values(column))
     offsets = column.offsets.to_pylist()
     for row, is_there in enumerate(column.is_valid().to_pylist()):
         words: list[bytes] = []

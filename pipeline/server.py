@@ -137,6 +137,21 @@ class Server:
         """As `pipeline`, all at one moment: nothing comes between, or nothing is done at all."""
         return self._run(list(commands), transaction=True)
 
+    def encoded(self, request: bytes) -> Any:
+        """The reply to one request that is encoded already; a refused one's reply is the error."""
+
+        def once() -> Any:
+            connection = self._client.connection_pool.get_connection()
+            try:
+                connection.send_packed_command([request], check_health=False)
+                return connection.read_response()
+            except redis.ResponseError as error:
+                return error
+            finally:
+                self._client.connection_pool.release(connection)
+
+        return self._persist(once)
+
     def checked(self, reply: Any) -> Any:
         """The reply, unless it is an error."""
         if isinstance(reply, redis.RedisError):

@@ -1,18 +1,19 @@
 """`df.write.format("millstream")` and `df.writeStream`: rows become entries, each exactly once.
 
 Spark may run a task twice, at the same time even, and a query that was killed repeats its last
-batch. So every row has a number that is the same each time, and `TAPPENDONCE key PRODUCER name
-number` appends it once: the server keeps the last number of each producer. A streaming write's
-producer is the query and the partition, and the number holds the batch; a batch write's producer is
-the option `dedupeToken` (or a fresh one) and the partition. Rows that bring their ids need no
-number: `TAPPENDONCE key ID id` drops an id that is not above the stream's last.
+batch. So every row has a number that is the same each time, and `TAPPENDMANY` appends it once: the
+server keeps the last number of each producer. A streaming write's producer is the query and the
+partition, and the number holds the batch; a batch write's producer is the option `dedupeToken` (or
+a fresh one) and the partition. Rows that bring their ids need no number: `TAPPENDMANY` with `ID`
+skips an id that is not above the stream's last.
 
 This rests on a partition having the same rows in the same order when it is computed again. Where
 the order may differ, behind a shuffle for example, the option `sortRows` puts the rows of a
 partition in the order of all their columns first.
 
-Rows are sent in transactions: a row that is refused in the middle of a pipeline, while rows behind
-it are taken, would be below the producer's number when it is tried again, and lost.
+A request is sent when the one before it was answered, and taken or refused as a whole. If a row
+were refused and rows after it taken, it would be below the producer's number when it is tried
+again, and lost. docs/decisions/034-rows-in-bulk.md has the figures.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, MapType
 
+from millstream.pipeline.encoder import Request, RowEncoder, RowFault
 from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import id_text, key_text
 from millstream.pipeline.rows import Entry, Layout, RowError
@@ -43,11 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A transaction's bounds: enough to hide the way to the server and back, little enough for one tick.
-ROWS_PER_REQUEST = 500
-BYTES_PER_REQUEST = 1 << 20
-
-# How many sorted rows are made into entries at once.
+# How many sorted rows are encoded at once.
 ROWS_PER_BATCH = 10_000
 
 # A producer's name may have 1,024 bytes, the partition included.
@@ -55,6 +53,7 @@ TOKEN_BYTES_MAX = 1000
 
 # The low bits of a streaming write's number are the row, those above it the batch.
 ROW_BITS = 20
+ROWS_PER_PRODUCER = 1 << ROW_BITS
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Numbering(NamedTuple):
         rows beyond 2^20 in a batch of a streaming write belong to further producers."""
         if self.batch is None:
             return self.name, row
-        beyond, low = divmod(row, 1 << ROW_BITS)
+        beyond, low = divmod(row, ROWS_PER_PRODUCER)
         name = f"{self.name}.{beyond}" if beyond else self.name
         return name, self.batch << ROW_BITS | low
 
@@ -99,20 +98,13 @@ class RowWriter:
         if self.sort_by:
             batches = _sorted(batches, self.sort_by)
         with self.address.open() as server:
-            sender = _Sender(server, numbering)
+            sender = _Sender(server, self.layout, numbering)
             try:
-                for row, entry in enumerate(self._entries(batches)):
-                    sender.add(row, entry)
-                sender.flush()
+                for batch in batches:
+                    sender.add(batch)
             except (RowError, ServerError) as error:
                 raise type(error)(f"{error} (partition {_partition()})") from error
         return sender.written
-
-    def _entries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
-        row = 0
-        for batch in batches:
-            yield from self.layout.entries(batch, row)
-            row += batch.num_rows
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -147,37 +139,65 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Sender:
-    """Sends entries in transactions and looks at what became of each."""
+    """Sends rows, and looks at what became of those that the server did not append."""
 
-    def __init__(self, server: Server, numbering: Numbering) -> None:
+    def __init__(self, server: Server, layout: Layout, numbering: Numbering) -> None:
         self.written = Written(0, 0)
         self._server = server
+        self._layout = layout
         self._numbering = numbering
-        self._rows: list[tuple[int, Entry]] = []
-        self._size_bytes = 0
+        self._next_row = 0
 
-    def add(self, row: int, entry: Entry) -> None:
-        self._rows.append((row, entry))
-        self._size_bytes += sum(map(len, entry.words))
-        if len(self._rows) >= ROWS_PER_REQUEST or self._size_bytes >= BYTES_PER_REQUEST:
-            self.flush()
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch."""
+        while batch.num_rows:
+            # Rows of a request have one producer.
+            part = batch.slice(0, ROWS_PER_PRODUCER - self._next_row % ROWS_PER_PRODUCER)
+            self._send(_Part(part, self._next_row, self._layout))
+            self._next_row += part.num_rows
+            batch = batch.slice(part.num_rows)
 
-    def flush(self) -> None:
-        rows, self._rows, self._size_bytes = self._rows, [], 0
+    def _send(self, part: _Part) -> None:
+        name, number = self._numbering(part.first_row)
         try:
-            replies = self._server.transaction(self._command(*row) for row in rows)
+            encoder = self._layout.encoder(part.batch, name.encode(), number)
+            while (request := encoder.next()) is not None:
+                self._send_request(part, encoder, request)
+        except RowFault as fault:
+            raise RowError(f"row {part.first_row + fault.row}: {fault.reason}") from None
+
+    def _send_request(self, part: _Part, encoder: RowEncoder, request: Request) -> None:
+        try:
+            reply = self._server.encoded(request.data)
+            if isinstance(reply, Exception):
+                self._send_singly(part.entries(encoder.rows_of(request)), reply)
+                return
         except ServerError as error:
-            raise ServerError(f"rows {rows[0][0]} to {rows[-1][0]}: {error}") from error
+            rows = encoder.rows_of(request)
+            low, high = part.first_row + min(rows), part.first_row + max(rows)
+            raise ServerError(f"rows {low} to {high}: {error}") from error
+        self.written.appended += reply
+        if reply < request.entries and self._layout.has_id:
+            rows = encoder.rows_of(request)
+            # Of one stream's rows the first are skipped; of several streams nothing tells which.
+            self._check_refused(
+                part.entries(rows[: request.entries - reply] if request.streams == 1 else rows)
+            )
+        self.written.repeated += request.entries - reply
+
+    def _send_singly(self, rows: list[tuple[int, Entry]], refusal: Exception) -> None:
+        """Append rows that were refused together, up to the one that is at fault."""
+        if not str(refusal).startswith("WRONGTYPE"):
+            self._server.checked(refusal)
         refused = []
-        for (row, entry), reply in zip(rows, replies, strict=True):
+        for row, entry in rows:
+            (reply,) = self._server.pipeline([self._command(row, entry)])
             if isinstance(reply, Exception):
                 raise RowError(f"row {row}, key {key_text(entry.key)!r}: {reply}")
-            if reply is not None:
-                self.written.appended += 1
-            elif entry.id is None:
-                self.written.repeated += 1
-            else:
+            if reply is None and entry.id is not None:
                 refused.append((row, entry))
+            self.written.appended += reply is not None
+            self.written.repeated += reply is None
         self._check_refused(refused)
 
     def _command(self, row: int, entry: Entry) -> Command:
@@ -201,7 +221,6 @@ class _Sender:
                 missing.append((row, entry))
             elif entries[0][1:] != entry.words:
                 raise RowError(f"row {row}: {_named(entry)} is there with other fields")
-            self.written.repeated += 1
         self._check_missing(missing)
 
     def _check_missing(self, missing: list[tuple[int, Entry]]) -> None:
@@ -215,6 +234,23 @@ class _Sender:
                     "and no such entry is there. Entries must be written in the order of their "
                     "ids, those of one stream in one partition"
                 )
+
+
+class _Part:
+    """A batch, or a part of it, whose rows have one producer; `first_row` is the first row's number
+    in the partition."""
+
+    def __init__(self, batch: pa.RecordBatch, first_row: int, layout: Layout) -> None:
+        self.batch = batch
+        self.first_row = first_row
+        self._layout = layout
+        self._entries: list[Entry] = []
+
+    def entries(self, rows: list[int]) -> list[tuple[int, Entry]]:
+        """Some rows, by their indexes, with their numbers."""
+        if not self._entries:
+            self._entries = list(self._layout.entries(self.batch, self.first_row))
+        return [(self.first_row + row, self._entries[row]) for row in rows]
 
 
 def _named(entry: Entry) -> str:

@@ -158,10 +158,20 @@ class Sender(Client):
                 who = (b"TAPPENDONCE", STREAMS[2], b"PRODUCER", self.name, number(sent.last))
                 sent.unanswered.append((*who, *self.entry()))
         some = list(sent.unanswered)
+        if self.chance.random() < 0.5:
+            self.at_once([many(some)])  # whether or not this is answered, each of them counts once
         self.at_once(some)
         sent.unanswered.clear()
         if self.chance.random() < 0.2:
             self.at_once(some)  # history holds it against the server if one is appended again
+
+
+def many(singles: Sequence[Request]) -> Request:
+    """TAPPENDONCEs of one stream and producer as one TAPPENDMANY."""
+    words = [b"TAPPENDMANY", b"1", *singles[0][1:4], number(len(singles))]
+    for _, _, _, _, seq, *entry in singles:
+        words += [seq, number(len(entry) // 2), *entry]
+    return tuple(words)
 
 
 class Trimmer(Client):

@@ -140,7 +140,7 @@ def test_a_row_that_cannot_be_written_is_named(
         ([("9-0", "a"), ("8-0", "b")], "row 1: the id of 8-0 of 'out' is not above .* last, 9-0"),
         ([("9-0", "a"), ("9-0", "b")], "row 1: 9-0 of 'out' is there with other fields"),
         ([("9-0", "a"), ("x", "b")], "row 1: 'x' is no id"),
-        ([("0-0", "a")], "row 0, key 'out': The ID specified in TAPPENDONCE must be greater"),
+        ([("0-0", "a")], "row 0: '0-0' is no id"),
     ],
 )
 def test_an_id_that_cannot_be_appended_is_named(

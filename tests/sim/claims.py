@@ -332,6 +332,10 @@ def xtrim(model: Model, client: ClientModel, words: Request) -> Answer:
 @does("tappendonce")
 def tappendonce(model: Model, client: ClientModel, words: Request) -> Answer:
     """TAPPENDONCE key ID id field value ... or key PRODUCER name seq field value ..."""
+    return append_once(model, client, words, True)
+
+
+def append_once(model: Model, client: ClientModel, words: Request, is_last: bool) -> Answer:
     stream = model.stream(client, words[1])
     if words[2] == b"ID":
         entry_id = parse_id(words[3])
@@ -339,16 +343,37 @@ def tappendonce(model: Model, client: ClientModel, words: Request) -> Answer:
             raise Refused("ERR The ID specified in TAPPENDONCE must be greater than 0.0")
         if stream is not None and entry_id <= stream.last_id:
             return None
-        return dotted(model.append(client, words[1], words[4:], entry_id))
+        return dotted(model.append(client, words[1], words[4:], entry_id, is_last))
     name, number = words[3], int(words[4])
     if stream is not None and stream.producers.get(name, -1) >= number:
         return None
-    entry_id = model.append(client, words[1], words[5:])
+    entry_id = model.append(client, words[1], words[5:], None, is_last)
     stream = model.make(client, words[1])
     stream.note_producer(name, number)
     for silent in list(stream.producers)[: -model.data.producers_max]:
         del stream.producers[silent]
     return dotted(entry_id)
+
+
+@does("tappendmany")
+def tappendmany(model: Model, client: ClientModel, words: Request) -> Answer:
+    """TAPPENDMANY numkeys key ... <ID | PRODUCER name> <numentries <id-or-seq numfields ...> ...>
+    is as many TAPPENDONCE, all or none; the policy is kept after all entries of a stream."""
+    count = int(words[1])
+    keys, at = words[2 : 2 + count], 2 + count
+    for key in keys:
+        model.stream(client, key)
+    how = words[at : at + (2 if words[at] == b"PRODUCER" else 1)]
+    at += len(how)
+    appended = 0
+    for key in keys:
+        entries, at = int(words[at]), at + 1
+        for left in range(entries - 1, -1, -1):
+            end = at + 2 + 2 * int(words[at + 1])
+            once = (b"TAPPENDONCE", key, *how, words[at], *words[at + 2 : end])
+            appended += append_once(model, client, once, left == 0) is not None
+            at = end
+    return appended
 
 
 @does("tseek")

@@ -915,17 +915,25 @@ class Model:
         return stream
 
     def append(
-        self, client: ClientModel, key: bytes, words: Request, entry_id: EntryId | None = None
+        self,
+        client: ClientModel,
+        key: bytes,
+        words: Request,
+        entry_id: EntryId | None = None,
+        is_last: bool = True,
     ) -> EntryId:
+        """`is_last`: the last entry of a request, after which the policy is kept and events are
+        told."""
         stream = self.make(client, key)
         if entry_id is None:
             ms, seq = stream.last_id
             entry_id = (self.now_ms, 0) if self.now_ms > ms else (ms, seq + 1)
         stream.append(entry_id, words)
-        while self._told and isinstance(self._told[0], Added | Trimmed):
+        while is_last and self._told and isinstance(self._told[0], Added | Trimmed):
             if self._told.popleft() == Added((client.db, key)):
                 break
-        self.keep_policy((client.db, key), stream)
+        if is_last:
+            self.keep_policy((client.db, key), stream)
         self.mark_ready((client.db, key))
         return entry_id
 

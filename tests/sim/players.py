@@ -423,8 +423,27 @@ class Player:
         name = b"p%d" % self.chance.randrange(3)
         step = self.chance.choice([-2, 0, 0, 1, 1, 1, 5])
         self.sent[name] = max(0, self.sent.get(name, 0) + step)
+        if roll < 0.6:
+            return self._many(key, name)
         number = b"%d" % self.sent[name]
         return b"TAPPENDONCE", key, b"PRODUCER", name, number, *self._fields()
+
+    def _many(self, key: bytes, name: bytes) -> Request:
+        """Entries of one stream or two, some of which may have been sent before."""
+        keys = [key] if self.chance.random() < 0.7 else [key, self._any_key()]
+        words = [b"TAPPENDMANY", b"%d" % len(keys), *keys]
+        by_id = self.chance.random() < 0.2
+        words += [b"ID"] if by_id else [b"PRODUCER", name]
+        for _ in keys:
+            count = self.chance.choice([1, 2, 3, 8])
+            words.append(b"%d" % count)
+            start = self.now_ms() + self.chance.randint(-20, 20) if by_id else self.sent[name]
+            for number in range(start, start + count):
+                fields = self._fields()
+                words += [b"%d" % number, b"%d" % (len(fields) // 2), *fields]
+        if not by_id:
+            self.sent[name] += count - 1
+        return tuple(words)
 
     def _as_acker(self) -> Request:
         self.ids += [(self.key, self.group, i) for i in self.last_ids.values()]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.support.resp import Error, Map, Reply
@@ -201,6 +201,8 @@ class History:
         self.answered += 1
         if self._tearing.pop(operation.asked, None) is not None:
             self._tear(operation)
+        if operation.words[0] == b"TAPPENDMANY":
+            return  # it tells how many entries were appended, and not which: each may be anywhere
         place = 2 if operation.words[0] == b"XGROUP" else 1
         key = operation.db, operation.words[min(place, len(operation.words) - 1)]
         stream = self._streams.get(key)
@@ -238,6 +240,9 @@ class History:
             stream.open.add(operation.asked)
             if words[1].upper() in (b"DESTROY", b"SETID", b"DELCONSUMER"):
                 stream.group(words[3]).moved = True
+        elif name == b"TAPPENDMANY":
+            for single in singly(words):
+                self._note_entry(self._stream(db, single[1]), db, single)
         elif name in CHANGES:
             stream = self._stream(db, words[1])
             stream.open.add(operation.asked)
@@ -272,12 +277,7 @@ class History:
     def _note_change(self, stream: StreamHistory, db: int, words: Words) -> None:
         name = words[0]
         if name in APPENDS:
-            fields = appended(words)
-            if fields:
-                self._asked[fields] += (db, words) not in self._numbered
-                stream.unanswered += 1
-            if self._is_numbered(words):
-                self._numbered.add((db, words))
+            self._note_entry(stream, db, words)
             stream.maybe_anything |= b"IDMP" in words
         if name in (b"TAPPEV", b"XADD", b"XTRIM"):
             self._note_trim(stream, words)
@@ -290,6 +290,14 @@ class History:
         if b"DELREF" in words:
             for group in stream.groups.values():
                 group.moved = True
+
+    def _note_entry(self, stream: StreamHistory, db: int, words: Words) -> None:
+        fields = appended(words)
+        if fields:
+            self._asked[fields] += (db, words) not in self._numbered
+            stream.unanswered += 1
+        if self._is_numbered(words):
+            self._numbered.add((db, words))
 
     def _note_trim(self, stream: StreamHistory, words: Words) -> None:
         least = trim_bound(words)
@@ -589,6 +597,19 @@ def _demand(holds: bool, what: Operation | tuple[object, ...], text: str) -> Non
 def parse_id(text: bytes) -> EntryId:
     ms, _, seq = text.replace(b".", b"-").partition(b"-")
     return int(ms), int(seq or 0)
+
+
+def singly(words: Words) -> Iterator[Words]:
+    """The entries of a TAPPENDMANY, each as a TAPPENDONCE."""
+    first = 2 + int(words[1])
+    how = words[first : first + (1 if words[first].upper() == b"ID" else 2)]
+    at = first + len(how)
+    for key in words[2:first]:
+        entries, at = int(words[at]), at + 1
+        for _ in range(entries):
+            end = at + 2 + 2 * int(words[at + 1])
+            yield b"TAPPENDONCE", key, *how, words[at], *words[at + 2 : end]
+            at = end
 
 
 def appended(words: Words) -> Words:

@@ -1,4 +1,5 @@
-"""TAPPENDONCE: what is sent again is not appended again, and nothing else is refused."""
+"""TAPPENDONCE and TAPPENDMANY: what is sent again is not appended again, and nothing else is
+refused."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.house import NOW_MS, House, Player
 from tests.support.resp import Error, Null, Reply, encode_command
 
+from millstream.errors import CommandError
 from millstream.storage.stream import Stream
 
 U64_MAX = 2**64 - 1
@@ -285,3 +287,168 @@ def test_a_pipeline_of_numbers_is_answered_in_order(house: House, player: Player
     house.settle()
     made = [player.read() for _ in range(5)]
     assert [reply == Null.BULK for reply in made] == [False, False, True, True, False]
+
+
+# ------------------------------------------------------------------------------ TAPPENDMANY
+
+Entry = tuple[int, list[str]]
+
+
+def many(how: str, **streams: list[Entry]) -> list[str]:
+    """The words of a TAPPENDMANY; an entry is its number or id, and its fields."""
+    words = ["TAPPENDMANY", str(len(streams)), *streams, *how.split()]
+    for entries in streams.values():
+        words.append(str(len(entries)))
+        for number, fields in entries:
+            words += [str(number), str(len(fields) // 2), *fields]
+    return words
+
+
+def ask(house: House, player: Player, words: list[str]) -> Reply:
+    house.executor.feed(player, encode_command(words))
+    house.settle()
+    return player.read()
+
+
+def test_many_are_appended_once_and_leave_plain_appends_and_one_number(
+    house: House, player: Player
+) -> None:
+    words = many("PRODUCER p", s=[(n, ["f", str(n)]) for n in range(3)], t=[(9, ["g", "x"])])
+    assert ask(house, player, words) == 4
+    assert ask(house, player, words) == 0
+    payload = b"".join(house.persistence.payloads)
+    counts = [payload.count(b"$%d\r\n%b\r\n" % (len(name), name))
+              for name in (b"APPEND", b"APPENDONCE")]  # fmt: skip
+    assert counts == [2, 2]
+    assert producers_at(house) == [(b"p", 2)]
+    assert producers_at(house, b"t") == [(b"p", 9)]
+    is_replayed(house)
+
+
+def test_of_a_repeat_the_part_that_is_missing_is_appended(house: House, player: Player) -> None:
+    entries = [(n, ["f", str(n)]) for n in range(10)]
+    assert ask(house, player, many("PRODUCER p", s=entries[:4])) == 4
+    assert ask(house, player, many("PRODUCER p", s=entries[2:8])) == 4
+    assert ask(house, player, many("PRODUCER p", s=entries)) == 2
+    assert [row[2][1] for row in house.keyspace.databases[0].stream(b"s").range()] == [
+        b"%d" % n for n in range(10)
+    ]
+    is_replayed(house)
+
+
+def test_a_stream_may_be_named_twice(house: House, player: Player) -> None:
+    line = "TAPPENDMANY 2 s s PRODUCER p 2 1 1 f a 3 1 f b 2 2 1 f x 4 1 f c"
+    assert player.call(line) == 3
+    assert producers_at(house) == [(b"p", 4)]
+    is_replayed(house)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        many("PRODUCER p", s=[(1, ["f", "v"])], k=[(1, ["f", "v"])]),
+        many("PRODUCER p", new=[(1, ["f", "v"])], k=[(1, ["f", "v"])]),
+        many("ID", new=[(1, ["f", "v"])], k=[(1, ["f", "v"])]),
+        many("PRODUCER p", new=[(1, ["f", "v"]), (1, ["f", "v"])]),
+        many("ID", new=[(2, ["f", "v"]), (1, ["f", "v"])]),
+        many("PRODUCER p", new=[(1, ["f", "v"])])[:-1],
+        [*many("PRODUCER p", new=[(1, ["f", "v"])]), "more"],
+        many("PRODUCER p", new=[(n, ["f", "v"]) for n in range(10_001)]),
+        many(f"PRODUCER {'n' * 1025}", new=[(1, ["f", "v"])]),
+        ["TAPPENDMANY", "9223372036854775807", "new", "ID", "1", "1-0", "1", "f", "v"],
+        ["TAPPENDMANY", "1", "new", "ID", "9223372036854775807", "1-0", "1", "f", "v"],
+        ["TAPPENDMANY", "1", "new", "ID", "1", "1-0", "9223372036854775807", "f", "v"],
+        ["TAPPENDMANY", "1", "new", "ID", "1", "1-0", "-1", "f", "v"],
+    ],
+)
+def test_many_that_are_refused_change_nothing(
+    house: House, player: Player, words: list[str]
+) -> None:
+    player.call("SET k v")
+    player.call("TAPPENDONCE s PRODUCER p 0 f v")
+    before, effects = info(player), list(house.persistence.payloads)
+    dirty = house.keyspace.dirty
+    assert isinstance(ask(house, player, words), Error)
+    assert info(player) == before
+    assert (house.keyspace.dirty, house.persistence.payloads) == (dirty, effects)
+    assert player.call("EXISTS new") == 0
+
+
+def test_many_beyond_the_last_id_are_refused_and_a_repeat_is_not(
+    house: House, player: Player
+) -> None:
+    entries = [(n, ["f", "v"]) for n in range(3)]
+    assert ask(house, player, many("PRODUCER p", s=entries)) == 3
+    player.call(f"TAPPENDONCE s ID {U64_MAX}.{U64_MAX - 2} f v")
+    assert ask(house, player, many("PRODUCER p", s=entries)) == 0
+    refused = ask(house, player, many("PRODUCER q", s=entries))
+    assert isinstance(refused, Error)
+    assert "exhausted" in refused.text
+    assert ask(house, player, many("PRODUCER q", s=entries[:2])) == 2
+    assert producers_at(house) == [(b"p", 2), (b"q", 1)]
+    is_replayed(house)
+
+
+def test_what_many_could_record_is_asked_of_the_journal_before(
+    house: House, player: Player
+) -> None:
+    """Each effect names the stream: a long key makes much of little."""
+    asked = []
+
+    def make_room(size: int) -> int:
+        asked.append(size)
+        if size > 1_000_000:
+            raise CommandError("ERR no room")
+        return 1_000_000
+
+    effects = house.executor.effects
+    effects.make_room = make_room
+    effects.forget_room()
+    key = "k" * 10_000
+    words = many("PRODUCER p", **{key: [(n, ["f", "v"]) for n in range(1000)]})
+    assert isinstance(ask(house, player, words), Error)
+    assert player.call("EXISTS " + key) == 0
+    effects.make_room = lambda size: 1 << 40
+    assert ask(house, player, words) == 1000
+    recorded = max(map(len, house.persistence.payloads))
+    assert 10_000_000 < recorded <= max(asked) < 2 * recorded
+
+
+mixed = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.integers(0, 2),
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=6),
+    ),
+    max_size=12,
+)
+
+
+@given(mixed)
+@settings(max_examples=80, deadline=None)
+def test_many_are_as_many_single_ones(play: list[tuple[bool, int, list[tuple[int, int]]]]) -> None:
+    """The same entries go to one server by TAPPENDMANY and to another by TAPPENDONCE."""
+    one, other = House(), House()
+    players = one.player(), other.player()
+    for house in (one, other):
+        house.keyspace.producers_max = 2
+    for by_id, producer, places in play:
+        streams: dict[str, list[Entry]] = {}
+        for key, number in sorted(set(places)):
+            streams.setdefault(f"s{key}", []).append((number + 1, ["f", str(number)]))
+        how = "ID" if by_id else f"PRODUCER p{producer}"
+        replies = [
+            ask(other, players[1], ["TAPPENDONCE", key, *how.split(), str(number), *fields])
+            for key, entries in streams.items()
+            for number, fields in entries
+        ]
+        assert ask(one, players[0], many(how, **streams)) == sum(
+            isinstance(reply, bytes) for reply in replies
+        )
+    for key in one.keyspace.databases[0].keys():  # noqa: SIM118 - a Database is no dict
+        ours, theirs = (house.keyspace.databases[0].stream(key) for house in (one, other))
+        assert ours is not None
+        assert theirs is not None
+        assert ours.range() == theirs.range()
+        assert producers_at(one, key) == producers_at(other, key)
+    is_replayed(one)

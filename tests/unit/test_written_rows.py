@@ -3,9 +3,10 @@ refused, and that each row keeps its number."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -32,14 +33,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from millstream.commands.effects import split_effects
+from millstream.ids import parse
+from millstream.pipeline.encoder import RowFault
 from millstream.pipeline.options import WRITE, OptionError, Options
 from millstream.pipeline.rows import Entry, Layout, RowError
+from millstream.pipeline.server import ServerError
 from millstream.pipeline.writer import (
     ROW_BITS,
     ROWS_PER_BATCH,
-    ROWS_PER_REQUEST,
+    ROWS_PER_PRODUCER,
     Numbering,
     RowWriter,
+    Written,
     _Sender,
     _sorted,
 )
@@ -82,7 +88,57 @@ def entries(
     columns = zip(*rows, strict=True)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, arrow.types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow)
-    return list(layout(schema, **options).entries(batch, 100))
+    return both_ways(layout(schema, **options), batch)
+
+
+def both_ways(made: Layout, batch: pa.RecordBatch) -> list[Entry]:
+    """The rows as entries one by one, which are those of the encoded requests."""
+    try:
+        found = encoded(made, batch)
+    except RowFault as fault:
+        with pytest.raises(RowError, match=re.escape(f"row {100 + fault.row}: {fault.reason}")):
+            list(made.entries(batch.slice(fault.row, 1), 100 + fault.row))
+        raise RowError(f"row {100 + fault.row}: {fault.reason}") from fault
+    assert found == list(made.entries(batch, 100))
+    return found
+
+
+def encoded(made: Layout, batch: pa.RecordBatch, first_seq: int = 7) -> list[Entry]:
+    """The entries in the encoded requests, in the order of the rows."""
+    encoder = made.encoder(batch, b"producer", first_seq)
+    found = {}
+    while (request := encoder.next()) is not None:
+        rows = encoder.rows_of(request)
+        read = list(requested(request.data))
+        assert len(rows) == len(read) == request.entries
+        for row, (key, how, number, words) in zip(rows, read, strict=True):
+            assert row not in found
+            if how == [b"PRODUCER", b"producer"]:
+                assert int(number) == first_seq + row
+                found[row] = Entry(key, None, words)
+            else:
+                assert how == [b"ID"]
+                found[row] = Entry(key, parse(number), words)
+    assert len(found) == batch.num_rows
+    return [found[row] for row in sorted(found)]
+
+
+def requested(data: bytes) -> Iterator[tuple[bytes, list[bytes], bytes, list[bytes]]]:
+    """Key, PRODUCER and its name or ID, number or id, and fields of each entry of a TAPPENDMANY."""
+    (words,) = split_effects(data)
+    name, count, *rest = words[1]
+    assert name == b"TAPPENDMANY"
+    keys, rest = rest[: int(count)], rest[int(count) :]
+    assert len(set(keys)) == len(keys)
+    size = 1 if rest[0] == b"ID" else 2
+    how, rest = rest[:size], rest[size:]
+    for key in keys:
+        entries, rest = int(rest[0]), rest[1:]
+        for _ in range(entries):
+            number, end = rest[0], 2 + 2 * int(rest[1])
+            yield key, how, number, rest[2:end]
+            rest = rest[end:]
+    assert rest == []
 
 
 def test_every_other_column_is_a_field_and_nulls_are_left_out() -> None:
@@ -165,9 +221,8 @@ def test_a_slice_of_a_batch_is_read_from_its_own_beginning() -> None:
     arrow = to_arrow_schema(struct, timezone="UTC")
     array = pa.array([[("a", "1")], [("b", "2")], [("c", "3")]], arrow.types[0])
     batch = pa.RecordBatch.from_arrays([array], schema=arrow).slice(1, 1)
-    assert [
-        entry.words for entry in Layout(struct, Options({"key": "k"}, WRITE)).entries(batch, 0)
-    ] == [[b"b", b"2"]]
+    made = Layout(struct, Options({"key": "k"}, WRITE))
+    assert [entry.words for entry in both_ways(made, batch)] == [[b"b", b"2"]]
 
 
 @pytest.mark.parametrize(
@@ -231,53 +286,171 @@ def test_the_numbers_of_a_producer_rise_with_batches_and_rows(
         assert number >> ROW_BITS == batch
 
 
-class OneStream:
-    """Answers TAPPENDONCE as a server does; `refuse` makes one transaction fail."""
+class FakeServer:
+    """Answers TAPPENDMANY as a server does; `refuse` makes one request fail."""
 
     address = "redis://one"
 
     def __init__(self) -> None:
-        self.appended: list[bytes] = []
-        self.producers: dict[str, int] = {}
+        self.appended: dict[bytes, list[bytes]] = {}
+        self.numbers: dict[tuple[bytes, bytes], int] = {}
         self.refuse: int | None = None
-        self.transactions = 0
+        self.requests = 0
 
-    def transaction(self, commands: Iterable[Any]) -> list[Any]:
-        self.transactions += 1
-        if self.transactions == self.refuse:
-            raise ConnectionError("refused as a whole")
-        return [self._append(*command) for command in commands]
+    def encoded(self, data: bytes) -> int:
+        self.requests += 1
+        if self.requests == self.refuse:
+            raise ServerError("refused as a whole")
+        return sum(
+            self._append(key, how[1], int(n), words) for key, how, n, words in requested(data)
+        )
 
     def pipeline(self, commands: Iterable[Any]) -> list[Any]:
         assert not list(commands)
         return []
 
-    def _append(self, _: str, key: bytes, how: str, name: str, number: int, *words: bytes) -> Any:
-        if number <= self.producers.get(name, -1):
-            return None
-        self.producers[name] = number
-        self.appended.append(words[1])
-        return b"1-1"
+    def _append(self, key: bytes, producer: bytes, number: int, words: list[bytes]) -> bool:
+        if number <= self.numbers.get((key, producer), -1):
+            return False
+        self.numbers[key, producer] = number
+        self.appended.setdefault(key, []).append(words[1])
+        return True
 
 
-def test_a_task_that_is_tried_again_appends_what_is_missing_and_nothing_twice() -> None:
-    server = OneStream()
+def numbered_rows(count: int, keys: int) -> pa.RecordBatch:
+    texts = [str(n) for n in range(count)]
+    return pa.RecordBatch.from_pydict({"key": [f"k{n % keys}" for n in range(count)], "n": texts})
+
+
+@pytest.mark.parametrize("keys", [1, 7, 3000])
+def test_a_task_that_is_tried_again_appends_what_is_missing_and_nothing_twice(keys: int) -> None:
+    """The second time Spark hands the rows over in other batches."""
+    server = FakeServer()
     server.refuse = 3
-    count = 4 * ROWS_PER_REQUEST + 17
+    rows = numbered_rows(20_000, keys)
 
-    def attempt() -> _Sender:
-        sender = _Sender(server, Numbering("query:0", 7))  # type: ignore[arg-type]
-        for row in range(count):
-            sender.add(row, Entry(b"k", None, [b"n", b"%d" % row]))
-        sender.flush()
+    def attempt(*sizes: int) -> _Sender:
+        sender = _Sender(server, layout("key string, n string"), Numbering("query:0", 7))  # type: ignore[arg-type]
+        at = 0
+        for size in sizes:
+            sender.add(rows.slice(at, size))
+            at += size
         return sender
 
-    with pytest.raises(ConnectionError):
-        attempt()
-    again = attempt()
-    assert server.appended == [b"%d" % row for row in range(count)]
-    assert again.written.repeated == 2 * ROWS_PER_REQUEST
-    assert again.written.appended == count - 2 * ROWS_PER_REQUEST
+    with pytest.raises(ServerError, match=r"rows \d+ to \d+: refused as a whole"):
+        attempt(10_000, 10_000)
+    before = sum(map(len, server.appended.values()))
+    assert before > 0
+    again = attempt(1, 12_000, 7999)
+    assert again.written == Written(20_000 - before, before)
+    assert server.appended == {
+        b"k%d" % key: [b"%d" % n for n in range(key, 20_000, keys)] for key in range(keys)
+    }
+
+
+def test_rows_beyond_a_producers_numbers_have_the_next_producer() -> None:
+    server = FakeServer()
+    sender = _Sender(server, layout("key string, n string"), Numbering("query:0", 7))  # type: ignore[arg-type]
+    sender._next_row = ROWS_PER_PRODUCER - 5
+    sender.add(numbered_rows(12, 2))
+    assert {producer for _, producer in server.numbers} == {b"query:0", b"query:0.1"}
+    assert server.numbers[b"k0", b"query:0.1"] == (7 << ROW_BITS) + 5
+    assert server.appended[b"k0"] == [b"%d" % n for n in range(0, 12, 2)]
+
+
+def test_requests_are_bounded_by_bytes_and_rows_but_have_a_row() -> None:
+    small = numbered_rows(12_000, 1)
+    large = pa.RecordBatch.from_pydict({"key": ["k"] * 3, "n": ["x" * 1_000_000] * 3})
+    made = layout("key string, n string")
+    for batch, most in ((small, 5000), (large, 1)):
+        encoder = made.encoder(batch, b"p", 0)
+        sizes = []
+        while (request := encoder.next()) is not None:
+            sizes.append(request.entries)
+        assert max(sizes) == most
+        assert sum(sizes) == batch.num_rows
+
+
+def test_an_id_that_does_not_rise_begins_another_request() -> None:
+    ids = ["1-0", "2-0", "2-0", "1-5", "7"]
+    batch = pa.RecordBatch.from_pydict({"id": ids, "n": ids})
+    encoder = layout("id string, n string", key="k").encoder(batch, b"", 0)
+    sizes = []
+    while (request := encoder.next()) is not None:
+        sizes.append(request.entries)
+    assert sizes == [2, 1, 2]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "", "a longer key", "another long key"]),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.none() | st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)),
+            st.none() | st.binary(max_size=20),
+            st.none() | st.booleans(),
+        ),
+        min_size=1,
+        max_size=50,
+    ),
+    st.integers(0, 9),
+)
+def test_rows_are_encoded_as_they_are_one_by_one(rows: list[tuple[Any, ...]], start: int) -> None:
+    """Batches may be slices, too, whose buffers begin before them."""
+    schema = "key string, i bigint, n timestamp_ntz, r binary, b boolean, s string"
+    arrow = to_arrow_schema(_struct(schema), timezone="UTC")
+    columns = zip(*[(*row, "x") for row in rows], strict=True)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, arrow.types, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow).slice(start)
+    if batch.num_rows:
+        both_ways(layout(schema), batch)
+        without_text = batch.drop_columns(["s"])
+        made = layout(schema.removesuffix(", s string"))
+        with contextlib.suppress(RowError):
+            both_ways(made, without_text)
+
+
+@given(st.lists(st.lists(st.tuples(st.text(max_size=3), st.none() | st.text(max_size=9)))),
+       st.integers(0, 3))  # fmt: skip
+def test_maps_and_lists_are_encoded_as_they_are_one_by_one(
+    rows: list[list[tuple[str, str | None]]], start: int
+) -> None:
+    for kind in ("map<string,string>", "array<struct<name:string,value:string>>"):
+        struct = _struct(f"fields {kind}")
+        arrow = to_arrow_schema(struct, timezone="UTC")
+        values: list[Any] = [[*row, ("z", "1")] for row in rows]
+        if "array" in kind:
+            values = [[{"name": n, "value": v} for n, v in row] for row in values]
+        batch = pa.RecordBatch.from_arrays([pa.array(values, arrow.types[0])], schema=arrow)
+        if batch.num_rows > start:
+            both_ways(layout(f"fields {kind}", key="k"), batch.slice(start))
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+def test_integers_of_all_widths_are_written(kind: pa.DataType) -> None:
+    bits = kind.bit_width - 1
+    batch = pa.RecordBatch.from_pydict({"n": pa.array([0, -1, 9, 2**bits - 1, -(2**bits)], kind)})
+    both_ways(Layout(_struct("n long"), Options({"key": "k"}, WRITE)), batch)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()])
+def test_long_texts_are_written(kind: pa.DataType) -> None:
+    """Spark has them where spark.sql.execution.arrow.useLargeVarTypes is set."""
+    batch = pa.RecordBatch.from_pydict({"s": pa.array(["a", None, "", "bcd"], kind)})
+    batch = batch.append_column("t", pa.array(["x"] * 4, kind))
+    assert len(both_ways(layout("s string, t string", key="k"), batch.slice(1))) == 3
+
+
+def test_times_of_all_years_are_written() -> None:
+    """Those of the years 1 to 9999 by the encoder, others by Arrow."""
+    day_us = 86_400_000_000
+    moments = [0, -1, -day_us, -62_135_596_800_000_000, 253_402_300_799_999_999,
+               951_782_400_000_000 - 1, 951_868_800_000_000, 4_107_542_400_000_000]  # fmt: skip
+    for more in ([], [253_402_300_800_000_000]):
+        times = pa.array([*moments, *more], pa.int64()).cast(pa.timestamp("us", "UTC"))
+        found = both_ways(layout("t timestamp", key="k"), pa.RecordBatch.from_pydict({"t": times}))
+        assert found[1].words[1] == b"1969-12-31T23:59:59.999999Z"
+        assert found[3].words[1] == b"0001-01-01T00:00:00.000000Z"
 
 
 def test_sorted_rows_come_in_batches_of_bounded_size() -> None:
