@@ -82,8 +82,19 @@ class Player(Client):
         self.house = house
         self.unread = b""
 
+    @property
+    def unread(self) -> bytes:
+        """What came and was not read. Reading moves an offset: a long reply is not copied for each
+        of its elements."""
+        return bytes(self._received[self._read_bytes :])
+
+    @unread.setter
+    def unread(self, data: bytes) -> None:
+        self._received = bytearray(data)
+        self._read_bytes = 0
+
     def transmit(self, data: bytes) -> int:
-        self.unread += data
+        self._received += data
         return 0
 
     def end(self, after_reply: bool) -> int:
@@ -101,16 +112,20 @@ class Player(Client):
         return self.read()
 
     def read(self) -> Reply:
-        return read_reply(self._line, self._exactly)
+        reply = read_reply(self._line, self._exactly)
+        if self._read_bytes == len(self._received):
+            self.unread = b""
+        return reply
 
     def _line(self) -> bytes:
-        assert self.unread, "no reply"
-        line, _, self.unread = self.unread.partition(b"\r\n")
-        return line
+        end = self._received.find(b"\r\n", self._read_bytes)
+        assert end >= 0, "no reply"
+        return self._exactly(end + 2 - self._read_bytes)[:-2]
 
     def _exactly(self, size: int) -> bytes:
-        taken, self.unread = self.unread[:size], self.unread[size:]
-        return taken
+        start = self._read_bytes
+        self._read_bytes += size
+        return bytes(self._received[start : self._read_bytes])
 
 
 def words(line: str) -> list[str]:
