@@ -34,12 +34,26 @@ class Inode:
     """A file's content: all of it, and the part that a crash cannot take."""
 
     data: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    durable: bytearray = field(default_factory=bytearray)
     reserved: int = 0
+    was_cut: bool = False  # below what was durable, since the last sync
+
+    def sync(self) -> None:
+        """Only what was appended since the last sync is copied, unless the file was cut."""
+        if self.was_cut:
+            self.durable = bytearray(self.data)
+            self.was_cut = False
+        else:
+            self.durable += self.data[len(self.durable) :]
+
+    def truncate(self, size: int) -> None:
+        self.was_cut = self.was_cut or size < len(self.durable)
+        del self.data[size:]
+        self.reserved = 0
 
     def after_crash(self, chance: random.Random, tear: bool) -> bytes:
         """What is there when the machine is on again."""
-        data, durable = bytes(self.data), self.durable
+        data, durable = bytes(self.data), bytes(self.durable)
         if data[: len(durable)] != durable:  # cut since the last sync: either state
             return chance.choice([data, durable])
         end = chance.choice([len(durable), len(data), chance.randint(len(durable), len(data))])
@@ -100,7 +114,7 @@ class FakeFile:
         assert not self.closed, f"{self.name} is closed"
         with self._disk.lock_all:
             self._disk.step("sync", self.name)
-            self.inode.durable = bytes(self.inode.data)
+            self.inode.sync()
 
     def reserve(self, end: int) -> None:
         assert not self.closed, f"{self.name} is closed"
@@ -119,8 +133,7 @@ class FakeFile:
     def truncate(self, size: int) -> None:
         with self._disk.lock_all:
             self._disk.step("truncate", self.name)
-            del self.inode.data[size:]
-            self.inode.reserved = 0
+            self.inode.truncate(size)
             self.reserved_end = size
 
     def close(self) -> None:
@@ -177,7 +190,7 @@ class FakeDisk:
 
     def put(self, name: str, content: bytes) -> None:
         """Lay down a durable file."""
-        self.files[name] = self.durable_files[name] = Inode(bytearray(content), content)
+        self.files[name] = self.durable_files[name] = Inode(bytearray(content), bytearray(content))
 
     def content(self, name: str) -> bytes:
         return bytes(self.files[name].data)
