@@ -279,7 +279,7 @@ class World:
         self.persistence.on_failed = self._on_failed
         self.next_number = first
         self.effects = b""
-        self.waiting: list[tuple[int, int]] = []  # (sequence number, number)
+        self.waiting: deque[tuple[int, int]] = deque()  # (sequence number, number), rising
         self._tick_numbers: list[int] = []
         self.acked: list[int] = []
         self.failed: list[tuple[str, list[int]]] = []
@@ -320,12 +320,12 @@ class World:
         self.tick()
 
     def _on_durable(self, seq: int) -> None:
-        self.acked += [number for at, number in self.waiting if at <= seq]
-        self.waiting = [(at, number) for at, number in self.waiting if at > seq]
+        while self.waiting and self.waiting[0][0] <= seq:
+            self.acked.append(self.waiting.popleft()[1])
 
     def _on_failed(self, sentence: str) -> None:
         self.failed.append((sentence, [number for _, number in self.waiting]))
-        self.waiting = []
+        self.waiting.clear()
 
     def settle(self) -> None:
         """Run loop and workers until nothing is left to do (timers apart)."""
