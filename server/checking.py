@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from millstream.commands.effects import EffectError, apply_effects, split_effects
@@ -30,6 +30,7 @@ from millstream.storage.journal import (
     readable_head,
 )
 from millstream.storage.keyspace import Keyspace
+from millstream.storage.leftovers import find_leftovers
 from millstream.storage.manifest import (
     NAME,
     Manifest,
@@ -127,6 +128,7 @@ class Checker:
         """Look at everything; `load`: and load all of it, if it is sound."""
         report = self.report
         self._check_manifest()
+        self._check_unnamed()
         manifest = report.manifest
         if manifest is not None:
             self._check_named(manifest, load)
@@ -177,6 +179,47 @@ class Checker:
             return
         named = ", ".join(report.manifest.files)
         report.notes.append(f"from the files themselves it follows that {named} count")
+
+    def _check_unnamed(self) -> None:
+        """Files that a start would not remove: the manifest is older than they are. A repair takes
+        in those that go on where what counts ends."""
+        manifest = self.report.manifest
+        if manifest is None or self.report.files[0].state != "ok":
+            return
+        try:
+            found = [one for one in find_leftovers(self._disk, manifest) if one.holds]
+        except DataError:
+            return  # the base says why
+        if not found:
+            return
+        self.report.worsen(Verdict.DAMAGED)
+        wider = self._wider_manifest(manifest)
+        if wider is not None and {one.name for one in found} <= set(wider.files):
+            self.report.manifest = wider
+            self.report.files[0].state = "damaged"
+            for one in found:
+                reason = f"does not name {one.name}, which {one.holds} and goes on after the rest"
+                self.report.files[0].places.append(Place(None, reason))
+            return
+        for one in found:
+            file = FileReport(one.name, self._size(one.name), "unnamed")
+            file.places.append(Place(None, f"{one.holds} and {NAME} does not name it"))
+            file.loses.append(f"this file: it {one.holds}, which do not go on after the rest")
+            self.report.files.append(file)
+
+    def _wider_manifest(self, manifest: Manifest) -> Manifest | None:
+        """What the files themselves say counts, if they leave no doubt."""
+        try:
+            wider = guess_manifest(self._disk)
+        except DataError:
+            return None
+        if wider.directory != manifest.directory:
+            return None
+        return replace(
+            wider,
+            next_number=max(wider.next_number, manifest.next_number),
+            since=max(wider.since, manifest.since),
+        )
 
     def _check_named(self, manifest: Manifest, load: bool) -> None:
         names = self._disk.names()
@@ -355,6 +398,7 @@ class Checker:
         """Files that the manifest does not name: a start removes those that are ours and leaves the
         others. Without a manifest nothing tells which count, and there is no start."""
         known = {NAME, "lock", *(manifest.files if manifest is not None else ())}
+        known |= {file.name for file in self.report.files}
         for name in self._disk.names():
             if name in known:
                 continue

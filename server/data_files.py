@@ -9,18 +9,28 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from millstream.errors import DataError
 from millstream.server.loading import LoadReport
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import ID_SIZE, TornEnd, create_journal, cut_torn_end
+from millstream.storage.journal import (
+    ID_SIZE,
+    TornEnd,
+    create_journal,
+    cut_torn_end,
+    empty_later_journals,
+)
+from millstream.storage.leftovers import remove_leftovers
 from millstream.storage.manifest import (
     NAME,
     Manifest,
     base_name,
+    discard_manifest,
     journal_name,
     load_manifest,
+    read_manifest,
     replace_manifest,
     store_manifest,
     sweep,
@@ -52,7 +62,7 @@ class DataFiles:
         self.next_number = manifest.next_number
         self.directory = manifest.directory or self.disk.random(ID_SIZE)
         report.base, report.journals = manifest.base, manifest.journals
-        report.removed = sweep(self.disk, manifest)
+        report.removed = remove_leftovers(self.disk, manifest)
         if report.removed:
             report.notes.append(f"removed unfinished files: {', '.join(report.removed)}")
 
@@ -60,6 +70,7 @@ class DataFiles:
         """Cut the journals where a crash tore them; `last_seq` is the last frame that counts."""
         names = self.manifest.journals
         kept = torn.kept(names)
+        empty_later_journals(self.disk, names, torn)
         if kept != names:
             self.publish(Manifest(self.manifest.base, kept, self.next_number))
         cut_torn_end(self.disk, names, torn)
@@ -100,19 +111,39 @@ class DataFiles:
         journals = self.manifest.with_journal(name).journals
         self.publish(Manifest(self.manifest.base, journals, next_number))
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
         """Let a manifest count. After an OSError the one before does, or perhaps this one.
 
-        A directory of version 1 gets its ID by this, and files from here on must have it.
+        `renames` give files their final names: when manifest.tmp, which names them, is on the disk,
+        and before it counts. A start thus knows what never counted (storage/leftovers). A directory
+        of version 1 gets its ID by this, and files from here on must have it.
         """
+        self._settle()
         before = self.manifest
         since = before.since if before.directory else before.next_number
         manifest = replace(manifest, directory=self.directory, since=since)
         write_manifest(self.disk, manifest)
+        if renames:
+            for old, new in renames:
+                self.disk.rename(old, new)
+            self.disk.sync_directory()
         self._perhaps_named.update(manifest.files)
         replace_manifest(self.disk)
         self._perhaps_named.clear()
         self.manifest = manifest
+
+    def _settle(self) -> None:
+        """After a replacement that failed: which manifest counts, and remove what only the other
+        one names."""
+        if not self._perhaps_named:
+            return
+        self.disk.sync_directory()
+        self.manifest = read_manifest(self.disk) or self.manifest
+        for name in self._perhaps_named.difference(self.manifest.files):
+            if name in self.disk.names():
+                self.disk.remove(name)
+        self.disk.sync_directory()
+        self._perhaps_named.clear()
 
     def remove_replaced(self) -> None:
         """Remove what the manifest does not name any more; the next start tries again."""
@@ -124,11 +155,15 @@ class DataFiles:
     def remove_unfinished(self, number: int) -> None:
         """Remove what a snapshot that was given up has left: each try would otherwise take more of
         a disk that is full. What an unsure manifest may name stays."""
-        names = {temporary_base(number), base_name(number), journal_name(number)}
-        names -= {*self.manifest.files, *self._perhaps_named}
+        finals = {base_name(number), journal_name(number)}
+        names = {*finals, *map(temporary, finals)} - {*self.manifest.files, *self._perhaps_named}
         try:
-            for name in names.intersection(self.disk.names()):
+            there = names.intersection(self.disk.names())
+            for name in sorted(there):
                 self.disk.remove(name)
+            if there and not self._perhaps_named:
+                self.disk.sync_directory()
+                discard_manifest(self.disk)
         except OSError as error:
             log.warning("unfinished files could not be removed: %s", in_words(error))
 
@@ -155,8 +190,9 @@ class DataFiles:
             log.error("%s", error)
 
 
-def temporary_base(number: int) -> str:
-    return base_name(number) + ".tmp"
+def temporary(name: str) -> str:
+    """The name of a base or journal that does not count yet."""
+    return name + ".tmp"
 
 
 def in_words(error: BaseException) -> str:

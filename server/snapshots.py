@@ -7,7 +7,8 @@ publish both in the manifest, remove what they replace.* The steps:
    manifest that names old and new, so that frames in the new one count from the first.
 2. begin (loop): commit the tick so far, switch journals, start the capture.
 3. capture (loop, in slices) and write (worker), with a bounded queue between them.
-4. publish (worker): base synced and renamed, manifest replaced, old files removed.
+4. publish (worker): base synced, a new manifest laid down, base renamed, the manifest replaced, old
+   files removed.
 
 Stopping between any two steps leaves a directory that loads. When no sound journal is there to be
 attached to (it failed, or appendonly was off) step 1 publishes nothing and the new journal counts
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 
 from millstream.errors import CommandError
 from millstream.server.config import SAVE_POINTS_DEFAULT
-from millstream.server.data_files import DataFiles, in_words, temporary_base
+from millstream.server.data_files import DataFiles, in_words, temporary
 from millstream.server.workers import Scheduler, TaskWorker, post
 from millstream.storage.disk import File
 from millstream.storage.journal import create_journal, give_back, reserve_ahead
@@ -307,7 +308,8 @@ class Snapshots:
         """Worker: the files, and the manifest that lets the new journal's frames count."""
         disk = self._files.disk
         if job.journal is not None:
-            job.journal_file = create_journal(disk, job.journal, self._files.directory)
+            name = job.journal if job.attached else temporary(job.journal)
+            job.journal_file = create_journal(disk, name, self._files.directory)
             try:
                 reserve_ahead(job.journal_file, self._config.journal_reserve_size)
             except OSError:
@@ -316,7 +318,7 @@ class Snapshots:
                     raise
             if job.attached:
                 self._files.publish_journal(job.journal, job.number + 1)
-        job.file = disk.create(temporary_base(job.number))
+        job.file = disk.create(temporary(base_name(job.number)))
 
     def _after_prepare(self, job: Job) -> None:
         if job is not self.job:
@@ -420,9 +422,11 @@ class Snapshots:
         job.file.sync()
         job.file.close()
         name = base_name(job.number)
-        self._files.disk.rename(job.file.name, name)
+        renames = [(job.file.name, name)]
         journals = () if job.journal is None else (job.journal,)
-        self._files.publish(Manifest(name, journals, job.number + 1))
+        if job.journal is not None and not job.attached:
+            renames.append((temporary(job.journal), job.journal))
+        self._files.publish(Manifest(name, journals, job.number + 1), renames)
         job.published = True
         self._files.remove_replaced()
 

@@ -38,7 +38,7 @@ _HINTS = {
     "unread": "nothing tells which of its frames count",
     "unjudged": "nothing tells whether it counts",
     "unfinished": "left by a crash; a start removes it",
-    "unnamed": "counts for nothing; a start removes it",
+    "unnamed": "counts for nothing",
     "kept": "what a repair replaced; may be removed",
     "foreign": "not a file of the server's; left alone",
 }

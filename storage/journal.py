@@ -720,6 +720,20 @@ def frames_behind(
                 position = at + form.frame_size + len(payload)
 
 
+def empty_later_journals(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
+    """Cut the journals after a torn one down to their headers. Whatever comes next, none is left
+    that holds frames and is not named."""
+    for name in names[torn.index + (torn.offset > 0) :]:
+        file = disk.append(name)
+        try:
+            header_size = readable_head(file).format.header_size
+            if file.size > header_size:
+                file.truncate(header_size)
+                file.sync()
+        finally:
+            file.close()
+
+
 def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
     """Cut the file that `JournalReader` found torn. A durable manifest must name no more than
     `torn.kept` before: a later file could not be told from one with frames missing before it."""

@@ -706,6 +706,8 @@ class Simulation:
         if seq < self._first_seq or self.chance.random() < 0.5:
             return
         disk.put(MANIFEST, replace(manifest, journals=()).to_bytes())
+        for name in manifest.journals:
+            disk.remove(name)
         defer(False)
         probe = World(disk, self.profile, self.chance, self.world.now_ms(), self._before)
         try:

@@ -2,7 +2,7 @@
 
 A file keeps what is durable apart from what was written since the last sync. A crash keeps an
 arbitrary prefix of the latter, with arbitrary aligned 512-byte sectors of it left as zeros, as real
-disks do; names created, renamed or removed since the last directory sync each survive or do not.
+disks do; each name created, renamed or removed since the last directory sync survives or does not.
 All by a seed, so a failure can be replayed.
 
 `crash_at = n` makes the n-th changing operation, and all after it, raise Crashed: the machine is
@@ -15,7 +15,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,6 +140,11 @@ class FakeFile:
         self.closed = True
 
 
+def _rename(files: dict[str, Inode], old: str, new: str) -> None:
+    if old in files:
+        files[new] = files.pop(old)
+
+
 class FakeDisk:
     """One directory. `capacity` limits the bytes of all files, reserved space included."""
 
@@ -157,6 +162,8 @@ class FakeDisk:
         self.locked = False
         self.failures: list[Failure] = []
         self.lock_all = threading.RLock()
+        # What was done to names since the last directory sync: each of these survives or does not.
+        self._changes: list[Callable[[dict[str, Inode]], object]] = []
         self._secrets = random.Random(f"secrets {seed}")
 
     # What a test does to it.
@@ -178,12 +185,12 @@ class FakeDisk:
         """The disk as the next start finds it; this one is left as it is."""
         chance = random.Random(seed)
         disk = FakeDisk(seed)
+        files = dict(self.durable_files)
+        for change in self._changes:
+            if chance.random() < 0.5:
+                change(files)
         inodes: dict[int, bytes] = {}
-        for name in sorted({*self.files, *self.durable_files}):
-            choices = [self.files.get(name), self.durable_files.get(name)]
-            inode = choices[0] if choices[0] is choices[1] else chance.choice(choices)
-            if inode is None:
-                continue
+        for name, inode in sorted(files.items()):
             content = inodes.setdefault(id(inode), inode.after_crash(chance, tear))
             disk.put(name, content)
         return disk
@@ -223,6 +230,7 @@ class FakeDisk:
         with self.lock_all:
             self.step("create", name)
             inode = self.files[name] = Inode()
+            self._changes.append(lambda files: files.__setitem__(name, inode))
             return FakeFile(self, name, inode)
 
     def append(self, name: str) -> FakeFile:
@@ -236,16 +244,19 @@ class FakeDisk:
         with self.lock_all:
             self.step("rename", old)
             self.files[new] = self.files.pop(old)
+            self._changes.append(lambda files: _rename(files, old, new))
 
     def remove(self, name: str) -> None:
         with self.lock_all:
             self.step("remove", name)
             del self.files[name]
+            self._changes.append(lambda files: files.pop(name, None))
 
     def sync_directory(self) -> None:
         with self.lock_all:
             self.step("sync_directory", "")
             self.durable_files = dict(self.files)
+            self._changes.clear()
 
     def random(self, size: int) -> bytes:
         with self.lock_all:

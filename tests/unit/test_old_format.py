@@ -7,6 +7,7 @@ directory ID, without salts, with one checksum a frame.
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from tests.support.fakedisk import FakeDisk
@@ -27,7 +28,7 @@ from millstream.server.data_files import DataFiles
 from millstream.server.inspecting import inspect_directory
 from millstream.server.loading import LoadReport
 from millstream.server.repairing import repair
-from millstream.storage.journal import Head, read_head
+from millstream.storage.journal import Head, create_journal, read_head
 from millstream.storage.manifest import NAME, load_manifest
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -100,7 +101,6 @@ def upgraded(disk: FakeDisk) -> DataFiles:
     files = DataFiles(disk)
     files.open(LoadReport())
     name = f"journal-{files.new_number()}.log"
-    from millstream.storage.journal import create_journal
 
     create_journal(disk, name, files.directory).close()
     files.publish_journal(name, files.next_number)
@@ -130,8 +130,6 @@ def test_an_older_version_refuses_every_new_file_by_its_version() -> None:
     """Where format 1 had version and checksum, each file still has them: it names format 2."""
     disk = write_small_data().disk
     assert disk.content(NAME).startswith(b"millstream-manifest 2\n")
-    from zlib import crc32
-
     for name in (FIRST, LAST):
         head = disk.content(name)[:32]
         assert int.from_bytes(head[8:12], "little") == 2
