@@ -6,6 +6,7 @@ from millstream.server.backpressure import Backpressure
 from millstream.server.eviction import Eviction
 from millstream.server.lookup import CallStat
 from millstream.server.outbox import Client, Outbox
+from millstream.server.pausing import Pause
 from millstream.server.resp import Limits
 from millstream.server.serving import Serving
 from millstream.server.ticker import Ticker
@@ -44,6 +45,13 @@ class Executor:
     def on_timer(self) -> None: ...
     @property
     def bytes_out(self) -> int: ...
+    @property
+    def reads(self) -> int: ...
+    @property
+    def writes(self) -> int: ...
+    @property
+    def expired_in_time(self) -> int: ...
+    pause: Pause | None
     @property
     def blocked_count(self) -> int: ...
     @property

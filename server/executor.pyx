@@ -174,6 +174,7 @@ cdef class Executor:
     cdef int receive(self, Client client, bytes data) except -1:
         """A client sent bytes: run what can run, keep the rest."""
         self.bytes_in += len(data)
+        self.statistics.reads += 1
         client.parser.feed(data, len(data))
         if client.stopped() or client.unfinished:
             client.parser.keep_rest()
@@ -884,7 +885,7 @@ cdef class Executor:
                 action()
             except Exception:
                 LOGGER.exception("what was due now failed")
-        self.keyspace.expire_due(EXPIRED_MAX)
+        self.statistics.expired_in_time += self.keyspace.expire_due(EXPIRED_MAX)
         self.keep_policies()
         if self.keyspace.ready:
             self.serving.serve_ready()
@@ -982,6 +983,21 @@ cdef class Executor:
     def bytes_out(self) -> int:
         return self.outbox.bytes_out
 
+    @property
+    def reads(self) -> int:
+        """How often bytes were read from a client."""
+        return self.statistics.reads
+
+    @property
+    def writes(self) -> int:
+        """How often bytes were written to a client."""
+        return self.outbox.writes
+
+    @property
+    def expired_in_time(self) -> int:
+        """Keys that were deleted when their time came, not by a look-up."""
+        return self.statistics.expired_in_time
+
     def set_slow(self, int64_t slow_us, uint64_t latency_ms) -> None:
         """Commands that take slow_us or longer are noted in the slow log (negative: none), those
         that take latency_ms or longer by the latency monitor (0: none)."""
@@ -1002,7 +1018,7 @@ cdef class Executor:
             self.row.calls = 1  # the one that asks for it, as in Redis
         self.statistics.reset()
         self.bytes_in = 0
-        self.outbox.bytes_out = 0
+        self.outbox.bytes_out = self.outbox.writes = 0
 
 
 cdef int64_t effects_most(Args args) noexcept:

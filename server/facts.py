@@ -1,8 +1,9 @@
 """What INFO tells, section by section, under Redis' names.
 
 Dashboards, exporters and clients read these names, so they are kept even where this server works
-differently; a figure that is not measured here is left out rather than made up. What used_memory
-means is told in server/memory.
+differently. What is absent here (replication, forks, ACLs) has the value that Redis shows when it
+is not used; a figure that is not measured is left out rather than made up. server/memory says what
+used_memory means.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from millstream import __version__
 from millstream.commands.clients import memory_of
@@ -68,6 +70,9 @@ def _server(server: Server) -> Section:
     uptime_s = server.uptime_s()
     return {
         "redis_version": REDIS_VERSION,
+        "redis_git_sha1": "00000000",
+        "redis_git_dirty": 0,
+        "redis_build_id": f"{crc32(__version__.encode()):016x}",
         "redis_mode": "standalone",
         "server": SERVER_NAME,
         "millstream_version": __version__,
@@ -76,6 +81,7 @@ def _server(server: Server) -> Section:
         "monotonic_clock": "POSIX clock_gettime",
         "python_version": platform.python_version(),
         "multiplexing_api": "uvloop",
+        "gcc_version": platform.python_compiler().removeprefix("GCC "),
         "process_id": os.getpid(),
         "process_supervised": "no",
         "run_id": server.run_id,
@@ -83,6 +89,8 @@ def _server(server: Server) -> Section:
         "server_time_usec": server.now_us(),
         "uptime_in_seconds": uptime_s,
         "uptime_in_days": uptime_s // 86400,
+        "hz": server.config.shown("hz"),
+        "configured_hz": server.config.shown("hz"),
         "lru_clock": server.now_ms() // 1000 & 0xFFFFFF,
         "executable": os.path.abspath(sys.argv[0]),
         "config_file": str(server.config_file.absolute() if server.config_file else ""),
@@ -114,6 +122,23 @@ def _clients(server: Server) -> Section:
         "total_watched_keys": len(watched),
         "total_blocking_keys": server.executor.blocking_keys,
         "total_blocking_keys_on_nokey": sum(1 for _ in waiting.keys_that_must_stay()),
+        **_pause(server),
+    }
+
+
+def _pause(server: Server) -> Section:
+    """What CLIENT PAUSE puts off, and for how long."""
+    pause = server.executor.pause
+    if pause is None:
+        return {
+            "paused_reason": "none",
+            "paused_actions": "none",
+            "paused_timeout_milliseconds": 0,
+        }
+    return {
+        "paused_reason": "client_pause",
+        "paused_actions": "all" if pause.all else "write",
+        "paused_timeout_milliseconds": max(0, pause.until_ms - server.now_ms()),
     }
 
 
@@ -156,6 +181,7 @@ def _memory(server: Server) -> Section:
         "allocator_allocated": used,
         "allocator_active": rss,
         "allocator_resident": rss,
+        "allocator_muzzy": 0,
         "total_system_memory": total,
         "total_system_memory_human": human(total),
         "used_memory_lua": 0,
@@ -176,15 +202,22 @@ def _memory(server: Server) -> Section:
         "maxmemory_policy": server.config.shown("maxmemory-policy"),
         "allocator_frag_ratio": f"{_ratio(rss, used):.2f}",
         "allocator_frag_bytes": rss - used,
+        "allocator_rss_ratio": "1.00",
+        "allocator_rss_bytes": 0,
+        "rss_overhead_ratio": "1.00",
+        "rss_overhead_bytes": 0,
         "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
         "mem_fragmentation_bytes": rss - used,
         "mem_not_counted_for_evict": 0,
         "mem_replication_backlog": 0,
         "mem_total_replication_buffers": 0,
+        "mem_replica_full_sync_buffer": 0,
         "mem_clients_slaves": 0,
         "mem_clients_normal": _client_bytes(server),
         "mem_cluster_links": 0,
+        "mem_aof_buffer": server.persistence.queued_bytes,
         "mem_allocator": "libc",
+        "mem_overhead_db_hashtable_rehashing": 0,
         "active_defrag_running": 0,
         "lazyfree_pending_objects": 0,
         "lazyfreed_objects": 0,
@@ -228,7 +261,8 @@ def _persistence(server: Server) -> Section:
     changes = server.keyspace.dirty - server.persistence.snapshots.changes_at_save
     fields = dict(server.persistence.info())
     # Where Redis has it: behind what is being loaded and saved now.
-    first = {name: fields.pop(name) for name in ("loading", "async_loading")}
+    now = ("loading", "async_loading", "current_")
+    first = {name: fields.pop(name) for name in list(fields) if name.startswith(now)}
     return {**first, "rdb_changes_since_last_save": changes, **fields}
 
 
@@ -251,7 +285,12 @@ def _stats(server: Server) -> Section:
         "sync_full": 0,
         "sync_partial_ok": 0,
         "sync_partial_err": 0,
+        "expired_subkeys": 0,
         "expired_keys": server.keyspace.expired_count,
+        "expired_keys_active": executor.expired_in_time,
+        "expired_subkeys_active": 0,
+        "expired_stale_perc": "0.00",
+        "expired_time_cap_reached_count": 0,
         "evicted_keys": 0,
         "evicted_entries": server.eviction.evicted_entries,
         "evicted_blocks": server.eviction.evicted_blocks,
@@ -280,9 +319,19 @@ def _stats(server: Server) -> Section:
         "unexpected_error_replies": 0,
         "total_error_replies": executor.error_replies,
         "dump_payload_sanitizations": 0,
+        "total_reads_processed": executor.reads,
+        "total_writes_processed": executor.writes,
         "io_threaded_reads_processed": 0,
         "io_threaded_writes_processed": 0,
+        "io_threaded_total_prefetch_batches": 0,
+        "io_threaded_total_prefetch_entries": 0,
         "client_output_buffer_limit_disconnections": server.output_limit_closings,
+        "reply_buffer_shrinks": 0,
+        "reply_buffer_expands": 0,
+        "acl_access_denied_auth": executor.errors_by_code.get("WRONGPASS", 0),
+        "acl_access_denied_cmd": 0,
+        "acl_access_denied_key": 0,
+        "acl_access_denied_channel": 0,
     }
 
 

@@ -45,6 +45,7 @@ cdef class Outbox:
     cdef list dirty_clients
     cdef object held
     cdef public uint64_t bytes_out
+    cdef public uint64_t writes
     cdef public object check_output
     cdef public uint64_t least_limit_bytes
     cdef readonly set lagging

@@ -23,6 +23,7 @@ class Client(Session):
 
 class Outbox:
     bytes_out: int
+    writes: int
     check_output: Callable[[Any], object] | None
     least_limit_bytes: int
     lagging: set[Any]

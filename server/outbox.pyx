@@ -146,6 +146,7 @@ cdef class Outbox:
     cdef int transmit(self, Client client, data) except -1:
         cdef uint64_t size = size_of(data)
         self.bytes_out += size
+        self.writes += 1
         if type(data) is bytes:
             client.transmit(<bytes>data)
         else:

@@ -17,6 +17,10 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
     fields: dict[str, object] = {
         "loading": int(persistence.loading),
         "async_loading": 0,
+        "current_cow_peak": 0,
+        "current_cow_size": 0,
+        "current_cow_size_age": 0,
+        "current_fork_perc": "0.00",
         "rdb_bgsave_in_progress": int(kind == "save"),
         "rdb_last_save_time": snapshots.last_save_s,
         "rdb_last_bgsave_status": _status(save.ok),
@@ -24,6 +28,7 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
         "rdb_current_bgsave_time_sec": running_s if kind == "save" else -1,
         "rdb_saves": save.count,
         "rdb_last_cow_size": 0,
+        "rdb_last_load_keys_expired": 0,
         "rdb_last_load_keys_loaded": persistence.loaded_keys,
         "aof_enabled": int(persistence.appendonly),
         "aof_rewrite_in_progress": int(kind == "rewrite"),
@@ -34,10 +39,14 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
         "aof_rewrites": rewrite.count,
         "aof_last_write_status": _status(persistence.journal_is_well()),
         "aof_last_cow_size": 0,
+        "module_fork_in_progress": 0,
+        "module_fork_last_cow_size": 0,
     }
     if persistence.appendonly:
         fields["aof_current_size"] = persistence.current_bytes()
         fields["aof_base_size"] = persistence.base_bytes
+        fields["aof_pending_rewrite"] = 0
+        fields["aof_buffer_length"] = persistence.queued_bytes
         fields["aof_buffer_length"] = persistence.queued_bytes
         fields["journal_queue_stalls"] = persistence.queue_stalls
     if persistence.loading:

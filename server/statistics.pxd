@@ -16,6 +16,8 @@ cdef class Statistics:
     cdef uint64_t commands
     cdef uint64_t error_replies
     cdef dict errors_by_code
+    cdef uint64_t reads
+    cdef uint64_t expired_in_time
 
     cdef uint64_t read(self) except? 0
     cdef int begin(self, Row row) except -1

@@ -74,4 +74,6 @@ cdef class Statistics:
         self.errors_by_code = {}
         self.error_replies = 0
         self.commands = 0
+        self.reads = 0
+        self.expired_in_time = 0
         return 0
