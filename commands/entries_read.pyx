@@ -51,6 +51,11 @@ cdef bint has_tombstones(Stream stream, uint64_t ms, uint64_t seq) noexcept:
     return not id_less(stream.max_deleted_ms, stream.max_deleted_seq, ms, seq)
 
 
+def entries_up_to(Stream stream not None, uint64_t ms, uint64_t seq) -> int:
+    """How many entries were ever added up to this id, -1 when it cannot be known."""
+    return distance_from_first(stream, ms, seq)
+
+
 def group_lag(Stream stream not None, Group group not None) -> int | None:
     """Entries a group has not read yet, None when that cannot be known (Redis 8's rules)."""
     cdef int64_t read

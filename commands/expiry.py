@@ -43,10 +43,15 @@ def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     db.set_expiry(key, int(at_ms))
 
 
-def let_expire(ctx: Context, key: bytes, at_ms: int) -> None:
-    """Let a key that is there go at a moment to come, record it and send the event."""
+def set_expiry(ctx: Context, key: bytes, at_ms: int) -> None:
+    """Let a key that is there go at a moment to come, and record it."""
     ctx.db.set_expiry(key, at_ms)
     ctx.effects.record(ctx.db.index, b"EXPIRE", key, at_ms)
+
+
+def let_expire(ctx: Context, key: bytes, at_ms: int) -> None:
+    """As `set_expiry`, and send the event."""
+    set_expiry(ctx, key, at_ms)
     ctx.notify(b"g", b"expire", key)
 
 

@@ -12,7 +12,7 @@ from millstream.encoding cimport Output
 
 
 cdef class Sliced:
-    """The rest of a reply too long to make at once: `next_slice()` is called each time the client
+    """A reply too long to make at once, or its rest: `next_slice()` is called each time the client
     has taken what it was sent; b"" ends it. Before the first one `prepare()` is called, once a turn,
     until it answers that there is nothing left to find out."""
 
@@ -97,6 +97,14 @@ class Push(list):
 
 class Verbatim(bytes):
     """Text for people (INFO, CLIENT LIST): RESP3 `=` with the `txt` mark, a bulk string in RESP2."""
+
+
+class Again:
+    """The command has more to do than fits into a turn: it is called again in a later one, with
+    `args` (an OwnedArgs), before the client's next request. Not within a transaction."""
+
+    def __init__(self, args):
+        self.args = args
 
 
 class Several(list):

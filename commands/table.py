@@ -22,6 +22,7 @@ FAMILIES = (
     "setting",
     "counters",
     "keys",
+    "migration",
     "expiry",
     "databases",
     "connection",

@@ -85,6 +85,7 @@ cdef class Executor:
     cdef int postpone(self, Client client, Args args) except -1
     cdef int show_monitors(self, Client client, Args args) except -1
     cdef int put_slow(self, Client client, reply) except -1
+    cdef int call_again(self, Client client, args) except -1
     cdef int put_several(self, Client client, parts) except -1
     cdef int refuse(self, str message) except -1
     cdef int break_off(self, Client client) except -1

@@ -22,7 +22,7 @@ from millstream.commands.arguments cimport Args, OwnedArgs
 from millstream.commands.context cimport Context
 from millstream.commands.effects cimport Effects
 from millstream.commands.ranges cimport SlicedChain
-from millstream.commands.replies cimport LONG_BYTES, Encodable, Run, SlicedBytes, Wait
+from millstream.commands.replies cimport LONG_BYTES, Encodable, Run, Sliced, SlicedBytes, Wait
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
 from millstream.server.clock cimport wall_ms
@@ -37,7 +37,7 @@ from millstream.storage.keyspace cimport Database
 from millstream.storage.waste cimport discard_items, has_waste
 
 from millstream.commands.policy import policy_moment
-from millstream.commands.replies import Several, Simple
+from millstream.commands.replies import Again, Several, Simple
 from millstream.commands.upkeep import group_moment
 from millstream.errors import LOADING, CommandError, wrong_arity
 from millstream.server.backpressure import Backpressure
@@ -95,6 +95,16 @@ QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
 NOAUTH = "NOAUTH Authentication required."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 QUEUED = Simple(b"QUEUED")
+
+
+cdef OwnedArgs kept(Args args):
+    """A request's words, to be run in a later turn. Those of one that goes on from an earlier turn
+    are kept as they are: they hold what is done already."""
+    if not isinstance(args, OwnedArgs):
+        return OwnedArgs(args.all())
+    args.pos = 1
+    return args
+
 
 
 cdef class Executor:
@@ -320,6 +330,8 @@ cdef class Executor:
             self.running = False
             self.execute(client, args)
         while True:
+            if client.unfinished:
+                return 0
             # Behind the request before, whether it was answered or failed.
             if self.keyspace.ready:
                 self.serving.serve_ready()
@@ -452,8 +464,10 @@ cdef class Executor:
         try:
             self.call(client, row, args)
         finally:
-            # Behind the command, so that EXEC comes behind what it ran and SELECT in its database.
-            self.show_monitors(client, args)
+            # Behind the command, so that EXEC comes behind what it ran and SELECT in its database;
+            # one that goes on from an earlier turn was shown then.
+            if getattr(args, "job", None) is None:
+                self.show_monitors(client, args)
         return 0
 
     # ------------------------------------------------------------ what is not just run
@@ -551,6 +565,8 @@ cdef class Executor:
         hear, send behind it what was said to it meanwhile."""
         if not self.context.may_block:
             return 0  # within EXEC, which concludes as a whole
+        if client.postponed is not None:
+            return 0  # it was not answered: it goes on in a later turn
         if client.reply_mode != "on":
             self.out.size = self.reply_start
             client.producer = None
@@ -626,6 +642,8 @@ cdef class Executor:
             read.ended(self.context)
         if type(reply) is Wait:
             return self.serving.begin(client, reply)
+        if type(reply) is Again:
+            return self.call_again(client, reply.args)
         if type(reply) is Run:
             self.run_queue(client, (<Run>reply).requests)
         elif type(reply) is bytes and len(<bytes>reply) > LONG_BYTES:
@@ -633,11 +651,23 @@ cdef class Executor:
             client.producer = SlicedBytes(reply)
         elif type(reply) is Several:
             self.put_several(client, reply)
+        elif isinstance(reply, Sliced):
+            client.producer = reply
         else:
             put_reply(self.out, reply, client.resp)
             if isinstance(reply, Encodable):
                 client.producer = (<Encodable>reply).rest()
         client.special = client.is_special()
+        return 0
+
+    cdef int call_again(self, Client client, args) except -1:
+        """A command goes on in a later turn; until then it is one that has not been called."""
+        client.postponed = args
+        client.unfinished = True
+        self.row.calls -= 1
+        self.statistics.commands -= 1
+        client.total_commands -= 1
+        self.resume(client)
         return 0
 
     cdef int put_several(self, Client client, parts) except -1:
@@ -722,7 +752,7 @@ cdef class Executor:
         self.schedule_tick()
 
     cdef int postpone(self, Client client, Args args) except -1:
-        client.postponed = OwnedArgs(args.all())
+        client.postponed = kept(args)
         client.blocked = True
         self.pause.clients[client.id] = client
         return 0
@@ -736,7 +766,7 @@ cdef class Executor:
         self.on_queue()
 
     cdef int hold_back(self, Client client, Args args) except -1:
-        client.postponed = OwnedArgs(args.all())
+        client.postponed = kept(args)
         client.blocked = True
         self.backpressure.clients[client.id] = client
         return 0

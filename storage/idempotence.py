@@ -100,6 +100,11 @@ class Window:
         self.duration_s = duration_s
         self.maxsize = maxsize
 
+    def is_blank(self) -> bool:
+        """Whether it is as one that was just made, with the default bounds."""
+        facts = (self.duration_s, self.maxsize, self.added, self.duplicates)
+        return facts == (DURATION_S, MAXSIZE, 0, 0) and not self.producers
+
     def expire(self, now_ms: int) -> None:
         """Remove every name whose time is over."""
         for producer, names in list(self.producers.items()):
@@ -201,20 +206,20 @@ class Window:
 class SharedWindow:
     """A window at one moment, as a snapshot holds it."""
 
-    __slots__ = ("__weakref__", "_facts", "_producers")
+    __slots__ = ("__weakref__", "facts", "producers")
 
     def __init__(self, facts: dict[str, Any], producers: list[tuple[bytes, Names]]) -> None:
-        self._facts = facts
-        self._producers = producers
+        self.facts = facts
+        self.producers = producers
 
     def packed(self) -> Iterator[bytes]:
         """What Window.dump gives, as msgpack in small parts, on any thread."""
         packer = msgpack.Packer()
-        yield packer.pack_map_header(len(self._facts) + 1)
-        for name, value in self._facts.items():
+        yield packer.pack_map_header(len(self.facts) + 1)
+        for name, value in self.facts.items():
             yield packer.pack(name) + packer.pack(value)
-        yield packer.pack("producers") + packer.pack_array_header(len(self._producers))
-        for producer, names in self._producers:
+        yield packer.pack("producers") + packer.pack_array_header(len(self.producers))
+        for producer, names in self.producers:
             yield packer.pack_array_header(2) + packer.pack(producer)
             yield packer.pack_array_header(len(names))
             rows = ([name, *seen] for name, seen in names.items())

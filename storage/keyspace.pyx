@@ -465,6 +465,16 @@ cdef class Database:
         used_s = (<Stream>value).used_s if isinstance(value, Stream) else self.used_s[key]
         return max(0, <int64_t>self.keyspace.now_s - <int64_t>used_s)
 
+    def set_idle_s(self, bytes key not None, uint64_t idle_s) -> None:
+        """Let the last use of a key that is there be this long ago."""
+        cdef uint32_t now_s = self.keyspace.now_s
+        used_s = now_s - <uint32_t>idle_s if idle_s < now_s else 0
+        value = self.table[key]
+        if isinstance(value, Stream):
+            (<Stream>value).used_s = used_s
+        else:
+            self.used_s[key] = used_s
+
     def set(self, bytes key not None, value, bint keep_expiry=False) -> None:
         """Put bytes or a Stream at a key, whatever was there; its expiry goes unless it is kept."""
         self.before_change(key)

@@ -54,6 +54,10 @@ class BlockError(ValueError):
         self.at = at
 
 
+class PayloadError(ValueError):
+    """Bytes that are not a value as Redis writes one (DUMP, RESTORE)."""
+
+
 class StartError(Exception):
     """The server cannot start: one sentence that says why."""
 

@@ -1,0 +1,1 @@
+# Used from Python only: listpack.pyi has what there is.

@@ -1,0 +1,1 @@
+# Used from Python only: rdb_bytes.pyi has what there is.

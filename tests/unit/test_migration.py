@@ -1,0 +1,269 @@
+"""DUMP and RESTORE as commands: turns, journal, events, and what a refusal leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support import payloads
+from tests.support.house import House, Player
+from tests.support.resp import Error, Simple, encode_command
+from tests.unit.test_keys import LETTERS, Room, contents
+
+from millstream.commands.effects import apply_effects
+from millstream.commands.migration import RestoreJob
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.rdb import STREAM, STREAM_2, STREAM_5
+from millstream.storage.stream import Stream
+
+TEXT = payloads.sealed(b"\0\5plain")
+
+
+def say(player: Player, *words: bytes | str | int) -> Any:
+    player.house.executor.feed(player, encode_command(words))
+    player.house.settle()
+    return player.read()
+
+
+def long_stream(house: House, entries: int = 5000) -> bytes:
+    """The dump of a long stream with a group, at the key s."""
+    player = house.player()
+    for i in range(entries):
+        player.call(f"XADD s {i + 1}-0 field {i}")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g ann COUNT 1000 STREAMS s >")
+    dumped = say(player, "DUMP", "s")
+    assert isinstance(dumped, bytes)
+    return dumped
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+def test_a_long_stream_is_dumped_and_restored_in_turns() -> None:
+    house = House()
+    payload = long_stream(house)
+    player, other = house.player(), house.player()
+    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    assert player.unread == b""
+    house.executor.feed(other, encode_command(["EXISTS", "t"]))
+    house.executor.end_tick()
+    assert other.read() == 0  # it had its turn, and saw nothing of what was half done
+    house.settle()
+    assert player.read() == Simple("OK")
+    assert say(player, "DUMP", "t") == payload
+    assert player.call("XLEN t") == 5000
+
+
+def test_what_is_sent_behind_a_long_restore_waits_for_it() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    house.executor.feed(
+        player,
+        encode_command(["RESTORE", "t", "0", payload]) + encode_command(["XLEN", "t"])
+        + encode_command(["DUMP", "t"]) + encode_command(["PING"]),
+    )  # fmt: skip
+    house.settle()
+    assert [player.read() for _ in range(4)] == [Simple("OK"), 5000, payload, Simple("PONG")]
+
+
+def test_a_key_that_comes_during_a_long_restore_is_not_overwritten() -> None:
+    house = House()
+    payload = long_stream(house)
+    player, other = house.player(), house.player()
+    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    house.executor.feed(other, encode_command(["SET", "t", "mine"]))
+    house.settle()
+    assert player.read() == Error("BUSYKEY Target key name already exists.")
+    assert other.call("GET t") is not None
+    assert other.read() == b"mine"
+
+
+def test_a_pause_during_a_long_restore_puts_it_off() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    house.executor.start_pause(house.wall_ms + 1000, True)
+    house.settle()
+    assert player.unread == b""
+    house.executor.end_pause()
+    house.settle()
+    assert player.read() == Simple("OK")
+    assert say(player, "DUMP", "t") == payload
+
+
+def test_a_client_that_goes_during_a_long_restore_leaves_nothing() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    house.executor.detach(player)
+    house.settle()
+    assert house.player().call("EXISTS t") == 0
+
+
+def test_a_transaction_restores_and_dumps_in_one_go() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    for words in (["MULTI"], ["RESTORE", "t", 0, payload], ["DUMP", "t"], ["XLEN", "t"]):
+        say(player, *words)
+    assert say(player, "EXEC") == [Simple("OK"), payload, 5000]
+
+
+def test_a_long_restore_counts_as_one_call() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    before = player.total_commands
+    say(player, "RESTORE", "t", "0", payload)
+    assert player.total_commands == before + 1
+
+
+def test_replies_that_a_client_skips_stay_in_step() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    request = encode_command(["CLIENT", "REPLY", "SKIP"])
+    request += encode_command(["RESTORE", "t", "0", payload]) + encode_command(["XLEN", "t"])
+    house.executor.feed(player, request)
+    house.settle()
+    assert player.read() == 5000
+    assert player.unread == b""
+
+
+@pytest.mark.parametrize("size", [0, 262_143, 2**20 + 1, 2**20 + 262_144 - 7, 3 * 2**20])
+def test_a_long_string_is_dumped_as_it_goes_out(size: int) -> None:
+    house = House()
+    player = house.player()
+    say(player, "SET", "s", b"x" * size)
+    payload = say(player, "DUMP", "s")
+    assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
+    assert say(player, "GET", "t") == b"x" * size
+
+
+def test_a_string_that_was_appended_to_is_dumped(room: Room) -> None:
+    room.call("APPEND", "a", "12")
+    room.call("APPEND", "a", "3")
+    assert _dump(room, b"a") == payloads.sealed(b"\0\xc0\x7b")
+
+
+def test_the_journal_alone_restores_the_same(room: Room) -> None:
+    room.add_stream(b"s")
+    room.call("XGROUP", "CREATE", "s", "g", "0")
+    room.call("RESTORE", "t", 5000, TEXT)
+    room.call("RESTORE", "u", 0, _dump(room, b"s"))
+    room.call("RESTORE", "t", 5000, _dump(room, b"s"), "REPLACE")
+    room.call("RESTORE", "s", 1, TEXT, "ABSTTL", "REPLACE")
+    assert contents(room.replayed()) == contents(room.keyspace)
+    assert contents(room.keyspace)[0, b"t"][1] != 0
+    assert (0, b"s") not in contents(room.keyspace)
+
+
+def _dump(room: Room, key: bytes) -> bytes:
+    dumped = room.call("DUMP", key)
+    assert isinstance(dumped, bytes)
+    return dumped
+
+
+def test_a_restored_stream_is_another_one(room: Room) -> None:
+    first = room.add_stream(b"s").incarnation
+    room.call("RESTORE", "s", 0, _dump(room, b"s"), "REPLACE")
+    stream = room.keyspace.databases[0].get(b"s")
+    assert isinstance(stream, Stream)
+    assert stream.incarnation > first
+    copy = Keyspace()
+    apply_effects(copy, room.effects.take_payload() or b"")
+    assert copy.incarnation >= stream.incarnation
+
+
+def test_events_come_in_order(room: Room) -> None:
+    room.add_stream(b"s")
+    payload = _dump(room, b"s")
+    room.ctx.events = LETTERS
+    for words, events in (
+        (("RESTORE", "t", 0, payload), ["0 new t", "0 restore t"]),
+        (("RESTORE", "t", 0, payload, "REPLACE"), ["0 new t", "0 restore t", "0 overwritten t"]),
+        (
+            ("RESTORE", "t", 9, TEXT, "REPLACE"),
+            ["0 new t", "0 restore t", "0 overwritten t", "0 type_changed t"],
+        ),
+        (("RESTORE", "t", 1, TEXT, "REPLACE", "ABSTTL"), ["0 del t"]),
+        (("RESTORE", "t", 1, TEXT, "REPLACE", "ABSTTL"), []),
+        (("DUMP", "t"), ["0 keymiss t"]),
+    ):
+        room.call(*words)
+        assert room.events() == events, words
+
+
+def test_dump_counts_as_a_use_of_the_key(room: Room) -> None:
+    room.call("SET", "a", "v")
+    room.call("DUMP", "a")
+    assert room.call("DUMP", "b") is None
+    assert (room.keyspace.hits, room.keyspace.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("replace", [[], ["REPLACE"]])
+def test_a_refused_payload_changes_nothing(room: Room, replace: list[str]) -> None:
+    if replace:
+        room.call("SET", "t", "v")
+    stream = payloads.Stream([[payloads.Entry((1, 1), [b"f", b"v"])]], (0, 0))
+    body = stream.body(STREAM_2)
+    before, recorded = contents(room.keyspace), len(room.effects)
+    for bad in (b"\x63\0", body[:-1], body + b"\0", body.replace(b"\x81v", b"\x82v")):
+        message = room.refusal("RESTORE", "t", 0, payloads.sealed(bad, 9), *replace)
+        assert message == "ERR Bad data format"
+    assert room.refusal("RESTORE", "t", 0, payloads.sealed(body, 99), *replace) == (
+        "ERR DUMP payload version or checksum are wrong"
+    )
+    assert contents(room.keyspace) == before
+    assert len(room.effects) == recorded
+
+
+def test_what_an_old_payload_does_not_say_is_computed(room: Room) -> None:
+    entries = [payloads.Entry((i, 0), [b"f", b"v"]) for i in range(1, 5)]
+    stream = payloads.Stream([entries])
+    stream.groups = [payloads.Group(b"g", (1, 0)), payloads.Group(b"h", (4, 0))]
+    stream.groups.append(payloads.Group(b"i", (2, 0)))
+    room.call("RESTORE", "s", 0, payloads.sealed(stream.body(STREAM)))
+    made = room.keyspace.databases[0].get(b"s")
+    assert isinstance(made, Stream)
+    assert {name: group.entries_read for name, group in made.groups.items()} == {
+        b"g": 1, b"h": 4, b"i": -1,
+    }  # fmt: skip
+    assert contents(room.replayed()) == contents(room.keyspace)
+
+
+def test_the_configured_window_is_that_of_a_payload_without_one(room: Room) -> None:
+    stream = payloads.Stream([[payloads.Entry((1, 1), [b"f", b"v"])]])
+    room.keyspace.idmp_duration_s = 7
+    room.call("RESTORE", "s", 0, payloads.sealed(stream.body(STREAM_2)))
+    room.call("RESTORE", "t", 0, payloads.sealed(stream.body(STREAM_5)))
+    made = [room.keyspace.databases[0].get(key) for key in (b"s", b"t")]
+    assert [value.idempotence and value.idempotence.duration_s for value in made] == [7, None]
+    assert contents(room.replayed()) == contents(room.keyspace)
+
+
+def test_what_tread_left_unacknowledged_goes_along_without_an_owner(room: Room) -> None:
+    house = House()
+    player = house.player()
+    player.call("TAPPEND s f v")
+    player.call("TREAD s 0 1 GROUP g 0 RETRY 1000 0")
+    payload = say(player, "DUMP", "s")
+    assert payload[0] == STREAM_5
+    assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
+    assert player.call("XPENDING t g") == player.call("XPENDING s g")
+
+
+def test_steps_of_a_job_are_bounded() -> None:
+    house = House()
+    payload = long_stream(house)
+    job = RestoreJob(payload, 1, 1)
+    turns = 0
+    while job.run(16) is None:
+        turns += 1
+    assert turns > 2
