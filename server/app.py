@@ -45,7 +45,7 @@ from millstream.server.pubsub import PubSub
 from millstream.server.rewriting import rewrite_file
 from millstream.server.slowlog import Slowlog
 from millstream.storage.block import Block
-from millstream.storage.disk import Disk, SystemDisk
+from millstream.storage.disk import Disk, SystemDisk, make_directory
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.waste import defer
 
@@ -641,7 +641,8 @@ def _listens(client: Client) -> bool:
 def _make_directory(path: Path) -> None:
     """Make the folder of the data if need be; StartError when it cannot be used."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            make_directory(path)
     except FileExistsError:
         raise StartError(f"cannot use the data directory {path}: it is not a folder") from None
     except OSError as problem:

@@ -112,6 +112,25 @@ def unusable(directory: Path, error: OSError) -> DataError:
     return DataError(f"cannot use the data directory {directory}: {error.strerror}")
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, so that no power failure takes it
+    away: each new name is synced in the directory that holds it. OSError when that fails."""
+    missing = [directory]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        _sync_path(path.parent)
+
+
+def _sync_path(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _find(*names: str, arguments: Sequence[Any]) -> Callable[..., int] | None:
     """The first of these functions that the C library has; Python has none of them."""
     library = ctypes.CDLL(None, use_errno=True)
@@ -249,7 +268,7 @@ class SystemDisk:
     def lock(self) -> None:
         other = "another server"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self._make_directory()
             itself = self._lock_directory(
                 fcntl.LOCK_EX, other, "or give this one another directory"
             )
@@ -266,6 +285,14 @@ class SystemDisk:
         with contextlib.suppress(OSError):  # a full disk may still be read
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+
+    def _make_directory(self) -> None:
+        if not self.directory.is_dir():
+            make_directory(self.directory)
+            return
+        # A process that was killed may have made it and not synced its name.
+        with contextlib.suppress(OSError):  # the one above need not be ours to read
+            _sync_path(self.directory.parent)
 
     def lock_for(self, purpose: str, *, alone: bool) -> None:
         """Keep servers out of an existing directory; nothing is written.
@@ -353,11 +380,7 @@ class SystemDisk:
                 os.close(descriptor)
 
     def sync_directory(self) -> None:
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_path(self.directory)
 
     def random(self, size: int) -> bytes:
         return os.urandom(size)

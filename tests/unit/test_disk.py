@@ -127,3 +127,67 @@ def test_files_that_cannot_all_be_kept_leave_no_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
     disk.keep(["one"], "kept")
     assert (tmp_path / "kept" / "one").read_bytes() == b"1"
+
+
+# ---------------------------------------------------------------- the directory itself
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Directories made and synced, in order, by their last names."""
+    found: list[str] = []
+    mkdir, fsync = os.mkdir, os.fsync
+
+    def noted_mkdir(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+        mkdir(path, mode)
+        found.append(f"mkdir {Path(path).name}")
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        found.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+
+    monkeypatch.setattr(os, "mkdir", noted_mkdir)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    return found
+
+
+def test_every_directory_that_is_made_is_synced_in_the_one_above(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    disk = SystemDisk(tmp_path / "a" / "b" / "data")
+    disk.lock()
+    disk.unlock()
+    top = tmp_path.name
+    wanted = ["mkdir a", f"sync {top}", "mkdir b", "sync a", "mkdir data", "sync b"]
+    assert calls[:6] == wanted
+
+
+def test_a_directory_that_is_there_is_synced_in_the_one_above(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    """The process that made it may have been killed before it did so."""
+    (tmp_path / "data").mkdir()
+    calls.clear()
+    disk = SystemDisk(tmp_path / "data")
+    disk.lock()
+    disk.unlock()
+    assert calls == [f"sync {tmp_path.name}"]
+
+
+def test_a_directory_whose_name_cannot_be_synced_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DataError, match="cannot use the data directory"):
+        SystemDisk(tmp_path / "data").lock()
+
+
+def test_damaged_files_are_kept_in_a_folder_that_is_synced(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    SystemDisk(tmp_path).keep(["file"], "damaged")
+    assert calls == ["mkdir damaged", "sync damaged", f"sync {tmp_path.name}"]
