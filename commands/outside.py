@@ -8,7 +8,7 @@ implements with a few lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 if TYPE_CHECKING:
     from millstream.commands.context import Session
@@ -208,9 +208,6 @@ class Outside(Protocol):
 
     def wait_for_sync(self, client_id: int, position: int) -> None:
         """Forces the journal to disk soon, and then ends the wait of that client."""
-
-    def may_debug(self, session: Session) -> bool:
-        """Whether this client may use DEBUG."""
 
     def stand_still(self, seconds: float) -> None:
         """Stops the whole server for so long."""

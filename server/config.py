@@ -501,7 +501,7 @@ class Config(Accepted):
         section=WATCHING,
     )
     enable_debug_command: str = _directive(
-        "local",
+        "no",
         one_of("no", "yes", "local"),
         "who may use DEBUG: nobody, everybody, or clients of this machine",
         section=WATCHING,

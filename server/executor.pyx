@@ -39,7 +39,7 @@ from millstream.storage.waste cimport discard_items, has_waste
 from millstream.commands.policy import policy_moment
 from millstream.commands.replies import Again, Several, Simple
 from millstream.commands.upkeep import group_moment
-from millstream.errors import LOADING, CommandError, wrong_arity
+from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity
 from millstream.server.backpressure import Backpressure
 from millstream.server.clock import wall_clock_ms
 from millstream.server.inline import quoted
@@ -383,6 +383,9 @@ cdef class Executor:
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
             raise self.wrong_words(client, row)
+        if row.protected and not self.server.may_debug(client):
+            row.rejected += 1
+            raise CommandError(DEBUG_NOT_ALLOWED)
         if self.guarded:
             self.admit(client, row)
             if self.queue_full and row.waits_when_full:

@@ -35,6 +35,7 @@ cdef class Row:
     cdef bint logged_when_slow
     cdef bint shows_data
     cdef bint waits_when_full
+    cdef bint protected
 
     cdef void add_time(self, uint64_t nanoseconds) noexcept
     cdef uint64_t rejected

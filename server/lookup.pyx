@@ -36,6 +36,9 @@ SHOW_NO_DATA = frozenset({
 # What runs while the journal's queue is full, besides what shows no data: what ends that.
 RUN_WHEN_FULL = SHOW_NO_DATA | {"config|set", "shutdown"}
 
+# Refused, before MULTI queues them, unless a directive allows them.
+PROTECTED = frozenset({"debug"})
+
 
 cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
     """Up to eight bytes as one number, letters in lower case."""
@@ -104,6 +107,7 @@ cdef class Row:
         self.shown_to_monitors = "admin" not in command.flags
         self.logged_when_slow = "skip_slowlog" not in command.flags
         self.shows_data = command.name not in SHOW_NO_DATA
+        self.protected = command.name in PROTECTED
         self.waits_when_full = command.name not in RUN_WHEN_FULL
 
     def will_write(self, Args args not None) -> bool:

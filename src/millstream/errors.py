@@ -62,6 +62,11 @@ class StartError(Exception):
     """The server cannot start: one sentence that says why."""
 
 
+DEBUG_NOT_ALLOWED = (
+    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can '
+    "run it from a local connection, otherwise you need to set this option in the configuration "
+    "file, and then restart the server."
+)
 LOADING = "LOADING Redis is loading the dataset in memory"
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 SYNTAX = "ERR syntax error"

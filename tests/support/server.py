@@ -26,6 +26,9 @@ STOP_DEADLINE_S = 30.0
 PORT_ATTEMPTS = 5
 _PR_SET_PDEATHSIG = 1
 
+# Tests use DEBUG, which is forbidden unless it is asked for.
+DIRECTIVES = {"appendfsync": "always", "enable-debug-command": "local"}
+
 RESTART_WAYS = ("SIGTERM", "SIGKILL", "SAVE and SIGKILL", "BGREWRITEAOF and SIGKILL")
 
 
@@ -65,7 +68,7 @@ class Server:
         self.directory = directory
         self.program = list(program or server_program())
         self.wrapper = list(wrapper)
-        self.directives = {"appendfsync": "always", **_needs(self.program), **(directives or {})}
+        self.directives = {**DIRECTIVES, **_needs(self.program), **(directives or {})}
         self.port = 0
         self.log_path = directory.with_name(directory.name + ".log")
         self._process: subprocess.Popen[bytes] | None = None

@@ -32,13 +32,16 @@ ENTRIES = 200
 JOURNALED = 100
 
 
+DEBUG = {"enable-debug-command": "yes"}
+
+
 class HeldServer:
     """A server in a thread, whose loading stands still after its first slices until `go_on`."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
         self.port = free_port()
         self.failure: BaseException | None = None
-        self._settings = {"dir": str(directory), "port": str(self.port), **settings}
+        self._settings = {"dir": str(directory), "port": str(self.port), **DEBUG, **settings}
         self._may_go_on = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._server: app.Server

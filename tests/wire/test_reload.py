@@ -157,8 +157,9 @@ def test_a_watched_key_counts_as_changed_by_a_reload(server: Server) -> None:
         assert client.call("EXEC") != [b"v"]
 
 
-def test_debug_may_be_forbidden(new_server: Callable[..., Server]) -> None:
-    server = new_server("data", {"enable-debug-command": "no"})
+def test_debug_is_forbidden_unless_it_is_asked_for(new_server: Callable[..., Server]) -> None:
+    server = new_server("data")
+    del server.directives["enable-debug-command"]
     server.start()
     with server.client() as client:
         reply = client.call("DEBUG", "SLEEP", "0")
