@@ -83,8 +83,10 @@ def lastsave(ctx: Context, args: Args) -> object:
 )
 def shutdown(ctx: Context, args: Args) -> object:
     """Closes the connection and stops the server. The journal always gets its last fsync; SAVE
-    writes a snapshot as well. NOW is accepted (there are no replicas to wait for); FORCE stops
-    even when the snapshot fails. ABORT has nothing to abort."""
+    writes a snapshot as well. After the journal has failed, all data is written to a new base
+    first, unless NOSAVE is given; if that fails the server stays. NOW is accepted (there are no
+    replicas to wait for); FORCE stops even when the snapshot or base fails. ABORT has nothing to
+    abort."""
     given = {word.upper() for word in args.rest()}
     if (
         not given <= {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}

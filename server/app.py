@@ -109,6 +109,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
         self._last_signal_failed = False
+        self._tries_base = True  # at the end, if the journal has failed
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
             config,
@@ -253,8 +254,9 @@ class Server:
             LOGGER.info("stopping: %s", reason)
             self.stopping.set()
 
-    async def stop(self) -> None:
-        """Finish the tick, force the journal to disk, send what was held, close everything."""
+    async def stop(self) -> bool:
+        """Finish the tick, force the journal to disk, send what was held, close everything. False
+        when not all data is on the disk."""
         self.stopping.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -262,12 +264,13 @@ class Server:
             listener.close()
         # No await up to here and on to the end of the loop: nothing can run behind the last fsync.
         self.executor.end_tick()
-        self.persistence.close()
+        saved = self.persistence.close(tries_base=self._tries_base)
         for client in list(self.clients.values()):
             client.close(after_reply=True)
         await self._clients_gone()
         defer(False)
         LOGGER.info("stopped")
+        return saved
 
     async def _clients_gone(self) -> None:
         """Until every client has taken what was sent to it, but not longer than a moment."""
@@ -614,6 +617,9 @@ class Server:
         wanted = self._saves_at_end() if save is None else save
         if wanted and not self.persistence.loading:  # what is loaded is on the disk
             self._save_anyway()
+        elif save is None and self.persistence.lacks_base:
+            self.persistence.write_base()
+        self._tries_base = False  # it was tried, or is not wanted
         self.request_stop("a client sent SHUTDOWN")
 
     def stop_by_signal(self, name: str) -> None:

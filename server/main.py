@@ -41,7 +41,8 @@ Directives:
 """
 
 
-async def _serve(config: Config, file: Path | None) -> None:
+async def _serve(config: Config, file: Path | None) -> bool:
+    """Whether all data is on the disk at the end."""
     from millstream.server.app import Server  # the log is open by now, for what loading says
 
     server = Server(config, config_file=file)
@@ -56,7 +57,7 @@ async def _serve(config: Config, file: Path | None) -> None:
     await server.start()
     await server.stopping.wait()
     _end_at_next_signal(server.loop)
-    await server.stop()
+    return await server.stop()
 
 
 def _end_at_next_signal(loop: asyncio.AbstractEventLoop) -> None:
@@ -74,7 +75,7 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
         huge_pages.prepare(config.disable_thp)
         log.configure(config.loglevel, config.logfile, config.log_format)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, file))
+            return 0 if runner.run(_serve(config, file)) else 1
     except DamageError as problem:
         return _refuse(f"{problem}, or see what can be saved: {advised('check', config.dir)}")
     except (StartError, DataError) as problem:
@@ -83,7 +84,6 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
         LOGGER.debug("cannot start", exc_info=True)
         name = f" ({problem.filename})" if problem.filename else ""
         return _refuse(f"{problem.strerror or problem}{name}")
-    return 0
 
 
 def _refuse(sentence: str) -> int:

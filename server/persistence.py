@@ -17,8 +17,10 @@ import errno
 import gc
 import logging
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.errors import CommandError, DataError
@@ -51,6 +53,15 @@ TOO_LARGE = (
     "ERR the request or transaction would record more than %d bytes in the journal at once; send it"
     " in parts"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """Frames that a failed journal has not on the disk; `since_ms` is when that was found."""
+
+    first_seq: int
+    last_seq: int
+    since_ms: int
 
 
 class Config(snapshots.Config, Protocol):
@@ -120,6 +131,7 @@ class Persistence:
         self._space_error: bytes | None = None
         self._lost_error: bytes | None = None
         self._misconf: bytes | None = None
+        self._unsaved: Unsaved | None = None
         self._older_bytes = 0
         self.base_bytes = 0
         self._retry_s = _RETRY_FIRST_S
@@ -265,6 +277,7 @@ class Persistence:
         self._space_error = None
         self._set_misconf()
         if self.attached:
+            self._note_unsaved(journal)
             self.on_failed(sentence)
         self._drop_journal()
         self.snapshots.cancel()
@@ -358,7 +371,7 @@ class Persistence:
         self.base_bytes = size_bytes
         if self._journal is not None and not self.attached:
             self.attached = True
-            self._journal_error = None
+            self._journal_error = self._unsaved = None
             self._retry_s = _RETRY_FIRST_S
             log.warning("the journal works: writes are recorded in %s", self._journal.name)
         self._set_misconf()
@@ -455,30 +468,94 @@ class Persistence:
         else:
             self.snapshots.scheduled = "rewrite"
 
-    def _stop_journal(self) -> None:
+    def _stop_journal(self) -> bool:
+        """Write and sync all that was recorded; false when that fails, or no journal counts."""
         journal, self._journal = self._journal, None
         attached, self.attached = self.attached, False
         if journal is None:
-            return
+            return False
         self._older_bytes += journal.size_bytes
+        synced = True
         try:
             journal.close()
         except OSError as error:
+            synced = False
             if attached:
-                self.on_failed(f"{journal.name} cannot be written: {in_words(error)}")
+                self._note_unsaved(journal)
+                sentence = f"{journal.name} cannot be written: {in_words(error)}"
+                log.error("%s", sentence)
+                self.on_failed(sentence)
         self._raise_durable()
         self.on_queue()
+        return attached and synced
 
-    def close(self) -> None:
-        """Stop: the running snapshot is given up, the journal is synced, the directory is free."""
+    def _note_unsaved(self, journal: Journal) -> None:
+        if self._unsaved is None and self.last_seq > journal.synced_seq:
+            self._unsaved = Unsaved(journal.synced_seq + 1, self.last_seq, self._clock())
+
+    @property
+    def lacks_base(self) -> bool:
+        """Whether a start would not find all data: the journal has failed, and no new base is
+        written yet, or the files were taken away."""
+        return (
+            self.appendonly
+            and not self.loading
+            and (not self.attached or self._lost_error is not None)
+        )
+
+    def write_base(self) -> None:
+        """Write what the journal cannot record to a new base, before this returns. CommandError
+        when that fails."""
+        self.snapshots.finish()
+        if self.lacks_base:
+            self.snapshots.save()
+            self._lost_error = None
+            self._set_misconf()
+
+    def close(self, *, tries_base: bool = True) -> bool:
+        """Stop: the running snapshot is given up, the journal is synced, the directory is free.
+
+        When the journal has failed, or fails now, a new base is tried once (unless not
+        `tries_base`). False when some of the data is not on the disk; the log says what.
+        """
         if self.closing:
-            return
+            return True
         self.flush_tick()
+        keeps = self.appendonly and not self.loading
+        saved = not (keeps and self.lacks_base) or (tries_base and self._write_last_base())
         self.closing = True
         self.snapshots.close()
-        self._stop_journal()
+        if not self._stop_journal() and keeps and saved:  # it has failed just now
+            saved = tries_base and self._write_last_base()
+            self.snapshots.close()
+            self._stop_journal()
+        if keeps and not saved:
+            self._tell_unsaved()
         self._worker.stop()
         self._disk.unlock()
+        return saved
+
+    def _write_last_base(self) -> bool:
+        try:
+            self.write_base()
+        except CommandError as error:
+            log.error("the last attempt to save the data failed: %s", error.message[4:])
+        self._worker.drain()
+        return not self.lacks_base
+
+    def _tell_unsaved(self) -> None:
+        unsaved = self._unsaved
+        if unsaved is None:
+            log.error("stopping with data that is not on the disk: no complete base was written")
+            return
+        log.error(
+            "stopping with data that is not on the disk: journal frames %d to %d, since %s UTC (%d"
+            " in all); under appendfsync always no client was answered for them",
+            unsaved.first_seq,
+            unsaved.last_seq,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unsaved.since_ms / 1000)),
+            unsaved.last_seq - unsaved.first_seq + 1,
+        )
 
     # ------------------------------------------------------------------------------------- loading
 

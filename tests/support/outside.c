@@ -1,9 +1,10 @@
 /* Put before the C library of a server under test: a disk that stalls and a clock that jumps.
 
    The file named by MILLSTREAM_TEST_OUTSIDE is shared with the test: an int64 that is added to the
-   wall clock, in milliseconds, and an int64 that is not 0 while syncs do not return. */
+   wall clock, in milliseconds, and an int64: 1 while syncs do not return, 2 while they fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -44,17 +45,19 @@ int clock_gettime(clockid_t clock, struct timespec *out) {
     return result;
 }
 
-static void wait_for_disk(void) {
-    while (shared && shared[1])
+static int disk_works(void) {
+    while (shared && shared[1] == 1)
         usleep(2000);
+    if (!shared || shared[1] == 0)
+        return 1;
+    errno = EIO;
+    return 0;
 }
 
 int fdatasync(int file) {
-    wait_for_disk();
-    return real_fdatasync(file);
+    return disk_works() ? real_fdatasync(file) : -1;
 }
 
 int fsync(int file) {
-    wait_for_disk();
-    return real_fsync(file);
+    return disk_works() ? real_fsync(file) : -1;
 }

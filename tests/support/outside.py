@@ -1,4 +1,4 @@
-"""A real server whose disk stalls and whose wall clock jumps when the test says so.
+"""A real server whose disk stalls or fails and whose wall clock jumps when the test says so.
 
 A small library (outside.c) is put before the C library of the server's process; it shares sixteen
 bytes of a file with the test.
@@ -40,6 +40,10 @@ class FakeOutside:
         """No sync returns any more."""
         self._shared[8:] = (1).to_bytes(8, "little")
 
+    def break_disk(self) -> None:
+        """Every sync fails."""
+        self._shared[8:] = (2).to_bytes(8, "little")
+
     def free_disk(self) -> None:
-        """They do again."""
+        """Syncs work again."""
         self._shared[8:] = bytes(8)

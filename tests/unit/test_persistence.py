@@ -1087,3 +1087,81 @@ def test_a_frame_that_cannot_be_made_loses_no_number(
     world.settle()
     again = reload(world.disk, appendfsync=mode)
     assert again.keyspace.numbers() == [1, 2, 3, 4, 5], "the new base has what was not answered"
+
+
+# ------------------------------------------------------------------------------------- the end
+
+
+def failed_world(operation: str = "sync", **config: object) -> World:
+    """A world whose journal has failed with one frame, and whose disk fails on."""
+    world = new_world(**config)
+    write_many(world, 2)
+    world.settle()
+    world.disk.fail(operation)
+    world.write_tick()
+    world.settle()
+    world.second()
+    return world
+
+
+@pytest.mark.parametrize("mode", ["always", "everysec"])
+def test_a_stop_after_the_journal_failed_says_what_is_not_on_the_disk(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = failed_world(appendfsync=mode)
+    assert world.persistence.writable_error() is not None
+    caplog.clear()
+    assert not world.persistence.close()
+    first = 3 if mode == "always" else 1
+    assert f"not on the disk: journal frames {first} to 3" in caplog.text
+    assert "the last attempt to save the data failed: the snapshot could not be" in caplog.text
+
+
+@pytest.mark.parametrize("operation", ["sync", "write"])
+def test_a_stop_after_the_journal_failed_writes_a_new_base(
+    operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = failed_world(operation)
+    world.disk.mend()
+    caplog.clear()
+    assert world.persistence.close()
+    assert "not on the disk" not in caplog.text
+    assert reload(world.disk).keyspace.numbers() == [1, 2, 3]
+
+
+def test_a_stop_may_leave_the_base_unwritten() -> None:
+    world = failed_world()
+    world.disk.mend()
+    assert not world.persistence.close(tries_base=False)
+    disk = world.disk.after_crash(1)
+    assert reload(disk).keyspace.numbers()[:2] == [1, 2]
+
+
+@pytest.mark.parametrize("times", [1, None])
+def test_a_journal_that_fails_at_the_very_end_is_replaced_or_told(
+    times: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = new_world(appendfsync="everysec")
+    write_many(world, 2)
+    world.disk.fail("sync", times=times)
+    assert world.persistence.close() == (times == 1)
+    if times == 1:
+        assert reload(world.disk.after_crash(1)).keyspace.numbers() == [1, 2]
+    else:
+        assert "journal frames 1 to 2" in caplog.text
+
+
+def test_a_stop_while_a_new_base_is_written_waits_for_it() -> None:
+    world = failed_world()
+    world.disk.mend()
+    world.persistence.snapshots.start("rewrite")
+    for _ in range(3):
+        world.step_any()
+    assert world.persistence.close()
+    assert reload(world.disk).keyspace.numbers() == [1, 2, 3]
+
+
+def test_a_clean_stop_says_that_all_is_on_the_disk() -> None:
+    world = new_world()
+    write_many(world, 2)
+    assert world.persistence.close()
