@@ -229,7 +229,8 @@ def client_line(client: Client, now_ms: int, running: list[bytes] | None = None)
 def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbatim:
     own, words = ctx.session.id, args.all()
     lines = (
-        client_line(client, ctx.now_ms, words if client.id == own else None) for client in clients
+        client_line(client, ctx.steady_ms, words if client.id == own else None)
+        for client in clients
     )
     return Verbatim("".join(line + "\n" for line in lines).encode())
 
@@ -385,7 +386,7 @@ def client_kill(ctx: Context, args: Args) -> object:
         if option == b"SKIPME":
             skip_me = _take_yes(args)
         else:
-            matches = _kill_filter(option, args, ctx.now_ms)
+            matches = _kill_filter(option, args, ctx.steady_ms)
             clients = [client for client in clients if matches(client)]
     args.finish()
     if skip_me:
@@ -466,7 +467,7 @@ def client_pause(ctx: Context, args: Args) -> object:
     writes_only = args.option(b"WRITE")
     if not writes_only and args.remaining and not args.option(b"ALL"):
         raise CommandError("ERR CLIENT PAUSE mode must be WRITE or ALL")
-    ctx.server.pause_clients(ctx.now_ms + timeout_ms, writes_only)
+    ctx.server.pause_clients(ctx.steady_ms + timeout_ms, writes_only)
     return OK
 
 

@@ -42,6 +42,7 @@ cdef class Context:
     cdef public Database db
     cdef public Effects effects
     cdef public uint64_t now_ms
+    cdef public uint64_t steady_ms
     cdef public object server
     cdef public bint may_block
     cdef public str write_error

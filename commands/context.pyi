@@ -42,6 +42,7 @@ class Context:
     db: Database
     effects: Effects
     now_ms: int
+    steady_ms: int
     server: Outside
     may_block: bool
     write_error: str | None

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """What a handler is given: the data, the time, the client, and where to record what it did.
 
-Handlers take the time from `now_ms` and never from a clock, so a whole server runs under a fake
-one. `server` is the outside as far as commands may see it (commands/outside.py has its protocol).
+Handlers take the time from `now_ms` and `steady_ms` and never from a clock, so a whole server runs
+under fake ones. `server` is the outside as far as commands may see it (commands/outside.py has its protocol).
 """
 
 from millstream.encoding cimport Slice
@@ -56,7 +56,9 @@ cdef class Session:
 cdef class Context:
     """Handed to every handler; one object a server, its fields set before each call.
 
-    `db` is the session's selected database and `now_ms` the wall clock, read once per batch.
+    `db` is the session's selected database and `now_ms` the wall clock, read once per batch: for
+    ids, expiries and ages. `steady_ms` was read with it and never goes back or jumps: for waits,
+    retries, idle times and times to live of groups (docs/durability.md#clocks).
     `write_error` is why nothing may be changed now (None when it may), for commands that change
     something only in some of their forms. `may_block` is false inside a transaction. While waiting
     readers are served, `shared` keeps encoded replies for all readers of one append, and `remade`

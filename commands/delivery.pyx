@@ -195,7 +195,7 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
                         bytes consumer, bint keep, Retry retry) except -1:
     """What a delivery of new entries needs; `first` is where to look for them from."""
     delivery.keep = keep
-    delivery.now_ms = ctx.now_ms
+    delivery.now_ms = ctx.steady_ms
     delivery.policy = NO_POLICY
     delivery.owner = UNOWNED
     if retry is not None:
@@ -246,7 +246,7 @@ cdef int record_delivery(Context ctx, bytes key, Group group, bytes consumer, En
     out.put_bulk_bytes(consumer)
     out.put_id(first.ms, first.seq, False)
     out.put_id(group.offset_ms, group.offset_seq, False)
-    ctx.effects.put_number(ctx.now_ms)
+    ctx.effects.put_number(ctx.steady_ms)
     out.put_bulk_bytes(b"%d" % group.entries_read)
     if retry is None:
         out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
@@ -315,7 +315,7 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
             stream.find(ms, seq, &view, &entry)
             start_size = out.size
             encode_entry(out, &view, &entry, &id_text)
-            put_age(out, start_size, idle_of(record, ctx.now_ms), group.deliveries(record))
+            put_age(out, start_size, idle_of(record, ctx.steady_ms), group.deliveries(record))
             shown.add(ms, seq)
             room.made += 1
             room.entries -= 1
@@ -324,11 +324,11 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
         batch *= 2
     if shown.count:
         ctx.keyspace.dirty += 1
-        record_claim(ctx, key, group, consumer, ctx.now_ms, b"+", shown)
+        record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
         for i in range(shown.count):
             record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
-            group.hand_over(&at, consumer.index, ctx.now_ms, one_more(group.deliveries(record)))
-        consumer.active_ms = ctx.now_ms
+            group.hand_over(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
+        consumer.active_ms = ctx.steady_ms
     return shown.count
 
 
@@ -340,7 +340,7 @@ cdef list idle_entries(Context ctx, bytes key, Stream stream, Group group, uint6
     cdef uint64_t ms, seq
     cdef list found, gone
     while limit:
-        found = group.take_idle(ctx.now_ms, min_idle_ms, max(limit, <uint64_t>CLAIM_BATCH))
+        found = group.take_idle(ctx.steady_ms, min_idle_ms, max(limit, <uint64_t>CLAIM_BATCH))
         gone = [(ms, seq) for ms, seq in found if not stream.find(ms, seq, &view, &entry)]
         if not gone:
             return found[:limit] if <uint64_t>len(found) > limit else found
@@ -375,7 +375,7 @@ cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, ui
     out.put_bulk_bytes(key)
     out.put_bulk_bytes(group.name)
     out.put_bulk_bytes(consumer.name)
-    ctx.effects.put_number(ctx.now_ms)
+    ctx.effects.put_number(ctx.steady_ms)
     ctx.effects.put_number(delivery_ms)
     out.put_bulk_bytes(deliveries)
     ids.put(out)
@@ -390,7 +390,7 @@ cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1:
     ctx.effects.begin(ctx.db.index, b"$9\r\nREDELIVER\r\n", 15, 6 + ids.count)
     out.put_bulk_bytes(key)
     out.put_bulk_bytes(group.name)
-    ctx.effects.put_number(ctx.now_ms)
+    ctx.effects.put_number(ctx.steady_ms)
     out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
     ids.put(out)
     return ctx.effects.finish()
@@ -402,7 +402,7 @@ cdef int record_release(Context ctx, bytes key, Group group, bytes deliveries,
     before."""
     if ctx.effects.enabled:
         ctx.effects.record(
-            ctx.db.index, b"RELEASE", key, group.name, ctx.now_ms, deliveries,
+            ctx.db.index, b"RELEASE", key, group.name, ctx.steady_ms, deliveries,
             *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
     return 0
 
@@ -424,11 +424,11 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
     cdef uint64_t ms, seq
     cdef bint change = retry is not None
     cdef uint32_t policy = group.policy(retry.retry_ms, retry.expire_ms) if change else NO_POLICY
-    if limit == 0 or not group.is_due(ctx.now_ms, with_zero):
+    if limit == 0 or not group.is_due(ctx.steady_ms, with_zero):
         return 0
     id_text.size = 0
     id_text.dotted = True
-    taken = group.take_due(ctx.now_ms, limit, with_zero)
+    taken = group.take_due(ctx.steady_ms, limit, with_zero)
     again = []
     dropped = []
     # The reply first, then the effect, then the change: what runs out of memory has done nothing.
@@ -441,16 +441,16 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
         again.append((ms, seq))
     if again and ctx.effects.enabled:
         ctx.effects.record(
-            ctx.db.index, b"REDELIVER", key, group.name, ctx.now_ms,
+            ctx.db.index, b"REDELIVER", key, group.name, ctx.steady_ms,
             retry.retry_ms if change else b"-", retry.expire_ms if change else b"-",
             *[bytes(make_id(ms, seq, False)) for ms, seq in again])
     ctx.keyspace.dirty += 1 if taken else 0
     for ms, seq in again:
         record = group.find(ms, seq, &at)
-        group.redeliver(record, &at, ctx.now_ms, policy, change)
+        group.redeliver(record, &at, ctx.steady_ms, policy, change)
         # A shorter expire-ms than has already passed: delivered this once more, then dropped.
         record = group.find(ms, seq, &at)
-        if group.expires_ms(record) <= ctx.now_ms:
+        if group.expires_ms(record) <= ctx.steady_ms:
             dropped.append((ms, seq))
     if dropped:
         record_ids(ctx, b"ACK", key, group.name, dropped)

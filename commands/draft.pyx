@@ -174,7 +174,7 @@ def tread(Context ctx not None, Args args not None):
         else:
             raise CommandError(SYNTAX)
     block = block and limit > 0
-    deadline_ms = ctx.now_ms + timeout_ms if timeout_ms else 0
+    deadline_ms = ctx.steady_ms + timeout_ms if timeout_ms else 0
     if group is not None:
         return read_group(ctx, args.items[1].ptr[:args.items[1].size], after, from_end, limit,
                           group, ttl_ms, retry, with_info, block, deadline_ms)
@@ -356,7 +356,7 @@ cdef class GroupRead(BlockedRead):
         cdef int64_t most
         if self.limit == 0:
             return None
-        due = group.is_due(ctx.now_ms, first)
+        due = group.is_due(ctx.steady_ms, first)
         newer = stream.has_newer(group.offset_ms, group.offset_seq)
         if not due and not newer:
             return None
@@ -421,7 +421,7 @@ cdef class GroupRead(BlockedRead):
         if reply is not None:
             used(ctx, self.key, group)
         else:
-            ctx.keyspace.schedule_after(db.index, self.key, group, ctx.now_ms)
+            ctx.keyspace.schedule_after(db.index, self.key, group, ctx.steady_ms)
         return reply
 
     def join(self, Stream stream not None, Group group not None) -> None:
@@ -449,7 +449,7 @@ cdef class GroupRead(BlockedRead):
         self.hold(None)
         if group is not None:
             # The time to live runs from the end of the wait.
-            group.last_used_ms = ctx.now_ms
+            group.last_used_ms = ctx.steady_ms
             ctx.keyspace.schedule(self.db_index, self.key, group)
 
 

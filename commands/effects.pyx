@@ -393,7 +393,7 @@ def apply_group(Keyspace keyspace, int db, list words):
     """GROUP key name id entries-read ttl-ms: a new group."""
     cdef Group group
     ms, seq = id_of(words[2])
-    group = stream_of(keyspace, db, words[0]).make_group(words[1], ms, seq, keyspace.now_ms)
+    group = stream_of(keyspace, db, words[0]).make_group(words[1], ms, seq, keyspace.steady_ms)
     group.entries_read = int(words[3])
     group.ttl_ms = int(words[4])
     keyspace.schedule(db, words[0], group)
@@ -424,6 +424,7 @@ def apply_group_drop(Keyspace keyspace, int db, list words):
 @effect(b"CONSUMER")
 def apply_consumer(Keyspace keyspace, int db, list words):
     """CONSUMER key group name ms: a new consumer."""
+    keyspace.note_steady(int(words[3]))
     group_of(keyspace, db, words[0], words[1]).make_consumer(words[2], int(words[3]))
 
 
@@ -452,6 +453,7 @@ def apply_deliver(Keyspace keyspace, int db, list words):
     cdef uint32_t owner = UNOWNED
     cdef uint64_t now_ms = int(words[5])
     cdef uint64_t ms, seq, end_ms, end_seq
+    keyspace.note_steady(now_ms)
     ms, seq = id_of(words[3])
     end_ms, end_seq = id_of(words[4])
     if words[2]:
@@ -482,6 +484,7 @@ def apply_redeliver(Keyspace keyspace, int db, list words):
     cdef bint change = words[3] != b"-"
     cdef uint32_t policy = group.policy(int(words[3]), int(words[4])) if change else NO_POLICY
     cdef uint64_t now_ms = int(words[2])
+    keyspace.note_steady(now_ms)
     for text in words[5:]:
         ms, seq = id_of(text)
         record = group.find(ms, seq, &at)
@@ -510,6 +513,7 @@ def apply_claim(Keyspace keyspace, int db, list words):
     cdef PendingAt at
     cdef Pending* record
     cdef int64_t deliveries
+    keyspace.note_steady(int(words[3]))
     consumer.seen_ms = consumer.active_ms = int(words[3])
     for text in words[6:]:
         ms, seq = id_of(text)
@@ -531,6 +535,7 @@ def apply_release(Keyspace keyspace, int db, list words):
     not pending becomes so, with no delivery before what deliveries says: a number, `-` for one
     less, `=` for as many as before."""
     cdef Group group = group_of(keyspace, db, words[0], words[1])
+    keyspace.note_steady(int(words[2]))
     for text in words[4:]:
         ms, seq = id_of(text)
         group.let_go(ms, seq, words[3], int(words[2]))
@@ -539,4 +544,5 @@ def apply_release(Keyspace keyspace, int db, list words):
 @effect(b"SEEN")
 def apply_seen(Keyspace keyspace, int db, list words):
     """SEEN key group consumer ms: it asked, and got nothing new to own."""
+    keyspace.note_steady(int(words[3]))
     consumer_of(group_of(keyspace, db, words[0], words[1]), words[2]).seen_ms = int(words[3])

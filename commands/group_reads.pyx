@@ -79,7 +79,7 @@ def xreadgroup(Context ctx not None, Args args not None):
             continue
         if args.next_is(b"BLOCK", 5):
             timeout_ms = take_timeout_ms(args)
-            if timeout_ms > TIME_MAX - <int64_t>ctx.now_ms:
+            if timeout_ms > TIME_MAX - <int64_t>ctx.steady_ms:
                 raise CommandError("ERR timeout is out of range")
             block = True
         elif args.next_is(b"GROUP", 5):
@@ -101,7 +101,7 @@ def xreadgroup(Context ctx not None, Args args not None):
         raise CommandError("ERR Missing GROUP option for XREADGROUP")
     checked_name(read.consumer)
     return first_read(ctx, args, read, streams // 2, block,
-                      <int64_t>ctx.now_ms + timeout_ms if timeout_ms else 0)
+                      <int64_t>ctx.steady_ms + timeout_ms if timeout_ms else 0)
 
 
 cdef int64_t take_min_idle(Args args) except -1:
@@ -262,7 +262,7 @@ cdef class ConsumerRead(BlockedRead):
 
     cdef bint has_something(self, Context ctx, Stream stream, Group group, behind) except -1:
         return behind is not None or stream.has_newer(group.offset_ms, group.offset_seq) or (
-            self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.now_ms, self.claim_idle_ms))
+            self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms))
 
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, behind,
                          Output out, Room* room) except -1:
@@ -308,7 +308,7 @@ cdef class ConsumerRead(BlockedRead):
         given = give_within(ctx, key, stream, group, self.consumer, self.keep, None,
                             self.limits.entries - claimed, False, out, room)
         if given and self.keep:
-            consumer.active_ms = ctx.now_ms
+            consumer.active_ms = ctx.steady_ms
         return claimed + given
 
     cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept:
@@ -323,7 +323,7 @@ cdef class ConsumerRead(BlockedRead):
             stream, False, min(self.limits.entries, room.entries))
         deliver_long(ctx, key, stream, group, self.consumer, self.keep, None, entries)
         if self.keep:
-            consumer.active_ms = ctx.now_ms
+            consumer.active_ms = ctx.steady_ms
         room.entries -= entries.limit
         room.made += entries.limit
         return entries
@@ -366,7 +366,7 @@ cdef class ConsumerRead(BlockedRead):
             self.note_use(ctx, opened)
         elif self.claim_idle_ms != NO_CLAIM:
             for (_, key), (_, group) in zip(self.keys, opened):
-                ctx.keyspace.schedule_after(self.db_index, key, group, ctx.now_ms)
+                ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
         return reply
 
     cdef int note_use(self, Context ctx, list opened) except -1:
@@ -405,7 +405,7 @@ cdef class ConsumerRead(BlockedRead):
             group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
             if group is not None:
                 # The time to live runs from the end of the wait.
-                group.last_used_ms = ctx.now_ms
+                group.last_used_ms = ctx.steady_ms
                 ctx.keyspace.schedule(self.db_index, key, group)
 
 
@@ -490,5 +490,5 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
     group.first_at_least(again.items[0].ms, again.items[0].seq, &at)
     for i in range(again.count):
         record = group.advance(&at, again.items[i].ms, again.items[i].seq)
-        group.redeliver(record, &at, ctx.now_ms, 0, False)
+        group.redeliver(record, &at, ctx.steady_ms, 0, False)
     return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis

@@ -256,6 +256,6 @@ def _consumer_fields(ctx: Context, consumer: Consumer) -> Fields:
     return {
         b"name": consumer.name,
         b"pending": consumer.pending,
-        b"idle": max(0, ctx.now_ms - consumer.seen_ms),
-        b"inactive": -1 if active_ms < 0 else max(0, ctx.now_ms - active_ms),
+        b"idle": max(0, ctx.steady_ms - consumer.seen_ms),
+        b"inactive": -1 if active_ms < 0 else max(0, ctx.steady_ms - active_ms),
     }

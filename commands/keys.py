@@ -330,7 +330,7 @@ def apply_copy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     value = db.get(key)
     if value is None:
         raise ValueError(f"COPY of a key that is not there: {key!r}")
-    to.set(new_key, duplicate(value, int(incarnation), keyspace.now_ms))
+    to.set(new_key, duplicate(value, int(incarnation), keyspace.steady_ms))
     keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
     to.set_expiry(new_key, db.expiry_ms(key))
 
@@ -377,7 +377,7 @@ def copy(ctx: Context, args: Args) -> object:
         return 0
     is_stream = isinstance(value, Stream)
     incarnation = ctx.keyspace.next_incarnation(ctx.now_ms) if is_stream else 0
-    to.set(new_key, duplicate(value, incarnation, ctx.now_ms))
+    to.set(new_key, duplicate(value, incarnation, ctx.steady_ms))
     # What was there goes before the copy comes, so this is a new key in any case.
     ctx.notify(b"n", b"new", new_key, to.index)
     to.set_expiry(new_key, ctx.db.expiry_ms(key))

@@ -8,10 +8,10 @@ implements with a few lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from millstream.commands.context import Session
+    pass
 
 
 class Client(Protocol):
@@ -140,7 +140,7 @@ class Outside(Protocol):
     def remove_monitor(self, client: Any) -> None: ...
 
     def pause_clients(self, until_ms: int, writes_only: bool) -> None:
-        """Puts off commands, or those that write, until a moment."""
+        """Puts off commands, or those that write, until a moment of the steady clock."""
 
     def unpause_clients(self) -> None: ...
 

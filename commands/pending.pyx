@@ -96,7 +96,7 @@ def xpending(Context ctx not None, Args args not None):
         owner = group.consumer(name)
         if owner is None:
             return []
-    entries = pending_range(group, start, end, limit, min_idle_ms, ctx.now_ms)
+    entries = pending_range(group, start, end, limit, min_idle_ms, ctx.steady_ms)
     entries.owner = owner
     return entries
 
@@ -239,7 +239,7 @@ cdef class Claim:
     cdef int take_options(self, Context ctx, Args args) except -1:
         """XCLAIM's ids, as far as they are any, and its options."""
         cdef EntryId found
-        cdef int64_t at_ms = ctx.now_ms
+        cdef int64_t at_ms = ctx.steady_ms
         self.deliveries = -1
         while args.pos < args.count and parse_id(
                 args.items[args.pos].ptr, args.items[args.pos].size, False, 0, &found) >= 0:
@@ -253,10 +253,11 @@ cdef class Claim:
             elif args.pos + 1 >= args.count:
                 raise unknown_option(args)
             elif args.next_is(b"IDLE", 4):
-                at_ms = ago(ctx.now_ms, args.take_int_or(
+                at_ms = ago(ctx.steady_ms, args.take_int_or(
                     "ERR Invalid IDLE option argument for XCLAIM"))
             elif args.next_is(b"TIME", 4):
-                at_ms = args.take_int_or("ERR Invalid TIME option argument for XCLAIM")
+                at_ms = steady_moment(ctx, args.take_int_or(
+                    "ERR Invalid TIME option argument for XCLAIM"))
             elif args.next_is(b"RETRYCOUNT", 10):
                 self.deliveries = args.take_int_or(
                     "ERR Invalid RETRYCOUNT option argument for XCLAIM")
@@ -266,7 +267,7 @@ cdef class Claim:
             else:
                 raise unknown_option(args)
         # A time before 1970 or to come is taken for now, as in Redis.
-        self.delivery_ms = ctx.now_ms if at_ms < 0 or at_ms > <int64_t>ctx.now_ms else at_ms
+        self.delivery_ms = ctx.steady_ms if at_ms < 0 or at_ms > <int64_t>ctx.steady_ms else at_ms
         return 0
 
     cdef int begin(self, Context ctx, bytes key, Stream stream, Group group,
@@ -314,7 +315,7 @@ cdef class Claim:
         for long enough. It is pending, or made so (FORCE)."""
         cdef int64_t deliveries
         if record != NULL and self.min_idle_ms and (
-                self.ctx.now_ms - min(<uint64_t>record.last_delivery_ms, self.ctx.now_ms)
+                self.ctx.steady_ms - min(<uint64_t>record.last_delivery_ms, self.ctx.steady_ms)
                 < self.min_idle_ms):
             return False
         self.show(found, out)
@@ -329,7 +330,7 @@ cdef class Claim:
         elif not self.just_id:
             deliveries = one_more(deliveries)
         self.group.hand_over(at, self.consumer.index, self.delivery_ms, deliveries)
-        self.consumer.active_ms = self.ctx.now_ms
+        self.consumer.active_ms = self.ctx.steady_ms
         return True
 
     cdef int show(self, EntryId found, Output out) except -1:
@@ -400,6 +401,13 @@ cdef unknown_option(Args args):
     return CommandError(f"ERR Unrecognized XCLAIM option '{shown(args[args.pos])}'")
 
 
+cdef int64_t steady_moment(Context ctx, int64_t wall_ms) noexcept:
+    """A time of day on the clock by which idle times are measured."""
+    if wall_ms < 0 or wall_ms > <int64_t>ctx.now_ms:
+        return wall_ms if wall_ms < 0 else ctx.steady_ms
+    return max(<int64_t>ctx.steady_ms - (<int64_t>ctx.now_ms - wall_ms), 0)
+
+
 cdef int64_t ago(int64_t now_ms, int64_t span_ms) noexcept:
     """now - span; a time to come where it has no place."""
     return now_ms + 1 if span_ms < 0 else now_ms - span_ms
@@ -434,7 +442,7 @@ def xautoclaim(Context ctx not None, Args args not None):
     checked_name(args[3])
     claim.min_idle_ms = max(min_idle_ms, 0)
     claim.deliveries = -1
-    claim.delivery_ms = ctx.now_ms
+    claim.delivery_ms = ctx.steady_ms
     ctx.effects.require(read_effects_most(
         args[1], group, args[3],
         min(<uint64_t>count, group.pending_count)))
@@ -511,7 +519,7 @@ cdef class Release:
         for ms, seq in self.ids:
             if group.find(ms, seq, &at) != NULL or (
                     self.force and stream.find(ms, seq, &view, &entry)):
-                group.let_go(ms, seq, self.count, ctx.now_ms)
+                group.let_go(ms, seq, self.count, ctx.steady_ms)
                 released.append((ms, seq))
         if released:
             ctx.keyspace.dirty += len(released)

@@ -111,7 +111,7 @@ def shutdown(ctx: Context, args: Args) -> object:
 def _take_deadline(ctx: Context, args: Args) -> int:
     """The moment a time-out in milliseconds ends at; 0 for never."""
     timeout_ms = take_timeout(args)
-    return ctx.now_ms + timeout_ms if timeout_ms else 0
+    return ctx.steady_ms + timeout_ms if timeout_ms else 0
 
 
 class ReplicasWait(BlockedRead):

@@ -135,7 +135,7 @@ def xread(Context ctx not None, Args args not None):
     read.take_streams(ctx, args)
     reply = read.reply(ctx, True)
     if reply is None and timeout_ms >= 0:
-        return Wait(read, ctx.now_ms + timeout_ms if timeout_ms else 0)
+        return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
     return NULL_ARRAY if reply is None else reply
 
 

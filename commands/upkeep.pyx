@@ -33,7 +33,7 @@ cdef Stream stream_to_write(Context ctx, bytes key):
     """The stream at a key, made when there is none."""
     cdef Stream stream = ctx.db.writable_stream(key)
     if stream is None:
-        stream = ctx.db.make_stream(key, ctx.keyspace.next_incarnation(ctx.now_ms))
+        stream = ctx.db.make_stream(key, ctx.keyspace.next_incarnation(ctx.steady_ms))
         # It is no change of its own for `dirty`: what is put into it counts.
         ctx.effects.record(ctx.db.index, b"STREAM", key, stream.incarnation)
         set_window(ctx, key, stream)
@@ -57,7 +57,7 @@ cdef int set_window(Context ctx, bytes key, Stream stream) except -1:
 cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
                      int64_t entries_read, uint64_t ttl_ms):
     """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
-    cdef Group group = stream.make_group(name, ms, seq, ctx.now_ms)
+    cdef Group group = stream.make_group(name, ms, seq, ctx.steady_ms)
     waiting = ctx.db.waiting.get(key)
     if waiting is not None:
         waiting.join(name, stream, group)
@@ -84,9 +84,9 @@ cdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
 
 cdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
     """Add a consumer to a group that has none of this name."""
-    cdef Consumer made = group.make_consumer(name, ctx.now_ms)
+    cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
     ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"CONSUMER", key, group.name, name, ctx.now_ms)
+    ctx.effects.record(ctx.db.index, b"CONSUMER", key, group.name, name, ctx.steady_ms)
     if ctx.events:
         ctx.notify(b"t", b"xgroup-createconsumer", key)
     return made
@@ -98,7 +98,7 @@ cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
     cdef Consumer consumer = group.consumer(name)
     if consumer is None:
         return new_consumer(ctx, key, group, name)
-    consumer.seen_ms = ctx.now_ms
+    consumer.seen_ms = ctx.steady_ms
     return consumer
 
 
@@ -110,14 +110,14 @@ cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
     cdef Group group = stream.group(name)
     if group is None:
         return None
-    if group.ttl_ms and group.is_over(ctx.now_ms):
+    if group.ttl_ms and group.is_over(ctx.steady_ms):
         # While nothing may be changed it is not there, but stays, as a key that is due.
         if ctx.keyspace.may_delete:
             end_group(ctx, key, stream, name)
         return None
-    if group.has_expired(ctx.now_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
+    if group.has_expired(ctx.steady_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
             read_effects_most(key, group, b"", min(group.pending_count, <uint64_t>EXPIRED_MAX))):
-        gone = group.take_expired(ctx.now_ms, EXPIRED_MAX)
+        gone = group.take_expired(ctx.steady_ms, EXPIRED_MAX)
         if gone:
             ctx.keyspace.dirty += len(gone)
             record_ids(ctx, b"ACK", key, name, gone)
@@ -140,7 +140,7 @@ cdef int record_ids(Context ctx, bytes effect, bytes key, bytes name, list ids) 
 
 cdef int used(Context ctx, bytes key, Group group) except -1:
     """A command was about this group: its time to live starts anew."""
-    group.last_used_ms = ctx.now_ms
+    group.last_used_ms = ctx.steady_ms
     return ctx.keyspace.schedule(ctx.db.index, key, group)
 
 
@@ -160,12 +160,12 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if group is None:
         return
     group.scheduled_ms = MAX
-    if group.retry_waiters and group.next_wake_ms() <= ctx.now_ms or (
-            group.claim_bound() != MAX and group.is_idle(ctx.now_ms, group.claim_idle_ms)):
+    if group.retry_waiters and group.next_wake_ms() <= ctx.steady_ms or (
+            group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle_ms)):
         # The readers' turn comes behind this; each that blocks again notes the next moment.
         ctx.db.mark_ready(key)
     group.next_expiry_ms()
-    ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.now_ms)
+    ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
 
 
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
@@ -180,7 +180,7 @@ cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
 cdef int put_off(Context ctx, list keys, bytes name) except -1:
     """The readers of this group at these (db, key) are tried again a little later."""
     for db_index, key in keys:
-        ctx.keyspace.agenda.append((ctx.now_ms + REFUSED_AGAIN_MS, db_index, key, name))
+        ctx.keyspace.agenda.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
     return 0
 
 
@@ -196,12 +196,12 @@ cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) excep
     once a second is enough: a crash may take that much of its idle time, and no poll costs a write
     to the journal."""
     cdef Output out = ctx.effects.out
-    if not ctx.effects.enabled or ctx.now_ms - consumer.noted_ms < SEEN_EVERY_MS:
+    if not ctx.effects.enabled or ctx.steady_ms - consumer.noted_ms < SEEN_EVERY_MS:
         return 0
-    consumer.noted_ms = ctx.now_ms
+    consumer.noted_ms = ctx.steady_ms
     ctx.effects.begin(ctx.db.index, b"$4\r\nSEEN\r\n", 10, 5)
     out.put_bulk_bytes(key)
     out.put_bulk_bytes(group.name)
     out.put_bulk_bytes(consumer.name)
-    ctx.effects.put_number(ctx.now_ms)
+    ctx.effects.put_number(ctx.steady_ms)
     return ctx.effects.finish()

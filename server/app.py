@@ -28,7 +28,7 @@ from millstream.commands.outside import Client
 from millstream.commands.table import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server import log
-from millstream.server.clock import wall_clock_ms, wall_clock_us
+from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.config import UINT32_MAX, Config, changed_values, refused
 from millstream.server.connection import Connection
 from millstream.server.eviction import Eviction
@@ -89,6 +89,8 @@ class Server:
         self._disk = disk
         self.config_file = config_file
         self.now_ms = now_ms
+        self.steady_clock = SteadyClock() if now_ms is wall_clock_ms else None
+        self.steady_ms = now_ms if self.steady_clock is None else self.steady_clock.now_ms
         self.loop = asyncio.get_running_loop()
         self.run_id = secrets.token_hex(20)
         self.started_s = time.monotonic()
@@ -119,6 +121,7 @@ class Server:
             now_ms,
             self.loop,
             block_type=Block,
+            steady_clock=self.steady_ms,
         )
         self.executor = Executor(self)
         self.memory.transient = lambda: self.persistence.queued_bytes
@@ -165,7 +168,7 @@ class Server:
         """Load while clients are answered LOADING; false when the server was stopped meanwhile."""
         report = LoadReport()
         slices = self.persistence.load_slices(report, log.progress_line())
-        self.keyspace.set_time(self.now_ms())
+        self.keyspace.set_time(self.now_ms(), self.steady_ms())
         self.keyspace.expiring = False  # the journal says what expired
         self.executor.loading = True
         with without_collections(), contextlib.closing(slices):
@@ -175,10 +178,19 @@ class Server:
                 LOGGER.info("stopped while loading: nothing was changed")
                 return False
         self.keyspace.expiring = True
+        self._continue_clock()
         self._set_appendonly()
         self.executor.loading = False  # the moments of the loaded groups come without any client
         self._tell_loaded(report)
         return True
+
+    def _continue_clock(self) -> None:
+        """Go on behind the latest time that was recorded, so that retries and idle times go on
+        when the wall clock went back between two starts."""
+        newest_ms = self.keyspace.newest_steady_ms
+        if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
+            self.steady_clock.continue_from(newest_ms)
+            self.keyspace.continue_times(self.steady_clock.now_ms())
 
     async def _in_turns(self, slices: Iterator[None]) -> bool:
         """Go through them, and let the event loop have its turn every few milliseconds."""
@@ -283,7 +295,7 @@ class Server:
         self._timer = self.loop.call_later(1, self._tick_second)
         executor = self.executor
         self.rates.sample(
-            self.now_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
+            self.steady_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
         )
         self.memory.measure()  # often enough to see what blocks took at most
         if self.config.maxmemory:
@@ -295,7 +307,7 @@ class Server:
     def _close_idle_clients(self) -> None:
         limit_ms = self.config.timeout * 1000
         if limit_ms:
-            oldest_ms = self.now_ms() - limit_ms
+            oldest_ms = self.steady_ms() - limit_ms
             for client in list(self.clients.values()):
                 if client.last_active_ms < oldest_ms and not _listens(client):
                     LOGGER.debug("closing idle client %s", client.address)

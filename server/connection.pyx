@@ -44,7 +44,7 @@ cdef class Connection(Client):
     """One accepted connection."""
 
     def __init__(self, server):
-        Client.__init__(self, server.next_client_id(), now_ms=server.now_ms())
+        Client.__init__(self, server.next_client_id(), now_ms=server.steady_ms())
         self.server = server
         self.executor = server.executor
         self.reading = True

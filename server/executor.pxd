@@ -4,6 +4,7 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.effects cimport Effects
 from millstream.encoding cimport Output
+from millstream.server.clock cimport SteadyClock
 from millstream.server.lookup cimport Row, Table
 from millstream.server.outbox cimport Client, Outbox
 from millstream.server.resp cimport Limits
@@ -22,6 +23,8 @@ cdef class Executor:
     cdef object persistence
     cdef object loop
     cdef object clock
+    cdef object steady_call
+    cdef SteadyClock steady
     cdef Output out
     cdef bint guarded  # whether some commands may not run for some clients: looked at in `admit`
     cdef bint _password_required
@@ -34,6 +37,7 @@ cdef class Executor:
     cdef readonly object backpressure
     cdef readonly bint queue_full  # requests wait for the journal
     cdef int64_t tick_bytes
+    cdef int64_t unlooked_bytes  # committed since the queue was looked at
     cdef bint freeing
     cdef bint lacked_room
     cdef Row row
@@ -57,6 +61,9 @@ cdef class Executor:
     cdef public uint64_t bytes_in
 
     cdef uint64_t read_clock(self) except? 0
+    cdef uint64_t read_steady(self, uint64_t now_ms) except? 0
+    cdef int look_at_clocks(self) except -1
+    cdef uint64_t next_wall_ms(self) except? 0
     cdef int receive(self, Client client, bytes data) except -1
     cdef int look_around(self) except -1
     cdef str lack_of_room(self)

@@ -75,8 +75,9 @@ cdef enum:
     BATCH_GROWTH = 8
     BATCH_EFFECTS_BYTES = 4096
     # A tick whose effects are larger ends its frame between two requests, one whose replies are
-    # larger ends between two clients.
+    # larger ends between two clients. After a small part of that the queue is looked at.
     TICK_BYTES = 4194304
+    LOOK_PARTS = 16
     # What the effects of a request hold beside its words, for each word and in all. Names of up to
     # some length stand in several of them; what longer ones take beyond is spared for, as for what
     # happens by itself.
@@ -86,6 +87,8 @@ cdef enum:
     REQUEST_EFFECTS_BYTES = 1024
 
 cdef uint64_t NEVER = 0xffffffffffffffffULL
+# The wall clock may jump: whoever waits for a time of day looks at it at least this often.
+cdef uint64_t WALL_LOOK_MS = 1000
 
 ROOM_AGAIN_S = 1.0
 # Between two turns that free what was let go of; and while a snapshot needs it still.
@@ -110,7 +113,8 @@ cdef OwnedArgs kept(Args args):
 cdef class Executor:
     """Runs the commands of all clients of one server.
 
-    `server` gives keyspace, persistence, loop (call_soon, call_later), now_ms() and, to the
+    `server` gives keyspace, persistence, loop (call_soon, call_later), now_ms(), perhaps
+    steady_clock or steady_ms() for a clock that never jumps (else it is the same), and, to the
     commands, what commands/outside.py names.
     """
 
@@ -121,6 +125,8 @@ cdef class Executor:
         self.loop = server.loop
         # None: the machine's clock, read without a call through Python.
         self.clock = None if server.now_ms is wall_clock_ms else server.now_ms
+        self.steady = getattr(server, "steady_clock", None)
+        self.steady_call = getattr(server, "steady_ms", None)
         self.effects = Effects()
         self.effects.make_room = self.persistence.make_room
         self.effects.forget_room()
@@ -179,6 +185,18 @@ cdef class Executor:
     cdef uint64_t read_clock(self) except? 0:
         return wall_ms() if self.clock is None else self.clock()
 
+    cdef uint64_t read_steady(self, uint64_t now_ms) except? 0:
+        """The clock that never jumps; `now_ms` where the server has but one."""
+        if self.steady is not None:
+            return self.steady.read()
+        return now_ms if self.steady_call is None else self.steady_call()
+
+    cdef int look_at_clocks(self) except -1:
+        self.context.now_ms = self.read_clock()
+        self.context.steady_ms = self.read_steady(self.context.now_ms)
+        self.keyspace.look_at(self.context.now_ms, self.context.steady_ms)
+        return 0
+
     # ------------------------------------------------------------ requests
 
     cdef int receive(self, Client client, bytes data) except -1:
@@ -208,9 +226,8 @@ cdef class Executor:
         self.receive(client, data)
 
     cdef int look_around(self) except -1:
-        """Read the clock, and whether anything may be changed now."""
-        self.context.now_ms = self.read_clock()
-        self.keyspace.look_at(self.context.now_ms)
+        """Read the clocks, and whether anything may be changed now."""
+        self.look_at_clocks()
         problem = self.persistence.writable_error()
         self.context.write_error = None if problem is None else problem.decode()
         if problem is None and self.effects.out.size > self.effects.room:
@@ -220,7 +237,7 @@ cdef class Executor:
                 self.keyspace.may_delete = True
                 self.serving.timer_stale = True
                 for place in self.keyspace.put_off:
-                    self.keyspace.agenda.append((self.context.now_ms, *place))
+                    self.keyspace.agenda.append((self.context.steady_ms, *place))
                 self.keyspace.put_off = []
         else:
             self.keyspace.may_delete = False
@@ -270,7 +287,7 @@ cdef class Executor:
         if self.memory_limit:
             self.make_room()
         self.watch_room(client)
-        client.last_active_ms = self.context.now_ms
+        client.last_active_ms = self.context.steady_ms
         self.keyspace.touching = not client.no_touch
         self.current = client
         self.row = None
@@ -709,7 +726,7 @@ cdef class Executor:
         self.backpressure.forget(client)
         if client.waiter is not None:
             if self.current is None:
-                self.context.now_ms = self.read_clock()
+                self.look_at_clocks()
             self.serving.leave(client)
             self.schedule_tick()
         client.producer = None
@@ -766,6 +783,7 @@ cdef class Executor:
         """How much may wait for the disk before requests do (journal-queue-limit)."""
         self.backpressure.limit_bytes = limit_bytes
         self.tick_bytes = min(limit_bytes, TICK_BYTES)
+        self.unlooked_bytes = self.tick_bytes
         self.on_queue()
 
     cdef int hold_back(self, Client client, Args args) except -1:
@@ -783,6 +801,7 @@ cdef class Executor:
         """Let requests wait while too much waits for the disk, and run them afterwards."""
         cdef bint full = self.backpressure.look()
         cdef Client client
+        self.unlooked_bytes = 0
         if full == self.queue_full:
             return 0
         self.queue_full = full
@@ -816,7 +835,6 @@ cdef class Executor:
         """All that was ready has run: go on with clients that may run again, commit, send."""
         cdef Client client
         cdef Py_ssize_t resumed = 0
-        cdef bint committed = False
         cdef Py_ssize_t waiting = len(self.resumable)
         cdef uint64_t end_ns = self.statistics.read() + RESUMED_NS if waiting else 0
         self.tick_scheduled = False
@@ -840,11 +858,11 @@ cdef class Executor:
             self.keyspace.expiry_noted = False
             self.serving.timer_stale = True
         if self.effects.out.size:
+            self.unlooked_bytes += self.effects.out.size
             self.persistence.commit(self.effects.take())
-            committed = True
         if self.outbox.dirty_clients:
             self.outbox.send()
-        if committed or self.outbox.held_bytes:
+        if (self.unlooked_bytes + <int64_t>self.outbox.held_bytes) * LOOK_PARTS > self.tick_bytes:
             self.look_at_queue()
         if self.serving.timer_stale:
             self.set_timer()
@@ -884,23 +902,37 @@ cdef class Executor:
     # ------------------------------------------------------------ time
 
     cdef int set_timer(self) except -1:
-        """Keep one timer, to the earliest moment that the ticker knows."""
+        """Keep one timer, to the earliest moment that the ticker knows, or earlier: to look at the
+        wall clock where something waits for a time of day."""
+        cdef uint64_t next_ms = NEVER
+        cdef uint64_t wall_moment_ms = self.next_wall_ms()
+        cdef uint64_t now_ms, steady_ms
         self.serving.timer_stale = False
-        next_ms = self.ticker.next_ms
-        expiry_ms = self.keyspace.next_expiry_ms() if self.keyspace.may_delete else None
-        if expiry_ms is not None and (next_ms is None or expiry_ms < next_ms):
-            next_ms = expiry_ms
-        if self.keyspace.may_delete and self.keyspace.calendar.next() < (
-                NEVER if next_ms is None else next_ms):
-            next_ms = self.keyspace.calendar.next()
-        if next_ms is None or <uint64_t>next_ms >= self.timer_ms:
+        if self.ticker.next_ms is not None:
+            next_ms = self.ticker.next_ms
+        if next_ms == NEVER and wall_moment_ms == NEVER:
+            return 0
+        now_ms = self.read_clock()
+        steady_ms = self.read_steady(now_ms)
+        if wall_moment_ms != NEVER:
+            next_ms = min(next_ms, steady_ms + (
+                min(wall_moment_ms - now_ms, WALL_LOOK_MS) if wall_moment_ms > now_ms else 0))
+        if next_ms >= self.timer_ms:
             return 0
         if self.timer is not None:
             self.timer.cancel()
         self.timer_ms = next_ms
-        now_ms = self.read_clock()
-        self.timer = self.loop.call_later(max(0, next_ms - now_ms) / 1000, self.on_timer)
+        self.timer = self.loop.call_later(
+            (next_ms - steady_ms) / 1000.0 if next_ms > steady_ms else 0, self.on_timer)
         return 0
+
+    cdef uint64_t next_wall_ms(self) except? 0:
+        """The earliest time of day at which a key expires or a policy evicts something."""
+        if not self.keyspace.may_delete:
+            return NEVER
+        expiry_ms = self.keyspace.next_expiry_ms()
+        return min(NEVER if expiry_ms is None else <uint64_t>expiry_ms,
+                   <uint64_t>self.keyspace.calendar.next())
 
     def look_for_due(self) -> None:
         """What came due while nothing might be changed is done now, if it may be."""
@@ -913,7 +945,7 @@ cdef class Executor:
         self.timer_ms = NEVER
         self.serving.timer_stale = True
         self.look_around()
-        for action in self.ticker.due(self.context.now_ms, DUE_MAX):
+        for action in self.ticker.due(self.context.steady_ms, DUE_MAX):
             try:
                 action()
             except Exception:

@@ -98,13 +98,16 @@ class Persistence:
         *,
         block_type: BlockType[Any],
         new_worker: Callable[[str, int], TaskWorker] = ThreadWorker,
+        steady_clock: Callable[[], int] | None = None,
     ) -> None:
-        """`clock` gives milliseconds since the epoch; `block_type` is the class Block."""
+        """`clock` gives milliseconds since the epoch, `steady_clock` some that never jump (by
+        default the same); `block_type` is the class Block."""
         self._config = config
         self._disk = disk
         self._keyspace = keyspace
         self._apply = apply_effects
         self._clock = clock
+        self._steady_clock = steady_clock or clock
         self._scheduler = scheduler
         self._block_type = block_type
         self._worker = new_worker("millstream-journal", 0)
@@ -124,7 +127,7 @@ class Persistence:
         self.files = DataFiles(disk)
         snapshot_worker = new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
         self.snapshots = Snapshots(
-            config, self.files, keyspace, self, clock, scheduler, snapshot_worker
+            config, self.files, keyspace, self, clock, scheduler, snapshot_worker, steady_clock
         )
         self._journal: Journal | None = None
         self._journal_error: bytes | None = None
@@ -139,7 +142,8 @@ class Persistence:
         self._looking = False
         self._changes_seen = 0
         self.loading = False
-        self.load_start_ms = 0
+        self.load_start_ms = 0  # wall clock
+        self.load_started_ms = 0
         self.loaded_keys = 0
         self.loader = self._new_loader()
 
@@ -577,13 +581,14 @@ class Persistence:
         first one the directory is taken and the manifest read. Closed before its end, it leaves
         the files as they are."""
         self.loading = True
-        started_ms = self.load_start_ms = self._clock()
+        self.load_start_ms = self._clock()
+        started_ms = self.load_started_ms = self._steady_clock()
         self._disk.lock()
         try:
             yield from self._load(report, progress)
         except OSError as error:
             raise unreadable(error) from error
-        report.seconds = (self._clock() - started_ms) / 1000
+        report.seconds = (self._steady_clock() - started_ms) / 1000
         report.bytes = self.loader.done_bytes
         self.loaded_keys = report.keys
         self.loading = False
@@ -649,7 +654,7 @@ class Persistence:
 
     def info(self) -> dict[str, object]:
         """INFO persistence."""
-        return persistence_facts(self, self._clock())
+        return persistence_facts(self, self._steady_clock())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 
 def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object]:
+    """`now_ms` is of the steady clock."""
     snapshots = persistence.snapshots
     save, rewrite = snapshots.tallies["save"], snapshots.tallies["rewrite"]
     job = snapshots.job
@@ -56,7 +57,7 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
 
 def _loading_facts(persistence: Persistence, now_ms: int) -> dict[str, object]:
     done, total = persistence.loader.done_bytes, persistence.loader.total_bytes
-    elapsed_s = (now_ms - persistence.load_start_ms) / 1000
+    elapsed_s = (now_ms - persistence.load_started_ms) / 1000
     eta_s = int(elapsed_s * (total - done) / done) if done else 1
     return {
         "loading_start_time": persistence.load_start_ms // 1000,

@@ -143,18 +143,22 @@ class Snapshots:
         clock: Callable[[], int],
         scheduler: Scheduler,
         worker: TaskWorker,
+        steady_clock: Callable[[], int] | None = None,
     ) -> None:
+        """`clock` gives times of day, `steady_clock` durations (by default the same clock)."""
         self._config = config
         self._files = files
         self._keyspace = keyspace
         self._keeper = keeper
         self._clock = clock
+        self._steady_clock = steady_clock or clock
         self._scheduler = scheduler
         self._worker = worker
         self.job: Job | None = None
         self.scheduled: str | None = None
         self.tallies = {"save": Tally(), "rewrite": Tally()}
         self.last_save_s = clock() // 1000
+        self._saved_ms = self._steady_clock()
         self.changes_at_save = 0
         self._auto_after_ms = 0
         self._auto_retry_ms = _AUTO_RETRY_MS
@@ -241,7 +245,7 @@ class Snapshots:
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
         """Once a second. `changes` is the keyspace's change counter; the bytes are those of all
         files, and of the base among them."""
-        if self.job is not None or self._clock() < self._auto_after_ms:
+        if self.job is not None or self._steady_clock() < self._auto_after_ms:
             return
         keeper = self._keeper
         if keeper.attached and self._has_grown(current_bytes, base_bytes):
@@ -264,7 +268,7 @@ class Snapshots:
         return list(zip(numbers[::2], numbers[1::2], strict=False))
 
     def _save_point_reached(self, changes: int) -> bool:
-        since_s = self._clock() // 1000 - self.last_save_s
+        since_s = (self._steady_clock() - self._saved_ms) // 1000
         new = changes - self.changes_at_save
         return any(since_s >= seconds and new >= least for seconds, least in self.save_points())
 
@@ -278,7 +282,7 @@ class Snapshots:
         number = self._files.new_number()
         keeper = self._keeper
         journal = journal_name(number) if keeper.appendonly else None
-        return Job(kind, number, journal, keeper.attached, pause, self._clock())
+        return Job(kind, number, journal, keeper.attached, pause, self._steady_clock())
 
     def _in_worker(
         self,
@@ -438,7 +442,7 @@ class Snapshots:
         self.job = None
         tally = self.tallies[job.kind]
         tally.count += 1
-        tally.last_s = (self._clock() - job.started_ms) // 1000
+        tally.last_s = (self._steady_clock() - job.started_ms) // 1000
         if job.error is None:
             self._note_success(job)
         else:
@@ -457,11 +461,12 @@ class Snapshots:
             "%s is written: %d bytes in %.2f seconds (keys: %d, entries: %d)",
             base_name(job.number),
             job.file.size,
-            (self._clock() - job.started_ms) / 1000,
+            (self._steady_clock() - job.started_ms) / 1000,
             job.writer.keys,
             job.writer.entries,
         )
         self.last_save_s = self._clock() // 1000
+        self._saved_ms = self._steady_clock()
         self.changes_at_save = job.changes
         self._keeper.snapshot_succeeded(job.file.size)
 
@@ -470,7 +475,7 @@ class Snapshots:
         if error is not None:
             log.error("the snapshot could not be written: %s", in_words(error))
             retry_ms = min(self._auto_retry_ms, _AUTO_RETRY_MS_MAX[job.kind])
-            self._auto_after_ms = self._clock() + retry_ms
+            self._auto_after_ms = self._steady_clock() + retry_ms
             self._auto_retry_ms = retry_ms * 2
             self.tallies[job.kind].ok = False
         self._worker.submit(lambda: self._discard(job))

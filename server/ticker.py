@@ -31,7 +31,7 @@ class Alarm:
 
 
 class Ticker:
-    """Actions by the moment they are due, in unix milliseconds."""
+    """Actions by the moment they are due, in milliseconds of the steady clock."""
 
     def __init__(self) -> None:
         self._heap: list[Alarm] = []

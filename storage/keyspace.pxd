@@ -83,6 +83,8 @@ cdef class Keyspace:
     cdef readonly list databases
     cdef public uint64_t dirty
     cdef public uint64_t now_ms
+    cdef public uint64_t steady_ms
+    cdef readonly uint64_t newest_steady_ms
     cdef public uint32_t node_entries
     cdef public uint32_t node_bytes
     cdef public uint32_t idmp_duration_s
@@ -107,7 +109,8 @@ cdef class Keyspace:
     cdef public uint64_t hits
     cdef public uint64_t misses
 
-    cdef int look_at(self, uint64_t now_ms) noexcept
+    cdef int look_at(self, uint64_t now_ms, uint64_t steady_ms) noexcept
+    cdef int note_steady(self, uint64_t steady_ms) noexcept
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0

@@ -514,7 +514,7 @@ cdef class Database:
             group.scheduled_ms = NEVER
             if group.blocked_clients:
                 # Its readers wait under the old key and let go of it now: its time to live begins.
-                group.last_used_ms = self.keyspace.now_ms
+                group.last_used_ms = self.keyspace.steady_ms
                 if group.ttl_ms:
                     group.scheduled_ms = group.last_used_ms + group.ttl_ms
                     self.keyspace.agenda.append(
@@ -780,7 +780,8 @@ cdef class Keyspace:
     are to be tried again and the moments at which groups have something to do; node_entries and
     node_bytes are the limits of a node.
 
-    `now_ms` is the time keys expire by and restored groups count from. While `expiring` is false (at
+    `now_ms` is the time keys expire by, `steady_ms` that from which restored groups count, and
+    `newest_steady_ms` the latest time that what was loaded tells of that clock. While `expiring` is false (at
     start) no key expires; while `may_delete` is false those that are due are not there, but stay;
     while `touching` is false commands are no use of a key. `on_expired(db_index, key)` is told of
     each key that went by its time; `expiry_noted` says that some key got an expiry, or `calendar` a
@@ -804,14 +805,32 @@ cdef class Keyspace:
         self.active_expiry = True
         self.databases = [Database(self, i) for i in range(databases)]
 
-    def set_time(self, uint64_t now_ms) -> None:
-        """The time by which keys expire."""
-        self.look_at(now_ms)
+    def set_time(self, uint64_t now_ms, steady_ms=None) -> None:
+        """The time by which keys expire, and that by which groups wait, by default the same."""
+        self.look_at(now_ms, now_ms if steady_ms is None else steady_ms)
 
-    cdef int look_at(self, uint64_t now_ms) noexcept:
+    cdef int look_at(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
         self.now_ms = now_ms
-        self.now_s = <uint32_t>(now_ms // 1000)
+        self.steady_ms = steady_ms
+        self.now_s = <uint32_t>(steady_ms // 1000)
         return 0
+
+    cdef int note_steady(self, uint64_t steady_ms) noexcept:
+        """What is loaded was recorded at this time, or later."""
+        self.newest_steady_ms = max(self.newest_steady_ms, steady_ms)
+        return 0
+
+    def continue_times(self, uint64_t steady_ms) -> None:
+        """The clock goes on from a later time than that by which the data was loaded: the times to
+        live of all groups begin there."""
+        cdef Database db
+        self.steady_ms = steady_ms
+        for db in self.databases:
+            for key, value in db.table.items():
+                if isinstance(value, Stream) and (<Stream>value).groups:
+                    for group in (<Stream>value).groups.values():
+                        (<Group>group).last_used_ms = steady_ms
+                    db.schedule_groups(key, value)
 
     def next_expiry_ms(self) -> int | None:
         """The earliest moment at which a key expires; None when none will by itself."""
@@ -925,7 +944,7 @@ cdef class Keyspace:
             raise ValueError(f"it belongs to database {db}; there are {len(self.databases)}")
         if kind == "stream":
             try:
-                value = Stream.load(meta, blocks, self.now_ms)
+                value = Stream.load(meta, blocks, self.steady_ms)
             except OverflowError as error:
                 raise ValueError(f"a number is out of range: {error}") from error
         elif kind == "string":
@@ -941,8 +960,10 @@ cdef class Keyspace:
 
     def global_meta(self) -> dict:
         """What belongs to no key, as msgpack-able values."""
-        return {"incarnation": self.incarnation}
+        steady_ms = max(self.steady_ms, self.newest_steady_ms)
+        return {"incarnation": self.incarnation, "steady_ms": steady_ms}
 
     def restore_global(self, dict meta) -> None:
         """Take back what global_meta gave."""
         self.incarnation = max(self.incarnation, meta["incarnation"])
+        self.note_steady(meta.get("steady_ms", 0))

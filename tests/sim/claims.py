@@ -62,7 +62,7 @@ class Claim:
         self.just_id = b"JUSTID" in words
         self.answers: list[Answer] = []
         self.gone: list[EntryId] = []
-        self.delivery_ms = model.now_ms
+        self.delivery_ms = model.steady_ms
         count = option(words, b"RETRYCOUNT")
         self.deliveries = None if count is None else int(count)
         group.consumers[self.consumer] = None
@@ -70,7 +70,7 @@ class Claim:
     def take(self, entry_id: EntryId) -> bool:
         """Hand an entry that is there over, unless it has not been idle for so long."""
         record = self.group.pending.get(entry_id)
-        now_ms = self.model.now_ms
+        now_ms = self.model.steady_ms
         if record is None:
             record = Pending(self.delivery_ms, self.delivery_ms, 1, None)
             self.group.pending[entry_id] = record
@@ -87,7 +87,7 @@ class Claim:
     def finish(self) -> None:
         for entry_id in self.gone:
             self.group.pending.pop(entry_id, None)
-        self.group.last_used_ms = self.model.now_ms
+        self.group.last_used_ms = self.model.steady_ms
 
 
 @does("xclaim")
@@ -99,7 +99,7 @@ def xclaim(model: Model, client: ClientModel, words: Request) -> Answer:
     claim = Claim(model, stream, group, words)
     idle_ms = option(words, b"IDLE")
     if idle_ms is not None:
-        claim.delivery_ms = model.now_ms - int(idle_ms)
+        claim.delivery_ms = model.steady_ms - int(idle_ms)
     ids = takewhile(lambda word: word[:1].isdigit(), words[5:])
     for entry_id in map(parse_id, ids):
         if entry_id not in stream.entries:
@@ -141,7 +141,7 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
         if record is None and not (b"FORCE" in words and entry_id in stream.entries):
             continue
         if record is None:
-            record = group.pending[entry_id] = Pending(model.now_ms, model.now_ms, 0, None)
+            record = group.pending[entry_id] = Pending(model.steady_ms, model.steady_ms, 0, None)
         if count is not None:
             record.deliveries = int(count)
         elif words[3] == b"SILENT":
@@ -150,7 +150,7 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
             record.deliveries = COUNT_MAX
         record.owner, record.last_ms = b"", 0
         released += 1
-    group.last_used_ms = model.now_ms
+    group.last_used_ms = model.steady_ms
     if released:
         model.mark_ready((client.db, words[1]))
     return released
@@ -166,7 +166,7 @@ def give_idle(
     model: Model, stream: Stream, group: Group, consumer: bytes, min_idle_ms: int, limit: int
 ) -> list[Answer]:
     """XREADGROUP CLAIM's: what is idle for so long, the longest first."""
-    now_ms, answers = model.now_ms, []
+    now_ms, answers = model.steady_ms, []
     for entry_id in looked_at(stream, group, now_ms, min_idle_ms, limit)[:limit]:
         record = group.pending[entry_id]
         answers.append(
@@ -213,7 +213,7 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
         if not absent and model.live((client.db, key), name) is not None:
             raise Refused("BUSYGROUP Consumer Group name already exists")
         start = stream.last_id if words[4] == b"$" else parse_id(words[4])
-        stream.make_group(name, start, 0, model.now_ms)
+        stream.make_group(name, start, 0, model.steady_ms)
         return OK
     if stream is None:
         raise Refused(KEY_NEEDED)
@@ -227,7 +227,7 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
         raise Refused(
             f"NOGROUP No such consumer group '{name.decode()}' for key name '{key.decode()}'"
         )
-    group.last_used_ms = model.now_ms
+    group.last_used_ms = model.steady_ms
     if words[1] == b"SETID":
         group.offset = stream.last_id if words[4] == b"$" else parse_id(words[4])
         return OK
@@ -294,7 +294,7 @@ def xackdel(model: Model, client: ClientModel, words: Request) -> Answer:
         settle(model, client, words[1], stream)
     acked = [entry_id for entry_id in ids if group.pending.pop(entry_id, None) is not None]
     answers = dict(zip(acked, delete_each(stream, words[3], acked), strict=True))
-    group.last_used_ms = model.now_ms
+    group.last_used_ms = model.steady_ms
     return [answers.pop(entry_id, -1) for entry_id in ids]
 
 

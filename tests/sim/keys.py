@@ -220,7 +220,7 @@ def copy(model: Model, client: ClientModel, words: Request) -> Answer:
     made: Value = model.data.databases[new_key[0]][new_key[1]]
     if isinstance(made, Stream):
         for group in made.groups.values():
-            group.last_used_ms = model.now_ms
+            group.last_used_ms = model.steady_ms
     model.mark_ready(new_key)
     return 1
 

@@ -308,10 +308,18 @@ def does(*names: str) -> Callable[[Handler], Handler]:
 
 
 class Model:
-    def __init__(self, data: Data, now_ms: int, told: deque[Told], block_entries: int = 1) -> None:
+    def __init__(
+        self,
+        data: Data,
+        now_ms: int,
+        told: deque[Told],
+        block_entries: int = 1,
+        steady_ahead_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Go on from what a server has loaded at `now_ms`. In `told` is what it tells of itself;
-        its blocks have no more than so many entries."""
+        its blocks have no more than so many entries; so far is its steady clock ahead."""
         self._told = told
+        self._steady_ahead_ms = steady_ahead_ms
         self._block_entries = block_entries
         self.data = data
         self.now_ms = now_ms
@@ -333,7 +341,12 @@ class Model:
             for value in database.values():
                 if isinstance(value, Stream):
                     for group in value.groups.values():
-                        group.last_used_ms = now_ms
+                        group.last_used_ms = self.steady_ms
+
+    @property
+    def steady_ms(self) -> int:
+        """The time by which clients and groups wait."""
+        return self.now_ms + self._steady_ahead_ms()
 
     # ------------------------------------------------------------ what the server turned to
 
@@ -416,7 +429,7 @@ class Model:
         """The server did what was due, and served these clients in this order. `oldest` is the
         first entry that a stream has now, `is_pending` whether a group has an entry pending."""
         self._turn(now_ms)
-        late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= now_ms]
+        late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= self.steady_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
             self.timeout(waiter)
         waiters = {waiter.client.number: waiter for waiter in self._all_waiters()}
@@ -461,7 +474,7 @@ class Model:
                 assert isinstance(stream, Stream)
                 assert waiter.group is not None
                 assert waiter.claim_ms is not None
-                for entry_id in claims.claimable(group, self.now_ms, waiter.claim_ms):
+                for entry_id in claims.claimable(group, self.steady_ms, waiter.claim_ms):
                     is_gone = entry_id not in stream.entries
                     if is_gone and not is_pending(key, waiter.group, entry_id):
                         del group.pending[entry_id]
@@ -494,19 +507,19 @@ class Model:
                     self._late(waiter, stream)
         self._ready = []
 
-    def overdue(self, now_ms: int, patient: bool) -> str | None:
+    def overdue(self, now_ms: int, patient: bool, by_age: bool) -> str | None:
         """What a server whose timers ran must not have left undone; patient: it refused writes
-        a moment ago."""
+        a moment ago; by_age: also what goes by a time of day, which it need not have looked at."""
         self.now_ms = now_ms
         for database in self.data.databases:
             for name, value in database.items():
-                if patient or not isinstance(value, Stream):
+                if patient or not by_age or not isinstance(value, Stream):
                     continue
                 over = trims.must_go(value, now_ms, self._block_entries, AGE_GRACE_MS)
                 if over:
                     return f"{name!r} has entries that its policy does not keep: {over}"
         for waiter in self._all_waiters():
-            if 0 < waiter.deadline_ms <= now_ms:
+            if 0 < waiter.deadline_ms <= self.steady_ms:
                 return f"the wait of client {waiter.client.number} is over: {waiter}"
             for number, key in waiter.keys:
                 expiry_ms = self.data.expiries[number].get(key, now_ms + 1)
@@ -526,7 +539,7 @@ class Model:
         if waiter.consumer is None:
             due = self._due(group, False)
         elif waiter.claim_ms is not None:
-            due = claims.looked_at(stream, group, self.now_ms, waiter.claim_ms, waiter.limit)
+            due = claims.looked_at(stream, group, self.steady_ms, waiter.claim_ms, waiter.limit)
         else:
             due = []
         new = stream.newer(group.offset)
@@ -663,7 +676,7 @@ class Model:
             return
         for name, group in list(value.groups.items()):
             if queue is not None and name in queue.groups:
-                group.last_used_ms = self.now_ms
+                group.last_used_ms = self.steady_ms
             elif self._is_over(key, name, group):
                 del value.groups[name]
 
@@ -715,7 +728,7 @@ class Model:
             if waiter.group is not None and isinstance(stream, Stream):
                 group = stream.groups.get(waiter.group)
                 if group is not None:
-                    group.last_used_ms = self.now_ms
+                    group.last_used_ms = self.steady_ms
 
     def end_wait(self, waiter: Waiter, answer: Answer) -> None:
         self._remove(waiter)
@@ -783,7 +796,7 @@ class Model:
         if group is None:
             is_other = waiter.key_was_gone or waiter.incarnation != value.incarnation
             offset = waiter.after if is_other else value.last_id
-            group = value.make_group(waiter.group, offset, waiter.ttl_ms, self.now_ms)
+            group = value.make_group(waiter.group, offset, waiter.ttl_ms, self.steady_ms)
             self._remade.add((waiter.key, waiter.group))
         waiter.key_was_gone, waiter.incarnation = False, value.incarnation
         found = self._give(value, group, waiter.limit, waiter.retry, waiter.with_info, False)
@@ -805,7 +818,7 @@ class Model:
         queue = self._queues.get(key)
         if group.ttl_ms == 0 or (queue is not None and name in queue.groups):
             return False
-        return self.now_ms >= group.last_used_ms + group.ttl_ms
+        return self.steady_ms >= group.last_used_ms + group.ttl_ms
 
     def drop_group(self, key: Key, name: bytes) -> None:
         stream = self.data.databases[key[0]][key[1]]
@@ -814,7 +827,7 @@ class Model:
         self.mark_ready(key)
 
     def _expire(self, group: Group) -> None:
-        for entry_id in [i for i, r in group.pending.items() if r.has_expired(self.now_ms)]:
+        for entry_id in [i for i, r in group.pending.items() if r.has_expired(self.steady_ms)]:
             del group.pending[entry_id]
 
     def live(self, key: Key, name: bytes) -> Group | None:
@@ -836,7 +849,7 @@ class Model:
         due = [
             (record.due_ms(with_zero), entry_id)
             for entry_id, record in group.pending.items()
-            if record.is_due(self.now_ms, with_zero)
+            if record.is_due(self.steady_ms, with_zero)
         ]
         return [entry_id for _, entry_id in sorted(due)]  # type: ignore[type-var]
 
@@ -858,9 +871,9 @@ class Model:
             reply.append([dotted(entry_id), *stream.entries[entry_id]])
             group.offset = entry_id
             if retry is not None:
-                group.pending[entry_id] = Pending(self.now_ms, self.now_ms, 1, retry)
+                group.pending[entry_id] = Pending(self.steady_ms, self.steady_ms, 1, retry)
         self._expire(group)
-        group.last_used_ms = self.now_ms
+        group.last_used_ms = self.steady_ms
         return reply
 
     def _give_again(
@@ -870,7 +883,7 @@ class Model:
             del group.pending[entry_id]
             return None
         record = group.pending[entry_id]
-        record.last_ms = self.now_ms
+        record.last_ms = self.steady_ms
         record.deliveries = min(record.deliveries + 1, COUNT_MAX)
         record.retry = retry or record.retry
         return [dotted(entry_id), *stream.entries[entry_id]]
@@ -1044,7 +1057,7 @@ class Model:
         return ZERO if stream is None else stream.last_id
 
     def _waiter(self, client: ClientModel, words: Request, read: Read, after: EntryId) -> Waiter:
-        deadline_ms = self.now_ms + read.block_ms if read.block_ms else 0
+        deadline_ms = self.steady_ms + read.block_ms if read.block_ms else 0
         return Waiter(
             client, words, [(client.db, read.key)], read.limit, read.with_info, deadline_ms, after,
             read.last_id in (b"", b"$"), read.group, read.ttl_ms, read.retry,
@@ -1057,10 +1070,10 @@ class Model:
         group = self.live((client.db, read.key), read.group)
         if group is None:
             offset = self._start(read, stream)
-            group = stream.make_group(read.group, offset, read.ttl_ms, self.now_ms)
+            group = stream.make_group(read.group, offset, read.ttl_ms, self.steady_ms)
         group.ttl_ms = read.ttl_ms
         reply = self._give(stream, group, read.limit, read.retry, read.with_info, True)
-        group.last_used_ms = self.now_ms
+        group.last_used_ms = self.steady_ms
         if reply is not None:
             return reply
         if blocks:
@@ -1076,7 +1089,7 @@ class Model:
         group = None if stream is None else self.live((client.db, words[1]), words[2])
         if group is None:
             return 0
-        group.last_used_ms = self.now_ms
+        group.last_used_ms = self.steady_ms
         return sum(group.pending.pop(parse_id(i), None) is not None for i in words[3:])
 
     _do_xack = _do_tack
@@ -1117,12 +1130,12 @@ class Model:
             self._open(client, key, words[2])
         waiter = Waiter(
             client, words, [(client.db, key) for key in keys], limit, False,
-            self.now_ms + block_ms if block_ms else 0, ZERO, group=words[2], consumer=words[3],
+            self.steady_ms + block_ms if block_ms else 0, ZERO, group=words[2], consumer=words[3],
             keep=keep, claim_ms=claim_ms,
         )  # fmt: skip
         answer = self._consume(waiter, behind)
         for key in keys:
-            self._open(client, key, words[2]).last_used_ms = self.now_ms
+            self._open(client, key, words[2]).last_used_ms = self.steady_ms
         if answer is not None:
             return answer
         return NULL_ARRAY if block_ms is None else waiter
@@ -1151,7 +1164,7 @@ class Model:
                 group.offset = entry_id
                 if waiter.keep:
                     group.pending[entry_id] = Pending(
-                        self.now_ms, self.now_ms, 1, None, waiter.consumer
+                        self.steady_ms, self.steady_ms, 1, None, waiter.consumer
                     )
             given += [[_dashed(i), list(stream.entries[i]), *age] for i in new]
             if given:
@@ -1168,7 +1181,7 @@ class Model:
             if entry_id not in stream.entries:
                 reply.append([_dashed(entry_id), NULL_ARRAY])
                 continue
-            group.pending[entry_id].last_ms = self.now_ms
+            group.pending[entry_id].last_ms = self.steady_ms
             deliveries = group.pending[entry_id].deliveries + 1
             group.pending[entry_id].deliveries = min(deliveries, COUNT_MAX)
             reply.append([_dashed(entry_id), list(stream.entries[entry_id])])

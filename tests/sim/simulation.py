@@ -336,7 +336,8 @@ class Simulation:
 
     def _jump(self) -> None:
         hour_ms = 3_600_000
-        self.world.wall_ms += self.chance.choice([-hour_ms, -1000, -10, -1, 10, 5000, hour_ms])
+        jumps_ms = [-hour_ms, -1000, -10, -1, 10, 5000, hour_ms, 24 * hour_ms]
+        self.world.wall_ms += self.chance.choice(jumps_ms)
         self._note("clock jumps", str(self.world.now_ms()))
 
     def _change_clients(self) -> None:
@@ -449,11 +450,12 @@ class Simulation:
             f"{self.world.executor.blocked_count} wait and not {self.model.waiters}",
         )
         demand(not self.world.eviction.goes_on, "more is to be dropped, and nobody goes on")
+        now_ms = self.world.now_ms()
+        patient = self.world.steady_ms() - self._refused_ms <= REFUSED_AGAIN_MS
+        undone = self.model.overdue(now_ms, patient, not self.profile.clock_jumps)
+        demand(undone is None, str(undone))
         if self.profile.clock_jumps:
             return
-        now_ms = self.world.now_ms()
-        undone = self.model.overdue(now_ms, now_ms - self._refused_ms <= REFUSED_AGAIN_MS)
-        demand(undone is None, str(undone))
         if self.chance.random() < 0.3:
             self.model.upkeep(now_ms)
             self._same(shown(self.model.data), "the model's")
@@ -478,7 +480,7 @@ class Simulation:
         demand(not world.broken, "; ".join(world.broken))
         demand(not self._faults.found, "\n".join(self._faults.found))
         if world.refuses_writes():
-            self._refused_ms = world.now_ms()
+            self._refused_ms = world.steady_ms()
         for client in list(world.clients.values()):
             self._read(client)
             if client.ended:
@@ -762,7 +764,13 @@ class Simulation:
         world.ticks = 0
         self.world = world
         block_entries = NODES_MAX * self.profile.node_entries
-        self.model = Model(self._before.copy(), world.now_ms(), world.told, block_entries)
+        self.model = Model(
+            self._before.copy(),
+            world.now_ms(),
+            world.told,
+            block_entries,
+            lambda: world.steady_start_ms - world.wall_ms,
+        )
         world.on_unknown = self._journal_failed
         for _ in range(self.profile.clients):
             self._add_client()

@@ -314,7 +314,7 @@ class World:
         self.profile = profile
         self.chance = chance
         self.loop = SimLoop(chance)
-        self.wall_ms = wall_ms
+        self.wall_ms = self.steady_start_ms = wall_ms
         self.clients: dict[int, SimClient] = {}
         self.frames: dict[int, bytes] = {}
         self.replay = Replay(before.copy())
@@ -335,7 +335,7 @@ class World:
         )
         self.persistence = WatchedPersistence(
             self.config, disk, self.keyspace, apply_effects, self.now_ms, self.loop,
-            block_type=Block, new_worker=self._new_worker,
+            block_type=Block, new_worker=self._new_worker, steady_clock=self.steady_ms,
         )  # fmt: skip
         self.persistence.world = self
         self.ticks = 0
@@ -375,10 +375,13 @@ class World:
         self._end_wait(waiter)
 
     def start(self) -> None:
-        self.keyspace.set_time(self.now_ms())
+        self.keyspace.set_time(self.now_ms(), self.steady_ms())
         self.keyspace.expiring = False
         self.persistence.load()
         self.keyspace.expiring = True
+        if self.keyspace.newest_steady_ms > self.steady_ms():
+            self.steady_start_ms = self.keyspace.newest_steady_ms - self.loop.time_ms
+            self.keyspace.continue_times(self.steady_ms())
         self.executor.end_tick()
         self.loop.call_later(1, self._tick_second)
 
@@ -405,6 +408,10 @@ class World:
     def now_ms(self) -> int:
         self.loop.time_ms += self.time_passes
         return self.wall_ms + self.loop.time_ms
+
+    def steady_ms(self) -> int:
+        """Only rises, whatever the wall clock does."""
+        return self.steady_start_ms + self.loop.time_ms
 
     def now_us(self) -> int:
         return self.now_ms() * 1000

@@ -182,7 +182,7 @@ class House:
 
     def replayed(self) -> Keyspace:
         again = Keyspace()
-        again.now_ms = self.wall_ms
+        again.set_time(self.wall_ms)
         for payload in self.persistence.payloads:
             apply_effects(again, payload)
         return again

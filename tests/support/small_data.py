@@ -166,7 +166,7 @@ def load(disk: FakeDisk) -> tuple[Keyspace, Loader]:
     """What a server would load; DataError as it would say."""
     keyspace = Keyspace()
     keyspace.node_entries = 2
-    keyspace.now_ms = CREATED_MS
+    keyspace.set_time(CREATED_MS)
     apply: Callable[[Any, bytes], int] = apply_effects
     loader = Loader(disk, keyspace, apply, Block)
     manifest = load_manifest(disk)

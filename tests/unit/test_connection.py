@@ -84,6 +84,7 @@ def connection(transport: NotedTransport) -> Connection:
         executor=house.executor,
         next_client_id=lambda: 1,
         now_ms=house.now_ms,
+        steady_ms=house.now_ms,
         client_opened=lambda client: None,
         client_closed=lambda client: None,
     )
@@ -201,6 +202,7 @@ def full(pair: tuple[socket.socket, socket.socket]) -> tuple[Connection, FullTra
         executor=house.executor,
         next_client_id=lambda: 1,
         now_ms=house.now_ms,
+        steady_ms=house.now_ms,
         client_opened=lambda client: None,
         client_closed=lambda client: None,
         check_output=asked.append,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.house import House, Journal, Player
+from tests.support.house import NOW_MS, House, Journal, Player, Timer
 from tests.support.resp import Null, Simple
 
 from millstream.server import ticker
@@ -630,3 +630,115 @@ def test_a_large_transaction_stays_one_frame() -> None:
     for line in ("MULTI", *(f"SET k{number} {'x' * 100}" for number in range(20)), "EXEC"):
         player.send(line)
     assert len(journal.payloads) == 1
+
+
+# ---------------------------------------------------------------- two clocks
+
+
+class TwoClocks(House):
+    """The wall clock may jump; timers are noted with their delays."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.steady = NOW_MS
+        self.delays_s: list[float] = []
+        super().__init__(journal)
+        self.loop.call_later = self._call_later  # type: ignore[method-assign]
+
+    def _call_later(self, delay_s: float, callback: object, *args: object) -> Timer:
+        self.delays_s.append(delay_s)
+        return Timer()
+
+    def steady_ms(self) -> int:
+        return self.steady
+
+    def pass_ms(self, span_ms: int) -> None:
+        self.steady += span_ms
+        self.wait_ms(span_ms)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("jump_ms", [-HOUR_MS, 24 * HOUR_MS])
+@pytest.mark.parametrize(
+    "line",
+    ["XREAD BLOCK 500 STREAMS s $", "TREAD s $ 1 BLOCK 500", "WAIT 1 500",
+     "XREADGROUP GROUP g c BLOCK 500 STREAMS s >"],
+)  # fmt: skip
+def test_waits_do_not_go_by_the_wall_clock(line: str, jump_ms: int) -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("XGROUP CREATE s g $ MKSTREAM")
+    player.send(line)
+    house.wall_ms += jump_ms
+    house.pass_ms(499)
+    assert player.unread == b""
+    house.pass_ms(1)
+    assert player.unread != b""
+
+
+@pytest.mark.parametrize("jump_ms", [-HOUR_MS, 24 * HOUR_MS])
+def test_retries_and_idle_times_do_not_go_by_the_wall_clock(jump_ms: int) -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("TAPPEND s n v")
+    read = "TREAD s 0 1 GROUP g 0 RETRY 2000 86400000"
+    assert player.call(read) != []
+    house.wall_ms += jump_ms
+    house.pass_ms(1999)
+    assert player.call(read) == []
+    [[_, _, idle_ms, _]] = player.call("XPENDING s g - + 10")
+    assert idle_ms == 1999
+    house.pass_ms(1)
+    assert player.call(read) != []
+    again = house.replayed().databases[0].stream(b"s")
+    assert again is not None
+    assert again.groups[b"g"].pending() == house.group().pending()
+
+
+def test_a_group_lives_by_the_steady_clock() -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("TAPPEND s n v")
+    player.call("TREAD s 0 1 GROUP g 5000")
+    house.wall_ms += 24 * HOUR_MS
+    house.pass_ms(4999)
+    assert b"g" in house.stream().groups
+    house.wall_ms -= 48 * HOUR_MS
+    house.pass_ms(1)
+    assert b"g" not in house.stream().groups
+
+
+def test_the_time_of_xclaim_is_a_time_of_day() -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("XADD s 1-1 n v")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g c STREAMS s >")
+    house.wall_ms += HOUR_MS
+    player.call(f"XCLAIM s g d 0 1-1 TIME {house.wall_ms - 700}")
+    [[_, _, idle_ms, _]] = player.call("XPENDING s g - + 10")
+    assert idle_ms == 700
+
+
+def test_the_wall_clock_is_looked_at_every_second_while_something_goes_by_it() -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("SET k v EX 3600")
+    assert house.delays_s[-1] == 1.0
+    house.wall_ms += 24 * HOUR_MS
+    house.pass_ms(1000)
+    assert b"DEL" in house.persistence.payloads[-1]
+    asked = len(house.delays_s)
+    house.pass_ms(1000)
+    assert len(house.delays_s) == asked, "nothing goes by it any more"
+
+
+def test_keys_expire_by_the_wall_clock() -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("SET k v PX 500")
+    house.wall_ms -= HOUR_MS
+    house.pass_ms(600)
+    assert player.call("GET k") == b"v"
+    assert player.call("PTTL k") == HOUR_MS - 100

@@ -74,7 +74,7 @@ class Room:
         self.ctx.notify(b"x", b"expired", key, db_index)
 
     def be_at(self, now_ms: int) -> None:
-        self.ctx.now_ms = now_ms
+        self.ctx.now_ms = self.ctx.steady_ms = now_ms
         self.keyspace.set_time(now_ms)
 
     def call(self, *words: bytes | str | int) -> Any:

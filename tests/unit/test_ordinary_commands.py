@@ -118,7 +118,7 @@ class Room:
         self.ctx = Context(self.keyspace, self.effects, self.process)  # type: ignore[arg-type]
         self.me = self.connect()
         self.ctx.session = self.me
-        self.ctx.now_ms = NOW_MS
+        self.ctx.now_ms = self.ctx.steady_ms = NOW_MS
 
     def connect(self) -> Client:
         number = len(self.process.clients) + 1
