@@ -52,6 +52,7 @@ KEY_FLAGS = {
     "object|idletime": LOOKS,
     "object|refcount": LOOKS,
     "psetex": "OW update",
+    "restore": "OW update",
     "set": "RW access update variable_flags",
     "setex": "OW update",
     "setnx": "OW insert",
@@ -97,7 +98,7 @@ TIPS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("del", "exists", "touch", "unlink"), (_MANY_KEYS, _SUM)),
     **dict.fromkeys(
         (
-            "client|info", "client|list", "lastsave", "object|encoding", "object|freq",
+            "client|info", "client|list", "dump", "lastsave", "object|encoding", "object|freq",
             "object|idletime", "object|refcount", "pttl", "tappend", "tappev", "time", "ttl",
             "xadd", "xautoclaim", "xclaim", "xinfo|consumers", "xpending", "xtrim",
         ),

@@ -35,14 +35,15 @@ STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
 STREAMS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 # The version of the format that brought the type: an older Redis refuses the payload.
 VERSIONS = {STRING: 9, STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}
-VERSION_MAX = 14
+VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
 OTHER_TYPES = {
     **dict.fromkeys((1, 10, 14, 18), "list"),
     **dict.fromkeys((2, 11, 20), "set"),
     **dict.fromkeys((3, 5, 12, 17), "sorted set"),
-    **dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25), "hash"),
+    **dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25, 29, 30, 31, 32), "hash"),
     **dict.fromkeys((6, 7), "module's value"),
     28: "array",
+    33: "rate limiter",
 }
 
 FOOTER_BYTES = 10

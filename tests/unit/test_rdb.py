@@ -238,6 +238,13 @@ def sample(kind: int) -> payloads.Stream:
     return stream
 
 
+def test_a_payload_has_the_version_of_its_server_whatever_its_type() -> None:
+    for version in (9, 10, 11, 12, 13, 14, 15):
+        assert loaded(payloads.sealed(sample(rdb.STREAM_2).body(rdb.STREAM_2), version)).length == 8
+        assert loaded(payloads.sealed(b"\0\xc0\x7b", version)) == b"123"
+    assert not rdb.whole(rdb.is_intact(payloads.sealed(b"\0\xc0\x7b", 16)))
+
+
 @pytest.mark.parametrize("form", range(6))
 @pytest.mark.parametrize("kind", rdb.STREAMS)
 def test_every_type_and_form_is_read(kind: int, form: int) -> None:
