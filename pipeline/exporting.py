@@ -94,7 +94,7 @@ def _of_snapshot(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa
 
 
 def _size_bytes(part: ScanPartition) -> int:
-    return sum(piece.length for chunk in part.chunks for piece in chunk.pieces)
+    return sum(chunk.pieces.length for chunk in part.chunks)
 
 
 def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:

@@ -13,9 +13,10 @@ import msgpack  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from millstream.errors import DataError
-from millstream.pipeline.plan import Chunk, ScanPartition, Wanted
+from millstream.pipeline.plan import Chunk, Pieces, ScanPartition
 from millstream.pipeline.schema import BadValue, BatchMaker, shown
 from millstream.pipeline.selection import EntryId
+from millstream.storage.columns import PieceError
 from millstream.storage.snapshot import ChunkReader, ReplacedError
 
 _NAMED_MAX = 3
@@ -48,19 +49,30 @@ class Portion:
 
     def _batches(self, chunk: Chunk, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
         data = self._chunk(chunk)
-        for piece in chunk.pieces:
-            first = piece.first
-            if piece.meta is not None:
-                first = max(first, self._first_kept(piece, chunk.number, data))
-            blocks = data[piece.offset : piece.offset + piece.length]
-            try:
-                if len(blocks) != piece.length:
-                    raise ValueError("the index has it pass the chunk's end")
-                yield from maker.add(blocks, piece.key, first, piece.last)
-            except BadValue:
-                raise  # names its entry, which may be one of an earlier piece
-            except ValueError as error:
-                raise self._refused(chunk, piece, error) from None
+        try:
+            for start, end, first in self._runs(chunk, data):
+                yield from maker.add_pieces(
+                    data, chunk.pieces, (start, end), first, self._partition.last
+                )
+        except BadValue:
+            raise  # names its entry, which may be one of an earlier piece
+        except PieceError as error:
+            raise self._refused(chunk, error) from None
+
+    def _runs(self, chunk: Chunk, data: memoryview) -> Iterator[tuple[int, int, EntryId]]:
+        """Neighbouring pieces that are read from the same id on, and that id."""
+        pieces = chunk.pieces
+        start = 0
+        for at in sorted({*pieces.firsts, *pieces.metas}):
+            if start < at:
+                yield start, at, self._partition.first
+            first = pieces.firsts.get(at, self._partition.first)
+            if at in pieces.metas:
+                first = max(first, self._first_kept(chunk, at, data))
+            yield at, at + 1, first
+            start = at + 1
+        if start < len(pieces):
+            yield start, len(pieces), self._partition.first
 
     def metrics(self, rows: int) -> dict[str, object]:
         """What was read: the chunks' numbers in the file, their bytes in the file, rows made."""
@@ -79,26 +91,27 @@ class Portion:
         try:
             return self._reader.chunk(chunk.number, chunk.place)
         except DataError as error:
-            keys = list(dict.fromkeys(piece.key for piece in chunk.pieces))
+            keys = list(dict.fromkeys(chunk.pieces.keys))
             names = ", ".join(map(shown, keys[:_NAMED_MAX]))
             more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
             raise DataError(f"{error} (it holds entries of stream {names}{more})") from None
 
-    def _first_kept(self, piece: Wanted, number: int, data: memoryview) -> EntryId:
+    def _first_kept(self, chunk: Chunk, at: int, data: memoryview) -> EntryId:
         """A stream's first kept id, from metadata that was too long for the index."""
-        assert piece.meta is not None
-        chunk, offset, length, *_ = piece.meta
-        if chunk != number:
-            if chunk not in self._metas:
-                place = self._partition.meta_places[chunk]
-                self._metas = {chunk: self._chunk(Chunk(chunk, place, [piece]))}
-            data = self._metas[chunk]
-        ms, seq = msgpack.unpackb(data[offset : offset + length])["first_kept"]
+        meta = chunk.pieces.metas[at]
+        if meta.chunk != chunk.number:
+            if meta.chunk not in self._metas:
+                of_stream = Pieces([chunk.pieces.keys[at]])
+                place = self._partition.meta_places[meta.chunk]
+                self._metas = {meta.chunk: self._chunk(Chunk(meta.chunk, place, of_stream))}
+            data = self._metas[meta.chunk]
+        ms, seq = msgpack.unpackb(data[meta.offset : meta.offset + meta.length])["first_kept"]
         return ms, seq
 
-    def _refused(self, chunk: Chunk, piece: Wanted, error: ValueError) -> DataError:
+    def _refused(self, chunk: Chunk, error: PieceError) -> DataError:
         file = f"{self._partition.snapshot.folder}/{self._partition.snapshot.file}"
         return DataError(
             f"{file}: chunk {chunk.number} at offset {chunk.place.offset}, stream"
-            f" {shown(piece.key)} at unpacked byte {piece.offset}: {error}"
+            f" {shown(chunk.pieces.keys[error.piece])} at unpacked byte"
+            f" {chunk.pieces.offsets[error.piece]}: {error}"
         )

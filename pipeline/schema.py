@@ -28,6 +28,8 @@ from millstream.storage.columns import Buffer, Decoder, Kind, not_utf8
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from millstream.pipeline.plan import Pieces
+
 PERMISSIVE = "PERMISSIVE"
 DROPMALFORMED = "DROPMALFORMED"
 FAILFAST = "FAILFAST"
@@ -271,6 +273,30 @@ class BatchMaker:
                 return
             rest = rest[taken:]
             yield from self.finish()
+
+    def add_pieces(
+        self,
+        data: bytes | memoryview,
+        pieces: Pieces,
+        between: tuple[int, int],
+        first: EntryId,
+        last: EntryId,
+    ) -> Iterator[pa.RecordBatch]:
+        """As `add`, but quicker for many small streams: add the entries of the pieces of `data`
+        from number between[0] up to between[1] (exclusive). PieceError is a ValueError that knows
+        the piece."""
+        at, end = between
+        done = 0
+        while at < end:
+            # One at a time where rows must be named.
+            stop = at + 1 if self._mode == FAILFAST else end
+            self._keys.append(pieces.keys[at])
+            self._key_rows.append(self._decoder.rows)
+            at, done = self._decoder.add_pieces(
+                data, pieces.keys, pieces.offsets, pieces.lengths, at, stop, done, first, last
+            )
+            if at < stop:
+                yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """The batch that is not full, unless it is empty."""

@@ -1,3 +1,4 @@
+from array import array
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -12,6 +13,9 @@ class Kind(IntEnum):
     MAP = 7
     LIST = 8
     FIELD = 9
+
+class PieceError(ValueError):
+    piece: int
 
 class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -29,6 +33,18 @@ class Decoder:
         first: tuple[int, int],
         last: tuple[int, int],
     ) -> int: ...
+    def add_pieces(
+        self,
+        data: bytes | bytearray | memoryview,
+        keys: list[bytes],
+        offsets: array[int],
+        lengths: array[int],
+        at: int,
+        end: int,
+        done: int,
+        first: tuple[int, int],
+        last: tuple[int, int],
+    ) -> tuple[int, int]: ...
     def take(self) -> list[tuple[int, list[Buffer | None]]]: ...
 
 def not_utf8(offsets: Buffer | memoryview, data: Buffer | memoryview | bytes) -> list[int]: ...

@@ -67,6 +67,14 @@ class Kind(IntEnum):
     FIELD = KIND_FIELD  # the last field of one name: offsets, bytes
 
 
+class PieceError(ValueError):
+    """A fault in one of several pieces; `piece` is its number."""
+
+    def __init__(self, piece: int, what: str) -> None:
+        super().__init__(what)
+        self.piece = piece
+
+
 # ---------------------------------------------------------------- memory
 
 cdef bint grow(Heap* heap, size_t extra) noexcept nogil:
@@ -393,8 +401,51 @@ cdef class Decoder:
         with nogil:
             taken = self.add_blocks(at, size, key_at, key_size, low, high)
         if taken < 0:
-            self.raise_fault()
+            raise ValueError(self.fault_sentence())
         return taken
+
+    def add_pieces(self, data, list keys not None, const int64_t[::1] offsets,
+                   const int64_t[::1] lengths, Py_ssize_t at, Py_ssize_t end, Py_ssize_t done,
+                   first, last) -> tuple[int, int]:
+        """As `add`, for many pieces of `data`, each with a key of its own: piece i has lengths[i]
+        bytes at offsets[i]. Adds the pieces from number `at` up to `end` (exclusive); `done` bytes
+        of the first one were dealt with before.
+
+        Returns (end, 0), or where the batch became full: the piece, and how many of its bytes were
+        dealt with. Then take the batch and go on there. PieceError as `add` raises ValueError.
+        """
+        cdef const uint8_t[::1] raw = data
+        cdef Py_ssize_t size = raw.shape[0]
+        cdef Py_ssize_t length, taken, key_size
+        cdef const uint8_t* piece
+        cdef const uint8_t* key_at
+        cdef bytes key
+        cdef EntryId low, high
+        low.ms, low.seq = first
+        high.ms, high.seq = last
+        if not 0 <= at <= end <= min(len(keys), offsets.shape[0], lengths.shape[0]):
+            raise IndexError("there are no such pieces")
+        while at < end:
+            length = lengths[at]
+            if length < 0 or offsets[at] < 0 or offsets[at] > size or length > size - offsets[at]:
+                raise PieceError(at, "the index has it pass the chunk's end")
+            if not 0 <= done <= length:
+                raise IndexError("a piece has fewer bytes")
+            if done == length:
+                at, done = at + 1, 0
+                continue
+            key = keys[at]
+            key_at = <const uint8_t*>PyBytes_AS_STRING(key)
+            key_size = len(key)
+            piece = &raw[0] + offsets[at] + done
+            with nogil:
+                taken = self.add_blocks(piece, length - done, key_at, key_size, low, high)
+            if taken < 0:
+                raise PieceError(at, self.fault_sentence())
+            if taken < length - done:
+                return at, done + taken
+            at, done = at + 1, 0
+        return end, 0
 
     def take(self) -> list[tuple[int, list[Buffer | None]]]:
         """The batch so far, which is empty afterwards: for each column how many nulls it has, and
@@ -431,12 +482,12 @@ cdef class Decoder:
                            handed_over(&column.names.data), *texts]
         return nulls, [valid, *texts]
 
-    def raise_fault(self):
-        """What add_blocks found, as an exception."""
+    def fault_sentence(self) -> str:
+        """What add_blocks found."""
         what = self.fault.what.decode()
         if self.fault.of_block:
             what = fault_text(self.fault.what, self.fault.entry, self.fault.count)
-        raise ValueError(f"at byte {self.fault.offset}: {what}")
+        return f"at byte {self.fault.offset}: {what}"
 
     cdef Py_ssize_t add_blocks(self, const uint8_t* data, Py_ssize_t size, const uint8_t* key,
                                Py_ssize_t key_size, EntryId first, EntryId last) noexcept nogil:

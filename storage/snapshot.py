@@ -647,17 +647,36 @@ class SnapshotReader(SnapshotEnds):
         if any(self._read(position, footer - position)):
             raise self._damage(position, "the bytes before the footer are not zero")
 
+    def rows(self, section: int) -> list[Any]:
+        """The key records as they lie in the file, for readers of very many: lists of what a
+        KeyRecord has."""
+        return self._rows_at(self.summary.sections[section])
+
+    def bad_section(self, section: int, error: Exception) -> DamageError:
+        """The error for rows of a section that are not what they should be."""
+        return self._bad_index(self.summary.sections[section], error)
+
     def _records_at(self, place: Place) -> list[KeyRecord]:
-        seed = self.summary.header.seed
-        data = self._unpack(place.offset, self._read(place.offset, place.length), place, seed)
+        rows = self._rows_at(place)
         try:
-            rows = msgpack.unpackb(data)
             return [
                 KeyRecord(db, key, kind, meta, at, tuple(Piece(*piece) for piece in pieces))
                 for db, key, kind, meta, at, pieces in rows
             ]
         except (ValueError, TypeError) as error:
-            raise self._damage(place.offset, f"the index cannot be read ({error})") from None
+            raise self._bad_index(place, error) from None
+
+    def _rows_at(self, place: Place) -> list[Any]:
+        seed = self.summary.header.seed
+        data = self._unpack(place.offset, self._read(place.offset, place.length), place, seed)
+        try:
+            rows: list[Any] = msgpack.unpackb(data)
+        except (ValueError, TypeError) as error:
+            raise self._bad_index(place, error) from None
+        return rows
+
+    def _bad_index(self, place: Place, error: Exception) -> DamageError:
+        return self._damage(place.offset, f"the index cannot be read ({error})")
 
     def chunk(self, number: int) -> memoryview:
         """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""

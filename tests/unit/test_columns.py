@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from array import array
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, step
 from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
 
 from millstream.storage.block import Block, OpenBlock
-from millstream.storage.columns import Decoder, Kind, not_utf8
+from millstream.storage.columns import Decoder, Kind, PieceError, not_utf8
 
 FIRST, LAST = (0, 0), (MAX, MAX)
 EVERYTHING = [
@@ -84,7 +86,52 @@ def decoded(
             if not rest:
                 break
             rows += taken(decoder, columns)
+    rows += taken(decoder, columns)
+    assert decoded_as_pieces(blobs, columns, first, last, **limits) == rows
+    return rows
+
+
+def decoded_as_pieces(
+    blobs: list[bytes], columns: Columns, first: EntryId, last: EntryId, **limits: int
+) -> list[Row]:
+    """The same, as pieces of one chunk that has other bytes between them."""
+    decoder = Decoder(columns, **limits)
+    keys = [b"key-%d" % number for number in range(len(blobs))]
+    ends = list(accumulate((len(blob) + 3 for blob in blobs), initial=0))
+    lengths = array("q", map(len, blobs))
+    data = b"".join(blob + b"..." for blob in blobs)
+    rows: list[Row] = []
+    at = done = 0
+    while at < len(blobs):
+        at, done = decoder.add_pieces(
+            data, keys, array("q", ends[:-1]), lengths, at, len(blobs), done, first, last
+        )
+        if at < len(blobs):
+            rows += taken(decoder, columns)
     return rows + taken(decoder, columns)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "wanted"),
+    [
+        (0, 1 << 62, "pass the chunk's end"),
+        (-1, 5, "pass the chunk's end"),
+        (1 << 62, 5, "pass the chunk's end"),
+        (5, -1, "pass the chunk's end"),
+        (0, 9, "at byte 0"),
+    ],
+)
+def test_a_piece_that_is_none_is_named_and_read_nowhere(
+    offset: int, length: int, wanted: str
+) -> None:
+    decoder = Decoder([(Kind.KEY, b"")])
+    keys, offsets, lengths = [b"a", b"b"], array("q", [0, offset]), array("q", [0, length])
+    with pytest.raises(PieceError, match=wanted) as failure:
+        decoder.add_pieces(b"no block!", keys, offsets, lengths, 0, 2, 0, FIRST, LAST)
+    assert failure.value.piece == 1
+    for at, end, done in ((0, 3, 0), (-1, 1, 0), (2, 1, 0), (0, 1, 1)):
+        with pytest.raises(IndexError):
+            decoder.add_pieces(b"", keys, offsets, lengths, at, end, done, FIRST, LAST)
 
 
 def value_of(kind: Kind, name: bytes, key: bytes, entry: Entry) -> object:
