@@ -1,4 +1,4 @@
-"""Dividing a trigger's limit among streams.
+"""A trigger's limits: whether it waits for more entries, and dividing its most among streams.
 
 Every stream gets the same, and what a short one does not need goes to the others; so a stream with
 a large backlog does not keep the rest waiting. Where the limit does not reach for all, those that
@@ -7,9 +7,43 @@ are furthest behind in time come first: what is served moves on, so nobody starv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
+from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import Id
+
+COUNT_MAX = (1 << 31) - 1
+# That of Spark's Kafka source.
+DELAY_MAX_MS = 15 * 60_000
+
+
+class Patience:
+    """Whether a trigger waits for more entries: `minOffsetsPerTrigger`, and `maxTriggerDelay` for
+    how long at most. As in Spark's Kafka source the first trigger after a start does not wait."""
+
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+        self.entries_min = options.integer("minOffsetsPerTrigger", 0, 1, COUNT_MAX)
+        self._delay_max_s = options.duration_ms("maxTriggerDelay", DELAY_MAX_MS) / 1000
+        self._clock = clock
+        self._last_s: float | None = None
+        if "maxTriggerDelay" in options and not self.entries_min:
+            raise OptionError("option 'maxTriggerDelay' needs the option 'minOffsetsPerTrigger'")
+        entries_max = options.integer("maxEntriesPerTrigger", COUNT_MAX, 1, COUNT_MAX)
+        if self.entries_min > entries_max:
+            raise OptionError(
+                f"option {options.name_of('minOffsetsPerTrigger')!r} is {self.entries_min}, which"
+                f" is more than {options.name_of('maxEntriesPerTrigger')!r}, {entries_max}"
+            )
+
+    def waits(self, entries: int) -> bool:
+        """Whether a trigger that finds this number of new entries leaves them to a later one."""
+        now_s = self._clock()
+        is_time = self._last_s is None or now_s - self._last_s >= self._delay_max_s
+        if entries < self.entries_min and not is_time:
+            return True
+        self._last_s = now_s
+        return False
 
 
 def share(limit: int, waiting: Mapping[bytes, tuple[int, Id]]) -> dict[bytes, int]:

@@ -43,7 +43,7 @@ class LiveReader(DataSourceReader):
             infos = survey(server, self.choice.find(server))
             start = self.starting.find(server, infos, self.losses)
             end = self.ending.find(server, infos, self.losses)
-            return list(self.planner.plan(server, start, end))
+            return list(self.planner.plan(server, start, end, infos=infos))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self.reader.read(partition)

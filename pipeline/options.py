@@ -6,6 +6,7 @@ names of live reading follow Spark's Kafka source.
 """
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 
 # What is done with the data; an option belongs to some of these.
@@ -15,7 +16,7 @@ STREAM = "streaming from a server"
 WRITE = "writing"
 STREAM_WRITE = "streaming into a server"
 
-_READS = (SCAN, LIVE, STREAM)
+READS = (SCAN, LIVE, STREAM)
 _LIVES = (LIVE, STREAM)
 _WRITES = (WRITE, STREAM_WRITE)
 
@@ -24,27 +25,31 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     # where
     "path": (SCAN,),
     "server": (*_LIVES, *_WRITES),
-    "db": (*_READS, *_WRITES),
+    "db": (*READS, *_WRITES),
     "username": (*_LIVES, *_WRITES),
     "password": (*_LIVES, *_WRITES),
     "timeout": (*_LIVES, *_WRITES),
     # which entries
-    "subscribe": _READS,
-    "subscribePattern": _READS,
+    "subscribe": READS,
+    "subscribePattern": READS,
     "startId": (SCAN,),
     "endId": (SCAN,),
     "startingOffsets": _LIVES,
     "endingOffsets": (LIVE,),
-    "startingTimestamp": _READS,
+    "startingTimestamp": READS,
     "endingTimestamp": (SCAN, LIVE),
+    "startingOffsetsByTimestamp": _LIVES,
+    "endingOffsetsByTimestamp": (LIVE,),
     "failOnDataLoss": _LIVES,
     # which columns
-    "columns": _READS,
-    "mode": _READS,
+    "columns": READS,
+    "mode": READS,
     # in which portions
     "splitBytes": (SCAN,),
-    "minPartitions": _READS,
+    "minPartitions": READS,
     "maxEntriesPerTrigger": (STREAM,),
+    "minOffsetsPerTrigger": (STREAM,),
+    "maxTriggerDelay": (STREAM,),
     "maxEntriesPerPartition": _LIVES,
     # what was done
     "metricsPath": (SCAN,),
@@ -57,7 +62,20 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "queryName": (STREAM_WRITE,),
 }
 
+# Other names of the same: the first is that of Spark's Kafka source.
+_OTHER_NAMES = {
+    "maxOffsetsPerTrigger": "maxEntriesPerTrigger",
+    "minEntriesPerTrigger": "minOffsetsPerTrigger",
+}
+
 _SPELLED = {name.lower(): name for name in OPTIONS}
+_MEANT = {name.lower(): meant for name, meant in _OTHER_NAMES.items()}
+_WRITTEN = _SPELLED | {name.lower(): name for name in _OTHER_NAMES}
+
+# As Spark writes times; a number alone is milliseconds.
+_DURATION = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII)
+_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_UNITS_MS |= {"": 1, "d": 86_400_000}
 
 
 class OptionError(ValueError):
@@ -73,9 +91,21 @@ class Options:
 
     def __init__(self, given: Mapping[str, str], purpose: str) -> None:
         self.purpose = purpose
-        self._texts = {name.lower(): text for name, text in given.items()}
-        for name in self._texts:
-            _check_name(name, purpose)
+        self._texts: dict[str, str] = {}
+        self._written: dict[str, str] = {}
+        for name, text in given.items():
+            self._take(name.lower(), text)
+
+    def _take(self, written: str, text: str) -> None:
+        name = _MEANT.get(written, written).lower()
+        _check_name(name, self.purpose)
+        if name in self._texts:
+            raise OptionError(
+                f"options {_WRITTEN[self._written[name]]!r} and {_WRITTEN[written]!r} are the same:"
+                " give one of both"
+            )
+        self._texts[name] = text
+        self._written[name] = written
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._texts
@@ -115,28 +145,53 @@ class Options:
             raise self.wrong(name, f"a whole number from {minimum} to {maximum}")
         return number
 
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time with its unit, as `15m`."""
+        text = self.text(name)
+        if text is None:
+            return default
+        match = _DURATION.fullmatch(text.strip().lower())
+        if match is None or match[2] not in _UNITS_MS:
+            raise self.wrong(name, "a time such as 500ms, 30s, 15m, 2h or 1d")
+        return int(int(match[1]) * _UNITS_MS[match[2]])
+
+    def name_of(self, name: str) -> str:
+        """The name by which the user gave an option, or its own."""
+        return _WRITTEN[self._written.get(name.lower(), name.lower())]
+
     def wrong(self, name: str, wanted: str) -> OptionError:
         """The error for a value that does not fit: `wanted` says what would."""
-        return OptionError(f"option {name!r} is {self.text(name)!r}; it must be {wanted}")
+        shown = self.name_of(name)
+        return OptionError(f"option {shown!r} is {self.text(name)!r}; it must be {wanted}")
+
+
+def belonging(given: Mapping[str, str], purposes: Collection[str]) -> dict[str, str]:
+    """Those of a table's options that belong to one of these purposes. OptionError names one that
+    does not exist."""
+    found = {}
+    for name, text in given.items():
+        spelled = _SPELLED.get(_MEANT.get(name.lower(), name).lower())
+        if spelled is None:
+            raise _unknown(name.lower(), list(OPTIONS))
+        if not set(OPTIONS[spelled]).isdisjoint(purposes):
+            found[name] = text
+    return found
+
+
+def _unknown(name: str, names: list[str]) -> OptionError:
+    near = difflib.get_close_matches(name, [one.lower() for one in names], 1, 0.5)
+    hint = f"; did you mean {_SPELLED[near[0]]!r}?" if near else f"; there are {', '.join(names)}"
+    return OptionError(f"unknown option {name!r}{hint}")
 
 
 def _check_name(name: str, purpose: str) -> None:
     spelled = _SPELLED.get(name)
     if name == "paths":  # what Spark makes of load([a, b])
         raise OptionError("load one data directory at a time, and put them together by union")
+    names = [one for one, purposes in OPTIONS.items() if purpose in purposes]
     if spelled is None:
-        near = difflib.get_close_matches(
-            name, [x for x in _SPELLED if purpose in OPTIONS[_SPELLED[x]]], 1, 0.5
-        )
-        hint = (
-            f"; did you mean {_SPELLED[near[0]]!r}?" if near else f"; there are {_names(purpose)}"
-        )
-        raise OptionError(f"unknown option {name!r}{hint}")
+        raise _unknown(name, names)
     if purpose not in OPTIONS[spelled]:
         raise OptionError(
-            f"option {spelled!r} does not belong to {purpose}; there are {_names(purpose)}"
+            f"option {spelled!r} does not belong to {purpose}; there are {', '.join(names)}"
         )
-
-
-def _names(purpose: str) -> str:
-    return ", ".join(name for name, purposes in OPTIONS.items() if purpose in purposes)

@@ -9,11 +9,13 @@ in the same order, as long as nothing between them is deleted. Streaming writers
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
+from types import MappingProxyType
 from typing import NamedTuple
 
+from millstream.pipeline.limiting import COUNT_MAX
 from millstream.pipeline.options import Options
 from millstream.pipeline.partition import InputPartition
 from millstream.pipeline.positions import (
@@ -26,7 +28,7 @@ from millstream.pipeline.positions import (
     key_text,
 )
 from millstream.pipeline.server import Server
-from millstream.pipeline.survey import ALL, Info, seek
+from millstream.pipeline.survey import ALL, Info, Seen, seek
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +38,9 @@ ENTRIES_PER_PARTITION_MAX = 1_000_000
 ENTRIES_PER_PARTITION_MIN = 10_000
 # Into how many partitions a large batch is divided at least.
 PARTITIONS_WANTED = 8
-COUNT_MAX = (1 << 31) - 1
 # Cuts asked for at once, in a transaction during which the server answers nobody else.
 CUTS_PER_REQUEST = 1000
+NOTHING_KNOWN: Mapping[bytes, Info] = MappingProxyType({})
 
 
 class DataLossError(Exception):
@@ -116,35 +118,52 @@ class Planner:
         )
 
     def plan(
-        self, server: Server, start: Positions, end: Positions, division: Division | None = None
+        self,
+        server: Server,
+        start: Positions,
+        end: Positions,
+        division: Division | None = None,
+        infos: Mapping[bytes, Info] = NOTHING_KNOWN,
     ) -> list[Ranges]:
         """The partitions of what lies between; a stream that is not in `start` is read from its
-        first entry. `division`: as a batch was planned before; None: as the options say."""
-        ranges = list(self._between(server, start, end))
+        first entry. `division`: as a batch was planned before; None: as the options say. `infos`:
+        what was just seen of the streams, which then need not be asked for once more."""
+        ranges = list(self._between(server, start, end, infos))
         return [Ranges(part) for part in _divide(server, ranges, division or self.division)]
 
-    def _between(self, server: Server, start: Positions, end: Positions) -> Iterable[Range]:
+    def _between(
+        self, server: Server, start: Positions, end: Positions, infos: Mapping[bytes, Info]
+    ) -> Iterable[Range]:
         begins = {key: begin_of(start.get(key), last) for key, last in end.items()}
-        asked = {
-            key: [(begins[key].id, ALL), (last.id, ALL)]
-            for key, last in end.items()
-            if last.id > begins[key].id
+        wanted = [key for key, last in sorted(end.items()) if last.id > begins[key].id]
+        counts = {
+            key: infos[key].count_between(begins[key], end[key]) for key in wanted if key in infos
         }
-        found = seek(server, asked)
-        for key in sorted(asked):
-            begin, last = begins[key], end[key]
-            if key not in found:
-                self.losses.deleted(key, begin.id)
-                continue
-            info, ((from_begin, _), (from_end, _)) = found[key]
-            if info.incarnation != last.incarnation:
-                self.losses.made_again(key, begin.id)
-                continue
-            if last.is_ahead_of(info.entries_added):
-                self.losses.put_back(key, last, info.entries_added)
-            count = from_begin - from_end
-            self._check_evicted(key, begin, last, count, info)
-            yield Range(key, begin.id, last.id, count, info.incarnation)
+        asked = [key for key in wanted if counts.get(key) is None]
+        found = seek(server, {key: [(begins[key].id, ALL), (end[key].id, ALL)] for key in asked})
+        for key in wanted:
+            known = counts.get(key)
+            if known is not None:
+                yield Range(key, begins[key].id, end[key].id, known, end[key].incarnation)
+            else:
+                yield from self._counted(key, begins[key], end[key], found.get(key))
+
+    def _counted(
+        self, key: bytes, begin: Position, last: Position, seen: Seen | None
+    ) -> Iterable[Range]:
+        """What lies between in a stream that was asked; nothing if it is not what it was."""
+        if seen is None:
+            self.losses.deleted(key, begin.id)
+            return
+        info, ((from_begin, _), (from_end, _)) = seen
+        if info.incarnation != last.incarnation:
+            self.losses.made_again(key, begin.id)
+            return
+        if last.is_ahead_of(info.entries_added):
+            self.losses.put_back(key, last, info.entries_added)
+        count = from_begin - from_end
+        self._check_evicted(key, begin, last, count, info)
+        yield Range(key, begin.id, last.id, count, info.incarnation)
 
     def _check_evicted(
         self, key: bytes, begin: Position, last: Position, count: int, info: Info

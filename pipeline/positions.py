@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from millstream.ids import parse
 from millstream.pipeline.packing import PackError, pack, unpack
+from millstream.pipeline.selection import time_ms
 
 Id = tuple[int, int]
 
@@ -136,6 +137,26 @@ def named_positions(text: str) -> dict[bytes, Id | str]:
         raise PositionError(
             f'not a JSON object of keys and ids such as {{"sensor:7": "1700000000000-0"}}: {error}'
         ) from error
+
+
+def named_times(text: str, is_end: bool) -> dict[bytes, int]:
+    """What a user writes as `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp`: for each
+    key milliseconds since 1970, or a time as ISO text."""
+    try:
+        made = json.loads(text)
+        return {key_bytes(key): _named_time(value, is_end) for key, value in made.items()}
+    except (ValueError, AttributeError) as error:
+        raise PositionError(
+            f'not a JSON object of keys and times such as {{"sensor:7": 1700000000000}}: {error}'
+        ) from error
+
+
+def _named_time(value: Any, is_end: bool) -> int:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    ms = time_ms(str(value), is_end) if is_number or isinstance(value, str) else None
+    if ms is None:
+        raise ValueError(f"{json.dumps(value)} is no time")
+    return ms
 
 
 def _is_offset(made: Any) -> bool:

@@ -141,14 +141,21 @@ def take_time(options: Options, name: str, default: int) -> int:
     text = options.text(name)
     if text is None:
         return default
+    ms = time_ms(text, name.startswith("ending"))
+    if ms is None:
+        raise options.wrong(name, "milliseconds since 1970, or a time like 2026-11-01T12:00:00Z")
+    return ms
+
+
+def time_ms(text: str, is_end: bool) -> int | None:
+    """The milliseconds of a time, as a number or as ISO text; None when it is none. Where a range
+    ends, parts of a millisecond are cut off, and where it begins they count as a whole one."""
     if text.isascii() and text.isdigit() and int(text) <= NUMBER_MAX:
         return int(text)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise options.wrong(
-            name, "milliseconds since 1970, or a time like 2026-11-01T12:00:00Z"
-        ) from None
+        return None
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     exact = Fraction((time - _EPOCH) // timedelta(microseconds=1), 1000)
-    return max(0, math.floor(exact) if name.startswith("ending") else math.ceil(exact))
+    return max(0, math.floor(exact) if is_end else math.ceil(exact))

@@ -27,7 +27,7 @@ from millstream.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
 
 class MillstreamDataSource(DataSource):
@@ -43,46 +43,66 @@ class MillstreamDataSource(DataSource):
     def name(cls) -> str:
         return "millstream"
 
-    def schema(self) -> str:
-        """The schema when the user gives none: that of the option `columns`, or the default."""
+    def schema(self) -> StructType | str:
+        """The schema when the user gives none: that of the option `columns`, or the default. That
+        of a table which is being created holds its options."""
         from millstream.pipeline.schema import default_schema
+        from millstream.pipeline.table import is_table, table_schema
 
+        if is_table(self.options):
+            return table_schema(self.options)
         return default_schema(self.options.get("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from millstream.pipeline.table import is_of_server
+
         self._check_columns(schema)
-        if "server" in self.options:
+        if is_of_server(self.options, schema):
             from millstream.pipeline.live import LiveReader
 
-            return LiveReader(schema, Options(self.options, LIVE))
+            return LiveReader(schema, self._reading(schema, LIVE))
         from millstream.pipeline.scan import SnapshotScan
 
-        return SnapshotScan(schema, Options(self.options, SCAN))
+        return SnapshotScan(schema, self._reading(schema, SCAN))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        self._need_server("a snapshot does not grow, so a stream is read from a server")
+        options = self._reading(schema, STREAM)
         self._check_columns(schema)
         from millstream.pipeline.streaming import StreamReader
 
-        return StreamReader(schema, Options(self.options, STREAM))
+        return StreamReader(schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        self._need_server("entries are written to a server")
         from millstream.pipeline.writer import BatchWriter
 
-        return BatchWriter(schema, Options(self.options, WRITE), overwrite)
+        return BatchWriter(schema, self._writing(WRITE), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        self._need_server("entries are written to a server")
         from millstream.pipeline.writer import StreamWriter
 
-        return StreamWriter(schema, Options(self.options, STREAM_WRITE), overwrite)
+        return StreamWriter(schema, self._writing(STREAM_WRITE), overwrite)
+
+    def _reading(self, schema: StructType, purpose: str) -> Options:
+        from millstream.pipeline.table import reading_options
+
+        given = reading_options(self.options, schema, purpose)
+        if purpose == STREAM:
+            _need_server(given, "a snapshot does not grow, so a stream is read from a server")
+        return Options(given, purpose)
+
+    def _writing(self, purpose: str) -> Options:
+        from millstream.pipeline.table import writing_options
+
+        given = writing_options(self.options)
+        _need_server(given, "entries are written to a server")
+        return Options(given, purpose)
 
     def _check_columns(self, schema: StructType) -> None:
         from millstream.pipeline.schema import check_columns
 
         check_columns(self.options.get("columns"), schema)
 
-    def _need_server(self, why: str) -> None:
-        if "server" not in self.options:
-            raise OptionError(f"{why}: give its address as option 'server'")
+
+def _need_server(given: "Mapping[str, str]", why: str) -> None:
+    if "server" not in given:
+        raise OptionError(f"{why}: give its address as option 'server'")

@@ -1,5 +1,6 @@
 """Where reading begins and ends when no checkpoint says so: `startingOffsets`, `endingOffsets`,
-`startingTimestamp`, `endingTimestamp`, as Spark's Kafka source has them.
+`startingTimestamp`, `endingTimestamp`, `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`, as
+Spark's Kafka source has them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from millstream.pipeline.positions import (
     id_text,
     key_text,
     named_positions,
+    named_times,
 )
 from millstream.pipeline.selection import take_time
 from millstream.pipeline.server import Server
@@ -35,8 +37,11 @@ class Bound:
         self.is_end = name == "ending"
         self.default = default
         self.named: dict[bytes, Id | str] = {}
+        self.option_of_times = f"{name}OffsetsByTimestamp"
+        self.times: dict[bytes, Id] = {}
         self.time: Id | None = None
         self._read_offsets(options, self.option)
+        self._read_times(options, self.option_of_times)
         self._read_time(options, f"{name}Timestamp")
 
     def _read_offsets(self, options: Options, name: str) -> None:
@@ -55,9 +60,25 @@ class Bound:
     def _read_time(self, options: Options, name: str) -> None:
         if name not in options:
             return
-        ms = take_time(options, name, 0)
-        # From this time on, or up to it.
-        self.time = before((ms, 0)) if name.startswith("starting") else (ms, LARGEST)
+        self.time = self._at(take_time(options, name, 0))
+
+    def _read_times(self, options: Options, name: str) -> None:
+        text = options.text(name)
+        if text is None:
+            return
+        try:
+            times = named_times(text, self.is_end)
+        except PositionError as error:
+            raise options.wrong(name, f"times as JSON ({error})") from error
+        self.times = {key: self._at(ms) for key, ms in times.items()}
+        for key in self.named.keys() & self.times.keys():
+            raise OptionError(
+                f"options {self.option!r} and {name!r} both name the stream {key_text(key)!r}"
+            )
+
+    def _at(self, ms: int) -> Id:
+        """From this time on, or up to it."""
+        return (ms, LARGEST) if self.is_end else before((ms, 0))
 
     def find(self, server: Server, infos: Mapping[bytes, Info], losses: Losses) -> Positions:
         """This end for each stream. Where reading begins, an id beyond the last one stays: what is
@@ -81,16 +102,19 @@ class Bound:
 
     def check_named(self, choice: Choice) -> None:
         """OptionError when a stream is named that is not read: it was meant to be another one."""
-        for key in self.named:
+        named = dict.fromkeys(self.times, self.option_of_times)
+        for key, option in (named | dict.fromkeys(self.named, self.option)).items():
             if not choice.wants(key):
                 raise OptionError(
-                    f"option {self.option!r} names the stream {key_text(key)!r}, which is not among"
+                    f"option {option!r} names the stream {key_text(key)!r}, which is not among"
                     f" those that {choice.option!r} asks for"
                 )
 
     def _wanted(self, key: bytes) -> Id | str:
         if key in self.named:
             return self.named[key]
+        if key in self.times:
+            return self.times[key]
         return self.default if self.time is None else self.time
 
     def _check_evicted(self, key: bytes, at: Id, info: Info, losses: Losses) -> None:

@@ -16,12 +16,14 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from millstream.pipeline.limiting import share
+from millstream.pipeline.lag import report, unread
+from millstream.pipeline.limiting import COUNT_MAX, Patience, share
 from millstream.pipeline.options import Options
-from millstream.pipeline.planning import COUNT_MAX, Losses, Planner, Ranges, begin_of
+from millstream.pipeline.planning import Losses, Planner, Ranges, begin_of
 from millstream.pipeline.positions import Offset, Position, Positions, key_text
 from millstream.pipeline.ranges import RangeReader
 from millstream.pipeline.schema import arrow_schema
@@ -48,9 +50,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.losses = Losses(options.flag("failOnDataLoss", True))
         self.planner = Planner(options, self.losses)
         self.entries_max = options.integer("maxEntriesPerTrigger", 0, 1, COUNT_MAX)
+        self.patience = Patience(options)
         self.reader = RangeReader(arrow_schema(schema), options, self.address, self.losses)
         self._target: Positions | None = None
         self._surveyed: dict[bytes, Info] = {}
+        self._planned: Positions = {}
         self._server: Server | None = None
 
     @property
@@ -60,12 +64,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._server
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_server": None, "_surveyed": {}}
+        return self.__dict__ | {"_server": None, "_surveyed": {}, "_planned": {}}
 
     def initialOffset(self) -> dict[str, Any]:
         self.starting.check_named(self.choice)
         infos = self._survey()
         found = self.starting.find(self.server, infos, self.losses)
+        self._planned = found
         return Offset(found, is_initial=True).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -74,20 +79,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         infos = self._survey()
         self._check_deleted(begin.streams, infos)
         begins = {key: begin_of(begin.streams.get(key), info.latest) for key, info in infos.items()}
+        self._planned = begin.streams
+        if self._waits(begins, infos, limit):
+            return start
         ends = self._ends(begins, infos, limit)
         if ends == begin.streams:
             return start
+        self._planned = ends
         first = begin.streams if begin.is_initial else None
         return Offset(ends, begin=first, division=self.planner.division).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self.entries_max) if self.entries_max else ReadAllAvailable()
+        if self.entries_max:
+            return ReadMaxRows(self.entries_max)
+        # Spark has no way to say both; what it hands back says at least that limits hold.
+        entries_min = self.patience.entries_min
+        return ReadMinRows(entries_min) if entries_min else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the streams ended when the last batch was planned: the query's progress shows it
-        beside how far it got."""
-        infos = self._surveyed or self._survey()
-        return Offset({key: info.latest for key, info in infos.items()}).to_json()
+        """Shown in the query's progress as `latestOffset`: how far the batch that was just planned
+        ends before the streams did."""
+        return report(self.server, self._planned, self._surveyed or self._survey())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on nothing counts that comes later, streams included."""
@@ -95,9 +107,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         last = Offset.from_json(end)
+        self._planned = last.streams
         # After a crash in the first batch, `start` is where streams begin today.
         begin = Offset.from_json(start).streams if last.begin is None else last.begin
-        return self.planner.plan(self.server, begin, last.streams, last.division)
+        return self.planner.plan(self.server, begin, last.streams, last.division, self._surveyed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Ranges)
@@ -125,6 +138,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.losses.made_again(key, at.id)
         elif at.is_ahead_of(info.entries_added):
             self.losses.put_back(key, at, info.entries_added)
+
+    def _waits(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> bool:
+        """Whether there are too few new entries for a batch. The triggers that read what is there
+        and end do not wait."""
+        if (
+            not self.patience.entries_min
+            or self._target is not None
+            or isinstance(limit, ReadAllAvailable)
+        ):
+            return False
+        return self.patience.waits(sum(unread(self.server, begins, infos).values()))
 
     def _ends(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> Positions:
         lasts: Positions = {}

@@ -38,8 +38,26 @@ class Info(NamedTuple):
     max_evicted_id: Id
     length: int
     entries_added: int
+    entries_evicted: int
     entries_deleted: int
     incarnation: int
+
+    def count_between(self, begin: Position, last: Position) -> int | None:
+        """How many entries lie between two positions of this stream, if its counters tell: nothing
+        was deleted one by one or evicted there, and nobody has set the counters. None: ask."""
+        counted = self.length + self.entries_evicted
+        if (
+            begin.added is None
+            or last.added is None
+            or not begin.incarnation == last.incarnation == self.incarnation
+            or self.entries_deleted
+            or self.entries_added != counted
+            or last.is_ahead_of(self.entries_added)
+            or self.max_evicted_id > begin.id
+        ):
+            return None
+        count = last.added - begin.added
+        return count if count >= 0 else None
 
     @property
     def earliest(self) -> Position:
@@ -147,6 +165,7 @@ def _info(server: Server, key: bytes, reply: Any) -> Info | None:
         _id(facts[b"max-evicted-id"]) or FIRST,
         facts[b"length"],
         facts[b"entries-added"],
+        facts[b"entries-evicted"],
         facts[b"entries-deleted"],
         int(facts[b"incarnation"]),
     )

@@ -27,9 +27,13 @@ def spark_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def _spark(spark_environment: dict[str, str]) -> Iterator[SparkSession]:
+def _spark(
+    spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     os.environ.update(spark_environment)
     builder = SparkSession.builder.master("local[2]")
+    warehouse = tmp_path_factory.mktemp("warehouse")  # Spark makes a folder there for every table
+    builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

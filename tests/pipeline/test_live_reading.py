@@ -92,6 +92,22 @@ def test_the_range_is_what_the_options_say(server: Server, client: RawClient) ->
     assert read(startingOffsets="latest") == []
 
 
+def test_each_stream_has_a_range_of_its_own_in_time(server: Server, client: RawClient) -> None:
+    for key in ("s", "t"):
+        client.pipeline(
+            [("XADD", key, f"{number}-{number}", "n", str(number)) for number in range(1, 9)]
+        )
+    parts = batch_read(
+        server,
+        subscribe="s,t",
+        startingOffsetsByTimestamp='{"s": 3}',
+        endingOffsetsByTimestamp='{"s": 4, "t": "1970-01-01T00:00:00.002Z"}',
+    )
+    assert parts == [["s 3", "s 4", "t 1", "t 2"]]
+    with pytest.raises(OptionError, match="endingOffsetsByTimestamp' names the stream 'u'"):
+        batch_read(server, subscribe="s,t", endingOffsetsByTimestamp='{"u": 4}')
+
+
 def test_a_read_is_fixed_when_it_is_planned_also_up_to_a_time_that_is_not_there_yet(
     server: Server, client: RawClient
 ) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.pipeline.direct import DirectQuery, rows_in
 from tests.support.client import RawClient
 from tests.support.server import Server
 
 from millstream.pipeline import positions
+from millstream.pipeline.lag import lag
 from millstream.pipeline.options import OptionError
 from millstream.pipeline.planning import DataLossError
 from millstream.pipeline.server import ServerError
@@ -340,6 +342,112 @@ def test_progress_knows_where_the_streams_end(query: DirectQuery, client: RawCli
     reader = query.start(maxEntriesPerTrigger=4)
     query.plan(reader)
     assert reader.reportLatestOffset()["streams"]["s:a"]["added"] == 10
+
+
+def test_a_query_reports_how_far_it_is_behind(query: DirectQuery, client: RawClient) -> None:
+    append(client, "s:a", range(10))
+    append(client, "s:b", range(3))
+    reader = query.start(maxEntriesPerTrigger=4)
+    query.plan(reader)
+    found = reader.reportLatestOffset()["metrics"]
+    assert (found["streams"], found["streamsBehindLatest"]) == (2, 2)
+    assert found["offsetsBehindLatest"] == 9
+    assert (found["minOffsetsBehindLatest"], found["maxOffsetsBehindLatest"]) == (1, 8)
+    first_ms = int(client.call("XRANGE", "s:a", "-", "+", "COUNT", "1")[0][0].split(b"-")[0])  # type: ignore[index, union-attr]
+    seconds = int(client.call("TIME")[0])  # type: ignore[index, arg-type]
+    assert 0 <= found["oldestEntryAgeMs"] <= (seconds + 1) * 1000 - first_ms
+    query.finish(reader)
+    query.run()
+    reader = query.start()
+    query.plan(reader)
+    found = reader.reportLatestOffset()["metrics"]
+    assert (found["offsetsBehindLatest"], found["oldestEntryAgeMs"]) == (0, None)
+    assert query.planned is not None
+    append(client, "s:b", range(5))
+    assert lag(query.planned, **query.options)["offsetsBehindLatest"] == 5
+
+
+def test_a_restarted_query_that_repeats_a_batch_reports_the_lag_behind_that_batch(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(10))
+    query.plan(query.start(maxEntriesPerTrigger=4))
+    reader = query.start()
+    assert query.planned is not None
+    reader.partitions(reader.initialOffset(), json.loads(query.planned))
+    assert reader.reportLatestOffset()["metrics"]["offsetsBehindLatest"] == 6
+
+
+def test_a_trigger_waits_for_enough_entries_but_not_where_it_reads_what_is_there(
+    query: DirectQuery, client: RawClient
+) -> None:
+    append(client, "s:a", range(3))
+    limits = {"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 6}
+    reader = query.start(**limits)
+    assert query.plan(reader)  # the first trigger does not wait
+    assert query.finish(reader) == rows_of("s:a", range(3))
+    append(client, "s:a", range(3, 6))
+    append(client, "s:b", range(1))
+    assert not query.plan(reader)
+    once = json.dumps(reader.latestOffset(json.loads(query.finished or ""), ReadAllAvailable()))
+    assert once != query.finished
+    append(client, "s:b", range(1, 8))
+    assert query.plan(reader)
+    assert len(query.finish(reader)) == 6
+    assert query.plan(reader)
+    assert len(query.finish(reader)) == 5
+    append(client, "s:b", range(8, 9))
+    assert query.run(**limits) == [rows_of("s:b", range(8, 9))]
+
+
+def test_streams_start_where_their_times_say(query: DirectQuery, client: RawClient) -> None:
+    for key in ("s:a", "s:b", "s:c"):
+        append_with_ids(client, key, range(1, 9))
+    times = '{"s:a": 7, "s:b": "1970-01-01T00:00:00.009Z"}'
+    assert query.run(startingOffsetsByTimestamp=times, startingOffsets="latest") == [
+        rows_of("s:a", range(7, 9))
+    ]
+    append_with_ids(client, "s:b", range(9, 10))
+    assert query.run() == [rows_of("s:b", range(9, 10))]
+
+
+def test_times_of_a_stream_that_is_not_read_are_refused(query: DirectQuery) -> None:
+    with pytest.raises(OptionError, match="startingOffsetsByTimestamp' names the stream 'other'"):
+        query.run(startingOffsetsByTimestamp='{"other": 5}')
+
+
+def test_spark_waits_for_enough_entries_and_shows_the_lag_in_the_progress(
+    spark: SparkSession, server: Server, client: RawClient, tmp_path: Path
+) -> None:
+    append(client, "s:a", range(50))
+    entries = (
+        spark.readStream.format("millstream")
+        .schema("n int")
+        .option("server", f"redis://127.0.0.1:{server.port}")
+        .option("subscribe", "s:a")
+        .option("startingOffsets", "earliest")
+        .option("minOffsetsPerTrigger", "10")
+        .option("maxOffsetsPerTrigger", "20")
+        .load()
+    )
+    writer = entries.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        query.processAllAvailable()
+        append(client, "s:a", range(50, 59))
+        query.processAllAvailable()
+        found = [
+            (one["numInputRows"], json.loads(one["sources"][0]["latestOffset"])["metrics"])
+            for one in query.recentProgress
+            if one["numInputRows"]
+        ]
+    finally:
+        query.stop()
+    assert [(rows, metrics["offsetsBehindLatest"]) for rows, metrics in found] == [
+        (20, 30),
+        (20, 10),
+        (10, 0),
+    ]
 
 
 def test_a_server_that_is_gone_is_named(new_server: Callable[..., Server]) -> None:

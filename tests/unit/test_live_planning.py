@@ -20,6 +20,7 @@ from millstream.pipeline.survey import survey
 class NaiveStream:
     ids: list[Id] = field(default_factory=list)
     added: int = 0
+    evicted: int = 0
     deleted: int = 0
     last: Id = FIRST
     max_evicted: Id = FIRST
@@ -33,6 +34,7 @@ class NaiveStream:
     def evict(self, count: int) -> None:
         for id_ in self.ids[:count]:
             self.max_evicted = max(self.max_evicted, id_)
+            self.evicted += 1
         del self.ids[:count]
 
     def delete(self, at: int) -> None:
@@ -77,6 +79,7 @@ def _facts(stream: NaiveStream) -> list[Any]:
         b"max-evicted-id": id_text(stream.max_evicted).encode(),
         b"length": len(stream.ids),
         b"entries-added": stream.added,
+        b"entries-evicted": stream.evicted,
         b"entries-deleted": stream.deleted,
         b"incarnation": stream.incarnation,
     }
@@ -128,6 +131,40 @@ def test_partitions_hold_every_entry_once_in_order_and_keep_the_limits(
     ]
     assert all(0 < len(part) <= (entries_max or len(expected)) for part in read)
     assert len(parts) >= min(partitions_min or 0, len(expected))
+
+
+SHAPES = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 3), st.integers(0, 60))
+
+
+@given(st.lists(SHAPES, max_size=5), st.booleans())
+def test_what_counters_tell_is_what_the_server_would_count(
+    shapes: list[tuple[int, int, int, int]], are_counters_set: bool
+) -> None:
+    server = NaiveServer()
+    start: dict[bytes, Position] = {}
+    for number, (read, more, deleted, evicted) in enumerate(shapes):
+        stream = server.streams[b"s%d" % number] = stream_of(read)
+        start[b"s%d" % number] = survey(server, [b"s%d" % number])[b"s%d" % number].latest  # type: ignore[arg-type]
+        stream.append(*((100 + number, 0) for number in range(more)))
+        for _ in range(min(deleted, len(stream.ids))):
+            stream.delete(len(stream.ids) // 2)
+        stream.evict(evicted)
+        stream.added += 7 * are_counters_set  # XSETID
+    infos = survey(server, server.streams)  # type: ignore[arg-type]
+    ends = {key: info.latest for key, info in infos.items()}
+    planner = Planner(Options({"maxEntriesPerPartition": "9"}, LIVE), Losses(False))
+    asked = planner.plan(server, start, ends)  # type: ignore[arg-type]
+    assert planner.plan(server, start, ends, infos=infos) == asked  # type: ignore[arg-type]
+
+
+def test_streams_that_were_just_seen_are_not_asked_for_again() -> None:
+    server = NaiveServer(**{f"s{number}": stream_of(5) for number in range(20)})
+    infos = survey(server, server.streams)  # type: ignore[arg-type]
+    ends = {key: info.latest for key, info in infos.items()}
+    server.longest = 0
+    planner = Planner(Options({}, LIVE), Losses(True))
+    (part,) = planner.plan(server, {}, ends, infos=infos)  # type: ignore[arg-type]
+    assert (len(part.ranges), server.longest) == (20, 0)
 
 
 def test_however_many_partitions_are_wanted_a_transaction_stays_short() -> None:

@@ -1,0 +1,115 @@
+"""Tables: `CREATE TABLE t USING millstream OPTIONS (...)`.
+
+Spark keeps a table's options in its catalog, but hands a Python source none of them when the table
+is read or written: only the schema, as the catalog has it. A schema that the source itself gave is
+kept with the metadata of its columns, so the options are put there. Spark asks for it when a table
+is created without a list of columns, and that is seen by options which only a table has.
+
+When a table is written, the schema is that of the query and may have the metadata of another table.
+So only reading takes options from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from millstream.pipeline.options import READS, OptionError, belonging
+from millstream.pipeline.schema import default_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+METADATA = "millstream"
+_SECRET = ("username", "password")
+_NOT_KEPT = (
+    "there are no options. Of a table that was created with a list of columns, Spark hands a Python"
+    " source no options: create it without the list and name the columns in the option 'columns',"
+    " or give the options in the query: SELECT * FROM t WITH (server '...', subscribe '...')"
+)
+_INSTEAD = (
+    "Spark hands a Python source no options of a table that is written. Give them in the statement,"
+    " INSERT INTO t WITH (server '...', key '...') VALUES ..., or insert into a temporary view that"
+    " was created with them"
+)
+
+
+def is_table(given: Mapping[str, str]) -> bool:
+    """Whether these are the options of a table that is being created, and not of `load()`."""
+    return "provider" in given
+
+
+def table_schema(given: Mapping[str, str]) -> StructType:
+    """The schema of a table with these options, which are kept in it. OptionError when there is an
+    option that does not exist, or one that a table must not keep."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from millstream.pipeline.ddl import arrow_from_ddl
+
+    options = {
+        name.removeprefix("option."): text
+        for name, text in given.items()
+        if name.startswith("option.")
+    }
+    if "path" in given and "server" not in options:
+        options["path"] = given["path"]
+    _check(options)
+    arrow = arrow_from_ddl(default_schema(options.pop("columns", None)))
+    schema: StructType = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+    schema.fields[0].metadata = {METADATA: json.dumps(options, sort_keys=True)}
+    return schema
+
+
+def reading_options(
+    given: Mapping[str, str], schema: StructType, purpose: str
+) -> Mapping[str, str]:
+    """The options given, and those that the table was created with and that belong to the purpose.
+    What is given wins."""
+    if "server" in given or "path" in given:
+        return given
+    kept = _kept(schema)
+    if not kept and not given:
+        raise OptionError(_NOT_KEPT)
+    return belonging(kept, (purpose,)) | dict(given)
+
+
+def writing_options(given: Mapping[str, str]) -> Mapping[str, str]:
+    """The options given; OptionError when there are none, as for a table."""
+    if not given:
+        raise OptionError(f"there are no options. {_INSTEAD}")
+    return given
+
+
+def is_of_server(given: Mapping[str, str], schema: StructType) -> bool:
+    """Whether a server is meant, by the options given or by those of the table."""
+    return "server" in given or ("path" not in given and "server" in _kept(schema))
+
+
+def _kept(schema: StructType) -> dict[str, Any]:
+    for field in schema.fields:
+        text = (field.metadata or {}).get(METADATA)
+        if text is not None:
+            kept: dict[str, Any] = json.loads(text)
+            return kept
+    return {}
+
+
+def _check(options: Mapping[str, str]) -> None:
+    for name in options.keys() - belonging(options, READS).keys():
+        raise OptionError(f"option {name!r} is for writing, and a table is for reading: {_INSTEAD}")
+    for name in _SECRET:
+        if name in options:
+            raise OptionError(_secret(f"the option {name!r}"))
+    if "@" in urlsplit(options.get("server", "")).netloc:
+        raise OptionError(_secret("a user or a password in the option 'server'"))
+    if "server" not in options and "path" not in options:
+        raise OptionError("a table needs the option 'server', or 'path' for a data directory")
+
+
+def _secret(what: str) -> str:
+    return (
+        f"a table does not keep {what}, because all who see its schema would see it. Give it in the"
+        " query: SELECT * FROM t WITH (password '...'), or create a temporary view"
+    )
