@@ -31,6 +31,7 @@ from millstream.pipeline.files import Folder
 from millstream.pipeline.options import SCAN, OptionError, Options
 from millstream.pipeline.pushdown import push
 from millstream.pipeline.selection import FIRST, LAST, TIME_MS_MAX, Selection
+from millstream.storage.manifest import Manifest
 
 MAX = 2**64 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -194,8 +195,8 @@ def test_a_snapshot_published_during_planning_is_found(
     write_snapshot(tmp_path, [stream(b"old")])
     newest = planning._newest
 
-    def publish_after(folder: Folder) -> str:
-        name = newest(folder)
+    def publish_after(folder: Folder, manifest: Manifest) -> str:
+        name = newest(folder, manifest)
         if name == "base-1.msnap":
             write_base(tmp_path, [stream(b"new")], 2)
             publish(tmp_path, 2)
