@@ -1,9 +1,9 @@
 """A command's syntax line, taken apart into arguments as COMMAND DOCS tells them.
 
 The notation: ``[x]`` may be left out, ``<a | b>`` is one of several, a word in capitals is typed as
-it stands, another word is a value, and ``x [x ...]`` is repeated, as often as one likes. A ``|``
-with spaces around it separates alternatives of the group it stands in; ``MAXLEN|MINID``, without
-spaces, is one of these words.
+it stands, another word is a value, and ``x [x ...]`` or ``x [...]`` is repeated, as often as one
+likes. A ``|`` with spaces around it separates alternatives of the group it stands in;
+``MAXLEN|MINID``, without spaces, is one of these words.
 
 A value may be followed by its type, ``start:integer``, and a group may begin with a label,
 ``[condition: NX | XX]``: the name that COMMAND DOCS gives to it.
@@ -25,9 +25,11 @@ _KINDS = {
     **dict.fromkeys(
         (
             "client-id", "count", "cursor", "db", "decrement", "destination-db", "duration",
-            "entries-added", "entries-read", "increment", "index", "index1", "index2", "integer",
+            "entries-added", "entries-read", "frequency", "increment", "index", "index1",
+            "index2", "integer",
             "maxage", "maxcount", "maxsize", "milliseconds", "ms", "numids", "numkeys",
-            "numlocal", "numreplicas", "offset", "protover", "seconds", "timeout", "version",
+            "numlocal", "numreplicas", "offset", "protover", "seconds", "timeout", "ttl",
+            "version",
         ),
         "integer",
     ),
@@ -149,7 +151,13 @@ def _labelled_block(label: str, inner: list[list[Argument]]) -> Argument:
 def _add_group(
     target: list[Argument], inner: list[list[Argument]], label: str, *, optional: bool
 ) -> None:
-    """Append a bracketed group; ``x [x ...]`` marks the x before it as repeated instead."""
+    """Append a bracketed group; ``x [x ...]`` and ``x [...]`` mark the x before it as repeated
+    instead."""
+    if not any(inner):
+        if not (optional and target):
+            raise SyntaxLineError("an empty group")
+        target[-1] = replace(target[-1], multiple=True)
+        return
     joined = [_join_tokens(sequence) for sequence in inner]
     if len(joined) == 1:
         group = joined[0]

@@ -121,6 +121,23 @@ def test_syntax_repetition() -> None:
     ]
 
 
+def test_syntax_repetition_of_a_group() -> None:
+    assert names("<n <a b> [...]> [...]") == [("n_a_b", "block", "", False, True)]
+    (group,) = parse_syntax("<n <a b> [...]> [...]")
+    assert group.parts[1].multiple
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_argument_has_a_name_and_every_group_has_parts(row: Command) -> None:
+    """redis-cli crashes on an empty group in COMMAND DOCS."""
+    waiting = parse_syntax(row.syntax)
+    while waiting:
+        argument = waiting.pop()
+        assert argument.name
+        assert argument.kind not in ("oneof", "block") or argument.parts
+        waiting += argument.parts
+
+
 def test_syntax_alternatives() -> None:
     for syntax in ("<A | B>", "A|B"):
         assert names(syntax) == [("a_b", "oneof", "", False, False)]
@@ -137,7 +154,7 @@ def test_syntax_labels_types_and_braces() -> None:
     assert shown_syntax(syntax) == "n [NX | XX] IDS numids id [id ...]"
 
 
-@pytest.mark.parametrize("syntax", ["[a", "a]", "<a | b", "[a>"])
+@pytest.mark.parametrize("syntax", ["[a", "a]", "<a | b", "[a>", "<>", "[]"])
 def test_a_syntax_line_whose_brackets_do_not_fit(syntax: str) -> None:
     with pytest.raises(SyntaxLineError):
         parse_syntax(syntax)
