@@ -23,11 +23,10 @@ from millstream.server.loading import Loader, LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import (
+    Gap,
     JournalReader,
     TornEnd,
-    frames_behind,
-    readable_frames,
-    readable_head,
+    surviving_frames,
 )
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.leftovers import find_leftovers
@@ -339,6 +338,8 @@ class Checker:
                 reports[damage.file].wrong(damage)
                 self.report.worsen(Verdict.DAMAGED)
                 self._count_lost(files, first_seq, reports[damage.file])
+            if self.report.verdict is Verdict.DAMAGED and names:
+                self._count_missing(files, first_seq, reports)
             if reader.torn is not None:
                 self._torn(reports[names[reader.torn.index]], reader.torn)
         self._advance(sum(file.size_bytes for file in reports.values()))
@@ -355,32 +356,20 @@ class Checker:
             for name, file_report in reports.items():
                 file_report.holds = counted(counts[name], "frame")
 
+    def _count_missing(
+        self, files: Sequence[File], first_seq: int, reports: dict[str, FileReport]
+    ) -> None:
+        """What a repair loses where a whole journal is missing before these."""
+        if not any(report.loses for report in reports.values()):
+            for one in surviving_frames(files, first_seq):
+                if isinstance(one, Gap) and one.last is not None:
+                    reports[one.file].loses.append(words_for_gap(one))
+
     def _count_lost(self, files: Sequence[File], first_seq: int, report: FileReport) -> None:
-        """What a cut in front of the bad stretch takes away."""
-        index, offset, due = 0, readable_head(files[0]).format.header_size, first_seq
-        for index, offset, _ in readable_frames(files, first_seq):  # noqa: B007
-            due += 1
-        if index == len(files) - 1 and offset == files[index].size:
-            return  # it was a header
-        last = due - 1
-        frames = effects = 0
-        entries: Counter[tuple[int, bytes]] = Counter()
-        for seq, payload in frames_behind(files, index, offset, due):
-            last = max(last, seq)
-            frames += 1
-            with suppress(EffectError):
-                split = split_effects(payload)
-                effects += len(split)
-                entries.update((db, words[1]) for db, words, _ in split if words[0] in APPENDING)
-        unread = last - due + 1 - frames
-        if unread or not frames:
-            how_many = counted(unread, "frame") if unread else "at least 1 frame"
-            report.loses.append(f"{how_many} that cannot be read")
-        if frames:
-            also = f"{counted(frames, 'sound frame')} behind, with {counted(effects, 'effect')}"
-            report.loses.append(also)
-        for (db, key), count in entries.most_common(_LOSSES_SHOWN):
-            report.loses.append(f"{counted(count, 'entry')} appended to {named(db, key)}")
+        """The frames that a repair cannot keep, and what of them can still be read."""
+        for one in surviving_frames(files, first_seq):
+            if isinstance(one, Gap):
+                report.loses.append(words_for_gap(one))
 
     def _torn(self, report: FileReport, torn: TornEnd) -> None:
         report.state = "torn"
@@ -478,6 +467,24 @@ def named(db: int, key: bytes) -> str:
     """A key as a person reads it."""
     text = key.decode("utf-8", "backslashreplace")
     return f"'{text}'" + (f" of database {db}" if db else "")
+
+
+def words_for_gap(gap: Gap) -> str:
+    """Which frames are lost, and on which keys they had effects as far as that can be read."""
+    count = None if gap.last is None else gap.last - gap.first + 1
+    which = f"frame {gap.first}" if count == 1 else f"frames {gap.first} to {gap.last}"
+    if count is None:
+        which = f"frame {gap.first} and any after it"
+    words = f"{which}, at offset {gap.offset} of {gap.file}"
+    with suppress(EffectError):
+        split = split_effects(gap.payload)
+        keys = dict.fromkeys((db, found[1]) for db, found, _ in split if len(found) > 1)
+        appended = sum(found[0] in APPENDING for _, found, _ in split)
+        if split:
+            names = ", ".join(named(*key) for key in keys) or "no key"
+            what = f"{counted(len(split), 'effect')} on {names}"
+            words += f": the first held {what}, among them {counted(appended, 'appended entry')}"
+    return words
 
 
 def words_for_lost(gleaned: Gleaned[Block]) -> str:

@@ -5,9 +5,10 @@ it as a new base, let that and an empty journal count instead, remove what they 
 manifest is replaced nothing of the old has been touched, so a crash leaves the old directory or the
 new one. Every file that goes is kept in a folder of its own before.
 
-What is kept is what was written, never a guess: the journals up to the first frame that cannot be
-read, of the base the keys and pieces of keys whose checksums fit. What is lost of a stream counts
-as evicted, so that its readers are told of the gap.
+What is kept is what was written, never a guess: of the base all blocks whose checksums fit, of the
+journals all frames. What is lost of a stream in the base counts as evicted, so that its readers are
+told of the gap. Frames after one that is lost may depend on it: each of their effects is kept that
+can be applied, and the others are counted.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from millstream.server.checking import (
     load_strictly,
     named,
     new_keyspace,
+    words_for_gap,
 )
 from millstream.server.loading import LoadReport
 from millstream.storage.block import Block
-from millstream.storage.disk import Disk
-from millstream.storage.journal import ID_SIZE, create_journal, readable_frames
+from millstream.storage.disk import Disk, File
+from millstream.storage.journal import ID_SIZE, Gap, create_journal, surviving_frames
 from millstream.storage.manifest import (
     NAME,
     TEMPORARY,
@@ -100,7 +102,7 @@ class _Repair:
             f"{made.base} is written: {counted(loaded.keys, 'key')} with"
             f" {counted(loaded.entries, 'entry')}, all that can be read up to frame {salvage.seq}"
         )
-        return self._done + salvage.skipped_words()
+        return self._done + salvage.gap_words() + salvage.skipped_words()
 
     def _write(self, made: Manifest, salvage: Salvage) -> None:
         assert made.base is not None
@@ -113,6 +115,7 @@ class _Repair:
                 seq=salvage.seq,
                 directory=made.directory,
                 salt=self._disk.random(SALT_SIZE),
+                compressed=False,
             )
             capture = salvage.keyspace.begin_capture()
             while (captured := capture.step(_CAPTURE_KEYS)) is not None:
@@ -179,6 +182,7 @@ class Salvage:
         self._now_ms = now_ms
         self._whole = True
         self._skipped: Counter[tuple[int, bytes]] = Counter()
+        self._gaps: list[Gap] = []
         with ExitStack() as stack:
             names = set(disk.names()) - set(misplaced(disk, manifest))
             if manifest.base is not None:
@@ -190,9 +194,22 @@ class Salvage:
                 if name in names:
                     journals.append(disk.read(name))
                     stack.callback(journals[-1].close)
-            for _, _, payload in readable_frames(journals, self.seq + 1):
-                self.seq += 1
+            self._read_journals(journals)
+
+    def _read_journals(self, journals: list[File]) -> None:
+        """Every frame that can be read. After a gap effects may depend on lost ones: from there on
+        each is applied that can be."""
+        for one in surviving_frames(journals, self.seq + 1):
+            if isinstance(one, Gap):
+                self._whole = False
+                self._gaps.append(one)
+            else:
+                self.seq, payload = one
                 self._apply(payload)
+
+    def gap_words(self) -> list[str]:
+        """Which frames are missing."""
+        return [f"without {words_for_gap(gap)}" for gap in self._gaps]
 
     def skipped_words(self) -> list[str]:
         """What was left out of the journals because what it changes is lost."""
@@ -263,6 +280,11 @@ class Salvage:
             with suppress(EffectError):
                 apply_effects(self.keyspace, single)
                 return
+        if name == b"STREAM":  # the one before was deleted by what is lost
+            databases[db].delete(key)
+            with suppress(EffectError):
+                apply_effects(self.keyspace, single)
+                return
         if name in (b"RENAME", b"COPY"):  # what came to this place is lost, what was there is gone
             databases[int(words[2])].delete(words[3])
         self._skipped[db, key] += 1
@@ -279,7 +301,8 @@ def without_lost_pieces(gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[B
             blocks, hidden = blocks[1:], 0
     length = sum(block.live for block in blocks) - hidden
     lost = gleaned.lost.pieces[-1]
-    if lost is gleaned.record.pieces[-1]:
+    end = gleaned.record.pieces[-1]
+    if not blocks or blocks[-1].last_id < (end.max_ms, end.max_seq):
         meta["open"] = False
     meta["entries_evicted"] += meta["length"] - length
     meta["length"] = length

@@ -674,21 +674,68 @@ class JournalReader:
         return follows
 
 
-def readable_frames(files: Sequence[File], first_seq: int) -> Iterator[tuple[int, int, bytes]]:
-    """(index of the file, offset after it, payload) of every frame up to the first one that cannot
-    be read, although the files' headers may be damaged."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Frames that are lost: `first` to `last`, None: to an end that nothing tells. `payload` is
+    what stands where that of the first one was, if its length is known: it may be damaged."""
+
+    file: str
+    offset: int
+    first: int
+    last: int | None
+    payload: bytes = b""
+
+
+def surviving_frames(files: Sequence[File], first_seq: int) -> Iterator[tuple[int, bytes] | Gap]:
+    """(sequence number, payload) of every frame that can be read, in order, and a Gap wherever
+    frames are missing. The files' headers may be damaged."""
     due = first_seq
-    for index, file in enumerate(files):
+    bad: Gap | None = None
+    for file in files:
         form = readable_head(file).format
-        offset = form.header_size
-        for at, seq, _, payload in _sound_frames(file, form, offset):
-            if seq != due:
-                return
-            offset = at + form.frame_size + len(payload)
-            yield index, offset, payload
-            due += 1
-        if offset != max(file.size, form.header_size):
-            return
+        position: int | None = form.header_size
+        while position is not None:
+            for at, seq, _, payload in _sound_frames(file, form, position):
+                position = at + form.frame_size + len(payload)
+                if seq < due:
+                    continue  # read before: the file is not what was due
+                if seq > due:
+                    lost = bad or Gap(file.name, at, due, None)
+                    yield Gap(lost.file, lost.offset, due, seq - 1, lost.payload)
+                yield seq, payload
+                due, bad = seq + 1, None
+            if position >= file.size:
+                break
+            if bad is None:
+                bad = Gap(file.name, position, due, None, _left_of_payload(file, form, position))
+            position = _resume(file, form, position, due)
+    if bad is not None:
+        yield bad
+
+
+def _left_of_payload(file: File, form: FrameFormat, offset: int) -> bytes:
+    """What stands after a bad frame's header, as far as the header counts."""
+    head = file.read_at(offset, form.frame_size)
+    if len(head) < form.frame_size:
+        return b""
+    length = min(int(_FRAME.unpack_from(head)[0]), _READ_SIZE)
+    return file.read_at(offset + form.frame_size, length)
+
+
+def _resume(file: File, form: FrameFormat, offset: int, due: int) -> int | None:
+    """Where frames go on after a bad one. In version 1, whose frames a client can imitate, only
+    where they then go on to the file's end."""
+    start = _end_of_bad_frame(file, form, offset, due)
+    while (found := _find_sound_frame(file, form, start, due)) is not None:
+        if form is not OLD_FORMAT:
+            return found
+        end = found
+        for at, _, _, payload in _sound_frames(file, form, found):
+            end = at + form.frame_size + len(payload)
+        if end == file.size:
+            return found
+        start = found + 1
+    return None
 
 
 def frame_numbers(file: File) -> tuple[int | None, int]:
@@ -704,20 +751,6 @@ def frame_numbers(file: File) -> tuple[int | None, int]:
             break
         last = seq
     return first, last
-
-
-def frames_behind(
-    files: Sequence[File], index: int, offset: int, due: int
-) -> Iterator[tuple[int, bytes]]:
-    """(sequence number, payload) of all sound frames behind a bad stretch, which begins where frame
-    `due` was to be: what is lost if the journals are cut there."""
-    for file in files[index:]:
-        form = readable_head(file).format
-        position = offset if file is files[index] else form.header_size
-        while (found := _find_sound_frame(file, form, position, due - 1)) is not None:
-            for at, seq, _, payload in _sound_frames(file, form, found):
-                yield seq, payload
-                position = at + form.frame_size + len(payload)
 
 
 def empty_later_journals(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:

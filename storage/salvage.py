@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 import zstandard
@@ -44,8 +44,17 @@ from millstream.storage.snapshot import (
 )
 
 B = TypeVar("B", bound=BlockLike)
+_BLOCK_MAGIC = b"MB\x01\x00"
+_U64_MAX = 2**64 - 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _FRAME_STEP_BYTES = 64 << 10
+
+
+class ProvenBlockType(BlockType[B], Protocol[B]):
+    """A class of blocks with a checksum each."""
+
+    def from_bytes(self, data: memoryview, /) -> B:
+        """ValueError when the checksum does not fit."""
 
 
 @dataclass
@@ -200,7 +209,7 @@ class Gleaner(Generic[B]):
     were in index sections that could not. `keeping` False: blocks are looked at and not kept.
     """
 
-    def __init__(self, opened: Opened, block_type: BlockType[B], *, keeping: bool) -> None:
+    def __init__(self, opened: Opened, block_type: ProvenBlockType[B], *, keeping: bool) -> None:
         self.damage = list(opened.damage)
         self.lost_keys = 0
         self.keys = 0
@@ -214,6 +223,7 @@ class Gleaner(Generic[B]):
         self._bad_chunks: set[int] = set()
         self._bad_headers: set[int] = set()
         self._seen_chunks: set[int] = set()
+        self._left: tuple[int, memoryview] = (-1, memoryview(b""))
 
     def read(self) -> Iterator[Gleaned[B]]:
         """Every key whose record can be read, in the order of the file."""
@@ -247,19 +257,25 @@ class Gleaner(Generic[B]):
                 self._look_at_chunk(record.meta_place[0])
             gleaned.meta = self._reader.meta(record)
         except DamageError as damage:
-            gleaned.lost.meta = True
             self._note(damage)
+            gleaned.meta = self._left_of_meta(record)
+            gleaned.lost.meta = gleaned.meta is None
         last: tuple[int, int] | None = None
         for piece in record.pieces:
             try:
                 blocks = self._read_piece(piece, last)
+                self.entries += piece.entries
             except DamageError as damage:
-                gleaned.lost.pieces.append(piece)
                 self._note(damage)
+                blocks, lost = self._left_of_piece(piece, last)
+                if lost.blocks:
+                    gleaned.lost.pieces.append(lost)
+                self.entries += piece.entries - lost.entries
+            if not blocks:
                 continue
             last = blocks[-1].last_id
-            self.entries += piece.entries
-            if gleaned.lost.meta and piece is record.pieces[0]:
+            is_first = blocks[0].first_id == (piece.min_ms, piece.min_seq)
+            if gleaned.lost.meta and piece is record.pieces[0] and is_first:
                 first = blocks.pop(0)
                 gleaned.lost.first_block = (first.live, first.first_id, first.last_id)
             if self._keeping:
@@ -277,6 +293,52 @@ class Gleaner(Generic[B]):
                 raise self._damaged_piece(piece, "ids do not rise from block to block")
             last = block.last_id
         return blocks
+
+    def _left_of(self, number: int) -> memoryview:
+        """What a damaged chunk holds, unproven. The last one is kept."""
+        if not 0 <= number < len(self.summary.chunks):
+            return memoryview(b"")
+        if self._left[0] != number:
+            self._left = number, self._reader.left_of_chunk(number)
+        return self._left[1]
+
+    def _left_of_meta(self, record: KeyRecord) -> dict[str, Any] | None:
+        """A key's metadata out of a damaged chunk, if its own checksum fits."""
+        if record.meta_place is None or len(record.meta_place) < 4:
+            return None
+        number, offset, length, crc = record.meta_place
+        data = self._left_of(number)[offset : offset + length]
+        if len(data) != length or crc32(data) != crc:
+            return None
+        meta: dict[str, Any] = msgpack.unpackb(data)
+        return meta
+
+    def _left_of_piece(self, piece: Piece, last: tuple[int, int] | None) -> tuple[list[B], Piece]:
+        """The blocks of a piece of a damaged chunk whose own checksums fit; and the piece that is
+        lost: how many blocks and entries, and between which ids."""
+        data = self._left_of(piece.chunk)[: piece.offset + piece.length]
+        low, high = (piece.min_ms, piece.min_seq), (piece.max_ms, piece.max_seq)
+        finder = _BlockFinder(self._block_type, data, high)
+        blocks: list[B] = []
+        gaps: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        at: int | None = piece.offset
+        while at is not None and len(blocks) < piece.blocks:
+            after = blocks[-1].last_id if blocks else last
+            found = finder.block_at(at, after)
+            if found is not None:
+                blocks.append(found[0])
+                at = found[1]
+                continue
+            start = _after(blocks[-1].last_id) if blocks else low
+            at = finder.next_sound(at + 1, after, piece.blocks - len(blocks) - 1)
+            following = None if at is None else finder.block_at(at, after)
+            gaps.append((start, high if following is None else _before(following[0].first_id)))
+        entries = piece.entries - sum(block.live for block in blocks)
+        if not gaps:
+            gaps.append((_after(blocks[-1].last_id) if blocks else low, high))
+        lost = piece._replace(blocks=piece.blocks - len(blocks), entries=entries)
+        (min_ms, min_seq), (max_ms, max_seq) = gaps[0][0], gaps[-1][1]
+        return blocks, lost._replace(min_ms=min_ms, min_seq=min_seq, max_ms=max_ms, max_seq=max_seq)
 
     def _damaged_piece(self, piece: Piece, reason: str) -> DamageError:
         return DamageError(self._reader.name, self.summary.chunks[piece.chunk].offset, reason)
@@ -332,6 +394,62 @@ class Gleaner(Generic[B]):
                 f" {summary.entries}"
             )
             self.damage.append(DamageError(self._reader.name, None, reason))
+
+
+class _BlockFinder(Generic[B]):
+    """Finds sound blocks of one piece in bytes of which some are wrong."""
+
+    def __init__(
+        self, block_type: ProvenBlockType[B], data: memoryview, high: tuple[int, int]
+    ) -> None:
+        self._block_type = block_type
+        self._data = data
+        self._text = bytes(data)
+        self._high = high
+
+    def block_at(self, at: int, after: tuple[int, int] | None) -> tuple[B, int] | None:
+        """The block at an offset, if its own checksum fits and its ids belong here; where it
+        ends."""
+        try:
+            (block,), end = self._block_type.unpack(self._data, at, 1)
+            self._block_type.from_bytes(self._data[at:end])
+        except ValueError:
+            return None
+        if after is not None and block.first_id <= after:
+            return None
+        return (block, end) if block.last_id <= self._high else None
+
+    def next_sound(self, start: int, after: tuple[int, int] | None, left: int) -> int | None:
+        """From `start` on, where at most `left` blocks go on, to the piece's end if that is so
+        anywhere, else the most. A block that a client has put into a value is one too many, or
+        nothing goes on after it."""
+        best, best_count = None, 0
+        at = self._text.find(_BLOCK_MAGIC, start)
+        while at >= 0:
+            count, end = self._count(at, after)
+            if end == len(self._data) and 0 < count <= left:
+                return at
+            if best_count < count < left:
+                best, best_count = at, count
+            at = self._text.find(_BLOCK_MAGIC, max(end, at + 1))
+        return best
+
+    def _count(self, at: int, after: tuple[int, int] | None) -> tuple[int, int]:
+        count = 0
+        while (found := self.block_at(at, after)) is not None:
+            count += 1
+            after, at = found[0].last_id, found[1]
+        return count, at
+
+
+def _after(entry_id: tuple[int, int]) -> tuple[int, int]:
+    ms, seq = entry_id
+    return (ms, seq + 1) if seq < _U64_MAX else (ms + 1, 0)
+
+
+def _before(entry_id: tuple[int, int]) -> tuple[int, int]:
+    ms, seq = entry_id
+    return (ms, seq - 1) if seq else (ms - 1, _U64_MAX)
 
 
 class _Known(DamageError):

@@ -49,6 +49,7 @@ _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
 _LEVEL = 1
 _LEVEL_STORED = -(128 << 10)  # the quickest there is: it looks for nothing
+_SALVAGE_STEP_BYTES = 512
 _SYNC_BYTES = 1 << 20  # begun now and then: keeps the sync at the end, and the journal's, short
 
 
@@ -692,6 +693,26 @@ class SnapshotReader(SnapshotEnds):
         unpacked = self._unpack_chunk(place.offset, data, place, self.summary.header)
         self._unpacked = (number, unpacked)
         return unpacked
+
+    def left_of_chunk(self, number: int) -> memoryview:
+        """As much of a chunk that does not fit its checksum as can be unpacked, unproven."""
+        place = self.summary.chunks[number]
+        try:
+            data = self._file.read_at(place.offset + CHUNK_HEADER_SIZE, place.length)
+        except OSError:
+            return memoryview(b"")
+        if not self.summary.header.is_compressed:
+            return memoryview(data)
+        unpacking = zstandard.ZstdDecompressor().decompressobj()
+        parts: list[bytes] = []
+        for at in range(0, len(data), _SALVAGE_STEP_BYTES):
+            try:
+                parts.append(unpacking.decompress(data[at : at + _SALVAGE_STEP_BYTES]))
+            except zstandard.ZstdError:
+                break
+            if unpacking.eof:
+                break
+        return memoryview(b"".join(parts))
 
     def meta(self, record: KeyRecord) -> dict[str, Any]:
         if record.meta_place is None:

@@ -101,7 +101,13 @@ def small_parts(chunk_entries: int = 8, section_bytes: int = 200) -> Iterator[No
 
 
 def write_base(
-    disk: FakeDisk, name: str, keyspace: Keyspace, seq: int, directory: bytes = ID
+    disk: FakeDisk,
+    name: str,
+    keyspace: Keyspace,
+    seq: int,
+    directory: bytes = ID,
+    *,
+    compressed: bool = True,
 ) -> None:
     file = disk.create(name)
     writer = snapshot.SnapshotWriter(
@@ -111,6 +117,7 @@ def write_base(
         seq=seq,
         directory=directory,
         salt=b"salt",
+        compressed=compressed,
     )
     capture = keyspace.begin_capture()
     while (captured := capture.step(100)) is not None:

@@ -20,6 +20,8 @@ from tests.support.small_data import (
     BASE,
     CREATED_MS,
     FIRST,
+    IN_THE_FIRST,
+    IN_THE_LAST,
     LAST,
     Written,
     contents_of,
@@ -36,11 +38,13 @@ from millstream.errors import DamageError, DataError
 from millstream.server import checking
 from millstream.server.checking import Checker, FileReport, Report, Verdict
 from millstream.server.repairing import repair
+from millstream.storage.block import OpenBlock
 from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import NAME, Manifest, load_manifest, store_manifest
 from millstream.storage.salvage import guess_manifest
 from millstream.storage.snapshot import CHUNK_HEADER_SIZE, SnapshotReader
+from millstream.storage.stream import Stream
 
 FOLDER = "damaged-20261120-120000"
 NAMES = [NAME, BASE, FIRST, LAST]
@@ -210,22 +214,36 @@ def disk_files(disk: FakeDisk) -> tuple[str, ...]:
     return manifest.files
 
 
+FRAMES = {FIRST: IN_THE_FIRST, LAST: IN_THE_LAST}
+
+
+def entries_in(lines: list[str]) -> set[tuple[bytes, int]]:
+    """(key, milliseconds) of what these lines append."""
+    words = [line.split() for line in lines if line.startswith("XADD")]
+    return {(word[1].encode(), int(word[2].split("-")[0])) for word in words}
+
+
 @pytest.mark.parametrize("name", [FIRST, LAST])
-def test_a_damaged_journal_is_cut_before_the_bad_frame(written: Written, name: str) -> None:
-    """And what the report says is lost is lost: frames of this journal and of the later one."""
-    total = 8
-    starts = frame_starts(written.disk.content(name))
-    before = 0 if name == FIRST else len(frame_starts(written.disk.content(FIRST)))
-    for number, start in enumerate(starts):
-        disk = flipped(written, name, start + 9)
-        report = check(disk)
-        mend(disk)
-        kept = before + number
-        assert holds_all_but(disk, written, total - kept)
-        behind = total - kept - 1
-        loses = file_of(report, name).loses
-        assert loses[0].endswith("1 frame that cannot be read")
-        assert len(loses) == 1 or loses[1].startswith(f"{behind} sound frame")
+def test_a_damaged_frame_costs_itself_alone(written: Written, name: str) -> None:
+    """Also the last one of a journal that others follow. The report names file, offset and keys."""
+    known = entries_of(loads(written.disk))
+    for number, start in enumerate(frame_starts(written.disk.content(name))):
+        line = FRAMES[name][number]
+        data = written.disk.content(name)
+        end = [*frame_starts(data), len(data)][number + 1]
+        for at in (start + 9, start + FRAME_SIZE - 2, end - 3):
+            disk = flipped(written, name, at)
+            (loss,) = file_of(check(disk), name).loses
+            assert f"at offset {start} of {name}" in loss
+            if at == end - 3:
+                key = "a" if line.startswith("XREADGROUP") else line.split()[1]
+                assert f"on '{key}'" in loss
+            done = mend(disk)
+            kept = entries_of(loads(disk))
+            lost = {(key, ms) for key, ms, _, _ in known - kept}
+            assert kept <= known
+            assert lost == entries_in([line]), (line, at)
+            assert any("without frame" in sentence for sentence in done)
 
 
 def frame_starts(data: bytes) -> list[int]:
@@ -346,12 +364,13 @@ def test_what_a_producer_numbers_behind_a_lost_stream_is_kept_and_stays_numbered
     assert stream.producers.dump() == {b"p": 3}
 
 
-def test_entries_that_a_producer_numbers_are_told_among_what_a_cut_loses() -> None:
+def test_a_lost_frame_of_a_producer_is_told() -> None:
     disk = numbered_data()
     content = bytearray(disk.content(FIRST))
     content[frame_starts(bytes(content))[0] + 30] ^= 0xFF
     disk.put(FIRST, bytes(content))
-    assert "2 entries appended to 'a'" in file_of(check(disk), FIRST).loses
+    (loss,) = file_of(check(disk), FIRST).loses
+    assert loss.startswith("frame 2, at offset 128")
 
 
 def test_a_repair_interrupted_anywhere_leaves_the_old_or_the_new(written: Written) -> None:
@@ -406,15 +425,142 @@ def test_a_repair_counts_though_what_it_replaces_cannot_be_removed(written: Writ
     assert check(disk).verdict is Verdict.WHOLE
 
 
-def test_a_missing_journal_costs_what_was_in_it_and_behind_it(written: Written) -> None:
-    for name, kept in ((FIRST, 0), (LAST, 3)):
+def test_a_missing_journal_costs_what_was_in_it(written: Written) -> None:
+    known = entries_of(loads(written.disk))
+    for name, lines in FRAMES.items():
         disk = written.disk.copy()
         disk.remove(name)
         report = check(disk)
         assert report.verdict is Verdict.DAMAGED
         assert file_of(report, name).state == "missing"
         mend(disk)
-        assert holds_all_but(disk, written, 8 - kept)
+        kept = entries_of(loads(disk))
+        assert {(key, ms) for key, ms, _, _ in known - kept} == entries_in(lines)
+        assert kept <= known
+
+
+def test_a_stream_made_again_after_a_lost_frame_is_the_new_one(written: Written) -> None:
+    house = House()
+    player = house.player()
+    frames = [
+        play(house, player, [line])
+        for line in ("XADD s 1-1 f old", "DEL s", "XADD s 0-1 f new", "XADD t 1-1 f v")
+    ]
+    disk = FakeDisk()
+    write_journal(disk, "journal-1.log", 1, [one for frame in frames for one in frame])
+    store_manifest(disk, Manifest(None, ("journal-1.log",), 2))
+    data = bytearray(disk.content("journal-1.log"))
+    data[frame_starts(bytes(data))[1] + FRAME_SIZE + 5] ^= 1
+    disk.put("journal-1.log", bytes(data))
+    mend(disk)
+    assert entries_of(loads(disk)) == {
+        (b"s", 0, 1, (b"f", b"new")), (b"t", 1, 1, (b"f", b"v"))
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- blocks
+
+BLOCK_ENTRIES = 8
+
+
+def one_chunk_data(value: bytes = b"v") -> tuple[FakeDisk, set[Entry]]:
+    """A base whose only chunk has 50 blocks of two streams, and a group with long metadata."""
+    disk, house = FakeDisk(), House()
+    house.keyspace.node_entries = 2
+    player = house.player()
+    for number in range(1, 201):
+        player.call(f"XADD a {number}-1 f {value.decode('latin-1')}{number}")
+        player.call(f"XADD b {number}-0 f v{number}")
+    for number in range(9):
+        player.call(f"XGROUP CREATE a {'g' * 60}{number} 0")
+    write_base(disk, BASE, house.keyspace, 1, compressed=False)
+    store_manifest(disk, Manifest(BASE, (), 5))
+    return disk, entries_of(loads(disk))
+
+
+def repaired(disk: FakeDisk) -> Keyspace:
+    repair(disk, check(disk), CREATED_MS, FOLDER)
+    return loads(disk)
+
+
+def test_a_changed_byte_of_a_chunk_costs_one_block_at_most() -> None:
+    whole, known = one_chunk_data()
+    reader = SnapshotReader(whole.read(BASE))
+    (chunk,) = reader.summary.chunks
+    (place,) = [one.meta_place for one in reader.records(0) if one.meta_place]
+    _, offset, length, _ = place
+    data = whole.content(BASE)
+    for at in range(chunk.offset, chunk.offset + 16 + chunk.length, 61):
+        disk = whole.copy()
+        disk.put(BASE, data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        told = [one for loss in file_of(check(disk), BASE).loses for one in told_ranges(loss)]
+        keyspace = repaired(disk)
+        lost = known - entries_of(keyspace)
+        assert len(lost) <= BLOCK_ENTRIES, at
+        assert entries_of(keyspace) <= known
+        if lost:
+            ((key, first, last),) = told
+            assert all(key == one[0] and first <= one[1:3] <= last for one in lost)
+        stream = keyspace.databases[0].stream(b"a")
+        assert stream is not None
+        in_meta = offset <= at - chunk.offset - 16 < offset + length
+        assert len(stream.groups) == (0 if in_meta else 9), at
+        stream.check()
+
+
+@pytest.mark.parametrize("size", [1, 40, 512, 4096])
+@pytest.mark.parametrize("how", ["zero", "missing"])
+def test_the_last_4_kib_of_a_base_may_be_lost(size: int, how: str) -> None:
+    disk, known = one_chunk_data()
+    data = disk.content(BASE)[:-size] + (bytes(size) if how == "zero" else b"")
+    disk.put(BASE, data)
+    with pytest.raises(DamageError):
+        loads(disk)
+    report = check(disk)
+    assert report.hopeless is None
+    keyspace = repaired(disk)
+    assert entries_of(keyspace) == known
+    stream = keyspace.databases[0].stream(b"a")
+    assert stream is not None
+    assert len(stream.groups) == 9
+
+
+def test_a_base_cut_in_the_middle_of_its_last_chunk_keeps_what_is_before() -> None:
+    disk, known = one_chunk_data()
+    (chunk,) = SnapshotReader(disk.read(BASE)).summary.chunks
+    disk.put(BASE, disk.content(BASE)[: chunk.offset + chunk.length // 2])
+    kept = entries_of(repaired(disk))
+    assert kept <= known
+    assert len(known) * 0.25 < len(kept) < len(known) * 0.6
+
+
+def test_a_block_in_a_value_is_not_taken_for_one() -> None:
+    """The block around it is damaged, so the rest is searched for blocks."""
+    made = OpenBlock()
+    assert made.append_entry(9, 9, [b"f", b"planted"], 2, 0)
+    planted = made.freeze().to_bytes()
+    keyspace = Keyspace()
+    keyspace.node_entries = 2
+    blocks = []
+    for first in range(0, 80, 8):
+        made = OpenBlock()
+        for number in range(first, first + 8):
+            assert made.append_entry(number + 1, 0, [b"f", b"v" + planted], 2, 0)
+        blocks.append(made.freeze())
+    meta = Stream(1).dump()[0]
+    meta.update(length=80, last_id=(80, 0), entries_added=80)
+    keyspace.restore(0, b"a", "stream", meta, blocks)
+    disk = FakeDisk()
+    write_base(disk, BASE, keyspace, 1, compressed=False)
+    store_manifest(disk, Manifest(BASE, (), 5))
+    known = entries_of(loads(disk))
+    (chunk,) = SnapshotReader(disk.read(BASE)).summary.chunks
+    data = bytearray(disk.content(BASE))
+    data[chunk.offset + 16 + 9] ^= 1  # the first block's count
+    disk.put(BASE, bytes(data))
+    kept = entries_of(repaired(disk))
+    assert kept <= known
+    assert len(kept) == 72
 
 
 def test_without_the_base_nothing_is_repaired(written: Written) -> None:
