@@ -661,7 +661,7 @@ cdef class Executor:
             reply = read.timeout_reply(self.context)
             read.ended(self.context)
         if type(reply) is Wait:
-            return self.serving.begin(client, reply)
+            return self.serving.begin(client, self.row, reply)
         if type(reply) is Again:
             return self.call_again(client, reply.args)
         if type(reply) is Run:

@@ -1,6 +1,7 @@
 from millstream.commands.context cimport Context
 from millstream.commands.replies cimport Wait
 from millstream.encoding cimport Output
+from millstream.server.lookup cimport Row
 from millstream.server.outbox cimport Client, Outbox
 from millstream.server.statistics cimport Statistics
 
@@ -15,7 +16,7 @@ cdef class Serving:
     cdef Output side
     cdef bint timer_stale
 
-    cdef int begin(self, Client client, Wait wait) except -1
+    cdef int begin(self, Client client, Row row, Wait wait) except -1
     cdef int serve_ready(self) except -1
     cdef int enter(self, Client client) except -1
     cdef bint unblock_client(self, Client client, bint error) except -1

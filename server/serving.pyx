@@ -12,6 +12,7 @@ import logging
 from millstream.commands.context cimport Context, Session
 from millstream.commands.replies cimport Encodable, Raw, Wait
 from millstream.encoding cimport Output
+from millstream.server.lookup cimport Row
 from millstream.server.outbox cimport Client, Outbox
 from millstream.server.resp cimport put_error, put_reply
 from millstream.server.statistics cimport Statistics
@@ -40,9 +41,11 @@ cdef class Serving:
         self.waiting = Waiting(context.keyspace.databases)
         self.side = Output()
 
-    cdef int begin(self, Client client, Wait wait) except -1:
+    cdef int begin(self, Client client, Row row, Wait wait) except -1:
         """Park a client until its read finds something or its time is over."""
         client.waiter = self.waiting.add(client, wait)
+        client.waiter.row = row
+        self.statistics.put_off_call(row, client)
         client.blocked = True
         if wait.deadline_ms:
             client.waiter.alarm = self.ticker.at(
@@ -121,6 +124,7 @@ cdef class Serving:
         """End a wait with this reply (or CommandError)."""
         cdef Client client = waiter.client
         self.end(waiter)
+        self.statistics.count_ended_call(waiter.row, client, isinstance(reply, CommandError))
         if type(reply) is Raw and client.reply_mode == "on":
             self.outbox.put(client, (<Raw>reply).data, True)
         else:

@@ -64,6 +64,21 @@ cdef class Statistics:
             self.errors_by_code[code] = self.errors_by_code.get(code, 0) + 1
         return 0
 
+    cdef int put_off_call(self, Row row, Client client) noexcept:
+        """The call that was just counted blocks: as in Redis, it counts when the wait ends."""
+        row.calls -= 1
+        self.commands -= 1
+        client.total_commands -= 1
+        return 0
+
+    cdef int count_ended_call(self, Row row, Client client, bint failed) except -1:
+        """Count a call whose wait ended with a reply."""
+        row.calls += 1
+        row.failed += failed
+        self.commands += 1
+        client.total_commands += 1
+        return 0
+
     cdef int set_slow(self, int64_t slow_us, uint64_t latency_ms) noexcept:
         self.slow_ns = slow_us * 1000 if slow_us >= 0 else -1
         self.latency_ns = latency_ms * 1000000

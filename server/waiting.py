@@ -24,12 +24,14 @@ Attempt = Callable[["Waiter"], bool]
 
 
 class Waiter:
-    """One blocked client and the read it waits with."""
+    """One blocked client and the read it waits with. `row` is the command, in whose statistics the
+    call counts when the wait ends."""
 
-    __slots__ = ("alarm", "client", "is_plain", "is_timed", "over", "places", "read")
+    __slots__ = ("alarm", "client", "is_plain", "is_timed", "over", "places", "read", "row")
 
     def __init__(self, client: Any, wait: Wait) -> None:
         self.client = client
+        self.row: Any = None
         self.read: BlockedRead = wait.read
         self.is_plain = self.read.group is None
         self.is_timed = bool(wait.deadline_ms)

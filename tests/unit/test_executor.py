@@ -742,3 +742,16 @@ def test_keys_expire_by_the_wall_clock() -> None:
     house.pass_ms(600)
     assert player.call("GET k") == b"v"
     assert player.call("PTTL k") == HOUR_MS - 100
+
+
+def test_a_call_that_blocks_counts_when_its_wait_ends(house: House) -> None:
+    reader, writer = house.player(), house.player()
+    writer.call("XGROUP CREATE s g 0 MKSTREAM")
+    for ends in ("XADD s * a 1", "XGROUP DESTROY s g"):
+        before = house.executor.command_stats().get("xreadgroup")
+        reader.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
+        during = house.executor.command_stats().get("xreadgroup")
+        assert (before and before.calls) == (during and during.calls)
+        writer.call(ends)
+    counted = house.executor.command_stats()["xreadgroup"]
+    assert (counted.calls, counted.failed_calls) == (2, 1)
