@@ -213,6 +213,10 @@ cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group gr
 cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t size) except -1:
     """Deliver entries whose ids rise. Should it fail, those before are delivered."""
     cdef size_t done = size
+    cdef size_t i
+    if delivery.keep and group.order is not None:
+        for i in range(size):
+            group.order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
     while size:
         if delivery.keep:
             done = group.deliver_some(ids, size, delivery.now_ms, delivery.owner, delivery.policy)
@@ -328,6 +332,7 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
         for i in range(shown.count):
             record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
             group.hand_over(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
+            group.note_again(shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
     return shown.count
 
@@ -448,6 +453,7 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
     for ms, seq in again:
         record = group.find(ms, seq, &at)
         group.redeliver(record, &at, ctx.steady_ms, policy, change)
+        group.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
         # A shorter expire-ms than has already passed: delivered this once more, then dropped.
         record = group.find(ms, seq, &at)
         if group.expires_ms(record) <= ctx.steady_ms:

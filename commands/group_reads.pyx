@@ -491,4 +491,5 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
     for i in range(again.count):
         record = group.advance(&at, again.items[i].ms, again.items[i].seq)
         group.redeliver(record, &at, ctx.steady_ms, 0, False)
+        group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
     return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis

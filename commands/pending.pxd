@@ -54,4 +54,5 @@ cdef class Release:
     cdef list ids
 
     cdef int take_options(self, Args args) except -1
+    cdef int take_mode(self, Args args) except -1
     cdef int64_t apply(self, Context ctx, bytes key, Stream stream, Group group) except -1

@@ -43,7 +43,9 @@ cdef enum:
 cdef int64_t COUNT_LARGEST = INT64_MAX // 16
 
 COUNT_NOT_POSITIVE = "ERR COUNT must be > 0"
-BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT option argument for XNACK"
+BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
+NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
+NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
 
 
 @command(
@@ -330,6 +332,7 @@ cdef class Claim:
         elif not self.just_id:
             deliveries = one_more(deliveries)
         self.group.hand_over(at, self.consumer.index, self.delivery_ms, deliveries)
+        self.group.note_again(found.ms, found.seq, self.delivery_ms, self.ctx.steady_ms)
         self.consumer.active_ms = self.ctx.steady_ms
         return True
 
@@ -473,8 +476,8 @@ def xnack(Context ctx not None, Args args not None):
     cdef Stream stream
     cdef Group group
     cdef int64_t released
-    release.take_options(args)
     stream, group = group_asked(ctx, args)
+    release.take_options(args)
     released = release.apply(ctx, args[1], stream, group)
     used(ctx, args[1], group)
     if released:
@@ -488,7 +491,26 @@ cdef class Release:
     less, `=` for as many as before."""
 
     cdef int take_options(self, Args args) except -1:
+        cdef Py_ssize_t first = 0
+        cdef Py_ssize_t count = 0
         args.pos = 3
+        self.take_mode(args)
+        while args.pos < args.count:
+            if args.pos + 1 < args.count and args.next_is(b"IDS", 3):
+                first = args.pos + 1
+                count = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+            elif args.pos + 1 < args.count and args.next_is(b"RETRYCOUNT", 10):
+                self.count = b"%d" % take_retry_count(args)
+            elif args.next_is(b"FORCE", 5):
+                self.force = True
+            else:
+                raise CommandError(f"ERR Unrecognized XNACK option '{shown(args[args.pos])}'")
+        if count == 0:
+            raise CommandError("ERR syntax error, expected IDS keyword")
+        self.ids = args.ids_at(first, count)
+        return 0
+
+    cdef int take_mode(self, Args args) except -1:
         if args.next_is(b"SILENT", 6):
             self.count = b"-"
         elif args.next_is(b"FAIL", 4):
@@ -496,17 +518,7 @@ cdef class Release:
         elif args.next_is(b"FATAL", 5):
             self.count = b"%d" % INT64_MAX
         else:
-            raise CommandError(SYNTAX)
-        if not args.next_is(b"IDS", 3):
-            raise CommandError(SYNTAX)
-        self.ids = args.take_id_block()
-        while args.pos < args.count:
-            if args.next_is(b"FORCE", 5):
-                self.force = True
-            elif args.next_is(b"RETRYCOUNT", 10):
-                self.count = b"%d" % take_retry_count(args)
-            else:
-                raise CommandError(SYNTAX)
+            raise CommandError("ERR mode must be SILENT, FAIL, or FATAL")
         return 0
 
     cdef int64_t apply(self, Context ctx, bytes key, Stream stream, Group group) except -1:
@@ -528,7 +540,7 @@ cdef class Release:
 
 
 cdef int64_t take_retry_count(Args args) except -1:
-    cdef int64_t count = args.take_int_or(BAD_RETRYCOUNT)
+    cdef int64_t count = args.take_int()
     if count < 0:
         raise CommandError(BAD_RETRYCOUNT)
     return count

@@ -70,8 +70,20 @@ cdef struct Heap:
 
 cdef struct Due:
     uint64_t moment
+    uint64_t order
     uint64_t ms
     uint64_t seq
+
+
+cdef class DeliveryOrder:
+    cdef uint64_t latest_ms
+    cdef EntryId last
+    cdef bint numbered
+    cdef uint64_t count
+    cdef object numbers
+
+    cdef int note(self, uint64_t ms, uint64_t seq, uint64_t at_ms) except -1
+    cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff
 
 
 cdef struct PendingAt:
@@ -124,6 +136,7 @@ cdef class Group:
     cdef uint32_t chunk_count
     cdef uint32_t chunk_capacity
     cdef Heap[4] heaps
+    cdef DeliveryOrder order
     # Records and heap places looked at to find out what is due: what the tests hold small.
     cdef readonly uint64_t steps
 
@@ -150,6 +163,7 @@ cdef class Group:
     cdef inline int forget_count(self, const Pending* record) except -1
     cdef int hand_over(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1
+    cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1
     cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1
     cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept

@@ -25,6 +25,8 @@ cimport cython
 
 from millstream.ids cimport id_less
 
+from collections import OrderedDict
+
 from millstream.errors import CommandError
 
 cdef extern from *:
@@ -36,6 +38,8 @@ cdef enum:
     NEAR = 3
     LINE_BYTES = 64
     CHUNK_FIRST = 4
+    # Deliveries of a group that are numbered because their ids do not tell their order.
+    ORDER_MAX = 1024
     KINDS = 4
     ABSENT = 0xffffffffu
     NOBODY = 0xffffffffu
@@ -98,6 +102,8 @@ cdef inline bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept:
 cdef inline bint due_less(const Due* a, const Due* b) noexcept:
     if a.moment != b.moment:
         return a.moment < b.moment
+    if a.order != b.order:
+        return a.order < b.order
     return id_less(a.ms, a.seq, b.ms, b.seq)
 
 
@@ -135,6 +141,42 @@ cdef inline uint32_t share(uint64_t ms, uint64_t start, uint64_t end, uint32_t c
     return <uint32_t>(<double>(ms - start) / <double>(end - start) * count)
 
 
+cdef class DeliveryOrder:
+    """The order of deliveries that share a millisecond, where their ids do not tell.
+
+    Deliveries mostly rise in time and, within a millisecond, in id. One that does not gets a number
+    and comes after those without. Of the numbers only the latest ORDER_MAX are kept, and none
+    survives a restart: the ids tell the order then.
+    """
+
+    def __init__(self):
+        self.numbers = OrderedDict()
+
+    cdef int note(self, uint64_t ms, uint64_t seq, uint64_t at_ms) except -1:
+        """An entry is delivered now, as what comes last at this moment."""
+        cdef bint rises = id_less(self.last.ms, self.last.seq, ms, seq)
+        if at_ms > self.latest_ms or (
+                at_ms == self.latest_ms and rises and not self.numbered):
+            self.numbered = False
+            self.latest_ms = at_ms
+            self.last.ms = ms
+            self.last.seq = seq
+            return 0
+        if at_ms == self.latest_ms:
+            self.numbered = True
+        self.count += 1
+        self.numbers.pop((ms, seq), None)
+        self.numbers[ms, seq] = (at_ms, self.count)
+        if len(self.numbers) > ORDER_MAX:
+            self.numbers.popitem(last=False)
+        return 0
+
+    cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff:
+        """A record's number among those delivered at the same moment, 0 when it has none."""
+        noted = self.numbers.get((record.ms, record.seq))
+        return noted[1] if noted is not None and noted[0] == record.last_delivery_ms else 0
+
+
 cdef class DueHeap:
     """Records found due, the earliest first."""
     cdef Due* items
@@ -144,7 +186,7 @@ cdef class DueHeap:
     def __dealloc__(self):
         free(self.items)
 
-    cdef int push(self, uint64_t moment, const Pending* record) except -1:
+    cdef int push(self, uint64_t moment, uint64_t order, const Pending* record) except -1:
         cdef size_t wanted, at, up
         cdef Due* moved
         cdef Due made
@@ -156,6 +198,7 @@ cdef class DueHeap:
             self.items = moved
             self.capacity = wanted
         made.moment = moment
+        made.order = order
         made.ms = record.ms
         made.seq = record.seq
         at = self.count
@@ -216,6 +259,8 @@ cdef inline bint comes_behind(const Chunk* chunk, int kind, const Due* due) noex
     """Whether no record of a chunk can come before a record that was found due."""
     if chunk.bounds[kind] != due.moment:
         return chunk.bounds[kind] > due.moment
+    if due.order:
+        return False
     return id_less(due.ms, due.seq, chunk.items[0].ms, chunk.items[0].seq)
 
 
@@ -848,6 +893,15 @@ cdef class Group:
         self.move_bounds(chunk, record)
         return 0
 
+    cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
+        """A command delivered a pending entry once more at at_ms, mostly now."""
+        if self.order is None:
+            self.order = DeliveryOrder()
+            # What was delivered in this millisecond before is not known.
+            self.order.latest_ms = now_ms
+            self.order.numbered = True
+        return self.order.note(ms, seq, at_ms)
+
     cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
         """Take an entry from its owner, or make it pending and nobody's. It was last delivered at 0
         now, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
@@ -1098,7 +1152,7 @@ cdef class Group:
 
     cdef list take_idle(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
         """Up to `limit` ids (ms, seq) not delivered for at least min_idle_ms, idle longest first,
-        then by id."""
+        then in the order of their deliveries (`DeliveryOrder`)."""
         return [] if now_ms < min_idle_ms else self.take(IDLE, now_ms - min_idle_ms, limit)
 
     cdef list take(self, int kind, uint64_t until_ms, uint64_t limit):
@@ -1114,6 +1168,8 @@ cdef class Group:
         cdef Chunk* chunk
         cdef Due first
         cdef uint64_t moment, lowest
+        cdef uint64_t order = 0
+        cdef bint in_order = kind == IDLE and self.order is not None and len(self.order.numbers) > 0
         cdef uint32_t i
         try:
             while <uint64_t>len(taken) < limit:
@@ -1125,8 +1181,11 @@ cdef class Group:
                     for i in range(chunk.used):
                         moment = self.moment_of(&chunk.items[i], kind)
                         lowest = min(lowest, moment)
-                        if moment <= until_ms:
-                            found.push(moment, &chunk.items[i])
+                        if moment > until_ms:
+                            continue
+                        if in_order:
+                            order = self.order.number(&chunk.items[i])
+                        found.push(moment, order, &chunk.items[i])
                     opened.append((<size_t>chunk, lowest))
                     self.set_bound(chunk, kind, NEVER)
                     continue

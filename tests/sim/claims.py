@@ -81,6 +81,7 @@ class Claim:
         elif not self.just_id:
             record.deliveries = min(record.deliveries + 1, COUNT_MAX)
         record.owner, record.last_ms, record.retry = self.consumer, self.delivery_ms, None
+        self.group.note(record)
         self.answers.append(dashed(entry_id) if self.just_id else entry(self.stream, entry_id))
         return True
 
@@ -148,7 +149,7 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
             record.deliveries = max(record.deliveries - 1, 0)
         elif words[3] == b"FATAL":
             record.deliveries = COUNT_MAX
-        record.owner, record.last_ms = b"", 0
+        record.owner, record.last_ms, record.order = b"", 0, 0
         released += 1
     group.last_used_ms = model.steady_ms
     if released:
@@ -174,6 +175,7 @@ def give_idle(
              record.deliveries]
         )  # fmt: skip
         record.owner, record.last_ms, record.retry = consumer, now_ms, None
+        group.note(record)
         record.deliveries = min(record.deliveries + 1, COUNT_MAX)
     return answers
 
@@ -193,11 +195,11 @@ def looked_at(
 
 def claimable(group: Group, now_ms: int, min_idle_ms: int) -> list[EntryId]:
     found = [
-        (record.last_ms, entry_id)
+        (record.last_ms, record.order, entry_id)
         for entry_id, record in group.pending.items()
         if record.last_ms + min_idle_ms <= now_ms
     ]
-    return [entry_id for _, entry_id in sorted(found)]
+    return [entry_id for _, _, entry_id in sorted(found)]
 
 
 # ------------------------------------------------------------------------------------ groups
@@ -293,7 +295,9 @@ def xackdel(model: Model, client: ClientModel, words: Request) -> Answer:
     if words[3] != b"KEEPREF":
         settle(model, client, words[1], stream)
     acked = [entry_id for entry_id in ids if group.pending.pop(entry_id, None) is not None]
-    answers = dict(zip(acked, delete_each(stream, words[3], acked), strict=True))
+    deleted = delete_each(stream, words[3], acked)
+    # What was acknowledged but is not there answers 1, too.
+    answers = {i: 1 if answer == -1 else answer for i, answer in zip(acked, deleted, strict=True)}
     group.last_used_ms = model.steady_ms
     return [answers.pop(entry_id, -1) for entry_id in ids]
 

@@ -29,6 +29,9 @@ class Pending:
     deliveries: int
     retry: Retry | None
     owner: bytes = b""
+    order: int = field(
+        default=0, compare=False
+    )  # among those last delivered in the same millisecond
 
     def due_ms(self, with_zero: bool) -> int | None:
         if self.retry is None or (self.retry[0] == 0 and not with_zero):
@@ -62,6 +65,13 @@ class Group:
     entries_read: int = -1
     consumers: dict[bytes, None] = field(default_factory=dict)
     pending: dict[EntryId, Pending] = field(default_factory=dict)
+    deliveries: int = 0  # since the first one that was not new
+
+    def note(self, record: Pending, again: bool = True) -> None:
+        """An entry is delivered now, after all others."""
+        if again or self.deliveries:
+            self.deliveries += 1
+            record.order = self.deliveries
 
     def copy(self) -> Group:
         pending = {entry_id: record.copy() for entry_id, record in self.pending.items()}

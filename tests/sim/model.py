@@ -872,6 +872,7 @@ class Model:
             group.offset = entry_id
             if retry is not None:
                 group.pending[entry_id] = Pending(self.steady_ms, self.steady_ms, 1, retry)
+                group.note(group.pending[entry_id], again=False)
         self._expire(group)
         group.last_used_ms = self.steady_ms
         return reply
@@ -884,6 +885,7 @@ class Model:
             return None
         record = group.pending[entry_id]
         record.last_ms = self.steady_ms
+        group.note(record)
         record.deliveries = min(record.deliveries + 1, COUNT_MAX)
         record.retry = retry or record.retry
         return [dotted(entry_id), *stream.entries[entry_id]]
@@ -1166,6 +1168,7 @@ class Model:
                     group.pending[entry_id] = Pending(
                         self.steady_ms, self.steady_ms, 1, None, waiter.consumer
                     )
+                    group.note(group.pending[entry_id], again=False)
             given += [[_dashed(i), list(stream.entries[i]), *age] for i in new]
             if given:
                 found.append([key, given])
@@ -1182,6 +1185,7 @@ class Model:
                 reply.append([_dashed(entry_id), NULL_ARRAY])
                 continue
             group.pending[entry_id].last_ms = self.steady_ms
+            group.note(group.pending[entry_id])
             deliveries = group.pending[entry_id].deliveries + 1
             group.pending[entry_id].deliveries = min(deliveries, COUNT_MAX)
             reply.append([_dashed(entry_id), list(stream.entries[entry_id])])

@@ -114,7 +114,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
     def deliver(self, new: list[int], owner: bytes, retried: bool = False) -> None:
         for number in new:
-            self.records[number] = Record(owner, self.now, 1, retried)
+            self.put_last(number, Record(owner, self.now, 1, retried))
         self.offset = new[-1] if new else self.offset
 
     @rule(count=st.integers(1, 3))
@@ -128,20 +128,23 @@ class ClaimMachine(RuleBasedStateMachine):
         for number in due:
             if number in self.there:
                 more = min(self.records[number].deliveries + 1, LARGEST)
-                self.records[number] = Record(b"", self.now, more, True)
+                self.put_last(number, Record(b"", self.now, more, True))
             else:
                 del self.records[number]
         self.deliver(new, b"", True)
 
     @rule(consumer=consumers, count=st.integers(1, 6), min_idle=idles)
     def read_and_claim(self, consumer: str, count: int, min_idle: int) -> None:
-        old = sorted(
-            (record.last_ms, number)
-            for number, record in self.records.items()
-            if self.now - record.last_ms >= min_idle
-        )
-        self.drop_gone([number for _, number in old], count)
-        claimed = [number for _, number in old if number in self.there][:count]
+        released = sorted(n for n, record in self.records.items() if not record.last_ms)
+        delivered = [n for n, record in self.records.items() if record.last_ms]
+        delivered.sort(key=lambda number: self.records[number].last_ms)
+        old = [
+            number
+            for number in released + delivered
+            if self.now - self.records[number].last_ms >= min_idle
+        ]
+        self.drop_gone(old, count)
+        claimed = [number for number in old if number in self.there][:count]
         wanted = [
             entry(number, self.idle(self.records[number]), self.records[number].deliveries)
             for number in claimed
@@ -164,7 +167,12 @@ class ClaimMachine(RuleBasedStateMachine):
     def take(self, number: int, consumer: str, set_to: int | None, more: int) -> None:
         record = self.records[number]
         count = min(record.deliveries + more, LARGEST) if set_to is None else set_to
-        self.records[number] = Record(consumer.encode(), self.now, count)
+        self.put_last(number, Record(consumer.encode(), self.now, count))
+
+    def put_last(self, number: int, record: Record) -> None:
+        """The order of the records is that of their deliveries."""
+        self.records.pop(number, None)
+        self.records[number] = record
 
     @rule(
         consumer=consumers,
@@ -396,13 +404,13 @@ def test_a_claim_makes_its_consumer_though_it_gets_nothing(player: Player) -> No
         ("XAUTOCLAIM s no c 0 0", "NOGROUP No such key 's' or consumer group 'no'"),
         ("XNACK s no FAIL IDS 1 1-1", "NOGROUP No such key 's' or consumer group 'no'"),
         ("XNACK no g FAIL IDS 1 1-1", "NOGROUP No such key 'no' or consumer group 'g'"),
-        ("XNACK s g MILD IDS 1 1-1", "ERR syntax error"),
-        ("XNACK s g FAIL ID 1 1-1", "ERR syntax error"),
-        ("XNACK s g FAIL IDS 1 1-1 MORE", "ERR syntax error"),
-        ("XNACK s g FAIL IDS 0 1-1", "ERR Number of IDs must be a positive integer"),
+        ("XNACK s g MILD IDS 1 1-1", "ERR mode must be SILENT, FAIL, or FATAL"),
+        ("XNACK s g FAIL ID 1 1-1", "ERR Unrecognized XNACK option 'ID'"),
+        ("XNACK s g FAIL IDS 1 1-1 MORE", "ERR Unrecognized XNACK option 'MORE'"),
+        ("XNACK s g FAIL IDS 0 1-1", "ERR numids must be a positive integer"),
         (
             "XNACK s g FAIL IDS 2 1-1",
-            "ERR The `numids` parameter must match the number of arguments",
+            "ERR number of IDs doesn't match numids",
         ),
         ("XNACK s g FAIL IDS 1 x", "ERR Invalid stream ID specified as stream command argument"),
         (
