@@ -14,7 +14,8 @@ cdef class Args:
     cdef int take_id(self, EntryId* out, bint dot_allowed, uint64_t missing_seq) except -1
     cpdef int64_t take_int(self) except? -1
     cpdef int64_t take_int_or(self, str refusal) except? -1
-    cdef list take_id_block(self)
+    cdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1
+    cdef list ids_at(self, Py_ssize_t first, Py_ssize_t count)
     cdef bint next_is(self, const char* upper, Py_ssize_t size) noexcept
 
 

@@ -19,7 +19,6 @@ cdef int64_t TIMEOUT_MAX_MS = 0x7fe0000000000000
 TIMEOUT_NOT_INTEGER = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE = "ERR timeout is negative"
 TIMEOUT_TOO_LONG = "ERR timeout is out of range"
-IDS_NOT_POSITIVE = "ERR Number of IDs must be a positive integer"
 
 
 cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil:
@@ -108,15 +107,22 @@ cdef class Args:
             raise CommandError(refusal)
         return value
 
-    cdef list take_id_block(self):
-        """What stands behind IDS: a number and as many ids, each as (ms, seq)."""
-        cdef int64_t count = self.take_int_or(IDS_NOT_POSITIVE)
+    cdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1:
+        """Take the number after IDS and skip as many ids; returns the number. The two texts are the
+        errors of a number that is none or not above 0, and of fewer ids than the number."""
+        cdef int64_t count = self.take_int_or(not_positive)
+        if count <= 0:
+            raise CommandError(not_positive)
+        if count > self.count - self.pos:
+            raise CommandError(too_few)
+        self.pos += <Py_ssize_t>count
+        return <Py_ssize_t>count
+
+    cdef list ids_at(self, Py_ssize_t first, Py_ssize_t count):
+        """The ids among the words from `first` on, each as (ms, seq)."""
         cdef EntryId found
         cdef list ids = []
-        if count <= 0:
-            raise CommandError(IDS_NOT_POSITIVE)
-        if count > self.count - self.pos:
-            raise CommandError("ERR The `numids` parameter must match the number of arguments")
+        self.pos = first
         for _ in range(count):
             self.take_id(&found, False, 0)
             ids.append((found.ms, found.seq))

@@ -139,7 +139,7 @@ cdef class BlockPage(Encodable):
         out.put_bulk_bytes(b"length")
         out.put_head(c':', stream.length)
         out.put_bulk_bytes(b"entries-added")
-        out.put_head(c':', stream.entries_added)
+        out.put(b":%d\r\n" % <int64_t>stream.entries_added)
         out.put_bulk_bytes(b"entries-evicted")
         out.put_head(c':', stream.entries_evicted)
         out.put_bulk_bytes(b"max-evicted-id")

@@ -50,6 +50,7 @@ class Context:
     remade: set[tuple[int, bytes, bytes]] | None
     events: bytes
     scripts: set[bytes]
+    def read_stream(self, key: bytes) -> Stream | None: ...
     def stream_with_groups(self, key: bytes) -> Stream | None: ...
     def notify(
         self, kind: bytes, event: bytes, key: bytes, db_index: int | None = None

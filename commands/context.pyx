@@ -85,6 +85,16 @@ cdef class Context:
             self.notify(b"m", b"keymiss", key.ptr[:key.size])
         return stream
 
+    def read_stream(self, bytes key not None):
+        """As stream_at, for a key in bytes: what a handler that reads a stream begins with."""
+        cdef Stream stream
+        self.keyspace.hits += 1
+        stream = self.db.stream(key)
+        if stream is None:
+            self.keyspace.hits -= 1
+            self.count_look_up(key, False)
+        return stream
+
     cdef Stream groups_at(self, Slice* key):
         """As stream_at, for commands that change the groups of a stream and that Redis counts as
         readers all the same."""

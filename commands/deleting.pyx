@@ -23,6 +23,9 @@ from millstream.storage.stream cimport Stream
 from millstream.commands.registry import command
 from millstream.errors import SYNTAX, CommandError
 
+IDS_NOT_POSITIVE = "ERR Number of IDs must be a positive integer"
+IDS_TOO_FEW = "ERR The `numids` parameter must match the number of arguments"
+
 # What is answered for an id.
 cdef enum:
     NO_SUCH_ENTRY = -1
@@ -68,20 +71,28 @@ cdef int note_deleted(Context ctx, bytes key, list gone) except -1:
 
 # ---------------------------------------------------------------- one answer an id
 
-cdef list take_ids(Args args, Policy* policy):
-    """A policy and an IDS block, in any order; the ids as (ms, seq)."""
-    cdef list ids = None
+cdef struct IdBlock:
+    Py_ssize_t first
+    Py_ssize_t count
+
+
+cdef IdBlock take_options(Args args, Policy* policy) except *:
+    """A policy and an IDS block, in any order; of several blocks the last one counts. The ids are
+    read later: an error among them shows only where there is something to delete."""
+    cdef IdBlock block
+    block.first = block.count = 0
     policy.kind = KEEP_REFERENCES
     policy.given = False
     while args.pos < args.count:
         if take_policy(args, policy):
             continue
-        if ids is not None or args.pos + 1 >= args.count or not args.next_is(b"IDS", 3):
+        if args.pos + 1 >= args.count or not args.next_is(b"IDS", 3):
             raise CommandError(SYNTAX)
-        ids = args.take_id_block()
-    if ids is None:
+        block.first = args.pos + 1
+        block.count = args.skip_ids(IDS_NOT_POSITIVE, IDS_TOO_FEW)
+    if block.count == 0:
         raise CommandError(SYNTAX)
-    return ids
+    return block
 
 
 @command(
@@ -96,13 +107,14 @@ def xdelex(Context ctx not None, Args args not None):
     DELREF takes the ids out of every group's pending entries, whether or not their entries are
     still there."""
     cdef Policy policy
-    cdef Stream stream
+    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef IdBlock block
     cdef bytes key
     args.pos = 2
-    ids = take_ids(args, &policy)
-    stream = ctx.db.writable_at(&args.items[1])
+    block = take_options(args, &policy)
     if stream is None:
-        return [NO_SUCH_ENTRY] * len(ids)
+        return [NO_SUCH_ENTRY] * block.count
+    ids = args.ids_at(block.first, block.count)
     key = ctx.db.key_of(&args.items[1])
     if policy.kind != KEEP_REFERENCES:
         settle_groups(ctx, key, stream)
@@ -143,21 +155,22 @@ cdef bint is_referenced(Stream stream, uint64_t ms, uint64_t seq) except -1:
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xackdel(Context ctx not None, Args args not None):
-    """An array: for each id 1 (acknowledged and deleted), -1 (it was not pending in this group, or
-    its entry is gone) or, with ACKED, 2 (acknowledged, but another group has yet to read or
-    acknowledge it, so it stays). Policies as with XDELEX."""
+    """An array: for each id 1 (acknowledged, and the entry is deleted or was gone already), -1 (it
+    was not pending in this group) or, with ACKED, 2 (acknowledged, but another group has yet to read
+    or acknowledge it, so it stays). Policies as with XDELEX."""
     cdef Policy policy
-    cdef Stream stream
+    cdef Stream stream = ctx.groups_at(&args.items[1])  # Redis counts it as a reader
+    cdef IdBlock block
     cdef Group group = None
     cdef bytes key
     args.pos = 3
-    ids = take_ids(args, &policy)
-    stream = ctx.db.writable_at(&args.items[1])
+    block = take_options(args, &policy)
     if stream is not None:
         key = ctx.db.key_of(&args.items[1])
         group = live_group(ctx, key, stream, args[2])
     if group is None:
-        return [NO_SUCH_ENTRY] * len(ids)
+        return [NO_SUCH_ENTRY] * block.count
+    ids = args.ids_at(block.first, block.count)
     if policy.kind != KEEP_REFERENCES:
         settle_groups(ctx, key, stream)
     if policy.kind == DROP_REFERENCES:
@@ -168,7 +181,11 @@ def xackdel(Context ctx not None, Args args not None):
         record_ids(ctx, b"ACK", key, group.name, acked)
     if policy.kind == DROP_REFERENCES:
         drop_references(ctx, key, stream, acked)
-    answers = dict(zip(acked, delete_each(ctx, key, stream, acked, policy.kind == ONLY_ACKED)))
+    deleted = delete_each(ctx, key, stream, acked, policy.kind == ONLY_ACKED)
+    answers = {
+        acked_id: DELETED if answer == NO_SUCH_ENTRY else answer
+        for acked_id, answer in zip(acked, deleted)
+    }
     used(ctx, key, group)
     # What was not pending in this group is not answered for, nor is an id that comes again.
     return [answers.pop((ms, seq), NO_SUCH_ENTRY) for ms, seq in ids]

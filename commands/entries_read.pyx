@@ -2,7 +2,8 @@
 """How many entries of a stream a group has read, as Redis counts: `entries-read` and `lag`.
 
 Redis counts on with each delivery while nothing in between was deleted, and otherwise estimates from
-what is known of the stream's ends; -1 stands for what cannot be known.
+what is known of the stream's ends; -1 stands for what cannot be known. The counts are signed and
+wrap around, as in Redis.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -10,6 +11,8 @@ from libc.stdint cimport int64_t, uint64_t
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
+
+cdef int64_t UNKNOWN = -1
 
 
 cdef int64_t distance_from_first(Stream stream, uint64_t ms, uint64_t seq) noexcept:
@@ -65,10 +68,10 @@ def group_lag(Stream stream not None, Group group not None) -> int | None:
     if id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq) and id_less(
             stream.max_deleted_ms, stream.max_deleted_seq, oldest.ms, oldest.seq):
         return stream.length
-    if group.entries_read >= 0 and not has_tombstones(stream, group.offset_ms, group.offset_seq):
+    if group.entries_read != UNKNOWN and not has_tombstones(stream, group.offset_ms, group.offset_seq):
         return <int64_t>stream.entries_added - group.entries_read
     read = distance_from_first(stream, group.offset_ms, group.offset_seq)
-    return None if read < 0 else <int64_t>stream.entries_added - read
+    return None if read == UNKNOWN else <int64_t>stream.entries_added - read
 
 
 cdef bint is_broken(Stream stream, Group group) noexcept:
@@ -85,10 +88,23 @@ cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
     """`given` entries from `first` up to the group's offset were read. What Redis counts entry by
     entry: on from a known count, else from what the first entry's place tells, else the last's."""
     cdef int64_t read = group.entries_read
-    if read < 0 or broken:
-        read = distance_from_first(stream, first.ms, first.seq) - 1
-    if read >= 0:
-        group.entries_read = read + given
+    if read != UNKNOWN and not broken:
+        group.entries_read = read + <int64_t>given
+        return 0
+    read = distance_from_first(stream, first.ms, first.seq)
+    if read != UNKNOWN:
+        group.entries_read = read - 1 + <int64_t>given
     else:
         group.entries_read = distance_from_first(stream, group.offset_ms, group.offset_seq)
     return 0
+
+
+def shown_count(uint64_t count) -> int:
+    """A counter of a stream as a reply can hold it: a signed number, which wraps around after
+    9223372036854775807 as in Redis."""
+    return <int64_t>count
+
+
+def shown_entries_read(Group group not None) -> int | None:
+    """How many entries a group has read; None when that cannot be known."""
+    return None if group.entries_read == UNKNOWN else group.entries_read

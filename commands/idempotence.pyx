@@ -36,9 +36,10 @@ NO_IID = "ERR syntax error, IDMP requires a non-empty idempotent ID"
 NOTHING_TO_SET = "ERR At least one parameter must be specified"
 BAD_DURATION = f"ERR IDMP-DURATION must be between 1 and {DURATION_S_MAX} seconds"
 BAD_MAXSIZE = f"ERR IDMP-MAXSIZE must be between 1 and {MAXSIZE_MAX} entries"
-ENTRY_GONE = "ERR The specified stream ID was deleted or doesn't exist"
-OTHER_ENTRY = ("ERR The specified IDMP producer-id/idempotent-id pair maps to a different "
-               "stream ID")
+ENTRY_GONE = "ERR No such message in stream"
+OTHER_ENTRY = "ERR IID already exists for this producer with a different stream ID"
+
+ROUND_MS = 100
 
 # Bytes of a name made from an entry's contents.
 NAME_BYTES = 16
@@ -103,7 +104,12 @@ cdef bint is_repeat(Context ctx, bytes key, Stream stream, bytes producer, bytes
 cdef int note_once(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
                    EntryId entry_id) except -1:
     """Remember the message that became this entry."""
-    cdef uint64_t at_ms = min(entry_id.ms, ctx.now_ms)
+    return note_since(ctx, key, stream, producer, iid, entry_id, min(entry_id.ms, ctx.now_ms))
+
+
+cdef int note_since(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
+                    EntryId entry_id, uint64_t at_ms) except -1:
+    """As `note_once`, with the moment from which the name's time runs."""
     window_of(stream).add(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
     if ctx.effects.enabled:
         ctx.effects.record(ctx.db.index, b"IDMP", key, producer, iid,
@@ -127,16 +133,18 @@ cdef window_of(Stream stream):
 def xcfgset(Context ctx not None, Args args not None):
     """New values make the stream forget the messages it remembers. Of more than 10,000 producers the
     one that was silent longest is forgotten."""
-    cdef Stream stream
-    cdef bytes key
+    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef bytes key = ctx.db.key_of(&args.items[1])
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
     duration_s = maxsize = None
     args.pos = 2
     while args.pos < args.count:
-        if args.next_is(b"IDMP-DURATION", 13):
+        if is_given(args, b"IDMP-DURATION", duration_s):
             duration_s = args.take_int()
             if not 1 <= duration_s <= DURATION_S_MAX:
                 raise CommandError(BAD_DURATION)
-        elif args.next_is(b"IDMP-MAXSIZE", 12):
+        elif is_given(args, b"IDMP-MAXSIZE", maxsize):
             maxsize = args.take_int()
             if not 1 <= maxsize <= MAXSIZE_MAX:
                 raise CommandError(BAD_MAXSIZE)
@@ -144,10 +152,6 @@ def xcfgset(Context ctx not None, Args args not None):
             raise CommandError(SYNTAX)
     if duration_s is None and maxsize is None:
         raise CommandError(NOTHING_TO_SET)
-    stream = ctx.db.writable_at(&args.items[1])
-    if stream is None:
-        raise CommandError(NO_SUCH_KEY)
-    key = ctx.db.key_of(&args.items[1])
     window = window_of(stream)
     window.configure(
         window.duration_s if duration_s is None else duration_s,
@@ -157,9 +161,19 @@ def xcfgset(Context ctx not None, Args args not None):
     return OK
 
 
+cdef bint is_given(Args args, bytes word, before) except -1:
+    """Take an option's word when a value follows it; `before` is the value it had in this request
+    already."""
+    if args.pos + 1 >= args.count or not args.option(word):
+        return False
+    if before is not None:
+        raise CommandError(f"ERR {word.decode()} specified multiple times")
+    return True
+
+
 @command(
     "XIDMPRECORD", arity=5, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    since="8.8.0", summary="Notes that a producer's message became an entry that is there.",
+    since="8.6.2", summary="Notes that a producer's message became an entry that is there.",
     syntax="key pid iid stream-id",
 )
 def xidmprecord(Context ctx not None, Args args not None):
@@ -171,9 +185,9 @@ def xidmprecord(Context ctx not None, Args args not None):
     args.pos = 4
     args.take_id(&entry_id, False, 0)
     if not producer:
-        raise CommandError("ERR XIDMPRECORD requires a non-empty producer ID")
+        raise CommandError("ERR producer ID must be non-empty")
     if not iid:
-        raise CommandError("ERR XIDMPRECORD requires a non-empty idempotent ID")
+        raise CommandError("ERR idempotent ID must be non-empty")
     stream = ctx.db.writable_at(&args.items[1])
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
@@ -183,7 +197,11 @@ def xidmprecord(Context ctx not None, Args args not None):
     if known is not None and known != (entry_id.ms, entry_id.seq):
         raise CommandError(OTHER_ENTRY)
     if known is None:
-        note_once(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id)
+        # Redis forgets names in rounds, ten a second: also the name of an old entry is known for
+        # a moment.
+        oldest_ms = max(0, ctx.now_ms - 1000 * window_of(stream).duration_s + ROUND_MS)
+        note_since(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id,
+                   max(oldest_ms, min(entry_id.ms, ctx.now_ms)))
         ctx.keyspace.dirty += 1
     return OK
 

@@ -2,15 +2,16 @@
 
 Plain Python, because it is asked seldom. Looking changes nothing that a client could notice: a
 group's time to live is not refreshed. What has ended by itself is gone here too, whether or not its
-timer has run yet. Radix-tree figures are the number of blocks, our nearest equivalent.
+timer has run yet. Radix-tree figures are those of Redis' tree, which is not here: computed.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from millstream.commands.containers import container
-from millstream.commands.entries_read import group_lag
+from millstream.commands.entries_read import group_lag, shown_count, shown_entries_read
 from millstream.commands.pending import all_pending, owned_pending
 from millstream.commands.policy import policy_reply
 from millstream.commands.ranges import first_entries
@@ -33,6 +34,8 @@ Fields = dict[bytes, object]
 
 # Entries, and pending entries of each group and consumer, that FULL shows.
 FULL_COUNT = 10
+# Listpacks for which the nodes of Redis' radix tree are counted; there are more only in proportion.
+COUNTED_NODES = 256
 
 container(
     "XINFO",
@@ -100,12 +103,47 @@ def _counters(ctx: Context, stream: Stream) -> Fields:
     return {
         b"length": len(stream),
         b"radix-tree-keys": stream.node_count,
-        b"radix-tree-nodes": stream.block_count,
+        b"radix-tree-nodes": _radix_tree_nodes(stream),
         b"last-generated-id": Id(*stream.last_id),
         b"max-deleted-entry-id": Id(*stream.max_deleted_id),
-        b"entries-added": stream.entries_added,
+        b"entries-added": shown_count(stream.entries_added),
         b"recorded-first-entry-id": Id(*(stream.first_id or (0, 0))),
     } | _idempotence_fields(ctx, stream.idempotence or Window())
+
+
+def _radix_tree_nodes(stream: Stream) -> int:
+    """How many nodes Redis' radix tree has for the stream: counted for a stream of up to
+    COUNTED_NODES listpacks, in proportion beyond."""
+    starts = stream.node_starts(COUNTED_NODES)
+    nodes = radix_tree_nodes([ms.to_bytes(8) + seq.to_bytes(8) for ms, seq in starts])
+    return nodes if len(starts) < COUNTED_NODES else nodes * stream.node_count // len(starts)
+
+
+def radix_tree_nodes(keys: list[bytes]) -> int:
+    """How many nodes a radix tree of these keys has; they rise and have one length, above 0.
+
+    A node for the end of each key, one where keys part, and one for the bytes between two of these.
+    """
+    if not keys:
+        return 1
+    nodes = 0
+    parting = [-1, *(_common_bytes(*pair) for pair in pairwise(keys)), -1]
+    for before, after in pairwise(parting):
+        nodes += 1 + (len(keys[0]) > max(before, after) + 1)
+    branches: list[int] = []
+    for depth in parting[1:]:
+        while branches and branches[-1] > depth:
+            branch = branches.pop()
+            above = max(depth, branches[-1] if branches else -1)
+            nodes += 1 + (branch > above + 1)
+        if depth >= 0 and (not branches or branches[-1] < depth):
+            branches.append(depth)
+    return nodes
+
+
+def _common_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes two keys of one length, which differ, have in common at their beginning."""
+    return next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
 
 
 def _idempotence_fields(ctx: Context, window: Window) -> Fields:
@@ -126,7 +164,7 @@ def _full_group_fields(stream: Stream, group: Group, limit: int | None) -> Field
     return {
         b"name": group.name,
         b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
-        b"entries-read": group.entries_read if group.entries_read >= 0 else None,
+        b"entries-read": shown_entries_read(group),
         b"lag": group_lag(stream, group),
         b"pel-count": group.pending_count,
         b"pending": all_pending(group, limit),
@@ -208,7 +246,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"last-id": Id(*stream.last_id, True),
         b"max-evicted-id": Id(*stream.max_evicted_id, True),
         b"length": len(stream),
-        b"entries-added": stream.entries_added,
+        b"entries-added": shown_count(stream.entries_added),
         b"entries-evicted": stream.entries_evicted,
         b"entries-deleted": stream.entries_deleted,
         b"blocks": stream.block_count,
@@ -246,7 +284,7 @@ def _group_fields(stream: Stream, group: Group) -> Fields:
         b"consumers": len(group.consumers),
         b"pending": group.pending_count,
         b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
-        b"entries-read": group.entries_read if group.entries_read >= 0 else None,
+        b"entries-read": shown_entries_read(group),
         b"lag": group_lag(stream, group),
     }
 

@@ -429,6 +429,17 @@ def object_help(ctx: Context, args: Args) -> object:
     return [Simple(line.encode()) for line in OBJECT_HELP.splitlines()]
 
 
+def _object_at(ctx: Context, key: bytes) -> Value | None:
+    """The value at a key. As in Redis that counts as a look-up, but is no use of the key and no
+    keymiss event."""
+    value = ctx.db.get(key)
+    if value is None:
+        ctx.keyspace.misses += 1
+    else:
+        ctx.keyspace.hits += 1
+    return value
+
+
 def encoding_name(value: Value) -> bytes:
     """What OBJECT ENCODING answers."""
     if isinstance(value, Stream):
@@ -454,7 +465,7 @@ def encoding_name(value: Value) -> bytes:
 def object_encoding(ctx: Context, args: Args) -> object:
     """`stream`; for a string `int`, `embstr` (up to 44 bytes) or `raw`, as Redis would keep it.
     Null when the key does not exist."""
-    value = ctx.db.get(args.take())
+    value = _object_at(ctx, args.take())
     return None if value is None else encoding_name(value)
 
 
@@ -471,7 +482,7 @@ def object_encoding(ctx: Context, args: Args) -> object:
 )
 def object_freq(ctx: Context, args: Args) -> object:
     """Always an error for a key that exists: nothing is evicted, so no frequencies are kept."""
-    if ctx.db.get(args.take()) is None:
+    if _object_at(ctx, args.take()) is None:
         return None
     raise CommandError(NO_FREQUENCIES)
 
@@ -490,7 +501,7 @@ def object_freq(ctx: Context, args: Args) -> object:
 def object_idletime(ctx: Context, args: Args) -> object:
     """Seconds since the key was last read or written; null when it does not exist."""
     key = args.take()
-    return None if ctx.db.get(key) is None else ctx.db.idle_s(key)
+    return None if _object_at(ctx, key) is None else ctx.db.idle_s(key)
 
 
 @command(
@@ -506,4 +517,4 @@ def object_idletime(ctx: Context, args: Args) -> object:
 )
 def object_refcount(ctx: Context, args: Args) -> object:
     """1, for no value is shared between keys; null when the key does not exist."""
-    return None if ctx.db.get(args.take()) is None else 1
+    return None if _object_at(ctx, args.take()) is None else 1

@@ -22,7 +22,7 @@ cdef class StreamsRead(BlockedRead):
 
     cdef int take_streams(self, Context ctx, Args args) except -1
     cdef tuple take_after(self, Args args, Stream stream)
-    cdef reply(self, Context ctx, bint first)
+    cdef reply(self, Context ctx)
     cdef limited(self, Context ctx, list ranges)
 
 

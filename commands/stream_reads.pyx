@@ -133,7 +133,7 @@ def xread(Context ctx not None, Args args not None):
     read.db_index = ctx.db.index
     read.limits = limits
     read.take_streams(ctx, args)
-    reply = read.reply(ctx, True)
+    reply = read.reply(ctx)
     if reply is None and timeout_ms >= 0:
         return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
     return NULL_ARRAY if reply is None else reply
@@ -211,9 +211,9 @@ cdef class StreamsRead(BlockedRead):
         args.take_id(&found, False, 0)
         return found.ms, found.seq
 
-    cdef reply(self, Context ctx, bint first):
-        """What is there of each stream, None when there is nothing of any. The first time that is
-        one more look-up of each, as in Redis."""
+    cdef reply(self, Context ctx):
+        """What is there of each stream, None when there is nothing of any. That is one more look-up
+        of each, as in Redis."""
         cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
         cdef Stream stream
         cdef EntryRange entries
@@ -221,8 +221,7 @@ cdef class StreamsRead(BlockedRead):
         ranges = []
         for (_, key), (ms, seq) in zip(self.keys, self.after):
             stream = db.stream(key)
-            if first:
-                ctx.count_look_up(key, stream is not None)
+            ctx.count_look_up(key, stream is not None)
             if stream is not None and stream.has_newer(ms, seq):
                 entries = make_range(stream, False, min(self.limits.entries, left))
                 entries.start.ms = ms
@@ -272,11 +271,11 @@ cdef class StreamsRead(BlockedRead):
         return make_raw(out.take_bytes())
 
     def attempt(self, Context ctx not None):
-        """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again."""
-        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again. The
+        look-ups count again, too."""
         for _, key in self.keys:
-            db.stream(key)
-        return self.reply(ctx, False)
+            ctx.read_stream(key)
+        return self.reply(ctx)
 
 
 cdef int put_off_range(list later, EntryRange entries) except -1:

@@ -861,6 +861,11 @@ cdef class Keyspace:
         if a is b:
             return
         for db in (a, b):
+            for key in (<Database>db).watched:
+                # What is due is not there, and its end is no change of the other database's key.
+                a.peek(key)
+                b.peek(key)
+        for db in (a, b):
             for key, watch in (<Database>db).watched.items():
                 (<Watch>watch).changes += key in a.table or key in b.table
         a.table, b.table = b.table, a.table

@@ -44,6 +44,24 @@ cdef extern from "Python.h":
 cdef uint64_t CUT_MIN = 1024
 
 
+cdef list starts_of(const View* view, uint64_t hidden):
+    """The first id of each node of a block that has an entry which is not hidden."""
+    cdef Cursor cursor
+    cdef uint32_t i
+    cdef list starts = []
+    with_entries = {last for _, last, live in nodes_of(view, hidden) if live}
+    for i in range(view.node_count):
+        cursor_to_index(&cursor, view, view.nodes[i - 1] if i else 0)
+        cursor_next(&cursor, view)
+        first = (cursor.entry.ms, cursor.entry.seq)
+        cursor_to_index(
+            &cursor, view, (view.nodes[i] if i + 1 < view.node_count else view.count) - 1)
+        cursor_next(&cursor, view)
+        if (cursor.entry.ms, cursor.entry.seq) in with_entries:
+            starts.append(first)
+    return starts
+
+
 cdef list nodes_of(const View* view, uint64_t hidden):
     """Each node of a block as (first id behind it, its last id, its entries that are not hidden)."""
     cdef Cursor cursor
@@ -839,6 +857,26 @@ cdef class Stream:
             left = sum(1 for _, _, live in nodes_of(&walk.view, self.head_gone) if live)
             nodes -= walk.view.node_count - left
         return nodes
+
+    def node_starts(self, Py_ssize_t most) -> list[tuple[int, int]]:
+        """The first ids of up to `most` nodes that still have an entry, from the oldest on."""
+        cdef Place place = self.head_place()
+        cdef View view
+        cdef list starts = []
+        cdef uint64_t hidden = self.head_gone
+        while len(starts) < most:
+            if place.page != NULL:
+                view_block(place, &view)
+            elif self.has_tail():
+                self.tail.view(&view)
+            else:
+                break
+            starts += starts_of(&view, hidden)
+            if place.page == NULL:
+                break
+            hidden = 0
+            place = place_behind(place)
+        return starts[:most]
 
     @property
     def memory_bytes(self) -> int:

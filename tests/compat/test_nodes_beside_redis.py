@@ -11,6 +11,8 @@ from tests.support.client import RawClient
 from tests.support.resp import Map, Reply
 from tests.support.server import Server
 
+from millstream.commands.inspect import COUNTED_NODES
+
 NAMES = ["n", "name", "level", "x" * 63, "y" * 64, "z" * 130]
 SIZES = [0, 1, 5, 20, 62, 63, 64, 65, 100, 125, 126, 127, 300, 1000, 4000, 4090, 4200]
 
@@ -32,11 +34,14 @@ def entries_to_add(chance: random.Random) -> list[list[str]]:
     return words
 
 
-def nodes(client: RawClient) -> Reply:
-    """How many nodes the stream has."""
+def nodes(client: RawClient) -> tuple[int, Reply | None]:
+    """How many nodes the stream has, and Redis' radix tree of them (up to the number counted)."""
     info = client.call("XINFO", "STREAM", "s")
     pairs = info if isinstance(info, Map) else zip(info[::2], info[1::2], strict=True)  # type: ignore[index]
-    return dict(pairs)[b"radix-tree-keys"]
+    fields = dict(pairs)
+    keys, tree = fields[b"radix-tree-keys"], fields[b"radix-tree-nodes"]
+    assert isinstance(keys, int)
+    return keys, tree if keys < COUNTED_NODES else None
 
 
 @pytest.mark.parametrize("seed", range(20))

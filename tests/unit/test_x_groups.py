@@ -692,7 +692,7 @@ def test_xinfo_stream(house: House, player: Player) -> None:
     assert fields(player.call("XINFO STREAM s")) == {
         b"length": 2,
         b"radix-tree-keys": 1,
-        b"radix-tree-nodes": 1,
+        b"radix-tree-nodes": 2,
         b"last-generated-id": b"3-1",
         b"max-deleted-entry-id": b"2-1",
         b"entries-added": 3,
