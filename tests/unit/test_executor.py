@@ -744,7 +744,8 @@ def test_keys_expire_by_the_wall_clock() -> None:
     assert player.call("PTTL k") == HOUR_MS - 100
 
 
-def test_a_call_that_blocks_counts_when_its_wait_ends(house: House) -> None:
+def test_a_call_that_blocks_counts_when_its_wait_ends() -> None:
+    house = House()
     reader, writer = house.player(), house.player()
     writer.call("XGROUP CREATE s g 0 MKSTREAM")
     for ends in ("XADD s * a 1", "XGROUP DESTROY s g"):
