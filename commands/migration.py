@@ -173,7 +173,7 @@ def _load(payload: bytes, incarnation: int, now_ms: int) -> Generator[None, None
 def apply_restore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """RESTORE key incarnation payload: a stream; whatever was there is gone, its expiry too."""
     key, incarnation, payload = words
-    loaded = rdb.whole(_load(payload, int(incarnation), keyspace.now_ms))
+    loaded = rdb.whole(_load(payload, int(incarnation), keyspace.steady_ms))
     keyspace.databases[db_index].set(key, loaded.value)
     keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
 
@@ -251,7 +251,7 @@ def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, bytes] | 
     if isinstance(args, LaterArgs):
         job = args.job
     else:
-        job = RestoreJob(args[place], ctx.keyspace.next_incarnation(ctx.now_ms), ctx.now_ms)
+        job = RestoreJob(args[place], ctx.keyspace.next_incarnation(ctx.now_ms), ctx.steady_ms)
     if not ctx.may_block:
         return job.finish(), job.payload
     loaded = job.run(TURN_STEPS)

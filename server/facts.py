@@ -138,7 +138,7 @@ def _pause(server: Server) -> Section:
     return {
         "paused_reason": "client_pause",
         "paused_actions": "all" if pause.all else "write",
-        "paused_timeout_milliseconds": max(0, pause.until_ms - server.now_ms()),
+        "paused_timeout_milliseconds": max(0, pause.until_ms - server.steady_ms()),
     }
 
 
