@@ -1,7 +1,8 @@
 """The Spark rows: `python -m bench.spark [--quick]`.
 
-How many entries Spark takes in for a second of CPU time of everything that works for it: the JVM,
-the Python workers, the driver. CPU time and not seconds, since that is what a cluster is paid for.
+How many entries Spark reads or writes for a second of CPU time of everything that works for it:
+the JVM, the Python workers, the driver. CPU time and not seconds, since that is what a cluster is
+paid for.
 Beside the data source `millstream` stand native Parquet with the same rows, a source that hands
 over tuples, and XRANGE paging with redis-py. All lanes of a row that read the same streams have to
 give the same answer. The slow ones read a few of the streams; a rate takes that into account.
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,16 +31,20 @@ from bench.__main__ import RESULTS, TOP, command, leave
 from bench.figures import BenchError, Spread
 from bench.server import Server, cpu_s_between, family_cpu_ticks, pick_cores
 from bench.spark_data import Shape, fill
+from bench.spark_sinks import IOT, MANY_STREAMS, NARROW, WIDE, DiscardSource
 from bench.stand import JOURNAL_OFF
+from bench.wire import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 OURS, PARQUET, TUPLES, XRANGE = "millstream", "parquet", "tuples", "xrange"
+DISCARD, SINK = "discard", "sink"
 SMALL_STREAMS, LARGE_STREAMS = "small streams", "large streams"
 LANES = (OURS, PARQUET, TUPLES, XRANGE)
 
 FULL = (Shape(64, 100_000), Shape(20_000, 20), Shape(400, 1_000))
+WRITTEN_ROWS = 4_000_000
 QUICK = (Shape(64, 10_000), Shape(2_000, 20), Shape(40, 1_000))
 SAMPLE_STREAMS = 4
 ROUNDS = 5
@@ -62,12 +67,13 @@ Answer = list[tuple[Any, ...]]
 @dataclass(frozen=True)
 class Lane:
     """One way to `entries` entries: the query that is measured, and the one whose answer has to be
-    the same on every way."""
+    the same on every way. `clear` undoes the query, and is not measured."""
 
     entries: int
     frame: Callable[[], DataFrame]
     query: Callable[[DataFrame], object]
     check: Callable[[DataFrame], Answer]
+    clear: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,7 @@ class Scene:
         self.spark = spark
         self.servers = servers
         self.shapes = dict(zip((OURS, SMALL_STREAMS, LARGE_STREAMS), shapes, strict=True))
+        self.written_rows = WRITTEN_ROWS * shapes[0].entries_each // FULL[0].entries_each
         self._lake = lake
         self._jvm_pid: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
 
@@ -151,6 +158,39 @@ class Scene:
         if not path.exists():
             self.snapshot(schema).write.parquet(str(path))
         return self.spark.read.parquet(str(path))
+
+    def made(self, columns: Sequence[str], rows: int) -> DataFrame:
+        """Rows to write, in two partitions."""
+        return self.spark.range(0, rows, 1, 2).selectExpr(*columns)
+
+    def streamed(self, columns: Sequence[str], rows: int) -> DataFrame:
+        """The same as a stream of two files."""
+        path = self._lake / f"streamed-{abs(hash((*columns, rows)))}.parquet"
+        if not path.exists():
+            self.made(columns, rows).write.parquet(str(path))
+        schema = self.spark.read.parquet(str(path)).schema
+        return self.spark.readStream.schema(schema).parquet(str(path))
+
+    def write(self, sink: str, frame: DataFrame) -> None:
+        """Write all of a frame to a sink, and empty the server after it."""
+        options = {"server": f"redis://127.0.0.1:{self.servers[SINK].port}"}
+        if "key" not in frame.columns:
+            options["key"] = "written"
+        if frame.isStreaming:
+            with tempfile.TemporaryDirectory(dir=self._lake) as checkpoint:
+                writer = frame.writeStream.format(sink).options(**options)
+                query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+                query.start().awaitTermination()
+        else:
+            frame.write.format(sink).mode("append").options(**options).save()
+
+    def empty(self) -> int:
+        """Empty the server that is written to; returns how many entries it had."""
+        with Client(self.servers[SINK].port) as client:
+            keys = client.call("KEYS", "*")
+            entries: int = sum(client.call("XLEN", key) for key in keys)
+            client.call("FLUSHALL")
+        return entries
 
     def _source(self, name: str, schema: str | None = None) -> DataFrameReader:
         reader = self.spark.read.format(name)
@@ -245,6 +285,22 @@ def live_lanes(scene: Scene) -> dict[str, Lane]:
     }
 
 
+def sink_lanes(columns: Sequence[str], scene: Scene, streams: bool = False) -> dict[str, Lane]:
+    """Writing to a server, and to a sink that throws the rows away."""
+    rows = scene.written_rows // (4 if columns is WIDE else 1)
+    frame = partial(scene.streamed if streams else scene.made, columns, rows)
+
+    def check(frame: DataFrame) -> Answer:
+        scene.empty()
+        scene.write(OURS, frame)
+        return [(scene.empty(),)]
+
+    return {
+        OURS: Lane(rows, frame, partial(scene.write, OURS), check, scene.empty),
+        DISCARD: Lane(rows, frame, partial(scene.write, DISCARD), lambda _: [(rows,)]),
+    }
+
+
 def whole(entries: int, frame: Callable[[], DataFrame]) -> Lane:
     return Lane(entries, frame, touch_all, digest)
 
@@ -256,7 +312,13 @@ ROWS = (
     Row("small", "small streams against large ones", small_streams_lanes, None, 1 / 2, False),
     Row("small-group", "the same, schema of 2 columns", small_group_lanes, None, 1 / 2, False),
     Row("live", "all of every entry, from the server", live_lanes, ratio=10.0),
-)
+    Row("sink", "written to one stream, 2 columns", partial(sink_lanes, NARROW), rate=0.5),
+    Row("sink-iot", "the same, 5 columns", partial(sink_lanes, IOT), rate=0.5),
+    Row("sink-wide", "the same, 20 columns", partial(sink_lanes, WIDE), ratio=0.5),
+    Row("sink-keys", "to 400 streams, 5 columns", partial(sink_lanes, MANY_STREAMS), rate=0.5),
+    Row("sink-stream", "by a streaming query, 5 columns", partial(sink_lanes, IOT, streams=True),
+        rate=0.5),
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- measuring
@@ -270,6 +332,7 @@ def measured(scene: Scene, row: Row, rounds: int) -> Outcome:
     for number in range(WARM_UP_ROUNDS + rounds):
         for name, lane in lanes.items():
             spent_s = scene.cpu_s(partial(ask, lane))
+            lane.clear()
             if number >= WARM_UP_ROUNDS:
                 rates[name].append(lane.entries / spent_s)
     return Outcome(row, rates)
@@ -291,8 +354,12 @@ def check_same(row: Row, lanes: Mapping[str, Lane]) -> None:
 
 
 @contextmanager
-def staged(server_command: list[str], shapes: Sequence[Shape]) -> Iterator[Scene]:
-    """Servers filled and saved, and Spark; everything is gone afterwards."""
+def staged(
+    server_command: list[str], shapes: Sequence[Shape], names: Collection[str]
+) -> Iterator[Scene]:
+    """Servers, filled and saved where one of the rows reads them, and Spark; everything is gone
+    afterwards."""
+    reads = any(not name.startswith(SINK) for name in names)
     core, _ = pick_cores()
     with ExitStack() as stack:
         lake = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
@@ -300,7 +367,10 @@ def staged(server_command: list[str], shapes: Sequence[Shape]) -> Iterator[Scene
         for name, shape in zip((OURS, SMALL_STREAMS, LARGE_STREAMS), shapes, strict=True):
             servers[name] = Server(server_command, JOURNAL_OFF, core)
             stack.callback(servers[name].stop)
-            fill(servers[name], shape)
+            if reads:
+                fill(servers[name], shape)
+        servers[SINK] = Server(server_command, JOURNAL_OFF, core)
+        stack.callback(servers[SINK].stop)
         spark = start_spark()
         stack.callback(spark.stop)
         yield Scene(spark, servers, shapes, lake)
@@ -324,7 +394,7 @@ def start_spark() -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    for source in (TuplesSource, XrangeSource):
+    for source in (TuplesSource, XrangeSource, DiscardSource):
         spark.dataSource.register(source)
     return spark
 
@@ -416,7 +486,8 @@ def main(words: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
     try:
-        with staged(command(options.server), QUICK if options.quick else FULL) as scene:
+        shapes = QUICK if options.quick else FULL
+        with staged(command(options.server), shapes, options.only) as scene:
             print("Million entries per second of CPU time, and the first line's rate against it")
             outcomes = []
             for row in ROWS:

@@ -11,6 +11,7 @@ class Kind(IntEnum):
     INT64 = 5
     TIME = 6
     MOMENT = 7
+    DECIMALS = 8
 
 class RowFault(ValueError):
     row: int
@@ -21,6 +22,7 @@ class Column:
     def __init__(
         self, kind: int, buffers: Sequence[Any], start: int = 0, name: bytes = b""
     ) -> None: ...
+    def has_few_decimals(self, rows: int) -> bool: ...
 
 class Request:
     data: bytes

@@ -179,6 +179,10 @@ def _column(array: pa.Array, name: str = "") -> Column:
     kind = _AS_THEY_ARE.get(array.type)
     if kind is None and is_common_time(array):
         kind = Kind.TIME if array.type.tz is None else Kind.MOMENT
+    if array.type == pa.float64():
+        column = Column(Kind.DECIMALS, array.buffers(), array.offset, name.encode())
+        if column.has_few_decimals(len(array)):
+            return column
     if kind is None:
         array = _text_array(array)
         kind = _AS_THEY_ARE[array.type]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -395,6 +395,7 @@ def test_an_id_that_does_not_rise_begins_another_request() -> None:
     ),
     st.integers(0, 9),
 )
+@settings(deadline=None)
 def test_rows_are_encoded_as_they_are_one_by_one(rows: list[tuple[Any, ...]], start: int) -> None:
     """Batches may be slices, too, whose buffers begin before them."""
     schema = "key string, i bigint, n timestamp_ntz, r binary, b boolean, s string"
@@ -412,6 +413,7 @@ def test_rows_are_encoded_as_they_are_one_by_one(rows: list[tuple[Any, ...]], st
 
 @given(st.lists(st.lists(st.tuples(st.text(max_size=3), st.none() | st.text(max_size=9)))),
        st.integers(0, 3))  # fmt: skip
+@settings(deadline=None)
 def test_maps_and_lists_are_encoded_as_they_are_one_by_one(
     rows: list[list[tuple[str, str | None]]], start: int
 ) -> None:
@@ -431,6 +433,22 @@ def test_integers_of_all_widths_are_written(kind: pa.DataType) -> None:
     bits = kind.bit_width - 1
     batch = pa.RecordBatch.from_pydict({"n": pa.array([0, -1, 9, 2**bits - 1, -(2**bits)], kind)})
     both_ways(Layout(_struct("n long"), Options({"key": "k"}, WRITE)), batch)
+
+
+@given(
+    st.lists(st.integers(-(10**9), 10**9), min_size=1),
+    st.integers(0, 9),
+    st.lists(st.floats()),
+)
+@settings(deadline=None)
+def test_doubles_are_written_as_arrow_writes_them(
+    digits: list[int], decimals: int, more: list[float]
+) -> None:
+    """The encoder writes those with few decimals; one that has more leaves all to Arrow."""
+    values = [number / 10**decimals for number in digits]
+    made = layout("d double", key="k")
+    for column in (values, [*values, *more]):
+        both_ways(made, pa.RecordBatch.from_pydict({"d": pa.array(column, pa.float64())}))
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()])
