@@ -307,7 +307,7 @@ cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t l
     read.with_info = with_info
     group = read.ready_group(ctx, stream)
     if group.ttl_ms != ttl_ms:
-        group.ttl_ms = ttl_ms
+        stream.set_ttl(group, ttl_ms)
         ctx.keyspace.dirty += 1
         ctx.effects.record(ctx.db.index, b"GROUPTTL", key, name, ttl_ms)
     reply = read.serve(ctx, stream, group, True)

@@ -392,10 +392,12 @@ def apply_xdel(Keyspace keyspace, int db, list words):
 def apply_group(Keyspace keyspace, int db, list words):
     """GROUP key name id entries-read ttl-ms: a new group."""
     cdef Group group
+    cdef Stream stream
     ms, seq = id_of(words[2])
-    group = stream_of(keyspace, db, words[0]).make_group(words[1], ms, seq, keyspace.steady_ms)
+    stream = stream_of(keyspace, db, words[0])
+    group = stream.make_group(words[1], ms, seq, keyspace.steady_ms)
     group.entries_read = int(words[3])
-    group.ttl_ms = int(words[4])
+    stream.set_ttl(group, int(words[4]))
     keyspace.schedule(db, words[0], group)
 
 
@@ -403,7 +405,7 @@ def apply_group(Keyspace keyspace, int db, list words):
 def apply_group_ttl(Keyspace keyspace, int db, list words):
     """GROUPTTL key name ttl-ms."""
     cdef Group group = group_of(keyspace, db, words[0], words[1])
-    group.ttl_ms = int(words[2])
+    stream_of(keyspace, db, words[0]).set_ttl(group, int(words[2]))
     keyspace.schedule(db, words[0], group)
 
 

@@ -15,63 +15,90 @@ from millstream.storage.stream cimport Stream
 cdef int64_t UNKNOWN = -1
 
 
-cdef int64_t distance_from_first(Stream stream, uint64_t ms, uint64_t seq) noexcept:
+cdef int ends_of(Stream stream, Ends* ends) noexcept:
+    """What is counted from, as it is now."""
+    ends.empty = not stream.first_entry(&ends.first)
+    ends.last.ms = stream.last_ms
+    ends.last.seq = stream.last_seq
+    ends.deleted.ms = stream.max_deleted_ms
+    ends.deleted.seq = stream.max_deleted_seq
+    ends.length = stream.length
+    ends.added = stream.entries_added
+    return 0
+
+
+cdef int64_t distance(const Ends* ends, EntryId at) noexcept:
     """How many entries were ever added up to this id, -1 when it cannot be known
     (Redis 7.0, streamEstimateDistanceFromFirstEverEntry)."""
-    cdef EntryId first
-    cdef bint unbroken
-    if stream.entries_added == 0:
+    if ends.added == 0:
         return 0
-    if stream.length == 0:
-        return -1 if id_less(stream.last_ms, stream.last_seq, ms, seq) else (
-            <int64_t>stream.entries_added)
-    if (ms or seq) and id_less(ms, seq, stream.max_deleted_ms, stream.max_deleted_seq):
+    if ends.empty:
+        return -1 if id_less(ends.last.ms, ends.last.seq, at.ms, at.seq) else <int64_t>ends.added
+    if (at.ms or at.seq) and id_less(at.ms, at.seq, ends.deleted.ms, ends.deleted.seq):
         return -1
-    if ms == stream.last_ms and seq == stream.last_seq:
-        return stream.entries_added
-    if id_less(stream.last_ms, stream.last_seq, ms, seq):
+    if at.ms == ends.last.ms and at.seq == ends.last.seq:
+        return ends.added
+    if id_less(ends.last.ms, ends.last.seq, at.ms, at.seq):
         return -1
-    stream.first_entry(&first)
-    unbroken = id_less(stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq)
-    if not unbroken:
+    if not id_less(ends.deleted.ms, ends.deleted.seq, ends.first.ms, ends.first.seq):
         return -1
-    if id_less(ms, seq, first.ms, first.seq):
-        return stream.entries_added - stream.length
-    if ms == first.ms and seq == first.seq:
-        return stream.entries_added - stream.length + 1
+    if id_less(at.ms, at.seq, ends.first.ms, ends.first.seq):
+        return ends.added - ends.length
+    if at.ms == ends.first.ms and at.seq == ends.first.seq:
+        return ends.added - ends.length + 1
     return -1
 
 
-cdef bint has_tombstones(Stream stream, uint64_t ms, uint64_t seq) noexcept:
+cdef bint tombstones_from(const Ends* ends, EntryId start) noexcept:
     """Whether an entry at or above this id was deleted (Redis 7.2, streamRangeHasTombstones)."""
-    cdef EntryId first
+    if ends.empty or (ends.deleted.ms == 0 and ends.deleted.seq == 0):
+        return False
+    if id_less(ends.deleted.ms, ends.deleted.seq, ends.first.ms, ends.first.seq):
+        return False
+    return not id_less(ends.deleted.ms, ends.deleted.seq, start.ms, start.seq)
+
+
+cdef bint find_lag(const Ends* ends, EntryId offset, int64_t entries_read,
+                   int64_t* lag) noexcept:
+    """How many entries a group has not read yet; False when that cannot be known (Redis 8's
+    rules)."""
+    cdef int64_t read = entries_read
+    lag[0] = 0
+    if ends.empty:
+        return True
+    if id_less(offset.ms, offset.seq, ends.first.ms, ends.first.seq) and id_less(
+            ends.deleted.ms, ends.deleted.seq, ends.first.ms, ends.first.seq):
+        lag[0] = ends.length
+        return True
+    if read == UNKNOWN or tombstones_from(ends, offset):
+        read = distance(ends, offset)
+    lag[0] = <int64_t>ends.added - read
+    return read != UNKNOWN
+
+
+cdef int64_t distance_from_first(Stream stream, uint64_t ms, uint64_t seq) noexcept:
+    cdef Ends ends
+    cdef EntryId at
+    at.ms = ms
+    at.seq = seq
+    ends_of(stream, &ends)
+    return distance(&ends, at)
+
+
+cdef bint has_tombstones(Stream stream, uint64_t ms, uint64_t seq) noexcept:
+    cdef Ends ends
+    cdef EntryId start
     if stream.max_deleted_ms == 0 and stream.max_deleted_seq == 0:
         return False
-    if not stream.first_entry(&first):
-        return False
-    if id_less(stream.max_deleted_ms, stream.max_deleted_seq, first.ms, first.seq):
-        return False
-    return not id_less(stream.max_deleted_ms, stream.max_deleted_seq, ms, seq)
+    start.ms = ms
+    start.seq = seq
+    ends_of(stream, &ends)
+    return tombstones_from(&ends, start)
 
 
 def entries_up_to(Stream stream not None, uint64_t ms, uint64_t seq) -> int:
     """How many entries were ever added up to this id, -1 when it cannot be known."""
     return distance_from_first(stream, ms, seq)
-
-
-def group_lag(Stream stream not None, Group group not None) -> int | None:
-    """Entries a group has not read yet, None when that cannot be known (Redis 8's rules)."""
-    cdef int64_t read
-    cdef EntryId oldest
-    if not stream.first_entry(&oldest):
-        return 0
-    if id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq) and id_less(
-            stream.max_deleted_ms, stream.max_deleted_seq, oldest.ms, oldest.seq):
-        return stream.length
-    if group.entries_read != UNKNOWN and not has_tombstones(stream, group.offset_ms, group.offset_seq):
-        return <int64_t>stream.entries_added - group.entries_read
-    read = distance_from_first(stream, group.offset_ms, group.offset_seq)
-    return None if read == UNKNOWN else <int64_t>stream.entries_added - read
 
 
 cdef bint is_broken(Stream stream, Group group) noexcept:
@@ -103,8 +130,3 @@ def shown_count(uint64_t count) -> int:
     """A counter of a stream as a reply can hold it: a signed number, which wraps around after
     9223372036854775807 as in Redis."""
     return <int64_t>count
-
-
-def shown_entries_read(Group group not None) -> int | None:
-    """How many entries a group has read; None when that cannot be known."""
-    return None if group.entries_read == UNKNOWN else group.entries_read

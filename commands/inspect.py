@@ -11,8 +11,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from millstream.commands.containers import container
-from millstream.commands.entries_read import group_lag, shown_count, shown_entries_read
-from millstream.commands.pending import all_pending, owned_pending
+from millstream.commands.entries_read import shown_count
+from millstream.commands.listings import (
+    consumers_reply,
+    full_groups_reply,
+    groups_reply,
+    live_group_count,
+)
 from millstream.commands.policy import policy_reply
 from millstream.commands.ranges import first_entries
 from millstream.commands.registry import command
@@ -26,8 +31,7 @@ from millstream.storage.retention import bytes_of
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
     from millstream.commands.context import Context
-    from millstream.commands.replies import Raw
-    from millstream.storage.group import Consumer, Group
+    from millstream.commands.replies import Encodable
     from millstream.storage.stream import Stream
 
 Fields = dict[bytes, object]
@@ -61,9 +65,9 @@ def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
     key = args.take()
     stream = _stream(ctx, key)
     if not args.remaining:
-        return _stream_fields(ctx, key, stream)
+        return _stream_fields(ctx, stream)
     limit = _full_limit(args)
-    groups = [_full_group_fields(stream, group, limit) for group in _live_groups(ctx, key, stream)]
+    groups = full_groups_reply(ctx, key, stream, limit)
     return _in_parts(
         _counters(ctx, stream) | {b"entries": first_entries(stream, limit), b"groups": groups}
     )
@@ -91,9 +95,9 @@ def _full_limit(args: Args) -> int | None:
     return FULL_COUNT
 
 
-def _stream_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
+def _stream_fields(ctx: Context, stream: Stream) -> Fields:
     return _counters(ctx, stream) | {
-        b"groups": len(_live_groups(ctx, key, stream)),
+        b"groups": live_group_count(ctx, stream),
         b"first-entry": _entry(stream, stream.first_id),
         b"last-entry": _entry(stream, stream.newest_id),
     }
@@ -159,32 +163,6 @@ def _idempotence_fields(ctx: Context, window: Window) -> Fields:
     }
 
 
-def _full_group_fields(stream: Stream, group: Group, limit: int | None) -> Fields:
-    owned = owned_pending(group, limit)
-    return {
-        b"name": group.name,
-        b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
-        b"entries-read": shown_entries_read(group),
-        b"lag": group_lag(stream, group),
-        b"pel-count": group.pending_count,
-        b"pending": all_pending(group, limit),
-        b"consumers": [
-            _full_consumer_fields(consumer, owned[name])
-            for name, consumer in sorted(group.consumers.items())
-        ],
-    }
-
-
-def _full_consumer_fields(consumer: Consumer, pending: Raw) -> Fields:
-    return {
-        b"name": consumer.name,
-        b"seen-time": consumer.seen_ms,
-        b"active-time": consumer.active_ms,
-        b"pel-count": consumer.pending,
-        b"pending": pending,
-    }
-
-
 @command(
     "XINFO|GROUPS",
     arity=3,
@@ -196,11 +174,10 @@ def _full_consumer_fields(consumer: Consumer, pending: Raw) -> Fields:
     syntax="key",
     complexity="O(n), n the number of groups",
 )
-def xinfo_groups(ctx: Context, args: Args) -> list[Fields]:
+def xinfo_groups(ctx: Context, args: Args) -> Encodable:
     """A map for each group, in the order of their names."""
     key = args.take()
-    stream = _stream(ctx, key)
-    return [_group_fields(stream, group) for group in _live_groups(ctx, key, stream)]
+    return groups_reply(ctx, key, _stream(ctx, key))
 
 
 @command(
@@ -214,7 +191,7 @@ def xinfo_groups(ctx: Context, args: Args) -> list[Fields]:
     syntax="key group",
     complexity="O(n), n the number of consumers",
 )
-def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
+def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     """A map for each consumer, in the order of their names; idle is since it last asked, inactive
     since it last got something (-1: never), in milliseconds."""
     key, name = args.take(), args.take()
@@ -223,7 +200,7 @@ def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
         raise CommandError(
             f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
         )
-    return [_consumer_fields(ctx, consumer) for _, consumer in sorted(group.consumers.items())]
+    return consumers_reply(ctx, group)
 
 
 @command(
@@ -234,7 +211,6 @@ def xinfo_consumers(ctx: Context, args: Args) -> list[Fields]:
     group="stream",
     summary="Returns what is known of a stream as a whole.",
     syntax="key",
-    complexity="O(n), n the number of groups",
 )
 def tinfo(ctx: Context, args: Args) -> Fields | None:
     key = args.take()
@@ -251,7 +227,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"entries-deleted": stream.entries_deleted,
         b"blocks": stream.block_count,
         b"bytes": bytes_of(stream),
-        b"groups": len(_live_groups(ctx, key, stream)),
+        b"groups": live_group_count(ctx, stream),
         b"producers": 0 if stream.producers is None else len(stream.producers),
         b"policy": policy_reply(stream.policy),
         b"incarnation": stream.incarnation,
@@ -266,34 +242,8 @@ def _stream(ctx: Context, key: bytes) -> Stream:
     return stream
 
 
-def _live_groups(ctx: Context, key: bytes, stream: Stream) -> list[Group]:
-    found = (find_live_group(ctx, key, stream, name) for name in sorted(stream.groups))
-    return [group for group in found if group is not None]
-
-
 def _entry(stream: Stream, place: tuple[int, int] | None) -> list[object] | None:
     if place is None:
         return None
     ms, seq, words = stream.range(*place, limit=1)[0]
     return [Id(ms, seq), words]
-
-
-def _group_fields(stream: Stream, group: Group) -> Fields:
-    return {
-        b"name": group.name,
-        b"consumers": len(group.consumers),
-        b"pending": group.pending_count,
-        b"last-delivered-id": Id(group.offset_ms, group.offset_seq),
-        b"entries-read": shown_entries_read(group),
-        b"lag": group_lag(stream, group),
-    }
-
-
-def _consumer_fields(ctx: Context, consumer: Consumer) -> Fields:
-    active_ms = consumer.active_ms
-    return {
-        b"name": consumer.name,
-        b"pending": consumer.pending,
-        b"idle": max(0, ctx.steady_ms - consumer.seen_ms),
-        b"inactive": -1 if active_ms < 0 else max(0, ctx.steady_ms - active_ms),
-    }

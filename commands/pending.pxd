@@ -43,11 +43,6 @@ cdef class Claim:
     cdef int finish(self) except -1
 
 
-cdef class Shown:
-    cdef Output out
-    cdef uint64_t left
-
-
 cdef class Release:
     cdef bytes count
     cdef bint force

@@ -16,9 +16,10 @@ from millstream.commands.delivery cimport (
     Ids, acknowledge, drop_gone, one_more, record_claim, record_release,
 )
 from millstream.commands.groups cimport checked_name
+from millstream.commands.listings cimport pending_summary
 from millstream.commands.pending_range cimport PendingRange, pending_range
 from millstream.commands.ranges cimport length_room, put_length_here, take_end, take_start
-from millstream.commands.replies cimport Raw, make_raw
+from millstream.commands.replies cimport make_raw
 from millstream.commands.stream_reads cimport make_parts
 from millstream.commands.upkeep cimport (
     asking_consumer, live_group, note_seen, read_effects_most, used,
@@ -101,83 +102,6 @@ def xpending(Context ctx not None, Args args not None):
     entries = pending_range(group, start, end, limit, min_idle_ms, ctx.steady_ms)
     entries.owner = owner
     return entries
-
-
-cdef list pending_summary(Group group):
-    """[total, first id, last id, [[consumer, pending], ...]]; the total counts unowned entries, the
-    consumers are those that own any, by name."""
-    cdef Chunk* first
-    cdef Chunk* last
-    cdef Consumer consumer
-    if group.pending_count == 0:
-        return [0, None, None, NULL_ARRAY]
-    first = group.chunks[0]
-    last = group.chunks[group.chunk_count - 1]
-    return [
-        group.pending_count,
-        make_id(first.items[0].ms, first.items[0].seq, False),
-        make_id(last.items[last.used - 1].ms, last.items[last.used - 1].seq, False),
-        [[name, b"%d" % consumer.pending]
-         for name, consumer in sorted(group.consumers.items()) if consumer.pending],
-    ]
-
-
-# ---------------------------------------------------------------- what XINFO STREAM FULL shows
-
-def all_pending(Group group not None, limit) -> Raw:
-    """[[id, consumer, delivery ms, deliveries], ...] of a group's first `limit` pending entries."""
-    cdef PendingAt at
-    cdef Pending* record = group.first_at_least(0, 0, &at)
-    cdef uint64_t left = group.pending_count if limit is None else min(limit, group.pending_count)
-    cdef Output out = Output()
-    out.put_head(c'*', left)
-    while record != NULL and left:
-        put_record(out, group, record, True)
-        left -= 1
-        record = group.after(&at)
-    return make_raw(out.take_bytes())
-
-
-def owned_pending(Group group not None, limit) -> dict:
-    """By consumer [[id, delivery ms, deliveries], ...], of its first `limit` pending entries."""
-    cdef PendingAt at
-    cdef Pending* record = group.first_at_least(0, 0, &at)
-    cdef uint64_t most = group.pending_count if limit is None else min(limit, group.pending_count)
-    cdef uint64_t left = 0
-    cdef Consumer consumer
-    cdef Shown part
-    cdef dict by_index = {}
-    for consumer in group.consumers.values():
-        part = by_index[consumer.index] = Shown.__new__(Shown)
-        part.left = min(consumer.pending, most)
-        part.out = Output()
-        part.out.put_head(c'*', part.left)
-        left += part.left
-    while record != NULL and left:
-        group.steps += 1
-        part = by_index.get(record.consumer)
-        if part is not None and part.left:
-            put_record(part.out, group, record, False)
-            part.left -= 1
-            left -= 1
-        record = group.after(&at)
-    return {consumer.name: make_raw((<Shown>by_index[consumer.index]).out.take_bytes())
-            for consumer in group.consumers.values()}
-
-
-cdef class Shown:
-    """What is shown of a consumer while its pending entries are collected."""
-
-
-cdef int put_record(Output out, Group group, const Pending* record, bint with_owner) except -1:
-    cdef Consumer owner = group.consumer_list[record.consumer]
-    out.put_head(c'*', 4 if with_owner else 3)
-    out.put_id(record.ms, record.seq, False)
-    if with_owner:
-        out.put_bulk_bytes(b"" if owner is None else owner.name)
-    out.put_head(c':', record.last_delivery_ms)
-    out.put_head(c':', group.deliveries(record))
-    return 0
 
 
 cdef tuple group_asked(Context ctx, Args args):

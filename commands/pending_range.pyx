@@ -41,8 +41,8 @@ cdef PendingRange pending_range(Group group, EntryId start, EntryId end, int64_t
     made.min_idle_ms = min_idle_ms
     made.now_ms = now_ms
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
-    made.consumers = group.consumer_list
-    made.large_counts = group.large_counts
+    made.consumers = group.members()
+    made.large_counts = group.large_counts()
     return made
 
 
@@ -61,9 +61,9 @@ cdef class PendingRange(Encodable):
         out.size += room
         self.begin(&search)
         self.group.first_at_least(self.start.ms, self.start.seq, &search.at)
-        self.look(&search, self.group.chunks, self.group.chunk_count, LOOKS_AT_ONCE, out,
+        self.look(&search, self.group.own.chunks, self.group.own.chunk_count, LOOKS_AT_ONCE, out,
                   PY_SSIZE_T_MAX)
-        self.group.steps += search.looks
+        self.group.own.steps += search.looks
         if search.over:
             return put_length_here(out, at, room, search.found)
         out.size = at
@@ -177,7 +177,7 @@ cdef class PendingRange(Encodable):
         self.group.first_at_least(self.end.ms, self.end.seq, &last)
         if self.takes_all() and self.limit < self.group.pending_count:
             for place in range(at.chunk, last.chunk):
-                found += self.group.chunks[place].used
+                found += self.group.own.chunks[place].used
                 if found >= self.limit + at.index:
                     return place + 1 - at.chunk
         return last.chunk + 1 - at.chunk

@@ -35,7 +35,7 @@ cdef bint take_policy(Args args, Policy* policy) noexcept:
 
 cdef int settle_groups(Context ctx, bytes key, Stream stream) except -1:
     """Do what is due by itself in every group, so that none holds an entry beyond its time."""
-    for name in list(stream.groups):
+    for name in stream.due_groups(ctx.steady_ms):
         live_group(ctx, key, stream, name)
     return 0
 

@@ -62,7 +62,7 @@ cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t
     if waiting is not None:
         waiting.join(name, stream, group)
     group.entries_read = entries_read
-    group.ttl_ms = ttl_ms
+    stream.set_ttl(group, ttl_ms)
     ctx.keyspace.dirty += 1
     if ctx.effects.enabled:
         ctx.effects.record(ctx.db.index, b"GROUP", key, name, bytes(make_id(ms, seq, False)),
@@ -161,7 +161,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
         return
     group.scheduled_ms = MAX
     if group.retry_waiters and group.next_wake_ms() <= ctx.steady_ms or (
-            group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle_ms)):
+            group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle())):
         # The readers' turn comes behind this; each that blocks again notes the next moment.
         ctx.db.mark_ready(key)
     group.next_expiry_ms()

@@ -91,6 +91,24 @@ cdef struct PendingAt:
     uint32_t index
 
 
+# What a group keeps of its pending entries. Groups in which nothing was ever pending share one.
+cdef struct Pendings:
+    uint64_t unowned
+    # Chunks, heaps and floors are parts of one allocation, which begins at `chunks`.
+    Chunk** chunks
+    # Per chunk an id above all in the chunk before and not above its first: side by side, so that
+    # a search goes to the chunks themselves only once it knows which.
+    EntryId* floors
+    uint32_t chunk_count
+    uint32_t chunk_capacity
+    Heap[4] heaps
+    Policy* policies
+    uint32_t policy_count
+    uint32_t policy_capacity
+    # Records and heap places looked at to find out what is due: what the tests hold small.
+    uint64_t steps
+
+
 cdef class Consumer:
     cdef readonly bytes name
     cdef readonly uint32_t index
@@ -102,6 +120,24 @@ cdef class Consumer:
 
 
 cdef class SharedPending
+
+
+# What a group needs once it has a consumer, a retry pair or a client that waits to claim.
+cdef class Details:
+    # By name; None while there are few.
+    cdef dict by_name
+    cdef list consumers
+    cdef list free_consumers
+    cdef dict policy_numbers
+    cdef list free_policies
+    cdef dict large_counts
+    cdef dict claim_waits
+    cdef uint64_t claim_idle_ms
+
+    cdef Consumer find(self, bytes name)
+    cdef int add(self, Consumer consumer) except -1
+    cdef int remove(self, Consumer consumer) except -1
+    cdef uint32_t count(self) noexcept
 
 
 cdef class Group:
@@ -116,30 +152,24 @@ cdef class Group:
     cdef public uint64_t scheduled_ms
     cdef public uint32_t blocked_clients
     cdef public uint32_t retry_waiters
-    cdef readonly uint64_t claim_idle_ms
-    cdef dict claim_waits
     cdef readonly uint64_t pending_count
-    cdef readonly uint64_t unowned_count
-    cdef readonly dict consumers
-    cdef list consumer_list
-    cdef list free_consumers
-    cdef dict policy_numbers
-    cdef list free_policies
-    cdef dict large_counts
-    cdef Policy* policies
-    cdef uint32_t policy_count
-    cdef uint32_t policy_capacity
-    cdef Chunk** chunks
-    # Per chunk an id above all in the chunk before and not above its first: side by side, so that
-    # a search goes to the chunks themselves only once it knows which.
-    cdef EntryId* floors
-    cdef uint32_t chunk_count
-    cdef uint32_t chunk_capacity
-    cdef Heap[4] heaps
+    cdef Pendings* own
+    cdef Details details
     cdef DeliveryOrder order
-    # Records and heap places looked at to find out what is due: what the tests hold small.
-    cdef readonly uint64_t steps
 
+    cdef Details own_details(self)
+    cdef list members(self)
+    cdef uint32_t consumer_count(self) noexcept
+    cdef dict large_counts(self)
+    cdef uint64_t claim_idle(self) noexcept
+    cdef uint64_t size_bytes(self) noexcept
+    cdef Group duplicate(self, uint64_t now_ms)
+    cdef int copy_pending(self, Group other) except -1
+    cdef int copy_chunks(self, Group other) except -1
+    cdef int copy_policies(self, Group other) except -1
+    cdef int own_pending(self) except -1
+    cdef int grow_chunks(self, uint32_t wanted) except -1
+    cdef int free_pending(self) noexcept
     cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0
     cpdef Consumer consumer(self, bytes name)
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms)
@@ -198,7 +228,7 @@ cdef class Group:
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept
     cdef Chunk* split(self, PendingAt* at) except NULL
     cdef int new_chunk(self, uint32_t place) except -1
-    cdef Chunk* own(self, uint32_t place) except NULL
+    cdef Chunk* own_chunk(self, uint32_t place) except NULL
     cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL
     cdef uint32_t place_of(self, Chunk* chunk) noexcept
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1
@@ -215,6 +245,9 @@ cdef class Group:
     cdef void leave_heaps(self, Chunk* chunk) noexcept
     cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept
     cdef uint32_t free_policy(self) except 0
+    cdef int free_unused_policies(self) except -1
+    cdef int copy_consumer(self, Consumer other) except -1
+    cdef int free_numbers(self) except -1
     cdef list policy_pairs(self)
     cdef int set_policies(self, list pairs) except -1
     cdef SharedPending share_pending(self)
@@ -226,6 +259,7 @@ cdef class SharedPending:
     cdef uint32_t count
     cdef readonly uint64_t records
 
+    cdef int take_over(self, Pendings* gone) except -1
     cdef void let_go(self, uint32_t place) noexcept
 
 

@@ -15,15 +15,19 @@ What a redelivery needs (retry and expire times) is the same for most records of
 name a policy, a pair kept once. Consumer 0 is nobody: deliveries of TREAD are unowned, and so is
 what XNACK released, which was last delivered at 0. The few counts of deliveries that are too large
 for a record stand beside.
+
+Most groups of a stream with very many are small, so a group allocates what it needs when it needs
+it: what it keeps of pending entries, its consumers, its retry pairs.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
 cimport cython
 
 from millstream.ids cimport id_less
+from millstream.storage.waste cimport discard_items, discard_pending, is_deferring
 
 from collections import OrderedDict
 
@@ -47,10 +51,30 @@ cdef enum:
     DELIVERIES_MAX = 0xffffff
     CONSUMERS_MAX = 0xffffff
     POLICIES_MAX = 0xffff
+    # A group of more consumers has a dict of them.
+    FEW_CONSUMERS = 8
+    # The chunks of a group that goes are freed later when they are more.
+    FREED_AT_ONCE = 256
+    # For MEMORY USAGE: this object with its name and its place in the stream, a consumer with its
+    # name and its places, and what is made for the first one. And chunks whose room is looked up.
+    GROUP_BYTES = 230
+    CONSUMER_BYTES = 170
+    DETAILS_BYTES = 200
+    CHUNKS_LOOKED_AT = 64
 
 cdef int64_t COUNT_MAX = 0x7fffffffffffffff
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
+cdef list NO_MEMBERS = [None]
+# Never changes but for `steps`, to which nothing but 0 is added.
+cdef Pendings NOTHING_PENDING
+NOTHING_PENDING.unowned = 0
+NOTHING_PENDING.chunks = NULL
+NOTHING_PENDING.floors = NULL
+NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0
+NOTHING_PENDING.policies = NULL
+NOTHING_PENDING.policy_count = NOTHING_PENDING.policy_capacity = 0
+NOTHING_PENDING.steps = 0
 PENDING_SIZE = sizeof(Pending)
 CHUNK_RECORDS = CHUNK_MAX
 
@@ -276,6 +300,61 @@ cdef class Consumer:
 
 
 @cython.no_gc
+cdef class Details:
+    """`consumers` is by number, with None for number 0 and for those that are free."""
+
+    def __cinit__(self):
+        self.consumers = NO_MEMBERS
+        self.claim_idle_ms = NEVER
+
+    def __dealloc__(self):
+        if self.consumers is not NO_MEMBERS:
+            discard_items(self.consumers)
+        if self.by_name is not None:
+            discard_items(self.by_name)
+
+    cdef uint32_t count(self) noexcept:
+        cdef uint32_t free = 0 if self.free_consumers is None else len(self.free_consumers)
+        return len(self.consumers) - 1 - free
+
+    cdef Consumer find(self, bytes name):
+        cdef Consumer consumer
+        if self.by_name is not None:
+            return self.by_name.get(name)
+        for consumer in self.consumers:
+            if consumer is not None and consumer.name == name:
+                return consumer
+        return None
+
+    cdef int add(self, Consumer consumer) except -1:
+        """Take in a consumer; its number is free, or the next one."""
+        cdef Consumer other
+        if self.consumers is NO_MEMBERS:
+            self.consumers = [None]
+        if consumer.index == len(self.consumers):
+            self.consumers.append(consumer)
+        else:
+            self.consumers[consumer.index] = consumer
+        if self.by_name is not None:
+            self.by_name[consumer.name] = consumer
+        elif len(self.consumers) > FEW_CONSUMERS:
+            self.by_name = {}
+            for other in self.consumers:
+                if other is not None:
+                    self.by_name[other.name] = other
+        return 0
+
+    cdef int remove(self, Consumer consumer) except -1:
+        if self.free_consumers is None:
+            self.free_consumers = []
+        self.free_consumers.append(consumer.index)
+        self.consumers[consumer.index] = None
+        if self.by_name is not None:
+            del self.by_name[consumer.name]
+        return 0
+
+
+@cython.no_gc
 cdef class Group:
     """State of one group. `entries_read` is Redis' counter, -1 when it cannot be known.
 
@@ -285,6 +364,9 @@ cdef class Group:
     ticker has noted for it.
     """
 
+    def __cinit__(self):
+        self.own = &NOTHING_PENDING
+
     def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,
                  uint64_t now_ms=0):
         self.name = name
@@ -292,23 +374,72 @@ cdef class Group:
         self.offset_seq = offset_seq
         self.entries_read = -1
         self.last_used_ms = now_ms
-        self.scheduled_ms = self.claim_idle_ms = NEVER
-        self.consumers = {}
-        self.consumer_list = [None]
-        self.free_consumers = []
-        self.policy_numbers = {}
-        self.free_policies = []
+        self.scheduled_ms = NEVER
 
     def __dealloc__(self):
+        self.free_pending()
+
+    cdef int free_pending(self) noexcept:
         cdef uint32_t i
-        cdef int kind
-        for i in range(self.chunk_count):
-            release(self.chunks[i])
-        free(self.chunks)
-        free(self.floors)
-        for kind in range(KINDS):
-            free(self.heaps[kind].chunks)
-        free(self.policies)
+        cdef SharedPending later
+        if self.own == &NOTHING_PENDING:
+            return 0
+        if self.own.chunk_count > FREED_AT_ONCE and is_deferring():
+            later = SharedPending.__new__(SharedPending)
+            later.take_over(self.own)
+            discard_pending(later)
+        for i in range(self.own.chunk_count):
+            release(self.own.chunks[i])
+        free(self.own.chunks)
+        free(self.own.policies)
+        free(self.own)
+        self.own = &NOTHING_PENDING
+        return 0
+
+    cdef int own_pending(self) except -1:
+        """Something is to be pending, or to have a retry pair."""
+        if self.own == &NOTHING_PENDING:
+            self.own = <Pendings*>calloc(1, sizeof(Pendings))
+            if self.own == NULL:
+                self.own = &NOTHING_PENDING
+                raise MemoryError("no memory for pending entries")
+        return 0
+
+    cdef Details own_details(self):
+        if self.details is None:
+            self.details = Details.__new__(Details)
+        return self.details
+
+    cdef list members(self):
+        """Consumers by number, None for those that are free; not to be changed."""
+        return NO_MEMBERS if self.details is None else self.details.consumers
+
+    cdef uint32_t consumer_count(self) noexcept:
+        return 0 if self.details is None else self.details.count()
+
+    cdef dict large_counts(self):
+        """Counts of deliveries that have no room in a record, or None."""
+        return None if self.details is None else self.details.large_counts
+
+    cdef uint64_t claim_idle(self) noexcept:
+        return NEVER if self.details is None else self.details.claim_idle_ms
+
+    @property
+    def claim_idle_ms(self) -> int:
+        return self.claim_idle()
+
+    @property
+    def unowned_count(self) -> int:
+        return self.own.unowned
+
+    @property
+    def steps(self) -> int:
+        return self.own.steps
+
+    @property
+    def consumers(self) -> dict:
+        """Consumers by name, in the order of their numbers."""
+        return {(<Consumer>one).name: one for one in self.members() if one is not None}
 
     # ------------------------------------------------------------ policies and consumers
 
@@ -316,155 +447,168 @@ cdef class Group:
         """The number of a (retry, expire) pair; 0 stands for no retry at all. Use it before asking
         for another: a pair that no record uses makes room when numbers run out."""
         cdef uint32_t number
+        cdef Details details = self.own_details()
         pair = (retry_ms, expire_ms)
-        known = self.policy_numbers.get(pair)
+        if details.policy_numbers is None:
+            details.policy_numbers = {}
+        known = details.policy_numbers.get(pair)
         if known is not None:
             return known
         number = self.free_policy()
-        self.policy_numbers[pair] = number
-        self.policies[number].retry_ms = retry_ms
-        self.policies[number].expire_ms = expire_ms
-        self.policies[number].known = True
+        details.policy_numbers[pair] = number
+        self.own.policies[number].retry_ms = retry_ms
+        self.own.policies[number].expire_ms = expire_ms
+        self.own.policies[number].known = True
         return number
 
     cdef uint32_t free_policy(self) except 0:
         cdef Policy* moved
-        cdef uint32_t wanted, i
-        if not self.free_policies and self.policy_count > POLICIES_MAX:
-            for i in range(self.policy_count - 1, 0, -1):
-                if self.policies[i].known and self.policies[i].uses == 0:
-                    del self.policy_numbers[self.policies[i].retry_ms, self.policies[i].expire_ms]
-                    self.policies[i].known = False
-                    self.free_policies.append(i)
-            if not self.free_policies:
+        cdef uint32_t wanted
+        self.own_pending()
+        if not self.details.free_policies and self.own.policy_count > POLICIES_MAX:
+            self.free_unused_policies()
+            if not self.details.free_policies:
                 raise CommandError("ERR too many different RETRY pairs are pending in this group")
-        if self.free_policies:
-            return self.free_policies.pop()
-        if self.policy_count == self.policy_capacity or self.policies == NULL:
-            wanted = max(<uint32_t>4, self.policy_capacity * 2)
-            moved = <Policy*>realloc(self.policies, wanted * sizeof(Policy))
+        if self.details.free_policies:
+            return self.details.free_policies.pop()
+        if self.own.policy_count == self.own.policy_capacity or self.own.policies == NULL:
+            wanted = max(<uint32_t>4, self.own.policy_capacity * 2)
+            moved = <Policy*>realloc(self.own.policies, wanted * sizeof(Policy))
             if moved == NULL:
                 raise MemoryError("no memory for a retry pair")
-            self.policies = moved
-            self.policy_capacity = wanted
-        if self.policy_count == 0:
-            self.policies[0].known = False
-            self.policies[0].uses = 0
-            self.policy_count = 1
-        self.policies[self.policy_count].known = False
-        self.policies[self.policy_count].uses = 0
-        self.policy_count += 1
-        return self.policy_count - 1
+            self.own.policies = moved
+            self.own.policy_capacity = wanted
+        if self.own.policy_count == 0:
+            self.own.policies[0].known = False
+            self.own.policies[0].uses = 0
+            self.own.policy_count = 1
+        self.own.policies[self.own.policy_count].known = False
+        self.own.policies[self.own.policy_count].uses = 0
+        self.own.policy_count += 1
+        return self.own.policy_count - 1
+
+    cdef int free_unused_policies(self) except -1:
+        cdef Details details = self.details
+        cdef Policy* policy
+        cdef uint32_t i
+        details.free_policies = []
+        for i in range(self.own.policy_count - 1, 0, -1):
+            policy = &self.own.policies[i]
+            if policy.known and policy.uses == 0:
+                del details.policy_numbers[policy.retry_ms, policy.expire_ms]
+                policy.known = False
+                details.free_policies.append(i)
+        return 0
 
     cdef list policy_pairs(self):
         """The pairs by number as [retry, expire], None where a number is free."""
         cdef uint32_t i
         cdef list pairs = [None]
-        for i in range(1, self.policy_count):
-            pairs.append([self.policies[i].retry_ms, self.policies[i].expire_ms]
-                         if self.policies[i].known else None)
+        for i in range(1, self.own.policy_count):
+            pairs.append([self.own.policies[i].retry_ms, self.own.policies[i].expire_ms]
+                         if self.own.policies[i].known else None)
         return pairs
 
     cdef int set_policies(self, list pairs) except -1:
         """Take back the pairs of a dump in a new group."""
         cdef uint32_t number
+        cdef Details details
+        if len(pairs) == 1:
+            return 0
+        details = self.own_details()
+        details.policy_numbers = {}
         for pair in pairs[1:]:
             number = self.free_policy()
             if pair is not None:
-                self.policies[number].retry_ms, self.policies[number].expire_ms = pair
-                self.policies[number].known = True
-                self.policy_numbers[pair] = number
-        self.free_policies = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
+                self.own.policies[number].retry_ms, self.own.policies[number].expire_ms = pair
+                self.own.policies[number].known = True
+                details.policy_numbers[pair] = number
+        details.free_policies = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
         return 0
 
     cpdef Consumer consumer(self, bytes name):
         """The consumer of this name or None."""
-        return self.consumers.get(name)
+        return None if self.details is None else self.details.find(name)
 
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms):
         """Add a consumer (the name is new)."""
         cdef Consumer made
-        if not self.free_consumers and len(self.consumer_list) > CONSUMERS_MAX:
+        cdef Details details = self.own_details()
+        if not details.free_consumers and len(details.consumers) > CONSUMERS_MAX:
             raise CommandError("ERR the group has too many consumers")
-        if self.free_consumers:
-            made = Consumer(name, self.free_consumers.pop(), now_ms, -1)
-            self.consumer_list[made.index] = made
-        else:
-            made = Consumer(name, len(self.consumer_list), now_ms, -1)
-            self.consumer_list.append(made)
-        self.consumers[name] = made
+        index = details.free_consumers.pop() if details.free_consumers else len(details.consumers)
+        made = Consumer(name, index, now_ms, -1)
+        details.add(made)
         return made
 
     def consumer_at(self, uint32_t index) -> Consumer | None:
-        return self.consumer_list[index]
+        return self.members()[index]
 
     def delete_consumer(self, bytes name) -> int:
         """Remove a consumer and its pending entries; returns how many those were."""
-        cdef Consumer gone = self.consumers[name]
+        cdef Consumer gone = self.consumer(name)
         cdef uint32_t place
         dropped = gone.pending
         if dropped:
-            for place in range(self.chunk_count):
-                self.own(place)  # what can fail comes before the first change
-            for place in range(self.chunk_count):
+            for place in range(self.own.chunk_count):
+                self.own_chunk(place)  # what can fail comes before the first change
+            for place in range(self.own.chunk_count):
                 self.sweep_chunk(place, gone.index, 0, NEVER, None)
             self.close_gaps()
-        del self.consumers[name]
-        self.consumer_list[gone.index] = None
-        self.free_consumers.append(gone.index)
+        self.details.remove(gone)
         return dropped
 
     # ------------------------------------------------------------ pending entries
 
     cdef inline Pending* record_at(self, PendingAt* at) noexcept:
         """The record at a place, or the next one when the place is a chunk's end."""
-        while at.chunk < self.chunk_count and at.index >= self.chunks[at.chunk].used:
+        while at.chunk < self.own.chunk_count and at.index >= self.own.chunks[at.chunk].used:
             at.chunk += 1
             at.index = 0
-        if at.chunk >= self.chunk_count:
+        if at.chunk >= self.own.chunk_count:
             return NULL
-        return &self.chunks[at.chunk].items[at.index]
+        return &self.own.chunks[at.chunk].items[at.index]
 
     cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
         """The first record with an id of at least ms-seq; `at` becomes where it is or would be."""
         cdef Chunk* chunk
         cdef uint32_t part
         at.chunk = at.index = 0
-        if self.chunk_count == 0:
+        if self.own.chunk_count == 0:
             return NULL
         at.chunk = self.chunk_with(ms, seq)
-        chunk = self.chunks[at.chunk]
+        chunk = self.own.chunks[at.chunk]
         part = self.part_of(at.chunk, ms)
         self.fetch(chunk, part)
         at.index = search_near(<const char*>chunk.items, sizeof(Pending), chunk.used,
                                part * chunk.used // CHUNK_MAX, ms, seq)
         if at.index < chunk.used:
             return &chunk.items[at.index]
-        if at.chunk + 1 < self.chunk_count:
-            return &self.chunks[at.chunk + 1].items[0]
+        if at.chunk + 1 < self.own.chunk_count:
+            return &self.own.chunks[at.chunk + 1].items[0]
         return NULL
 
     cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept:
         """The last chunk whose floor is not above an id, else the first: where that id belongs."""
-        cdef uint32_t last = self.chunk_count - 1
-        cdef uint32_t found = share(ms, self.floors[0].ms, self.floors[last].ms, last + 1)
-        found = search_near(<const char*>self.floors, sizeof(EntryId), last + 1, found, ms, seq)
-        if found > last or id_less(ms, seq, self.floors[found].ms, self.floors[found].seq):
+        cdef uint32_t last = self.own.chunk_count - 1
+        cdef uint32_t found = share(ms, self.own.floors[0].ms, self.own.floors[last].ms, last + 1)
+        found = search_near(<const char*>self.own.floors, sizeof(EntryId), last + 1, found, ms, seq)
+        if found > last or id_less(ms, seq, self.own.floors[found].ms, self.own.floors[found].seq):
             return found - 1 if found else 0
         return found
 
     cdef inline uint32_t part_of(self, uint32_t place, uint64_t ms) noexcept:
         """In which of CHUNK_MAX parts of a chunk's time this one lies, from what is in the floors:
         it tells where a record stands if times rise evenly."""
-        if place + 1 == self.chunk_count:
+        if place + 1 == self.own.chunk_count:
             return 0
-        return share(ms, self.floors[place].ms, self.floors[place + 1].ms, CHUNK_MAX)
+        return share(ms, self.own.floors[place].ms, self.own.floors[place + 1].ms, CHUNK_MAX)
 
     cdef inline void fetch(self, const Chunk* chunk, uint32_t part) noexcept:
         """Call for the bytes of a chunk that a search in this part will look at, all at once: in a
         large group each of them misses the caches. How full a chunk is, it says itself; until that
         is here it counts as an average one."""
-        cdef uint64_t index = part * self.pending_count // self.chunk_count // CHUNK_MAX
+        cdef uint64_t index = part * self.pending_count // self.own.chunk_count // CHUNK_MAX
         cdef const char* at = <const char*>&chunk.items[index]
         cdef int i
         prefetch(chunk)
@@ -486,9 +630,9 @@ cdef class Group:
     cdef Pending* advance(self, PendingAt* at, uint64_t ms, uint64_t seq) noexcept:
         """As first_at_least, but from `at` on: for ids that rise."""
         cdef Pending* record
-        while at.chunk + 1 < self.chunk_count and not id_less(
-                ms, seq, self.chunks[at.chunk + 1].items[0].ms,
-                self.chunks[at.chunk + 1].items[0].seq):
+        while at.chunk + 1 < self.own.chunk_count and not id_less(
+                ms, seq, self.own.chunks[at.chunk + 1].items[0].ms,
+                self.own.chunks[at.chunk + 1].items[0].seq):
             at.chunk += 1
             at.index = 0
         record = self.record_at(at)
@@ -513,10 +657,10 @@ cdef class Group:
         count -= at.index
         while at.chunk:
             at.chunk -= 1
-            count -= self.chunks[at.chunk].used
+            count -= self.own.chunks[at.chunk].used
         count += behind.index
-        while behind.chunk < self.chunk_count:
-            count -= self.chunks[behind.chunk].used
+        while behind.chunk < self.own.chunk_count:
+            count -= self.own.chunks[behind.chunk].used
             behind.chunk += 1
         return count
 
@@ -524,8 +668,8 @@ cdef class Group:
         """How many records from a place on have an id of at most ms-seq."""
         cdef uint64_t count = 0
         cdef Chunk* chunk
-        while at.chunk < self.chunk_count:
-            chunk = self.chunks[at.chunk]
+        while at.chunk < self.own.chunk_count:
+            chunk = self.own.chunks[at.chunk]
             if id_less(ms, seq, chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq):
                 while not id_less(ms, seq, chunk.items[at.index].ms, chunk.items[at.index].seq):
                     at.index += 1
@@ -553,12 +697,12 @@ cdef class Group:
         cdef PendingAt at
         cdef Chunk* last
         begin_record(&record, ms, seq, now_ms, consumer, policy)
-        if self.chunk_count == 0:
+        if self.own.chunk_count == 0:
             at.chunk = at.index = 0
             return self.insert(&at, &record)
-        last = self.chunks[self.chunk_count - 1]
+        last = self.own.chunks[self.own.chunk_count - 1]
         if id_less(last.items[last.used - 1].ms, last.items[last.used - 1].seq, ms, seq):
-            at.chunk = self.chunk_count - 1
+            at.chunk = self.own.chunk_count - 1
             at.index = last.used
             return self.insert(&at, &record)
         return self.put(&record)
@@ -570,12 +714,12 @@ cdef class Group:
         cdef Chunk* chunk
         cdef PendingAt at
         cdef size_t i
-        chunk = self.chunks[self.chunk_count - 1] if self.chunk_count else NULL
+        chunk = self.own.chunks[self.own.chunk_count - 1] if self.own.chunk_count else NULL
         if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
                                         chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
             self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, policy)
             return 1
-        at.chunk = self.chunk_count - 1
+        at.chunk = self.own.chunk_count - 1
         at.index = chunk.used
         chunk = self.roomy(&at)
         count = min(count, <size_t>(chunk.capacity - chunk.used))
@@ -593,7 +737,7 @@ cdef class Group:
 
     cdef int insert(self, PendingAt* at, Pending* record) except -1:
         cdef Chunk* chunk
-        if self.chunk_count == 0:
+        if self.own.chunk_count == 0:
             self.new_chunk(0)
         chunk = self.roomy(at)
         if at.index == 0:
@@ -610,7 +754,7 @@ cdef class Group:
 
     cdef Chunk* roomy(self, PendingAt* at) except NULL:
         """The chunk where a record is to be put at `at`, the group's own and with room for it."""
-        cdef Chunk* chunk = self.own(at.chunk)
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
         if chunk.used == CHUNK_MAX:
             return self.split(at)
         if chunk.used == chunk.capacity:
@@ -619,22 +763,22 @@ cdef class Group:
 
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept:
         """A record comes to stand first in its chunk."""
-        if id_less(first.ms, first.seq, self.floors[place].ms, self.floors[place].seq):
-            self.floors[place].ms = first.ms
-            self.floors[place].seq = first.seq
+        if id_less(first.ms, first.seq, self.own.floors[place].ms, self.own.floors[place].seq):
+            self.own.floors[place].ms = first.ms
+            self.own.floors[place].seq = first.seq
 
     cdef Chunk* split(self, PendingAt* at) except NULL:
         """Make room in a full chunk: a new one behind it, empty when the list grows at its end."""
-        cdef Chunk* chunk = self.chunks[at.chunk]
+        cdef Chunk* chunk = self.own.chunks[at.chunk]
         cdef Chunk* added
         cdef uint32_t kept = CHUNK_MAX // 2
-        if at.chunk + 1 == self.chunk_count and at.index == chunk.used:
+        if at.chunk + 1 == self.own.chunk_count and at.index == chunk.used:
             self.new_chunk(at.chunk + 1)
             at.chunk += 1
             at.index = 0
-            return self.chunks[at.chunk]
+            return self.own.chunks[at.chunk]
         self.new_chunk(at.chunk + 1)
-        added = self.chunks[at.chunk + 1]
+        added = self.own.chunks[at.chunk + 1]
         memcpy(added.items, &chunk.items[kept], (CHUNK_MAX - kept) * sizeof(Pending))
         added.used = CHUNK_MAX - kept
         self.lower_floor(at.chunk + 1, added.items)
@@ -644,59 +788,66 @@ cdef class Group:
         if at.index > kept:
             at.chunk += 1
             at.index -= kept
-        return self.chunks[at.chunk]
+        return self.own.chunks[at.chunk]
 
     cdef int new_chunk(self, uint32_t place) except -1:
         """Put an empty chunk at a place; there is room for it in every heap, too."""
-        cdef Chunk** moved
-        cdef EntryId* floors
         cdef Chunk* made
-        cdef uint32_t wanted
-        cdef int kind
-        if self.chunk_count == self.chunk_capacity:
-            wanted = self.chunk_capacity * 2 if self.chunk_capacity else 2
-            for kind in range(KINDS):
-                moved = <Chunk**>realloc(self.heaps[kind].chunks, wanted * sizeof(Chunk*))
-                if moved == NULL:
-                    raise MemoryError("no memory for pending entries")
-                self.heaps[kind].chunks = moved
-            moved = <Chunk**>realloc(self.chunks, wanted * sizeof(Chunk*))
-            if moved == NULL:
-                raise MemoryError("no memory for pending entries")
-            self.chunks = moved
-            floors = <EntryId*>realloc(self.floors, wanted * sizeof(EntryId))
-            if floors == NULL:
-                raise MemoryError("no memory for pending entries")
-            self.floors = floors
-            self.chunk_capacity = wanted
-        made = resized(NULL, CHUNK_FIRST if self.chunk_count == 0 else CHUNK_MAX)
-        memmove(&self.chunks[place + 1], &self.chunks[place],
-                (self.chunk_count - place) * sizeof(Chunk*))
-        memmove(&self.floors[place + 1], &self.floors[place],
-                (self.chunk_count - place) * sizeof(EntryId))
-        self.chunks[place] = made
-        self.floors[place].ms = self.floors[place].seq = NEVER
-        self.chunk_count += 1
+        self.own_pending()
+        if self.own.chunk_count == self.own.chunk_capacity:
+            self.grow_chunks(max(<uint32_t>1, self.own.chunk_capacity * 2))
+        made = resized(NULL, CHUNK_FIRST if self.own.chunk_count == 0 else CHUNK_MAX)
+        memmove(&self.own.chunks[place + 1], &self.own.chunks[place],
+                (self.own.chunk_count - place) * sizeof(Chunk*))
+        memmove(&self.own.floors[place + 1], &self.own.floors[place],
+                (self.own.chunk_count - place) * sizeof(EntryId))
+        self.own.chunks[place] = made
+        self.own.floors[place].ms = self.own.floors[place].seq = NEVER
+        self.own.chunk_count += 1
         return 0
 
-    cdef Chunk* own(self, uint32_t place) except NULL:
+    cdef int grow_chunks(self, uint32_t wanted) except -1:
+        """Make room for this many chunks, and for each of them in every heap."""
+        cdef Pendings* own = self.own
+        cdef Chunk** chunks = <Chunk**>malloc(
+            wanted * ((1 + KINDS) * sizeof(Chunk*) + sizeof(EntryId)))
+        cdef EntryId* floors = <EntryId*>(chunks + <size_t>wanted * (1 + KINDS))
+        cdef Chunk** heap
+        cdef int kind
+        if chunks == NULL:
+            raise MemoryError("no memory for pending entries")
+        if own.chunk_count:
+            memcpy(chunks, own.chunks, own.chunk_count * sizeof(Chunk*))
+            memcpy(floors, own.floors, own.chunk_count * sizeof(EntryId))
+        for kind in range(KINDS):
+            heap = chunks + <size_t>wanted * (1 + kind)
+            if own.heaps[kind].count:
+                memcpy(heap, own.heaps[kind].chunks, own.heaps[kind].count * sizeof(Chunk*))
+            own.heaps[kind].chunks = heap
+        free(own.chunks)
+        own.chunks = chunks
+        own.floors = floors
+        own.chunk_capacity = wanted
+        return 0
+
+    cdef Chunk* own_chunk(self, uint32_t place) except NULL:
         """The chunk at a place, to be changed: a snapshot that holds it keeps it as it is."""
-        cdef Chunk* chunk = self.chunks[place]
+        cdef Chunk* chunk = self.own.chunks[place]
         cdef Chunk* copy
         if chunk.holders == 1:
             return chunk
         copy = resized(NULL, chunk.capacity)
         memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
         copy.holders = 1
-        self.chunks[place] = copy
+        self.own.chunks[place] = copy
         self.note_moved(copy)
         release(chunk)
         return copy
 
     cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL:
         """Give the chunk at a place, which is the group's own, room for `capacity` records."""
-        cdef Chunk* moved = resized(self.chunks[place], capacity)
-        self.chunks[place] = moved
+        cdef Chunk* moved = resized(self.own.chunks[place], capacity)
+        self.own.chunks[place] = moved
         self.note_moved(moved)
         return moved
 
@@ -707,7 +858,7 @@ cdef class Group:
 
     cdef int erase(self, PendingAt* at) except -1:
         """Remove the record at `at`."""
-        cdef Chunk* chunk = self.own(at.chunk)
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
         self.forget_count(&chunk.items[at.index])
         self.count_owner(chunk.items[at.index].consumer, -1)
         self.count_policy(chunk.items[at.index].policy, -1)
@@ -720,25 +871,25 @@ cdef class Group:
         return self.merge_small(at.chunk)
 
     cdef int drop_chunk(self, uint32_t place) noexcept:
-        cdef Chunk* chunk = self.chunks[place]
+        cdef Chunk* chunk = self.own.chunks[place]
         self.leave_heaps(chunk)
         release(chunk)
-        self.chunk_count -= 1
-        memmove(&self.chunks[place], &self.chunks[place + 1],
-                (self.chunk_count - place) * sizeof(Chunk*))
-        memmove(&self.floors[place], &self.floors[place + 1],
-                (self.chunk_count - place) * sizeof(EntryId))
+        self.own.chunk_count -= 1
+        memmove(&self.own.chunks[place], &self.own.chunks[place + 1],
+                (self.own.chunk_count - place) * sizeof(Chunk*))
+        memmove(&self.own.floors[place], &self.own.floors[place + 1],
+                (self.own.chunk_count - place) * sizeof(EntryId))
         return 0
 
     cdef int merge_small(self, uint32_t place) except -1:
         """Join a chunk that is less than a third full with a neighbour that has room, so that what
         acknowledgements leave behind does not cost a chunk each; else give back its spare room."""
-        if self.chunks[place].used * 3 >= CHUNK_MAX:
+        if self.own.chunks[place].used * 3 >= CHUNK_MAX:
             return 0
         try:
             if place and self.join_next(place - 1):
                 return 0
-            if place + 1 < self.chunk_count and self.join_next(place):
+            if place + 1 < self.own.chunk_count and self.join_next(place):
                 return 0
             self.shrink(place)
         except MemoryError:
@@ -746,7 +897,7 @@ cdef class Group:
         return 0
 
     cdef int shrink(self, uint32_t place) except -1:
-        cdef Chunk* chunk = self.chunks[place]
+        cdef Chunk* chunk = self.own.chunks[place]
         if chunk.used * 4 <= chunk.capacity and chunk.capacity > CHUNK_FIRST:
             self.resize(place, chunk.capacity // 2)
         return 0
@@ -754,8 +905,8 @@ cdef class Group:
     cdef bint join_next(self, uint32_t place) except -1:
         """Move the next chunk's records into the one at a place; False when both together would be
         so full that the next delivery among them might split them again."""
-        cdef Chunk* next_one = self.chunks[place + 1]
-        cdef Chunk* chunk = self.chunks[place]
+        cdef Chunk* next_one = self.own.chunks[place + 1]
+        cdef Chunk* chunk = self.own.chunks[place]
         cdef uint32_t total = chunk.used + next_one.used
         cdef uint32_t wanted
         cdef int kind
@@ -778,13 +929,13 @@ cdef class Group:
                               uint64_t limit, list gone) except? 0xffffffff:
         """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) those expired by
         now_ms, whose ids go to `gone`. Returns how many; a chunk may be left empty, in no heap."""
-        cdef Chunk* chunk = self.own(place)
+        cdef Chunk* chunk = self.own_chunk(place)
         cdef Pending* record
         cdef uint32_t kept = 0
         cdef uint32_t removed = 0
         cdef uint32_t i
         cdef list found = []
-        self.steps += chunk.used
+        self.own.steps += chunk.used
         if consumer == NOBODY:
             # The only step that can fail comes before the first change.
             found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
@@ -818,12 +969,12 @@ cdef class Group:
         cdef Chunk* chunk
         cdef Chunk* last
         cdef int kind
-        for i in range(self.chunk_count):
-            chunk = self.chunks[i]
+        for i in range(self.own.chunk_count):
+            chunk = self.own.chunks[i]
             if chunk.used == 0:
                 release(chunk)
                 continue
-            last = self.chunks[kept - 1] if kept else NULL
+            last = self.own.chunks[kept - 1] if kept else NULL
             if last != NULL and (last.used + chunk.used) * 4 <= CHUNK_MAX * 3 and (
                     last.used + chunk.used <= last.capacity and last.holders == 1):
                 memcpy(&last.items[last.used], chunk.items, chunk.used * sizeof(Pending))
@@ -834,22 +985,22 @@ cdef class Group:
                 self.leave_heaps(chunk)
                 release(chunk)
                 continue
-            self.chunks[kept] = chunk
-            self.floors[kept] = self.floors[i]
+            self.own.chunks[kept] = chunk
+            self.own.floors[kept] = self.own.floors[i]
             kept += 1
-        self.chunk_count = kept
+        self.own.chunk_count = kept
         return 0
 
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
         if consumer == UNOWNED:
-            self.unowned_count += change
+            self.own.unowned += change
         else:
-            (<Consumer>self.consumer_list[consumer]).pending += change
+            (<Consumer>self.details.consumers[consumer]).pending += change
         return 0
 
     cdef inline void count_policy(self, uint32_t policy, int change) noexcept:
         if policy != NO_POLICY:
-            self.policies[policy].uses += change
+            self.own.policies[policy].uses += change
 
     cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove an entry from pending; False when it was not there."""
@@ -863,7 +1014,7 @@ cdef class Group:
                        bint change_policy) except -1:
         """Note another delivery; the retry pair is replaced when the reader brought one. The chunk
         may move: `record` must not be used after."""
-        cdef Chunk* chunk = self.own(at.chunk)
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
         record = &chunk.items[at.index]
         record.last_delivery_ms = min(now_ms, TIME_MAX)
         if record.deliveries < DELIVERIES_MAX - 1:
@@ -881,7 +1032,7 @@ cdef class Group:
                        int64_t deliveries) except -1:
         """Give the record at `at` another owner, time of delivery and count. It is no longer to be
         retried, nor does it expire."""
-        cdef Chunk* chunk = self.own(at.chunk)
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
         cdef Pending* record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
         self.count_owner(record.consumer, -1)
@@ -919,7 +1070,7 @@ cdef class Group:
             deliveries = max(deliveries - 1, 0)
         elif count != b"=":
             deliveries = int(count)
-        chunk = self.own(at.chunk)
+        chunk = self.own_chunk(at.chunk)
         record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
         self.count_owner(record.consumer, -1)
@@ -933,23 +1084,24 @@ cdef class Group:
 
     cdef int64_t deliveries(self, const Pending* record) except -1:
         """How often an entry was delivered, 0 to the greatest signed 64-bit number."""
-        return deliveries_of(record, self.large_counts)
+        return deliveries_of(record, self.large_counts())
 
     cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1:
         if deliveries < DELIVERIES_MAX:
             self.forget_count(record)
             record.deliveries = <uint32_t>deliveries
             return 0
-        if self.large_counts is None:
-            self.large_counts = {}
-        self.large_counts[record.ms, record.seq] = deliveries
+        cdef Details details = self.own_details()
+        if details.large_counts is None:
+            details.large_counts = {}
+        details.large_counts[record.ms, record.seq] = deliveries
         record.deliveries = DELIVERIES_MAX
         return 0
 
     cdef inline int forget_count(self, const Pending* record) except -1:
         """A record goes, or its count has room in it again."""
-        if self.large_counts is not None and record.deliveries == DELIVERIES_MAX:
-            self.large_counts.pop((record.ms, record.seq), None)
+        if record.deliveries == DELIVERIES_MAX and self.large_counts() is not None:
+            self.details.large_counts.pop((record.ms, record.seq), None)
         return 0
 
     # ------------------------------------------------------------ due times
@@ -965,7 +1117,7 @@ cdef class Group:
         cdef uint64_t retry
         if record.policy == NO_POLICY:
             return NEVER
-        retry = self.policies[record.policy].retry_ms
+        retry = self.own.policies[record.policy].retry_ms
         if retry == 0 and not with_zero:
             return NEVER
         if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
@@ -976,7 +1128,7 @@ cdef class Group:
         cdef uint64_t expire
         if record.policy == NO_POLICY:
             return NEVER
-        expire = self.policies[record.policy].expire_ms
+        expire = self.own.policies[record.policy].expire_ms
         return later(record.first_delivery_ms, expire) if expire else NEVER
 
     cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
@@ -1003,7 +1155,7 @@ cdef class Group:
         cdef uint64_t wake = NEVER
         cdef uint64_t expire = NEVER
         cdef uint64_t idle = NEVER
-        self.steps += chunk.used
+        self.own.steps += chunk.used
         for i in range(chunk.used):
             idle = min(idle, <uint64_t>chunk.items[i].last_delivery_ms)
             if chunk.items[i].policy != NO_POLICY:
@@ -1017,7 +1169,7 @@ cdef class Group:
 
     cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept:
         """Note a bound; a chunk with nothing to come is not in that heap."""
-        cdef Heap* heap = &self.heaps[kind]
+        cdef Heap* heap = &self.own.heaps[kind]
         if chunk.bounds[kind] == moment:
             return
         chunk.bounds[kind] = moment
@@ -1034,13 +1186,13 @@ cdef class Group:
         cdef uint32_t at = chunk.heap_at[kind]
         cdef uint32_t other
         while at and is_before(chunk, heap.chunks[(at - 1) // 2], kind):
-            self.steps += 1
+            self.own.steps += 1
             other = (at - 1) // 2
             heap.chunks[at] = heap.chunks[other]
             heap.chunks[at].heap_at[kind] = at
             at = other
         while True:
-            self.steps += 1
+            self.own.steps += 1
             other = 2 * at + 1
             if other >= heap.count:
                 break
@@ -1056,7 +1208,7 @@ cdef class Group:
         chunk.heap_at[kind] = at
 
     cdef void leave_heap(self, int kind, Chunk* chunk) noexcept:
-        cdef Heap* heap = &self.heaps[kind]
+        cdef Heap* heap = &self.own.heaps[kind]
         cdef uint32_t at = chunk.heap_at[kind]
         cdef Chunk* last
         if at == ABSENT:
@@ -1078,11 +1230,11 @@ cdef class Group:
         cdef int kind
         for kind in range(KINDS):
             if chunk.heap_at[kind] != ABSENT:
-                self.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
+                self.own.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
 
     cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept:
         """The earliest moment of a kind, exact if it is at most until_ms; NEVER: there is none."""
-        cdef Heap* heap = &self.heaps[kind]
+        cdef Heap* heap = &self.own.heaps[kind]
         cdef Chunk* first
         cdef uint64_t moment
         while heap.count:
@@ -1118,33 +1270,34 @@ cdef class Group:
     cdef uint64_t claim_bound(self) noexcept:
         """When the first of the waiting claims may find something, perhaps too early; NEVER when
         nobody waits for that or nothing is pending. Costs nothing."""
-        return NEVER if self.claim_idle_ms == NEVER else later(
-            self.idle_bound(), self.claim_idle_ms)
+        cdef uint64_t idle_ms = self.claim_idle()
+        return NEVER if idle_ms == NEVER else later(self.idle_bound(), idle_ms)
 
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1:
         """One more (or one less) of the blocked clients claims what is idle for so long."""
-        if self.claim_waits is None:
-            self.claim_waits = {}
-        count = self.claim_waits.get(min_idle_ms, 0) + change
+        cdef Details details = self.own_details()
+        if details.claim_waits is None:
+            details.claim_waits = {}
+        count = details.claim_waits.get(min_idle_ms, 0) + change
         if count:
-            self.claim_waits[min_idle_ms] = count
+            details.claim_waits[min_idle_ms] = count
         else:
-            del self.claim_waits[min_idle_ms]
-        self.claim_idle_ms = min(self.claim_waits, default=NEVER)
+            del details.claim_waits[min_idle_ms]
+        details.claim_idle_ms = min(details.claim_waits, default=NEVER)
         return 0
 
     cdef uint64_t idle_bound(self) noexcept:
         """A moment before which nothing that is pending was last delivered; NEVER when nothing is
         pending. Costs nothing."""
-        return self.heaps[IDLE].chunks[0].bounds[IDLE] if self.heaps[IDLE].count else NEVER
+        return self.own.heaps[IDLE].chunks[0].bounds[IDLE] if self.own.heaps[IDLE].count else NEVER
 
     cdef uint64_t wake_bound(self) noexcept:
         """As next_wake_ms, but it may be too early; costs nothing."""
-        return self.heaps[WAKE].chunks[0].bounds[WAKE] if self.heaps[WAKE].count else NEVER
+        return self.own.heaps[WAKE].chunks[0].bounds[WAKE] if self.own.heaps[WAKE].count else NEVER
 
     cdef uint64_t expiry_bound(self) noexcept:
         """As next_expiry_ms, but it may be too early; costs nothing."""
-        return self.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.heaps[EXPIRE].count else NEVER
+        return self.own.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.own.heaps[EXPIRE].count else NEVER
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
         """Up to `limit` ids (ms, seq) due now, earliest due first, then by id."""
@@ -1161,7 +1314,7 @@ cdef class Group:
         A chunk is opened, once, when its bound is before everything found so far; it is out of the
         heap until the end, and then its bounds are exact.
         """
-        cdef Heap* heap = &self.heaps[kind]
+        cdef Heap* heap = &self.own.heaps[kind]
         cdef DueHeap found = DueHeap.__new__(DueHeap)
         cdef list taken = []
         cdef list opened = []
@@ -1177,7 +1330,7 @@ cdef class Group:
                 if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
                         not comes_behind(chunk, kind, &found.items[0]))):
                     lowest = NEVER
-                    self.steps += chunk.used
+                    self.own.steps += chunk.used
                     for i in range(chunk.used):
                         moment = self.moment_of(&chunk.items[i], kind)
                         lowest = min(lowest, moment)
@@ -1201,14 +1354,14 @@ cdef class Group:
     def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
         """Drop up to `limit` records whose expiry has come; returns their ids in no order."""
         cdef list gone = []
-        cdef Heap* heap = &self.heaps[EXPIRE]
+        cdef Heap* heap = &self.own.heaps[EXPIRE]
         cdef uint32_t place
         while <uint64_t>len(gone) < limit and heap.count and (
                 heap.chunks[0].bounds[EXPIRE] <= now_ms):
             place = self.place_of(heap.chunks[0])
             if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
-                self.chunk_bounds(self.chunks[place])
-            elif self.chunks[place].used == 0:
+                self.chunk_bounds(self.own.chunks[place])
+            elif self.own.chunks[place].used == 0:
                 self.drop_chunk(place)
             else:
                 self.merge_small(place)
@@ -1231,7 +1384,7 @@ cdef class Group:
         while record != NULL and not id_less(end_ms, end_seq, record.ms, record.seq):
             if limit is not None and len(found) >= limit:
                 break
-            self.steps += 1
+            self.own.steps += 1
             row = self.row(record)
             if consumer is None or consumer == row[2]:
                 found.append(row)
@@ -1239,9 +1392,9 @@ cdef class Group:
         return found
 
     cdef tuple row(self, const Pending* record):
-        owner = self.consumer_list[record.consumer]
+        owner = self.members()[record.consumer]
         pair = (None, None) if record.policy == NO_POLICY else (
-            self.policies[record.policy].retry_ms, self.policies[record.policy].expire_ms)
+            self.own.policies[record.policy].retry_ms, self.own.policies[record.policy].expire_ms)
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 
@@ -1252,12 +1405,12 @@ cdef class Group:
     def deliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, bytes consumer=b"",
                    retry=None) -> None:
         """Note a first delivery; retry is (retry_ms, expire_ms) or None."""
-        index = self.consumers[consumer].index if consumer else UNOWNED
+        index = self.consumer(consumer).index if consumer else UNOWNED
         self.deliver(ms, seq, now_ms, index, self.policy(*retry) if retry else NO_POLICY)
 
     def deliver_ids(self, list ids, uint64_t now_ms, bytes consumer=b"", retry=None) -> None:
         """As deliver_id for ids that rise, many at a time."""
-        index = self.consumers[consumer].index if consumer else UNOWNED
+        index = self.consumer(consumer).index if consumer else UNOWNED
         policy = self.policy(*retry) if retry else NO_POLICY
         cdef EntryId* run = <EntryId*>malloc(max(len(ids), 1) * sizeof(EntryId))
         cdef size_t count = len(ids)
@@ -1289,7 +1442,7 @@ cdef class Group:
         cdef PendingAt at
         if self.find(ms, seq, &at) == NULL:
             return False
-        index = self.consumers[consumer].index if consumer else UNOWNED
+        index = self.consumer(consumer).index if consumer else UNOWNED
         self.hand_over(&at, index, delivery_ms, deliveries)
         return True
 
@@ -1319,16 +1472,117 @@ cdef class Group:
     def shared_chunks(self) -> int:
         """Chunks that somebody else holds too."""
         cdef uint32_t i
-        return sum(1 for i in range(self.chunk_count) if self.chunks[i].holders > 1)
+        return sum(1 for i in range(self.own.chunk_count) if self.own.chunks[i].holders > 1)
 
     @property
     def memory_bytes(self) -> int:
+        return self.size_bytes()
+
+    cdef uint64_t size_bytes(self) noexcept:
+        """An estimate of the memory it takes; of many chunks some are looked at."""
+        cdef uint32_t looked_at = min(self.own.chunk_count, <uint32_t>CHUNKS_LOOKED_AT)
+        cdef uint64_t chunks = 0
+        cdef uint64_t total = GROUP_BYTES
         cdef uint32_t i
-        total = 400 + 56 * self.chunk_capacity + 200 * len(self.consumers)
-        total += self.policy_capacity * sizeof(Policy)
-        for i in range(self.chunk_count):
-            total += sizeof(Chunk) + self.chunks[i].capacity * sizeof(Pending)
-        return total
+        if self.details is not None:
+            total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>self.details.count()
+        if self.own == &NOTHING_PENDING:
+            return total
+        for i in range(looked_at):
+            chunks += sizeof(Chunk) + self.own.chunks[i].capacity * sizeof(Pending)
+        if looked_at:
+            total += chunks * self.own.chunk_count // looked_at
+        return total + sizeof(Pendings) + 56 * self.own.chunk_capacity + (
+            self.own.policy_capacity * sizeof(Policy))
+
+    cdef Group duplicate(self, uint64_t now_ms):
+        """A group with the same content for another stream; its TTL runs from now_ms."""
+        cdef Group made = Group(self.name, self.offset_ms, self.offset_seq, now_ms)
+        cdef Consumer one
+        made.gap_floor_ms = self.gap_floor_ms
+        made.gap_floor_seq = self.gap_floor_seq
+        made.entries_read = self.entries_read
+        made.ttl_ms = self.ttl_ms
+        for one in self.members():
+            if one is not None:
+                # Numbers stay what they are: records name consumers by them.
+                made.copy_consumer(one)
+        made.free_numbers()
+        if self.own != &NOTHING_PENDING:
+            made.copy_pending(self)
+        return made
+
+    cdef int copy_consumer(self, Consumer other) except -1:
+        cdef Details details = self.own_details()
+        cdef Consumer made = Consumer(other.name, other.index, other.seen_ms, other.active_ms)
+        made.pending = other.pending
+        if details.consumers is NO_MEMBERS:
+            details.consumers = [None]
+        while len(details.consumers) < <Py_ssize_t>other.index:
+            details.consumers.append(None)
+        return details.add(made)
+
+    cdef int free_numbers(self) except -1:
+        """Note which numbers below the greatest have no consumer."""
+        cdef Py_ssize_t i
+        cdef list consumers
+        if self.details is None:
+            return 0
+        consumers = self.details.consumers
+        free = [i for i in range(len(consumers) - 1, 0, -1) if consumers[i] is None]
+        if free:
+            self.details.free_consumers = free
+        return 0
+
+    cdef int copy_pending(self, Group other) except -1:
+        """Take over what is pending in another group, as it is; nothing was pending here."""
+        self.own_pending()
+        self.copy_policies(other)
+        self.copy_chunks(other)
+        if other.large_counts() is not None:
+            self.own_details().large_counts = dict(other.large_counts())
+        self.pending_count = other.pending_count
+        self.own.unowned = other.own.unowned
+        return 0
+
+    cdef int copy_policies(self, Group other) except -1:
+        cdef size_t size = other.own.policy_capacity * sizeof(Policy)
+        if not size:
+            return 0
+        self.own.policies = <Policy*>malloc(size)
+        if self.own.policies == NULL:
+            raise MemoryError("no memory for retry pairs")
+        memcpy(self.own.policies, other.own.policies, size)
+        self.own.policy_count = other.own.policy_count
+        self.own.policy_capacity = other.own.policy_capacity
+        self.own_details().policy_numbers = dict(other.details.policy_numbers)
+        if other.details.free_policies is not None:
+            self.details.free_policies = list(other.details.free_policies)
+        return 0
+
+    cdef int copy_chunks(self, Group other) except -1:
+        """Copies of another group's chunks, with the same places in the heaps."""
+        cdef Chunk* chunk
+        cdef Chunk* copy
+        cdef uint32_t i
+        cdef int kind
+        if other.own.chunk_count == 0:
+            return 0
+        self.grow_chunks(other.own.chunk_count)
+        for i in range(other.own.chunk_count):
+            chunk = other.own.chunks[i]
+            copy = resized(NULL, chunk.capacity)
+            memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
+            copy.holders = 1
+            self.own.chunks[i] = copy
+            self.own.floors[i] = other.own.floors[i]
+            self.own.chunk_count += 1
+            for kind in range(KINDS):
+                if copy.heap_at[kind] != ABSENT:
+                    self.own.heaps[kind].chunks[copy.heap_at[kind]] = copy
+        for kind in range(KINDS):
+            self.own.heaps[kind].count = other.own.heaps[kind].count
+        return 0
 
     def dump(self) -> dict:
         """The group as msgpack-able values (docs/formats.md, group)."""
@@ -1339,7 +1593,7 @@ cdef class Group:
         return self.facts(self.share_pending())
 
     cdef SharedPending share_pending(self):
-        cdef SharedPending shared = self.share_chunks(0, self.chunk_count)
+        cdef SharedPending shared = self.share_chunks(0, self.own.chunk_count)
         shared.records = self.pending_count
         return shared
 
@@ -1352,7 +1606,7 @@ cdef class Group:
         shared.chunks = <Chunk**>malloc(count * sizeof(Chunk*))
         if shared.chunks == NULL:
             raise MemoryError("no memory to share pending entries")
-        memcpy(shared.chunks, &self.chunks[place], count * sizeof(Chunk*))
+        memcpy(shared.chunks, &self.own.chunks[place], count * sizeof(Chunk*))
         for i in range(count):
             shared.chunks[i].holders += 1
         shared.count = count
@@ -1366,11 +1620,11 @@ cdef class Group:
             "entries_read": self.entries_read,
             "ttl_ms": self.ttl_ms,
             "consumers": [
-                None if c is None else [c.name, c.seen_ms, c.active_ms] for c in self.consumer_list
+                None if c is None else [c.name, c.seen_ms, c.active_ms] for c in self.members()
             ],
             "policies": self.policy_pairs(),
-            "large_counts": [] if self.large_counts is None else [
-                [ms, seq, count] for (ms, seq), count in self.large_counts.items()],
+            "large_counts": [[ms, seq, count] for (ms, seq), count in (
+                self.large_counts() or {}).items()],
             "pending": pending,
         }
 
@@ -1383,7 +1637,8 @@ cdef class Group:
         cdef bytes packed = meta["pending"]
         cdef Py_ssize_t i
         cdef Pending record, before
-        cdef Consumer consumer
+        cdef Details details = None
+        cdef list members
         group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
         group.entries_read = meta["entries_read"]
         group.ttl_ms = meta["ttl_ms"]
@@ -1392,28 +1647,29 @@ cdef class Group:
         for index, row in enumerate(meta["consumers"]):
             if index == 0:
                 continue
+            details = group.own_details()
             if row is None:
-                group.consumer_list.append(None)
-                group.free_consumers.append(index)
+                if details.consumers is NO_MEMBERS:
+                    details.consumers = [None]
+                details.consumers.append(None)
                 continue
-            if row[0] in group.consumers:
+            if details.find(row[0]) is not None:
                 raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
-            consumer = Consumer(row[0], index, row[1], row[2])
-            group.consumer_list.append(consumer)
-            group.consumers[consumer.name] = consumer
-        group.free_consumers.reverse()
+            details.add(Consumer(row[0], index, row[1], row[2]))
+        group.free_numbers()
+        members = group.members()
         group.set_policies(checked_policies(meta["policies"], group.name))
         if len(packed) % sizeof(Pending):
             raise ValueError(f"pending entries of group {group.name!r} end in the middle of one")
         before.ms = before.seq = 0
         for i in range(0, len(packed), sizeof(Pending)):
             memcpy(&record, <char*>packed + i, sizeof(Pending))
-            if record.consumer >= <size_t>len(group.consumer_list) or (
-                    record.consumer and group.consumer_list[record.consumer] is None):
+            if record.consumer >= <size_t>len(members) or (
+                    record.consumer and members[record.consumer] is None):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
             if record.policy != NO_POLICY and (
-                    record.policy >= group.policy_count
-                    or not group.policies[record.policy].known):
+                    record.policy >= group.own.policy_count
+                    or not group.own.policies[record.policy].known):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown policy")
             if i and not id_less(before.ms, before.seq, record.ms, record.seq):
                 raise ValueError(f"pending entries of group {group.name!r} do not rise")
@@ -1446,13 +1702,16 @@ cdef class Group:
         unowned = 0
         large = 0
         before = None
-        owned = {c.index: 0 for c in self.consumers.values()}
+        members = self.consumers
+        assert self.consumer_count() == len(members)
+        assert all(self.consumer(name) is c for name, c in members.items())
+        owned = {c.index: 0 for c in members.values()}
         uses = {}
         in_heaps = [0] * KINDS
-        for i in range(self.chunk_count):
-            chunk = self.chunks[i]
+        for i in range(self.own.chunk_count):
+            chunk = self.own.chunks[i]
             assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
-            floor = (self.floors[i].ms, self.floors[i].seq)
+            floor = (self.own.floors[i].ms, self.own.floors[i].seq)
             assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
             assert i == 0 or before < floor
             for j in range(chunk.used):
@@ -1475,20 +1734,20 @@ cdef class Group:
                 if chunk.heap_at[kind] != ABSENT:
                     in_heaps[kind] += 1
                     up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
-                    assert self.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
-                    assert not is_before(chunk, self.heaps[kind].chunks[up], kind)
+                    assert self.own.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
+                    assert not is_before(chunk, self.own.heaps[kind].chunks[up], kind)
             total += chunk.used
         # An old snapshot may have records of many deliveries without their exact count.
-        assert len(self.large_counts or ()) <= large
-        assert total == self.pending_count and unowned == self.unowned_count
-        for c in self.consumers.values():
+        assert len(self.large_counts() or ()) <= large
+        assert total == self.pending_count and unowned == self.own.unowned
+        for c in members.values():
             assert c.pending == owned[c.index]
         for kind in range(KINDS):
-            assert in_heaps[kind] == self.heaps[kind].count
-        free_policies = set(self.free_policies)
-        for i in range(1, self.policy_count):
-            assert self.policies[i].uses == uses.get(i, 0)
-            assert self.policies[i].known != (i in free_policies)
+            assert in_heaps[kind] == self.own.heaps[kind].count
+        free_policies = set(() if self.details is None else self.details.free_policies or ())
+        for i in range(1, self.own.policy_count):
+            assert self.own.policies[i].uses == uses.get(i, 0)
+            assert self.own.policies[i].known != (i in free_policies)
 
 
 @cython.no_gc
@@ -1502,6 +1761,24 @@ cdef class SharedPending:
         for i in range(self.count):
             self.let_go(i)
         free(self.chunks)
+
+    cdef int take_over(self, Pendings* gone) except -1:
+        """Take the chunks of a group that goes."""
+        self.chunks = <Chunk**>malloc(gone.chunk_count * sizeof(Chunk*))
+        if self.chunks == NULL:
+            raise MemoryError("no memory to free pending entries later")
+        memcpy(self.chunks, gone.chunks, gone.chunk_count * sizeof(Chunk*))
+        self.count = gone.chunk_count
+        gone.chunk_count = 0
+        return 0
+
+    def free_some(self, uint64_t most) -> bool:
+        """Release about this many chunks; False when none is left."""
+        while most and self.count:
+            self.count -= 1
+            self.let_go(self.count)
+            most -= 1
+        return self.count > 0
 
     cdef void let_go(self, uint32_t place) noexcept:
         """A chunk is needed no more; its place becomes NULL."""

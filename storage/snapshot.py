@@ -20,6 +20,7 @@ from millstream.storage.checksum import crc32
 from millstream.storage.disk import Bytes
 from millstream.storage.idempotence import SharedWindow
 from millstream.storage.producers import SharedProducers
+from millstream.storage.shared_groups import SharedGroups
 
 MAGIC = b"MILLSNAP"
 END_MAGIC = b"MILLSEND"
@@ -43,8 +44,8 @@ _COMPRESSED = 1  # flag: chunks are zstd frames; else their bytes are stored as 
 _TRAILER = struct.Struct("<QQIII")
 _CHUNK = struct.Struct("<4sIII")
 _META_INLINE_MAX = 512
-_MAYBE_LARGE = ("idempotence", "producers")
-_IN_PARTS = (SharedWindow, SharedProducers)  # what packs itself bit by bit
+_MAYBE_LARGE = ("groups", "idempotence", "producers")
+_IN_PARTS = (SharedGroups, SharedWindow, SharedProducers)  # what packs itself bit by bit
 _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
 _LEVEL = 1

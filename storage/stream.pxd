@@ -43,6 +43,8 @@ cdef class Stream:
     cdef public uint64_t incarnation
     cdef public uint64_t capture_mark
     cdef readonly dict groups
+    # Whether a group may have a time to live.
+    cdef bint has_ttl
     cdef public object idempotence
     cdef public Producers producers
 
@@ -77,6 +79,9 @@ cdef class Stream:
     cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
     cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept
+    cdef int set_ttl(self, Group group, uint64_t ttl_ms) except -1
+    cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
+    cdef list due_groups(self, uint64_t now_ms)
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
     cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1
@@ -94,6 +99,6 @@ cdef class Stream:
     cdef int put_back(self, Place place, Block block) except -1
     cdef int evict_in_tail(self, list ids) except -1
     cdef Py_ssize_t evict_in_block(self, Place place, list ids, Py_ssize_t start) except -1
-    cdef dict facts(self, bint shared, producers)
+    cdef dict facts(self, bint shared, producers, groups)
     cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1
     cdef bint delete_in(self, Place place, uint64_t ms, uint64_t seq) except -1

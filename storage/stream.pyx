@@ -31,7 +31,8 @@ from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport (
     Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
 )
-from millstream.storage.waste cimport discard, discard_part, is_deferring
+from millstream.storage.shared_groups cimport shared_groups
+from millstream.storage.waste cimport discard, discard_items, discard_part, is_deferring
 
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.idempotence import Window
@@ -96,6 +97,8 @@ cdef class Stream:
 
     def __dealloc__(self):
         self.discard_sealed()
+        if self.groups is not None:
+            discard_items(self.groups)
 
     def __len__(self) -> int:
         return self.length
@@ -720,6 +723,29 @@ cdef class Stream:
             group.gap_floor_seq = self.max_evicted_seq
         return 0
 
+    cdef int set_ttl(self, Group group, uint64_t ttl_ms) except -1:
+        """Let a group end this long after its last use; 0: never."""
+        group.ttl_ms = ttl_ms
+        self.has_ttl = self.has_ttl or ttl_ms > 0
+        return 0
+
+    cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff:
+        """How many groups there are whose time to live has not ended; without a look at them where
+        none has one."""
+        cdef Group group
+        cdef uint64_t count = len(self.groups)
+        if self.has_ttl:
+            for group in self.groups.values():
+                if group.ttl_ms and group.is_over(now_ms):
+                    count -= 1
+        return count
+
+    cdef list due_groups(self, uint64_t now_ms):
+        """The names of groups that are over, or have pending entries that may have expired."""
+        cdef Group group
+        return [group.name for group in self.groups.values() if group.expiry_bound() <= now_ms or (
+            group.ttl_ms and group.is_over(now_ms))]
+
     cpdef bint drop_group(self, bytes name):
         """Remove a group with all it knows; False when there is none."""
         return self.groups.pop(name, None) is not None
@@ -881,14 +907,15 @@ cdef class Stream:
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory it takes: data, tables, objects, groups."""
-        total = 320
+        cdef Group group
+        cdef uint64_t total = 320
         if self.sealed is not None:
             total += 620 + self.sealed.data_bytes + self.sealed.blocks * 176
         if self.tail is not None:
             total += 160 + self.tail.capacity + 4 * (
                 self.tail.checkpoint_capacity + self.tail.set_capacity + self.tail.node_capacity)
         for group in self.groups.values():
-            total += group.memory_bytes
+            total += group.size_bytes()
         if self.idempotence is not None:
             total += self.idempotence.memory_bytes
         if self.producers is not None:
@@ -897,19 +924,25 @@ cdef class Stream:
 
     def duplicate(self, uint64_t incarnation, uint64_t now_ms) -> Stream:
         """Another stream with the same content, which shares what never changes."""
+        cdef Group group
         cdef Stream made = Stream.load(
-            {**self.facts(False, {}), "incarnation": incarnation}, self.blocks(), now_ms)
+            {**self.facts(False, {}, []), "incarnation": incarnation}, self.blocks(), now_ms)
+        for group in self.groups.values():
+            made.groups[group.name] = group.duplicate(now_ms)
+        made.has_ttl = self.has_ttl
         made.producers = None if self.producers is None else self.producers.copy()
         return made
 
     def dump(self, bint shared=False) -> tuple:
         """The stream as msgpack-able metadata and immutable blocks (docs/formats.md, stream).
         shared: the groups' pending entries, the producers and their messages are not copied yet
-        (Group.share, Producers.share, Window.share)."""
+        (SharedGroups, Producers.share, Window.share)."""
         cdef object producers = {}
         if self.producers is not None:
             producers = self.producers.share() if shared else self.producers.dump()
-        return self.facts(shared, producers), self.blocks()
+        cdef object groups = [(<Group>group).dump() for group in self.groups.values()] if (
+            not shared or not self.groups) else shared_groups(self.groups, True, 0)
+        return self.facts(shared, producers, groups), self.blocks()
 
     def blocks(self):
         """All of its blocks as they are now, a copy of the open one behind them."""
@@ -918,7 +951,7 @@ cdef class Stream:
             return self.sealed.share(tail)
         return [] if tail is None else [tail]
 
-    cdef dict facts(self, bint shared, producers):
+    cdef dict facts(self, bint shared, producers, groups):
         meta = {
             "length": self.length,
             "last_id": [self.last_ms, self.last_seq],
@@ -929,9 +962,7 @@ cdef class Stream:
             "entries_evicted": self.entries_evicted,
             "entries_deleted": self.entries_deleted,
             "incarnation": self.incarnation,
-            "groups": [
-                group.share() if shared else group.dump() for group in self.groups.values()
-            ],
+            "groups": groups,
             "producers": producers,
             "open": self.has_tail() and not self.tail.closed,
         }
@@ -948,6 +979,7 @@ cdef class Stream:
         cdef Stream stream = Stream(meta["incarnation"])
         cdef Block block
         cdef View view
+        cdef Group group
         cdef uint64_t hidden
         newest = blocks[len(blocks) - 1] if blocks else None
         last = None
@@ -986,6 +1018,7 @@ cdef class Stream:
         for row in meta["groups"]:
             group = Group.load(row, now_ms)
             stream.groups[group.name] = group
+            stream.has_ttl = stream.has_ttl or group.ttl_ms > 0
         if "policy" in meta:
             stream.policy = Policy.load(meta["policy"])
         if meta["producers"]:

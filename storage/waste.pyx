@@ -21,6 +21,7 @@ cdef enum:
 cdef bint deferring = False
 cdef list lists = []
 cdef list tables = []  # (keyspace, dict)
+cdef list pendings = []  # chunks of pending entries, as a SharedPending has them
 cdef list containers = []  # lists, dicts and deques that only this module holds
 
 
@@ -31,6 +32,7 @@ def defer(bint wanted) -> None:
     if not wanted:
         tables.clear()
         containers.clear()
+        pendings.clear()
         while free_some(AT_ONCE):
             pass
 
@@ -76,9 +78,15 @@ cpdef int discard_items(items) except -1:
     return 0
 
 
+cdef int discard_pending(shared) except -1:
+    """Take over the pending entries of a group that is gone."""
+    pendings.append(shared)
+    return 0
+
+
 cpdef bint has_waste() noexcept:
     """Whether anything is kept to be freed later."""
-    return len(lists) > 0 or len(tables) > 0 or len(containers) > 0
+    return len(lists) > 0 or len(tables) > 0 or len(containers) > 0 or len(pendings) > 0
 
 
 def free_some(uint64_t most) -> bool:
@@ -89,6 +97,10 @@ def free_some(uint64_t most) -> bool:
         blocks = lists[len(lists) - 1]
         if not blocks.free_blocks(most):
             lists.pop()
+        return True
+    if pendings:
+        if not pendings[len(pendings) - 1].free_some(most):
+            pendings.pop()
         return True
     if containers:
         if not empty_some(containers[len(containers) - 1], most):

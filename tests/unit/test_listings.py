@@ -1,0 +1,347 @@
+"""Lists of groups and consumers: by name, of one moment, in slices when they are long; and what is
+kept of groups, which are copied, captured and freed without a look at each name."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+from tests.support.house import House, Player
+from tests.support.resp import Map, Null, Reply, encode_command
+from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
+
+from millstream.commands import inspect
+from millstream.storage.group import Group
+from millstream.storage.stream import Stream
+from millstream.storage.waste import defer, free_some
+
+MANY = 4000
+ENTRIES = 300
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def names(count: int, prefix: str, seed: int = 1) -> list[str]:
+    """Names of different lengths, shuffled."""
+    made = [f"{prefix}{number:x}" for number in range(count)]
+    random.Random(seed).shuffle(made)
+    return made
+
+
+def fields(reply: Reply) -> dict[bytes, Reply]:
+    if isinstance(reply, Map):
+        return dict(reply.pairs)  # type: ignore[arg-type]
+    assert isinstance(reply, list)
+    return dict(zip(reply[::2], reply[1::2], strict=True))  # type: ignore[arg-type]
+
+
+def ask(house: House, player: Player, line: str) -> None:
+    """Let a command run; its reply is not sent yet."""
+    house.executor.feed(player, encode_command(line.split()))
+    house.executor.end_tick()
+
+
+def tell(house: House, *lines: str) -> None:
+    """Run commands of another client between two slices."""
+    other = house.player()
+    for line in lines:
+        house.executor.feed(other, encode_command(line.split()))
+
+
+def crowd(house: House, count: int, readers: int = 40) -> list[str]:
+    """A group of many consumers, some of which own pending entries."""
+    player = house.player()
+    for number in range(1, ENTRIES + 1):
+        player.call(f"XADD s {number}-1 a b")
+    player.call("XGROUP CREATE s g 0")
+    found = names(count, "c")
+    for name in found:
+        player.call(f"XGROUP CREATECONSUMER s g {name}")
+    for name in found[:readers]:
+        player.call(f"XREADGROUP GROUP g {name} COUNT 5 STREAMS s >")
+    return found
+
+
+@pytest.mark.parametrize("resp", [2, 3])
+def test_a_long_list_of_consumers_goes_out_in_slices_as_it_was(house: House, resp: int) -> None:
+    found = crowd(house, MANY)
+    reader = listener(house, resp)
+    house.wall_ms += 7
+    ask(house, reader, "XINFO CONSUMERS s g")
+    tell(
+        house, f"XGROUP DELCONSUMER s g {found[0]}", "XGROUP CREATECONSUMER s g zz", "XACK s g 6-1"
+    )
+    house.settle()
+    rows = [fields(row) for row in reader.read()]  # type: ignore[union-attr, arg-type]
+    assert [row[b"name"] for row in rows] == sorted(name.encode() for name in found)
+    pending = {row[b"name"].decode(): row[b"pending"] for row in rows}  # type: ignore[union-attr]
+    assert pending == dict.fromkeys(found, 0) | dict.fromkeys(found[:40], 5)
+    assert {row[b"inactive"] for row in rows if not row[b"pending"]} == {-1}
+    assert not reader.unread
+    assert len(reader.sizes) > 1
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 200, 201, 777])
+def test_lists_of_all_lengths_are_in_order(house: House, count: int) -> None:
+    player = house.player()
+    player.call("XGROUP CREATE s g 0 MKSTREAM")
+    found = names(count, "n", seed=count)
+    for name in found:
+        player.call(f"XGROUP CREATECONSUMER s g {name}")
+        player.call(f"XGROUP CREATE s {name} 0")
+    in_order = sorted(name.encode() for name in found)
+    consumers = player.call("XINFO CONSUMERS s g")
+    groups = player.call("XINFO GROUPS s")
+    full = fields(player.call("XINFO STREAM s FULL"))[b"groups"]
+    assert [fields(row)[b"name"] for row in consumers] == in_order  # type: ignore[union-attr, arg-type]
+    for reply in (groups, full):
+        got = [fields(row)[b"name"] for row in reply]  # type: ignore[union-attr, arg-type]
+        assert got == sorted([*in_order, b"g"])
+    assert fields(player.call("XINFO STREAM s"))[b"groups"] == count + 1
+
+
+def test_a_long_summary_of_pending_entries_is_of_one_moment(house: House) -> None:
+    player = house.player()
+    for number in range(1, 1001):
+        player.call(f"XADD s {number}-1 a b")
+    player.call("XGROUP CREATE s g 0")
+    found = names(1000, "c")
+    for name in found:
+        player.call(f"XREADGROUP GROUP g {name} COUNT 1 STREAMS s >")
+    player.call("XREADGROUP GROUP g idle STREAMS s >")
+    reader = listener(house)
+    ask(house, reader, "XPENDING s g")
+    tell(house, f"XGROUP DELCONSUMER s g {found[5]}", "XACK s g 1-1 1000-1")
+    house.settle()
+    owners = [[name.encode(), b"1"] for name in sorted(found)]
+    assert reader.read() == [1000, b"1-1", b"1000-1", owners]
+    assert not reader.unread
+
+
+def test_a_long_list_in_a_transaction_shows_what_was_there_before_the_next_command(
+    house: House,
+) -> None:
+    found = crowd(house, MANY)
+    reader = listener(house)
+    for line in ("MULTI", "XINFO CONSUMERS s g", "XGROUP DESTROY s g", "XINFO GROUPS s", "EXEC"):
+        house.executor.feed(reader, encode_command(line.split()))
+    house.settle()
+    for _ in range(4):
+        reader.read()
+    consumers, destroyed, groups = reader.read()  # type: ignore[misc]
+    assert len(consumers) == len(found)  # type: ignore[arg-type]
+    assert (destroyed, groups) == (1, [])
+    assert not reader.unread
+
+
+# ---------------------------------------------------------------- XINFO STREAM FULL
+
+
+def shown_groups(stream: Stream, limit: int | None) -> dict[bytes, object]:
+    """What FULL shows of groups, from their pending entries."""
+    shown: dict[bytes, object] = {}
+    for name in sorted(stream.groups):
+        group = stream.groups[name]
+        rows = group.pending()
+        consumers = {}
+        for owner, consumer in sorted(group.consumers.items()):
+            own = [[b"%d-%d" % row[:2], row[3], row[4]] for row in rows if row[2] == owner]
+            consumers[owner] = (consumer.pending, own[:limit])
+        pending = [[b"%d-%d" % row[:2], row[2], row[3], row[4]] for row in rows][:limit]
+        shown[name] = (len(rows), pending, consumers)
+    return shown
+
+
+def shown_reply(reply: Reply) -> dict[bytes, object]:
+    found: dict[bytes, object] = {}
+    groups = fields(reply)[b"groups"]
+    for row in map(fields, groups):  # type: ignore[arg-type]
+        consumers = {
+            one[b"name"]: (one[b"pel-count"], one[b"pending"])
+            for one in map(fields, row[b"consumers"])  # type: ignore[arg-type]
+        }
+        found[row[b"name"]] = (row[b"pel-count"], row[b"pending"], consumers)  # type: ignore[index]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("limit", ["", " COUNT 3", " COUNT 0"])
+def test_full_shows_each_group_and_consumer_as_it_was(house: House, seed: int, limit: str) -> None:
+    chance = random.Random(seed)
+    player = house.player()
+    for number in range(1, 601):
+        player.call(f"XADD s {number}-1 a b")
+    for group in range(chance.choice([1, 5, 210])):
+        player.call(f"XGROUP CREATE s g{group} 0")
+        if chance.random() < 0.5:
+            continue
+        for number in range(chance.choice([0, 1, 9])):
+            count = chance.choice([1, 7, 90])
+            player.call(f"XREADGROUP GROUP g{group} c{number} COUNT {count} STREAMS s >")
+    player.call("TREAD s 0 5 GROUP shared 0 RETRY 100 1000")
+    for name in names(chance.choice([0, 500]), "extra", seed):
+        player.call(f"XGROUP CREATECONSUMER s g0 {name}")
+    player.call("XREADGROUP GROUP g0 all COUNT 500 STREAMS s >")
+    for number in chance.sample(range(1, 600), 80):
+        player.call(f"XACK s g0 {number}-1")
+    most = {"": 10, " COUNT 3": 3, " COUNT 0": None}[limit]
+    expected = shown_groups(house.stream(), most)
+    reader = listener(house, 2 + seed % 2)
+    ask(house, reader, f"XINFO STREAM s FULL{limit}")
+    tell(house, "XGROUP DELCONSUMER s g0 all", "XGROUP DESTROY s g0", "XTRIM s MAXLEN 5 DELREF")
+    house.settle()
+    assert shown_reply(reader.read()) == expected
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+# ---------------------------------------------------------------- groups that end
+
+
+def test_counting_groups_looks_at_none(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    player = house.player()
+    player.call("XADD s 1-1 a b")
+    for number in range(50):
+        player.call(f"XGROUP CREATE s g{number} 0")
+
+    def looked_at(*_: object) -> None:
+        raise AssertionError("a group was looked at")
+
+    monkeypatch.setattr(inspect, "find_live_group", looked_at)
+    for line in ("XINFO STREAM s", "TINFO s"):
+        assert fields(player.call(line))[b"groups"] == 50
+
+
+@pytest.mark.parametrize("may_delete", [True, False])
+def test_groups_whose_time_has_ended_are_not_listed(house: House, may_delete: bool) -> None:
+    player = house.player()
+    player.call("XADD s 1-1 a b")
+    player.call("TREAD s 0 5 GROUP short 1000")
+    player.call("TREAD s 0 5 GROUP long 5000")
+    player.call("XGROUP CREATE s plain 0")
+    house.wall_ms += 2000
+    if not may_delete:
+        house.executor.start_pause(house.wall_ms + 10_000, True)
+    assert fields(player.call("XINFO STREAM s"))[b"groups"] == 2
+    groups = player.call("XINFO GROUPS s")
+    assert [fields(row)[b"name"] for row in groups] == [b"long", b"plain"]  # type: ignore[union-attr, arg-type]
+    assert list(shown_reply(player.call("XINFO STREAM s FULL"))) == [b"long", b"plain"]
+
+
+# ---------------------------------------------------------------- what is kept of a group
+
+
+def populated(consumers: int, pending: int, seed: int = 0) -> Group:
+    chance = random.Random(seed)
+    group = Group(b"g", 5, 6, 100)
+    for number in range(consumers):
+        group.make_consumer(b"c%d" % number, number)
+    for number in range(0, consumers, 3):
+        group.delete_consumer(b"c%d" % number)
+    owners = [b"", *group.consumers]
+    for number in range(pending):
+        retry = chance.choice([None, (5, 500), (7, 0)])
+        group.deliver_id(number, 0, number, chance.choice(owners), retry)
+    return group
+
+
+SHAPES = [(0, 0), (1, 0), (0, 5), (3, 3), (9, 100), (50, 1000), (2000, 3000)]
+
+
+def test_a_group_that_has_nothing_is_small() -> None:
+    assert sys.getsizeof(Group(b"g")) <= 128
+
+
+@pytest.mark.parametrize(("consumers", "pending"), SHAPES)
+def test_a_copy_of_a_group_is_one_of_its_own(consumers: int, pending: int) -> None:
+    stream = Stream(1)
+    stream.groups[b"g"] = populated(consumers, pending)
+    before = stream.groups[b"g"].dump()
+    copy = stream.duplicate(2, 100).groups[b"g"]
+    copy.check()
+    assert {**copy.dump(), "consumers": []} == {**before, "consumers": []}
+    named = [row for row in before["consumers"] if row is not None]
+    assert [row for row in copy.dump()["consumers"] if row is not None] == named
+    assert copy.pending() == stream.groups[b"g"].pending()
+    assert copy.next_event_ms() == stream.groups[b"g"].next_event_ms()
+    copy.make_consumer(b"new", 1)
+    copy.deliver_id(10**6, 0, 5, b"new", (1, 2))
+    for number in range(0, pending, 2):
+        copy.acknowledge_id(number, 0)
+    copy.check()
+    stream.groups[b"g"].check()
+    assert stream.groups[b"g"].dump() == before
+
+
+@pytest.mark.parametrize(("consumers", "pending"), SHAPES)
+def test_captured_groups_are_packed_in_parts_as_they_were(consumers: int, pending: int) -> None:
+    stream = Stream(1)
+    for number in range(250):
+        stream.make_group(b"empty%d" % number, number, 0, 0)
+    stream.groups[b"g"] = group = populated(consumers, pending)
+    expected = stream.dump()[0]["groups"]
+    captured = stream.dump(shared=True)[0]["groups"]
+    for number in range(pending):
+        group.acknowledge_id(number, 0)
+    for name in list(group.consumers):
+        group.delete_consumer(name)
+    stream.drop_group(b"empty7")
+    parts = list(captured.packed())
+    assert len(parts) > 2
+    assert msgpack.unpackb(b"".join(parts)) == expected
+    assert list(captured) == expected
+    loaded = [Group.load(meta, 100) for meta in msgpack.unpackb(b"".join(parts))]
+    for one in loaded:
+        one.check()
+    assert [one.dump() for one in loaded] == expected
+
+
+# ---------------------------------------------------------------- freed in turns
+
+
+@pytest.fixture
+def deferring() -> Iterator[None]:
+    defer(True)
+    yield
+    defer(False)
+
+
+@pytest.mark.usefixtures("deferring")
+@pytest.mark.parametrize("kind", ["groups", "consumers", "pending"])
+def test_what_a_stream_has_of_groups_is_freed_in_turns(house: House, kind: str) -> None:
+    player = house.player()
+    if kind == "groups":
+        for number in range(5000):
+            player.call(f"XGROUP CREATE s g{number} 0 MKSTREAM")
+    else:
+        player.call("XGROUP CREATE s g 0 MKSTREAM")
+        group = house.group()
+        for number in range(5000 if kind == "consumers" else 40_000):
+            if kind == "consumers":
+                group.make_consumer(b"%d" % number, 0)
+            else:
+                group.deliver_id(number, 0, 0)
+        del group
+    player.call("DEL s")
+    turns = 0
+    while free_some(500):
+        turns += 1
+    assert turns >= (2 if kind == "pending" else 5)
+
+
+def test_a_listener_that_goes_while_a_list_is_made_leaves_nothing(house: House) -> None:
+    crowd(house, MANY)
+    reader: Listener = listener(house)
+    ask(house, reader, "XINFO CONSUMERS s g")
+    house.executor.detach(reader)
+    house.settle()
+    assert reader.sizes == []
+    assert house.player().call("XGROUP DESTROY s g") == 1
+    assert house.player().call("XPENDING s g") is not Null.BULK
