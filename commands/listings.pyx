@@ -13,15 +13,14 @@ from libc.string cimport memcmp, memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from millstream.commands.context cimport Context
-from millstream.commands.entries_read cimport Ends, ends_of, find_lag
+from millstream.commands.entries_read cimport ends_of, find_lag
 from millstream.commands.ranges cimport SLICE_BYTES
 from millstream.commands.references cimport settle_groups
 from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output, put_nil
-from millstream.ids cimport make_id
 from millstream.storage.group cimport Chunk, Consumer, Group, Pending, deliveries_of
 from millstream.storage.shared_groups cimport (
-    GroupParts, GroupRow, MemberRow, SharedGroups, SharedMembers, shared_groups, shared_members,
+    GroupParts, GroupRow, MemberRow, SharedMembers, shared_groups, shared_members,
 )
 from millstream.storage.stream cimport Stream
 

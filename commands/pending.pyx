@@ -27,11 +27,10 @@ from millstream.commands.upkeep cimport (
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId, id_less, make_id, parse_id
 from millstream.storage.block cimport Entry, View, encode_entry
-from millstream.storage.group cimport Chunk, Consumer, Group, Pending, PendingAt
+from millstream.storage.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.registry import command
-from millstream.commands.replies import NULL_ARRAY
 from millstream.errors import SYNTAX, CommandError, shown
 
 cdef enum:

@@ -314,8 +314,8 @@ cdef class Details:
             discard_items(self.by_name)
 
     cdef uint32_t count(self) noexcept:
-        cdef uint32_t free = 0 if self.free_consumers is None else len(self.free_consumers)
-        return len(self.consumers) - 1 - free
+        cdef uint32_t unused = 0 if self.free_consumers is None else len(self.free_consumers)
+        return len(self.consumers) - 1 - unused
 
     cdef Consumer find(self, bytes name):
         cdef Consumer consumer
@@ -1529,9 +1529,9 @@ cdef class Group:
         if self.details is None:
             return 0
         consumers = self.details.consumers
-        free = [i for i in range(len(consumers) - 1, 0, -1) if consumers[i] is None]
-        if free:
-            self.details.free_consumers = free
+        unused = [i for i in range(len(consumers) - 1, 0, -1) if consumers[i] is None]
+        if unused:
+            self.details.free_consumers = unused
         return 0
 
     cdef int copy_pending(self, Group other) except -1:
