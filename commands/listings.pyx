@@ -4,7 +4,7 @@
 A reply shows one moment, and there may be some hundred thousand of each. So what is shown is copied
 into rows when it is asked for, a few milliseconds' work for 300,000 consumers; sorting by name and
 looking through the pending entries is done in turns, and the reply goes out in slices. Short lists
-are encoded at once. Decision 032 has the figures.
+are encoded at once. Decision 030 has the figures.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t

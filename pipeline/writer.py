@@ -13,7 +13,7 @@ partition in the order of all their columns first.
 
 A request is sent when the one before it was answered, and taken or refused as a whole. If a row
 were refused and rows after it taken, it would be below the producer's number when it is tried
-again, and lost. docs/decisions/034-rows-in-bulk.md has the figures.
+again, and lost. docs/decisions/032-rows-in-bulk.md has the figures.
 """
 
 from __future__ import annotations

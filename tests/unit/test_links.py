@@ -137,6 +137,6 @@ def test_make_targets_named_in_the_documentation_exist() -> None:
     assert named - targets == set()
 
 
-def test_every_decision_has_a_number_of_its_own() -> None:
+def test_decisions_are_numbered_without_a_hole() -> None:
     numbers = sorted(int(path.name[:3]) for path in (DOCS / "decisions").glob("[0-9]*.md"))
-    assert numbers == sorted(set(numbers))
+    assert numbers == list(range(1, len(numbers) + 1))
