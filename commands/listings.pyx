@@ -215,7 +215,7 @@ cdef SharedMembers owners_of(Group group):
     for i in range(1, len(members)):
         one = members[i]
         count += one is not None and one.pending > 0
-    made.names = [None] * count
+    made.names = [None] * <Py_ssize_t>count
     made.rows = <MemberRow*>calloc(count + 1, sizeof(MemberRow))
     if made.rows == NULL:
         raise MemoryError("no memory to list consumers")
