@@ -15,7 +15,7 @@ cdef class Connection(Client):
     # Bytes objects that the transport was not given yet, the first one without `first_sent` bytes;
     # None until there are some.
     cdef object queue
-    cdef readonly uint64_t queued_bytes
+    cdef readonly uint64_t unsent_bytes
     cdef Py_ssize_t first_sent
     cdef bint closing
     cdef readonly uint64_t total_bytes_in

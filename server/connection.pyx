@@ -118,7 +118,7 @@ cdef class Connection(Client):
         if self.queue is None:
             self.queue = deque()
         self.queue.append(data)
-        self.queued_bytes += size
+        self.unsent_bytes += size
         if sent:
             self.note_sent(sent)
         return self.pass_on()
@@ -128,7 +128,7 @@ cdef class Connection(Client):
         if self.queue is None:
             self.queue = deque()
         self.queue.extend(pieces)
-        self.queued_bytes += size
+        self.unsent_bytes += size
         return self.pass_on()
 
     cdef int pass_on(self) except -1:
@@ -190,7 +190,7 @@ cdef class Connection(Client):
 
     cdef int note_sent(self, Py_ssize_t size) except -1:
         """Bytes of the queue's first piece are sent or given to the transport."""
-        self.queued_bytes -= size
+        self.unsent_bytes -= size
         self.first_sent += size
         if self.first_sent == PyBytes_GET_SIZE(<bytes>self.queue[0]):
             self.queue.popleft()
@@ -221,7 +221,7 @@ cdef class Connection(Client):
             discard_items(self.queue)
             self.executor.schedule_tick()
         self.queue = None
-        self.queued_bytes = 0
+        self.unsent_bytes = 0
         self.first_sent = 0
         return 0
 
@@ -231,4 +231,4 @@ cdef class Connection(Client):
 
     @property
     def output_bytes(self) -> int:
-        return self.held_bytes + self.queued_bytes + self.transport.get_write_buffer_size()
+        return self.held_bytes + self.unsent_bytes + self.transport.get_write_buffer_size()

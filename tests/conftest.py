@@ -11,9 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.support import needs
 from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
+
+# A busy machine is no fault: how long an example takes is not what these tests promise.
+settings.register_profile("millstream", deadline=None)
+settings.load_profile("millstream")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -22,6 +22,7 @@ from millstream.storage import snapshot
 from millstream.storage.block import Block
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import Manifest, load_manifest, store_manifest
+from millstream.storage.shared_groups import SharedGroups
 
 State = list[tuple[int, bytes, str, bytes, list[bytes]]]
 ID = Manifest().directory
@@ -69,11 +70,20 @@ def state_of(keyspace: Keyspace) -> State:
     found: State = []
     while (captured := capture.step(100)) is not None:
         for one in captured:
-            meta = {name: value for name, value in one.meta.items() if name != "idempotence"}
+            meta = {
+                name: _plain(value) for name, value in one.meta.items() if name != "idempotence"
+            }
             blocks = [block.to_bytes() for block in one.blocks]
             found.append((one.db, one.key, one.kind, msgpack.packb(meta, default=bytes), blocks))
     capture.close()
     return sorted(found)
+
+
+def _plain(value: Any) -> Any:
+    """A captured value as msgpack holds it: the groups of a stream pack themselves in parts."""
+    if isinstance(value, SharedGroups):
+        return msgpack.unpackb(b"".join(value.packed()), strict_map_key=False)
+    return value
 
 
 def contents_of(state: State) -> list[tuple[object, ...]]:

@@ -363,10 +363,10 @@ def test_new_streams_take_over_the_configured_bounds(house: House, player: Playe
         ("XCFGSET s FOO 1", "syntax error"),
         ("XCFGSET nokey IDMP-MAXSIZE 1", "no such key"),
         ("XIDMPRECORD nokey p 1 1-1", "no such key"),
-        ("XIDMPRECORD s p 1 9-9", "deleted or doesn't exist"),
+        ("XIDMPRECORD s p 1 9-9", "ERR No such message in stream"),
         ("XIDMPRECORD s p 1 abc", "Invalid stream ID"),
-        ('XIDMPRECORD s "" 1 1-1', "non-empty producer ID"),
-        ('XIDMPRECORD s p "" 1-1', "non-empty idempotent ID"),
+        ('XIDMPRECORD s "" 1 1-1', "ERR producer ID must be non-empty"),
+        ('XIDMPRECORD s p "" 1-1', "ERR idempotent ID must be non-empty"),
     ],
 )
 def test_a_refused_command_changes_nothing(player: Player, line: str, words: str) -> None:
