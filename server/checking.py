@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -29,7 +29,7 @@ from millstream.storage.journal import (
     surviving_frames,
 )
 from millstream.storage.keyspace import Keyspace
-from millstream.storage.leftovers import find_leftovers
+from millstream.storage.leftovers import Leftover, find_leftovers
 from millstream.storage.manifest import (
     NAME,
     Manifest,
@@ -192,24 +192,34 @@ class Checker:
         if not found:
             return
         self.report.worsen(Verdict.DAMAGED)
-        wider = self._wider_manifest(manifest)
-        if wider is not None and {one.name for one in found} <= set(wider.files):
-            self.report.manifest = wider
-            self.report.files[0].state = "damaged"
-            for one in found:
-                reason = f"does not name {one.name}, which {one.holds} and goes on after the rest"
-                self.report.files[0].places.append(Place(None, reason))
-            return
-        for one in found:
-            file = FileReport(one.name, self._size(one.name), "unnamed")
-            file.places.append(Place(None, f"{one.holds} and {NAME} does not name it"))
-            file.loses.append(f"this file: it {one.holds}, which do not go on after the rest")
-            self.report.files.append(file)
+        foreign = [one for one in found if one.is_foreign]
+        own = [one for one in found if not one.is_foreign]
+        wider = self._wider_manifest(manifest, {one.name for one in foreign})
+        if own and wider is not None and {one.name for one in own} <= set(wider.files):
+            self._take_in(own, wider)
+            own = []
+        for one in own:
+            self._unnamed(one, f"this file: it {one.holds}, which do not go on after the rest")
+        for one in foreign:
+            self._unnamed(one, "nothing that is of this directory")
 
-    def _wider_manifest(self, manifest: Manifest) -> Manifest | None:
+    def _take_in(self, found: Sequence[Leftover], wider: Manifest) -> None:
+        self.report.manifest = wider
+        self.report.files[0].state = "damaged"
+        for one in found:
+            reason = f"does not name {one.name}, which {one.holds} and goes on after the rest"
+            self.report.files[0].places.append(Place(None, reason))
+
+    def _unnamed(self, one: Leftover, loses: str) -> None:
+        file = FileReport(one.name, self._size(one.name), "unnamed")
+        file.places.append(Place(None, one.reason))
+        file.loses.append(loses)
+        self.report.files.append(file)
+
+    def _wider_manifest(self, manifest: Manifest, without: Set[str]) -> Manifest | None:
         """What the files themselves say counts, if they leave no doubt."""
         try:
-            wider = guess_manifest(self._disk)
+            wider = guess_manifest(self._disk, without)
         except DataError:
             return None
         if wider.directory != manifest.directory:

@@ -1,29 +1,43 @@
-"""What lies in a data directory beside the files that count: may a start remove it?
+"""Files of a data directory that its manifest does not name: may a start remove them?
 
 Only what is empty, what was never finished, and what the base that counts has replaced. A file that
-holds more than that was named once: the manifest is older than the file, or another directory's
-files were put here. Such a file is never removed; the server does not start.
+holds more than that was named once: the manifest is older than the file. A file that belongs to
+another data directory, or does not tell whose it is, was put here; its number proves nothing. Such
+a file is never removed; the server does not start.
 
 How a crash between any two steps of a snapshot is told from that: files get their final names only
 after `manifest.tmp`, which names them, is on the disk. What that file names, and the manifest does
 not, never counted.
+
+Where the manifest is of version 1 and has no ID, every start takes a new one. A file with an ID may
+then be what an earlier start was about to write: it is, if it has a temporary name and a number
+that was not used before, or if such a manifest.tmp names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from millstream.errors import DamageError, DataError
+from millstream.errors import DamageError, DataError, ForeignError
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import HEADER_SIZE, frame_numbers
+from millstream.storage.journal import (
+    HEADER_SIZE,
+    OLD_FORMAT,
+    frame_numbers,
+    is_old,
+    readable_head,
+)
 from millstream.storage.manifest import (
     NAME,
     TEMPORARY,
     Manifest,
+    check_owner,
     is_base,
     is_ours,
+    is_owned,
     number_of,
 )
 from millstream.storage.snapshot import OLD_HEADER_SIZE, SnapshotEnds
@@ -33,18 +47,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file that the manifest does not name; `holds` says why it must stay, "": it need not."""
+    """A file that the manifest does not name; `holds` says why it must stay, "": it need not.
+    `is_foreign`: it belongs to another data directory."""
 
     name: str
     holds: str = ""
+    is_foreign: bool = False
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with a file that must stay, as it goes on after the file's name."""
+        return self.holds if self.is_foreign else f"{self.holds} and {NAME} does not name it"
 
     def error(self) -> DamageError:
         """What keeps the server from starting."""
+        move = "move this file out of the directory"
+        if self.is_foreign:
+            return ForeignError(self.name, None, self.reason, move)
         return DamageError(
-            self.name,
-            None,
-            f"{self.holds} and {NAME} does not name it",
-            "put back the manifest that names it, or move this file out of the directory",
+            self.name, None, self.reason, f"put back the manifest that names it, or {move}"
         )
 
 
@@ -55,7 +76,7 @@ def find_leftovers(disk: Disk, manifest: Manifest) -> list[Leftover]:
     if not names:
         return []
     judge = _Judge(disk, manifest)
-    return [Leftover(name, judge.holds(name)) for name in names]
+    return [judge.judge(name) for name in names]
 
 
 def remove_leftovers(disk: Disk, manifest: Manifest) -> list[str]:
@@ -83,35 +104,54 @@ class _Judge:
         if manifest.base is not None and manifest.base in disk.names():
             self._base_seq = self._read(manifest.base, _seq_of_base)
             self._base_number = number_of(manifest.base)
-        self._unpublished = self._read_unpublished()
+        self._planned = self._read_planned()
 
-    def holds(self, name: str) -> str:
-        if name.endswith(".tmp") or name in self._unpublished:
-            return ""
-        return self._base_holds(name) if is_base(name) else self._journal_holds(name)
+    def judge(self, name: str) -> Leftover:
+        if name == TEMPORARY or self._read(name, _is_empty):
+            return Leftover(name)
+        directory = self._read(name, _owner_of)
+        if directory is not None and not self._is_ours(name, directory):
+            return Leftover(name, self._whose(name, directory), is_foreign=True)
+        if name.endswith(".tmp") or name in self._planned.files:
+            return Leftover(name)
+        return Leftover(name, self._holds(name, directory))
+
+    def _is_ours(self, name: str, directory: bytes) -> bool:
+        manifest = self._manifest
+        if manifest.directory:
+            return is_owned(manifest, name, directory)
+        if not directory or directory == self._planned.directory:
+            return True
+        return name.endswith(".tmp") and number_of(name) >= manifest.next_number
+
+    def _whose(self, name: str, directory: bytes) -> str:
+        try:
+            check_owner(self._manifest, name, directory)
+        except ForeignError as error:
+            return error.reason
+        raise AssertionError("it is not ours")
+
+    def _holds(self, name: str, directory: bytes | None) -> str:
+        return self._base_holds(name) if is_base(name) else self._journal_holds(name, directory)
 
     def _base_holds(self, name: str) -> str:
         try:
             seq = self._read(name, _seq_of_base)
         except DataError:
-            return "holds a snapshot that cannot be read" if self._is_newer(name) else ""
+            return "holds a snapshot that cannot be read"
         if seq <= self._base_seq or seq <= self._last_frame():
             return ""
         return f"holds a snapshot up to frame {seq}"
 
-    def _journal_holds(self, name: str) -> str:
+    def _journal_holds(self, name: str, directory: bytes | None) -> str:
         size, first, last = self._read(name, _frames)
-        if size <= HEADER_SIZE and first is None:
-            return ""
-        if not self._is_newer(name) and (first is None or last <= self._base_seq):
+        # The base that counts replaced it.
+        is_older = directory is not None and number_of(name) < self._base_number
+        if is_older and (first is None or last <= self._base_seq):
             return ""
         if first is None:
             return f"holds {size - HEADER_SIZE} bytes of frames that cannot be read"
         return f"holds frame {first}" if first == last else f"holds the frames {first} to {last}"
-
-    def _is_newer(self, name: str) -> bool:
-        """Whether the base that counts cannot have replaced it."""
-        return number_of(name) >= self._base_number
 
     def _last_frame(self) -> int:
         """The last frame in what counts."""
@@ -119,22 +159,28 @@ class _Judge:
         names = [name for name in self._manifest.journals if name in there]
         return max((self._read(name, _frames)[2] for name in names), default=0)
 
-    def _read_unpublished(self) -> set[str]:
-        """What a manifest names that was about to count."""
+    def _read_planned(self) -> Manifest:
+        """The manifest that was about to count; one that names nothing, if there is none."""
+        nothing = replace(self._manifest, base=None, journals=())
         if TEMPORARY not in self._disk.names():
-            return set()
+            return nothing
         file = self._disk.read(TEMPORARY)
         try:
             planned = Manifest.from_bytes(file.read_at(0, file.size))
         except DataError:
-            return set()
+            return nothing
         finally:
             file.close()
-        if self._manifest.directory not in (planned.directory, b""):
-            return set()
-        if planned.next_number < self._manifest.next_number:
-            return set()
-        return set(planned.files)
+        return planned if self._would_follow(planned) else nothing
+
+    def _would_follow(self, planned: Manifest) -> bool:
+        """Whether this directory's server wrote it, to replace the manifest."""
+        manifest = self._manifest
+        if planned.next_number < manifest.next_number:
+            return False
+        if manifest.directory or not planned.directory:
+            return planned.directory == manifest.directory
+        return planned.since == manifest.next_number
 
     def _read(self, name: str, read: Callable[[File], T]) -> T:
         file = self._disk.read(name)
@@ -144,9 +190,28 @@ class _Judge:
             file.close()
 
 
+def _is_empty(file: File) -> bool:
+    """Whether a file is too short to hold anything but a header."""
+    if is_base(file.name.removesuffix(".tmp")):
+        return file.size < OLD_HEADER_SIZE
+    return file.size <= HEADER_SIZE and frame_numbers(file)[0] is None
+
+
+def _owner_of(file: File) -> bytes | None:
+    """The ID of the directory that a file belongs to: b"" in version 1, which had none; None: it
+    is damaged, or of a version to come, and does not tell."""
+    if not is_base(file.name.removesuffix(".tmp")):
+        head = readable_head(file)
+        return None if head.format is OLD_FORMAT and not is_old(file) else head.format.directory
+    ends = SnapshotEnds(file)
+    with suppress(DataError):
+        return ends.read_header().directory
+    with suppress(DataError):
+        return ends.read_summary().directory
+    return None
+
+
 def _seq_of_base(file: File) -> int:
-    if file.size < OLD_HEADER_SIZE:
-        return 0  # nothing can be in it
     return SnapshotEnds(file).read_header().seq
 
 

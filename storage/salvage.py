@@ -12,7 +12,7 @@ where their blocks are what it says of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -459,15 +459,17 @@ class _Known(DamageError):
 # ---------------------------------------------------------------------------------------- manifest
 
 
-def guess_manifest(disk: Disk) -> Manifest:
+def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
     """The manifest that the files themselves allow no doubt about; DataError when they do.
+    `without` are files that are known to be of another directory.
 
     The newest base counts, since a base gets its name only when it is finished. Of the journals
     those count that go on behind it, each where the one before ends; what is all in the base was
     replaced by it.
     """
-    numbers = {number_of(name): name for name in disk.names() if is_journal(name)}
-    bases = [name for name in disk.names() if is_base(name)]
+    names = [name for name in disk.names() if name not in without]
+    numbers = {number_of(name): name for name in names if is_journal(name)}
+    bases = [name for name in names if is_base(name)]
     base = max(bases, key=number_of, default=None)
     due, least = 1, 0
     if base is not None:

@@ -16,20 +16,23 @@ from tests.support.small_data import (
     contents_of,
     load,
     state_of,
+    write_base,
     write_journal,
     write_small_data,
 )
 
-from millstream.errors import DamageError
+from millstream.errors import DamageError, ForeignError
 from millstream.server import checking
 from millstream.server.checking import Checker, Report, Verdict
 from millstream.server.data_files import DataFiles
 from millstream.server.loading import LoadReport
 from millstream.server.repairing import repair
-from millstream.storage.manifest import NAME, Manifest, load_manifest, store_manifest
+from millstream.storage.keyspace import Keyspace
+from millstream.storage.manifest import NAME, TEMPORARY, Manifest, load_manifest, store_manifest
 
 FOLDER = "damaged-20261120-120000"
 MODES = ["always", "everysec", "no"]
+OTHER = bytes(range(1, 17))
 
 
 @pytest.fixture(autouse=True)
@@ -195,3 +198,135 @@ def test_a_power_cut_while_a_torn_end_is_cut_is_followed_by_a_start(seed: int) -
         break
     assert load_manifest(disk) is not None
     assert crash_at > 5
+
+
+def foreign_base(finished: bool = True) -> bytes:
+    disk = FakeDisk()
+    write_base(disk, "base-1.msnap", Keyspace(), 9, OTHER)
+    return disk.content("base-1.msnap")[: None if finished else -50]
+
+
+def foreign_journal() -> bytes:
+    disk = FakeDisk()
+    write_journal(disk, "journal-1.log", 1, [b"x", b"y"], OTHER)
+    return disk.content("journal-1.log")
+
+
+def foreign_manifest() -> bytes:
+    return Manifest("base-1.msnap", ("journal-1.log",), 9, OTHER).to_bytes()
+
+
+FOREIGN = {
+    "base-1.msnap": foreign_base(),
+    "base-9.msnap": foreign_base(),
+    "base-2.msnap": foreign_base(finished=False),
+    "base-1.msnap.tmp": foreign_base(),
+    "base-9.msnap.tmp": foreign_base(),
+    "journal-1.log": foreign_journal(),
+    "journal-9.log": foreign_journal(),
+    "journal-2.log": foreign_journal()[:-1],
+    "journal-1.log.tmp": foreign_journal(),
+    "journal-9.log.tmp": foreign_journal(),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_another_directory_stops_the_start_whatever_its_number(name: str) -> None:
+    disk = write_small_data().disk
+    disk.put(name, FOREIGN[name])
+    disk.put("journal-8.log.tmp", b"")
+    before = {each: disk.content(each) for each in disk.names()}
+    with pytest.raises(ForeignError, match=rf"^{name} belongs to another data directory") as one:
+        start(disk)
+    assert OTHER.hex() in str(one.value)
+    assert "move this file out of the directory" in str(one.value)
+    assert {each: disk.content(each) for each in disk.names()} == before
+
+
+def test_a_whole_foreign_directory_is_kept_although_its_temporary_manifest_names_it() -> None:
+    disk = write_small_data().disk
+    names = ["base-1.msnap", "journal-1.log"]
+    for name in names:
+        disk.put(name, FOREIGN[name])
+    disk.put(TEMPORARY, foreign_manifest())
+    with pytest.raises(ForeignError):
+        start(disk)
+    assert {*names, TEMPORARY} <= set(disk.names())
+    for name in names:
+        disk.remove(name)
+    assert start(disk).removed == [TEMPORARY]
+
+
+def test_a_foreign_temporary_manifest_does_not_tell_what_never_counted() -> None:
+    disk = write_small_data().disk
+    write_journal(disk, "journal-9.log", 500, [b"x", b"y"])
+    disk.put(TEMPORARY, Manifest(None, ("journal-9.log",), 10, OTHER).to_bytes())
+    with pytest.raises(DamageError, match=r"journal-9\.log holds the frames 500 to 501"):
+        start(disk)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_check_names_a_file_of_another_directory_and_a_repair_keeps_it(name: str) -> None:
+    disk = write_small_data().disk
+    disk.put(name, FOREIGN[name])
+    report = check(disk)
+    assert report.verdict is Verdict.DAMAGED
+    assert [file.name for file in report.files if file.state == "unnamed"] == [name]
+    repair(disk, report, CREATED_MS, FOLDER)
+    assert disk.content(f"{FOLDER}/{name}") == FOREIGN[name]
+    assert start(disk).removed == []
+    assert contents_of(state_of(load(disk)[0])) == contents_of(write_small_data().states[0])
+
+
+def test_a_repair_takes_unnamed_frames_in_although_a_foreign_file_is_there() -> None:
+    disk = with_older_manifest()
+    disk.put("base-9.msnap", FOREIGN["base-9.msnap"])
+    repair(disk, check(disk), CREATED_MS, FOLDER)
+    assert disk.content(f"{FOLDER}/base-9.msnap") == FOREIGN["base-9.msnap"]
+    assert contents_of(state_of(load(disk)[0])) == contents_of(write_small_data().states[0])
+
+
+@pytest.mark.parametrize("name", ["base-1.msnap", "journal-1.log"])
+def test_a_file_that_does_not_tell_whose_it_is_stays(name: str) -> None:
+    disk = write_small_data().disk
+    disk.put(name, bytes(200) + FOREIGN[name][200:-20])
+    with pytest.raises(DamageError, match=f"^{name} holds .* that cannot be read"):
+        start(disk)
+
+
+def test_a_manifest_of_an_empty_directory_removes_no_file_of_another() -> None:
+    disk = write_small_data().disk
+    write_base(disk, "base-1.msnap", Keyspace(), 0)
+    before = set(disk.names())
+    store_manifest(disk, Manifest(directory=OTHER))
+    with pytest.raises(ForeignError):
+        start(disk)
+    assert set(disk.names()) == before
+
+
+@pytest.mark.parametrize("name", ["base-9.msnap", "journal-9.log", "base-2.msnap.tmp"])
+def test_a_file_with_an_id_stays_where_the_directory_has_none(name: str) -> None:
+    disk = write_small_data().disk
+    for each in (BASE, FIRST, LAST):
+        disk.remove(each)
+    store_manifest(disk, Manifest(None, (), 5, b""))
+    disk.put(name, foreign_base() if name.startswith("base") else foreign_journal())
+    disk.put(TEMPORARY, Manifest("base-9.msnap", ("journal-9.log",), 10, OTHER).to_bytes())
+    with pytest.raises(ForeignError, match=f"^{name} belongs"):
+        start(disk)
+
+
+def test_what_was_about_to_give_a_directory_its_id_is_removed() -> None:
+    disk = write_small_data().disk
+    for each in (BASE, FIRST, LAST):
+        disk.remove(each)
+    store_manifest(disk, Manifest(None, (), 5, b""))
+    left = {
+        "base-5.msnap": foreign_base(),
+        "base-6.msnap.tmp": foreign_base(),
+        "journal-5.log": foreign_journal(),
+        TEMPORARY: Manifest("base-5.msnap", ("journal-5.log",), 6, OTHER, 5).to_bytes(),
+    }
+    for name, content in left.items():
+        disk.put(name, content)
+    assert start(disk).removed == sorted(left)
