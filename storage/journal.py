@@ -317,6 +317,8 @@ class Journal:
         Whatever prevents it fails the journal: no later frame may follow the gap.
         """
         self._seq = seq
+        if self.error is not None:
+            return False
         try:
             return self._append(seq, payload)
         except Exception as error:
@@ -461,16 +463,16 @@ class Journal:
     def _write_pending(self) -> None:
         # Cleared before the queue is read: a frame that comes later kicks again.
         self._kicked = False
-        if self.error is not None:
-            self._drop_pending()
-            return
         try:
-            while self._pending:
+            # The loop's side may fail while a batch is synced.
+            while self._pending and self.error is None:
                 self._write_batch()
         except Exception as error:
             # Whatever it was, frames taken from the queue may be lost: any that were written after
             # them would leave a gap.
             self._fail(error)
+        if self.error is not None:
+            self._drop_pending()
 
     def _drop_pending(self) -> None:
         while self._pending:

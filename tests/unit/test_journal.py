@@ -617,6 +617,37 @@ def test_any_exception_while_a_frame_is_added_fails_the_journal(
     assert read(bench.disk, bench.names)[0] == [b"x"]
 
 
+@pytest.mark.parametrize("refused", ["append", "commit"])
+@pytest.mark.parametrize("queued", [0, 1])
+def test_no_frame_follows_one_that_failed_while_the_worker_syncs(
+    refused: str, queued: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "PAYLOAD_MAX", 1000)
+    bench = Bench("always")
+    file = bench.journal._file
+    sync = file.sync
+
+    def sync_slowly() -> None:
+        monkeypatch.setattr(file, "sync", sync)
+        for _ in range(queued):
+            bench.append(b"queued")
+        if refused == "append":
+            assert not bench.append(b"x" * 1001)
+        else:
+            bench.seq += 1
+            bench.journal.fail(OSError(errno.EFBIG, "the tick's frame"))
+        assert not bench.append(b"later")
+        sync()
+
+    monkeypatch.setattr(file, "sync", sync_slowly)
+    bench.append(b"first")
+    bench.worker.drain()
+    assert read(bench.disk, bench.names)[0] in ([b"first"], [b"first", b"queued"])
+    assert bench.owner.synced == [1]
+    assert len(bench.owner.errors) == 1
+    assert bench.journal.queued_bytes == 0
+
+
 def test_no_room_is_promised_for_more_than_a_frame_can_hold() -> None:
     for reserve_bytes in (0, 1 << 16):
         bench = Bench("always", reserve_bytes=reserve_bytes)
