@@ -76,12 +76,17 @@ class Backpressure:
         self.clients.pop(client.id, None)
         self.unread.discard(client)
 
+    def _reason(self) -> str:
+        if self.waiting_bytes > self.limit_bytes:
+            return f"journal-queue-limit is {self.limit_bytes}"
+        return "the space reserved ahead of the journal is used up"
+
     def _warn(self) -> None:
         if self._now_s() - self._warned_s >= WARNED_EVERY_S:
             self._warned_s = self._now_s()
             LOGGER.warning(
-                "the disk is slow: %d bytes wait for the journal (journal-queue-limit is %d);"
-                " requests wait until some of them are written",
+                "the disk is slow: %d bytes wait for the journal (%s); requests wait until some of"
+                " them are written",
                 self.waiting_bytes,
-                self.limit_bytes,
+                self._reason(),
             )

@@ -308,7 +308,7 @@ class Journal:
         if queued_bytes == 0 or self.error is not None:
             return False
         return queued_bytes > limit_bytes or (
-            self._reserve_bytes > 0 and self._room_bytes() < self._reserve_bytes // 8
+            self._reserve_bytes > 0 and self._room_bytes() < self._ahead_bytes // 4
         )
 
     def append(self, seq: int, payload: bytes) -> bool:

@@ -516,6 +516,23 @@ def test_requests_of_one_client_keep_their_order_while_the_queue_is_full() -> No
     assert player.unread == b"", "the order of a client's requests is kept"
 
 
+@pytest.mark.parametrize("is_reserved_space_used", [False, True])
+def test_the_log_says_what_lets_requests_wait(
+    is_reserved_space_used: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if is_reserved_space_used:
+        journal = StalledJournal()
+        journal.is_queue_full = lambda limit_bytes: True  # type: ignore[method-assign]
+        journal.house = House(journal)
+        journal.house.executor.limit_queue(1000)
+        journal.house.player().send("SET k v")
+        reason = "the space reserved ahead of the journal is used up"
+    else:
+        stalled(1000)
+        reason = "journal-queue-limit is 1000"
+    assert f"bytes wait for the journal ({reason}); requests wait" in caplog.text
+
+
 def test_a_transaction_waits_as_a_whole_for_a_slow_disk() -> None:
     journal, house = stalled(1000)
     player = house.player()

@@ -554,6 +554,20 @@ def test_a_queue_that_has_used_the_reserved_space_is_full() -> None:
     assert not bench.journal.is_full(1 << 40)
 
 
+def test_a_queue_is_not_full_because_less_space_was_reserved_than_wanted() -> None:
+    disk = FakeDisk(capacity=2 * RESERVE_LEAST)
+    bench = Bench("always", disk, reserve_bytes=16 * RESERVE_LEAST)
+    bench.journal.request_space()
+    bench.worker.drain()
+    assert bench.owner.space == []
+    bench.append(b"x" * 1000)
+    assert not bench.journal.is_full(1 << 40)
+    while not bench.journal.is_full(1 << 40):
+        bench.append(b"x" * 10_000)
+    assert bench.journal.make_room(0) > 0
+    assert bench.owner.errors == []
+
+
 def test_written_frames_are_told_before_the_sync_when_that_is_wanted() -> None:
     bench = Bench("always")
     bench.append(b"x")
