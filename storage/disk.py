@@ -114,13 +114,17 @@ def unusable(directory: Path, error: OSError) -> DataError:
 
 def make_directory(directory: Path) -> None:
     """Make a directory, and those above it that are missing, so that no power failure takes it
-    away: each new name is synced in the directory that holds it. OSError when that fails."""
+    away: each new name is synced in the directory that holds it, if that may be read. OSError when
+    that fails."""
     missing = [directory]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
-        _sync_path(path.parent)
+        # A directory may be open to writers and closed to readers. Linux syncs it only for the
+        # latter.
+        with contextlib.suppress(PermissionError):
+            _sync_path(path.parent)
 
 
 def _sync_path(directory: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import DataError
-from millstream.storage.disk import SystemDisk
+from millstream.storage.disk import SystemDisk, make_directory
 
 
 def test_the_lock_is_on_the_directory_and_not_only_on_a_file_in_it(tmp_path: Path) -> None:
@@ -191,3 +191,18 @@ def test_damaged_files_are_kept_in_a_folder_that_is_synced(
     (tmp_path / "file").write_bytes(b"x")
     SystemDisk(tmp_path).keep(["file"], "damaged")
     assert calls == ["mkdir damaged", "sync damaged", f"sync {tmp_path.name}"]
+
+
+def test_a_directory_is_made_in_one_that_may_be_written_but_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = os.open
+
+    def refuse(path: Path, flags: int) -> int:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_file(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    make_directory(tmp_path / "data")
+    assert (tmp_path / "data").is_dir()
