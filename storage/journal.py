@@ -833,6 +833,8 @@ def _find_sound_frame(file: File, form: FrameFormat, start: int, due: int) -> in
             length, _, seq, _ = _FRAME.unpack_from(data, at)
             if not length or seq <= due or window + at + head_size + length > file.size:
                 continue
+            if not form.head_fits(data[at : at + head_size], window + at):
+                continue  # without a read for each of a client's imitations
             if next(_sound_frames(file, form, window + at), None) is not None:
                 return window + at
         window += _READ_SIZE

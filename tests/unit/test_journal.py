@@ -425,6 +425,25 @@ def test_a_journal_whose_end_was_never_synced_is_cut_with_all_that_follows() -> 
     assert read(disk, ["journal-1.log"])[0] == first[:2]
 
 
+def test_what_only_looks_like_a_frame_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    imitation = struct.pack("<IIQII", 8, 0, 100, 0, 0) + b"payload."
+    data = bytearray(journal_file([b"first", imitation * 2000, b"last"]))
+    data[HEADER_SIZE + FRAME_SIZE + len(b"first")] ^= 1  # the second one's length
+    disk, names = disk_with(bytes(data))
+    file = disk.read(names[0])
+    reads: list[int] = []
+    read_at = file.read_at
+
+    def count_reads(offset: int, length: int) -> bytes:
+        reads.append(offset)
+        return read_at(offset, length)
+
+    monkeypatch.setattr(file, "read_at", count_reads)
+    with pytest.raises(DataError, match="checksum"):
+        list(JournalReader([file], 1).frames())
+    assert len(reads) < 50
+
+
 def test_a_lost_sector_among_unsynced_frames_is_cut() -> None:
     payloads = effects(60)
     data = bytearray(journal_file(payloads, synced_each=False))
