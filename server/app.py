@@ -133,7 +133,6 @@ class Server:
         self.persistence.on_synced = self._journal_synced
         self.persistence.on_writable = self.executor.look_for_due
         self.persistence.on_queue = self.executor.on_queue
-        self.persistence.count_stalls = lambda: self.executor.backpressure.count
         self.persistence.on_failed = lambda sentence: self.executor.journal_failed()
         self.persistence.flush_tick = self._flush_tick
         self.persistence.count_changes = lambda: self.keyspace.dirty

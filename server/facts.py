@@ -260,6 +260,8 @@ def memory_facts(server: Server) -> dict[str, object]:
 def _persistence(server: Server) -> Section:
     changes = server.keyspace.dirty - server.persistence.snapshots.changes_at_save
     fields = dict(server.persistence.info())
+    if server.persistence.appendonly:
+        fields["journal_queue_stalls"] = server.executor.backpressure.count
     # Where Redis has it: behind what is being loaded and saved now.
     now = ("loading", "async_loading", "current_")
     first = {name: fields.pop(name) for name in list(fields) if name.startswith(now)}

@@ -83,8 +83,8 @@ class Persistence:
     comes behind `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
     still tells what may be answered; then it rises to `last_seq`), `on_writable()` (writes were
     refused and are not any more), `on_queue()` (what waits for the disk may have become less),
-    `flush_tick()` (commit the effects of this tick so far: called
-    before a capture), `count_changes()` and `count_stalls()`.
+    `flush_tick()` (commit the effects of this tick so far: called before a capture) and
+    `count_changes()`.
     """
 
     def __init__(
@@ -116,7 +116,6 @@ class Persistence:
         self.on_failed: Callable[[str], None] = lambda sentence: None
         self.on_writable: Callable[[], None] = lambda: None
         self.on_queue: Callable[[], None] = lambda: None
-        self.count_stalls: Callable[[], int] = lambda: 0
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: self._changes_seen
         self.last_seq = 0
@@ -188,11 +187,6 @@ class Persistence:
     def queued_bytes(self) -> int:
         """Memory taken by frames that wait to be written."""
         return 0 if self._journal is None else self._journal.queued_bytes
-
-    @property
-    def queue_stalls(self) -> int:
-        """How often requests had to wait for the disk."""
-        return self.count_stalls()
 
     def is_queue_full(self, limit_bytes: int) -> bool:
         """Whether the journal should be given no more for now; `on_queue` tells when to look again.

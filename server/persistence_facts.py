@@ -48,7 +48,6 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
         fields["aof_base_size"] = persistence.base_bytes
         fields["aof_pending_rewrite"] = 0
         fields["aof_buffer_length"] = persistence.queued_bytes
-        fields["journal_queue_stalls"] = persistence.queue_stalls
     if persistence.loading:
         fields.update(_loading_facts(persistence, now_ms))
     return fields

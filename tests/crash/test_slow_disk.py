@@ -100,6 +100,29 @@ def test_a_stalled_disk_takes_bounded_memory_and_evicts_nothing(
         assert client.info("stats")["evicted_entries"] == "0"
 
 
+def test_an_operator_is_answered_while_the_disk_stalls(
+    server: Server, outside: FakeOutside
+) -> None:
+    with server.client() as idle:
+        idle_id = idle.call("CLIENT", "ID")
+        outside.stall_disk()
+        threads, found = begin_load(server)
+        wait_until_full(server)
+        with server.client() as client:
+            facts = client.info("persistence")
+            assert int(facts["aof_buffer_length"]) > 0
+            assert int(facts["journal_queue_stalls"]) == 1
+            assert int(client.info("clients")["blocked_clients"]) > 0
+            assert b"cmd=set" in client.call("CLIENT", "LIST")
+            assert client.call("CONFIG", "GET", "journal-queue-limit")[1] == b"33554432"
+            assert client.call("CLIENT", "KILL", "ID", str(idle_id)) == 1
+        assert not found, "no write may be answered"
+    outside.free_disk()
+    for thread in threads:
+        thread.join(120)
+    assert sum(found) == OFFERED_BYTES // VALUE_BYTES
+
+
 def test_a_stop_waits_for_a_slow_disk_and_loses_nothing(
     server: Server, outside: FakeOutside
 ) -> None:
