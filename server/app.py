@@ -184,8 +184,8 @@ class Server:
         return True
 
     def _continue_clock(self) -> None:
-        """Go on behind the latest time that was recorded, so that retries and idle times go on
-        when the wall clock went back between two starts."""
+        """Let the steady clock continue after the latest recorded time. Retries and idle times
+        then go on although the wall clock went back between two starts."""
         newest_ms = self.keyspace.newest_steady_ms
         if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
             self.steady_clock.continue_from(newest_ms)
@@ -273,7 +273,7 @@ class Server:
             self._timer.cancel()
         for listener in self._listeners:
             listener.close()
-        # No await up to here and on to the end of the loop: nothing can run behind the last fsync.
+        # No await up to here and on to the end of the loop: nothing can run after the last fsync.
         self.executor.end_tick()
         saved = self.persistence.close(tries_base=self._tries_base)
         for client in list(self.clients.values()):
@@ -454,7 +454,7 @@ class Server:
         self.persistence.set_fsync(config.appendfsync)
         if self.executor.context.may_block:
             self._set_appendonly()
-        else:  # behind EXEC, so that all that it does is in the journal, or nothing
+        else:  # after EXEC, so that all that it does is in the journal, or nothing
             self.loop.call_soon(self._set_appendonly)
         self._set_events(config.notify_keyspace_events)
         self._set_output_limits()

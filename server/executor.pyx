@@ -484,8 +484,8 @@ cdef class Executor:
         try:
             self.call(client, row, args)
         finally:
-            # Behind the command, so that EXEC comes behind what it ran and SELECT in its database;
-            # one that goes on from an earlier turn was shown then.
+            # After the command: EXEC comes after what it ran, and SELECT in its new database. A
+            # command that goes on from an earlier turn was shown then.
             if getattr(args, "job", None) is None:
                 self.show_monitors(client, args)
         return 0
