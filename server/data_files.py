@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from millstream.errors import DataError
@@ -53,7 +53,7 @@ class DataFiles:
     # At start
 
     def open(self, report: LoadReport) -> None:
-        """Read the manifest, or make the first one; remove what was left unfinished."""
+        """Read the manifest, or make the first one."""
         manifest = load_manifest(self.disk)
         if manifest is None:
             manifest = Manifest(directory=self.disk.random(ID_SIZE))
@@ -62,7 +62,10 @@ class DataFiles:
         self.next_number = manifest.next_number
         self.directory = manifest.directory or self.disk.random(ID_SIZE)
         report.base, report.journals = manifest.base, manifest.journals
-        report.removed = remove_leftovers(self.disk, manifest)
+
+    def remove_leftovers(self, report: LoadReport) -> Iterator[None]:
+        """Remove what was left unfinished, in slices: large files may have to be read."""
+        yield from remove_leftovers(self.disk, self.manifest, report.removed)
         if report.removed:
             report.notes.append(f"removed unfinished files: {', '.join(report.removed)}")
 

@@ -111,7 +111,7 @@ class Loader:
         if manifest.base is not None:
             base, files = files[0], files[1:]
             reader = SnapshotReader(base)
-            reader.check_copies()
+            yield from reader.check_copies_in_slices()
             self.next_seq = reader.summary.seq + 1
             self.created_ms = reader.summary.created_ms
             for _ in self._read_base(reader, report):

@@ -592,6 +592,7 @@ class Persistence:
     def _load(self, report: LoadReport, progress: Progress | None) -> Iterator[None]:
         self.files.open(report)
         yield
+        yield from self.files.remove_leftovers(report)
         loader = self.loader = self._new_loader()
         yield from loader.read(self.files.manifest, report, progress)
         if self.files.manifest.base is not None:

@@ -59,6 +59,7 @@ _U32_MAX = 2**32 - 1
 _SECTOR = 512
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_SIZE = 1 << 20
+_SLICE_SIZE = 1 << 18  # what is read of many frames in a few milliseconds
 _WRITE_SIZE = 1 << 20  # queued frames are joined up to this size, which bounds the copy
 
 
@@ -743,16 +744,27 @@ def _resume(file: File, form: FrameFormat, offset: int, due: int) -> int | None:
 def frame_numbers(file: File) -> tuple[int | None, int]:
     """The numbers of a file's first frame (None: it has none) and of the last one that can be
     read from there."""
+    *_, found = frame_numbers_so_far(file)
+    return found
+
+
+def frame_numbers_so_far(file: File) -> Iterator[tuple[int | None, int]]:
+    """The same at the end, and before it what is known after each slice of the file. A large
+    journal takes long: the caller may do something else between two slices."""
     first: int | None = None
     last = 0
     form = readable_head(file).format
-    for _, seq, _, _ in _sound_frames(file, form, form.header_size):
+    slice_end = _SLICE_SIZE
+    for at, seq, _, _ in _sound_frames(file, form, form.header_size):
         if first is None:
             first = seq
         elif seq != last + 1:
             break
         last = seq
-    return first, last
+        if at >= slice_end:
+            yield first, last
+            slice_end = at + _SLICE_SIZE
+    yield first, last
 
 
 def empty_later_journals(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:

@@ -16,7 +16,7 @@ that was not used before, or if such a manifest.tmp names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -27,6 +27,7 @@ from millstream.storage.journal import (
     HEADER_SIZE,
     OLD_FORMAT,
     frame_numbers,
+    frame_numbers_so_far,
     is_old,
     readable_head,
 )
@@ -43,6 +44,7 @@ from millstream.storage.manifest import (
 from millstream.storage.snapshot import OLD_HEADER_SIZE, SnapshotEnds
 
 T = TypeVar("T")
+Slices = Generator[None, None, T]
 
 
 @dataclass(frozen=True)
@@ -71,28 +73,42 @@ class Leftover:
 
 def find_leftovers(disk: Disk, manifest: Manifest) -> list[Leftover]:
     """Every file of our naming that does not count. DamageError: the base cannot be read."""
+    return [one for one in leftovers_in_slices(disk, manifest) if one is not None]
+
+
+def leftovers_in_slices(disk: Disk, manifest: Manifest) -> Iterator[Leftover | None]:
+    """The same one after the other, and None between two slices of a large file."""
     kept = {NAME, *manifest.files}
     names = [name for name in disk.names() if is_ours(name) and name not in kept]
     if not names:
-        return []
+        return
     judge = _Judge(disk, manifest)
-    return [judge.judge(name) for name in names]
+    for name in names:
+        yield (yield from judge.judge(name))
 
 
-def remove_leftovers(disk: Disk, manifest: Manifest) -> list[str]:
-    """At start: remove them; their names. DamageError when one must stay: nothing is removed."""
-    found = find_leftovers(disk, manifest)
-    for one in found:
+def remove_leftovers(disk: Disk, manifest: Manifest, removed: list[str]) -> Iterator[None]:
+    """At start: remove them, in slices; their names are added to `removed`. DamageError when one
+    must stay: nothing is removed."""
+    names: list[str] = []
+    for one in leftovers_in_slices(disk, manifest):
+        if one is None:
+            yield
+            continue
         if one.holds:
             raise one.error()
-    names = [one.name for one in found]
+        names.append(one.name)
+    _remove(disk, names)
+    removed += names
+
+
+def _remove(disk: Disk, names: list[str]) -> None:
     for name in names:
         if name != TEMPORARY:
             disk.remove(name)
     if TEMPORARY in names:  # it tells what the others are: it goes when they are gone
         disk.sync_directory()
         disk.remove(TEMPORARY)
-    return names
 
 
 class _Judge:
@@ -101,12 +117,13 @@ class _Judge:
         self._manifest = manifest
         self._base_seq = 0
         self._base_number = 0
+        self._last_seq: int | None = None
         if manifest.base is not None and manifest.base in disk.names():
             self._base_seq = self._read(manifest.base, _seq_of_base)
             self._base_number = number_of(manifest.base)
         self._planned = self._read_planned()
 
-    def judge(self, name: str) -> Leftover:
+    def judge(self, name: str) -> Slices[Leftover]:
         if name == TEMPORARY or self._read(name, _is_empty):
             return Leftover(name)
         directory = self._read(name, _owner_of)
@@ -114,7 +131,7 @@ class _Judge:
             return Leftover(name, self._whose(name, directory), is_foreign=True)
         if name.endswith(".tmp") or name in self._planned.files:
             return Leftover(name)
-        return Leftover(name, self._holds(name, directory))
+        return Leftover(name, (yield from self._holds(name, directory)))
 
     def _is_ours(self, name: str, directory: bytes) -> bool:
         manifest = self._manifest
@@ -131,20 +148,22 @@ class _Judge:
             return error.reason
         raise AssertionError("it is not ours")
 
-    def _holds(self, name: str, directory: bytes | None) -> str:
-        return self._base_holds(name) if is_base(name) else self._journal_holds(name, directory)
+    def _holds(self, name: str, directory: bytes | None) -> Slices[str]:
+        if is_base(name):
+            return (yield from self._base_holds(name))
+        return (yield from self._journal_holds(name, directory))
 
-    def _base_holds(self, name: str) -> str:
+    def _base_holds(self, name: str) -> Slices[str]:
         try:
             seq = self._read(name, _seq_of_base)
         except DataError:
             return "holds a snapshot that cannot be read"
-        if seq <= self._base_seq or seq <= self._last_frame():
+        if seq <= self._base_seq or seq <= (yield from self._last_frame()):
             return ""
         return f"holds a snapshot up to frame {seq}"
 
-    def _journal_holds(self, name: str, directory: bytes | None) -> str:
-        size, first, last = self._read(name, _frames)
+    def _journal_holds(self, name: str, directory: bytes | None) -> Slices[str]:
+        size, first, last = yield from self._frames(name)
         # The base that counts replaced it.
         is_older = directory is not None and number_of(name) < self._base_number
         if is_older and (first is None or last <= self._base_seq):
@@ -153,11 +172,28 @@ class _Judge:
             return f"holds {size - HEADER_SIZE} bytes of frames that cannot be read"
         return f"holds frame {first}" if first == last else f"holds the frames {first} to {last}"
 
-    def _last_frame(self) -> int:
+    def _last_frame(self) -> Slices[int]:
         """The last frame in what counts."""
-        there = set(self._disk.names())
-        names = [name for name in self._manifest.journals if name in there]
-        return max((self._read(name, _frames)[2] for name in names), default=0)
+        if self._last_seq is None:
+            self._last_seq = 0
+            there = set(self._disk.names())
+            for name in self._manifest.journals:
+                if name in there:
+                    _, _, last = yield from self._frames(name)
+                    self._last_seq = max(self._last_seq, last)
+        return self._last_seq
+
+    def _frames(self, name: str) -> Slices[tuple[int, int | None, int]]:
+        """(size, first frame, last frame that follows it without a gap) of a journal."""
+        found: tuple[int | None, int] = (None, 0)
+        file = self._disk.read(name)
+        try:
+            for so_far in frame_numbers_so_far(file):
+                found = so_far
+                yield
+            return (file.size, *found)
+        finally:
+            file.close()
 
     def _read_planned(self) -> Manifest:
         """The manifest that was about to count; one that names nothing, if there is none."""
@@ -213,8 +249,3 @@ def _owner_of(file: File) -> bytes | None:
 
 def _seq_of_base(file: File) -> int:
     return SnapshotEnds(file).read_header().seq
-
-
-def _frames(file: File) -> tuple[int, int | None, int]:
-    """(size, first frame, last frame that follows it without a gap)."""
-    return (file.size, *frame_numbers(file))

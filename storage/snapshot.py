@@ -633,6 +633,11 @@ class SnapshotReader(SnapshotEnds):
 
     def check_copies(self) -> None:
         """Look at what no reader of a sound file needs: the copies, and the padding."""
+        for _ in self.check_copies_in_slices():
+            pass
+
+    def check_copies_in_slices(self) -> Iterator[None]:
+        """The same; the caller may do something else between two copies."""
         position = self.summary.header.size
         for chunk in self.summary.chunks:
             position = max(position, chunk.offset + CHUNK_HEADER_SIZE + chunk.length)
@@ -644,6 +649,7 @@ class SnapshotReader(SnapshotEnds):
             view = memoryview(data)[CHUNK_HEADER_SIZE:]
             self._check_crc(offset, view, place, self.summary.header.seed)
             position = max(position, offset + len(data))
+            yield
         end = self._file.size - TRAILER_SIZE
         footer = int.from_bytes(self._read(end, 8), "little")
         if any(self._read(position, footer - position)):

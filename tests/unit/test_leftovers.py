@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.fakedisk import Crashed, FakeDisk, FakeFile
 from tests.support.fakepersistence import FakeConfig, World
 from tests.support.journals import header, journal_bytes, with_frames
 from tests.support.small_data import (
@@ -46,7 +46,10 @@ def check(disk: FakeDisk) -> Report:
 
 def start(disk: FakeDisk) -> LoadReport:
     report = LoadReport()
-    DataFiles(disk).open(report)
+    files = DataFiles(disk)
+    files.open(report)
+    for _ in files.remove_leftovers(report):
+        pass
     return report
 
 
@@ -114,6 +117,30 @@ def test_what_the_base_replaced_is_removed() -> None:
     torn = disk.content("journal-1.log")
     disk.put("journal-2.log", torn[:-3])
     assert start(disk).removed == ["journal-1.log", "journal-2.log"]
+
+
+def test_clients_are_answered_while_a_long_leftover_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = write_small_data().disk
+    write_journal(disk, "journal-1.log", 1, [b"x" * 1_000_000] * 8)
+    opened: list[str] = []
+    read = disk.read
+
+    def note_name(name: str) -> FakeFile:
+        opened.append(name)
+        return read(name)
+
+    monkeypatch.setattr(disk, "read", note_name)
+    slices = World(disk).persistence.load_slices(LoadReport())
+    next(slices)
+    assert "journal-1.log" not in opened, "the server listens from here on"
+    steps = 0
+    while "journal-1.log" in disk.names():
+        next(slices)
+        steps += 1
+    assert steps >= 7
+    slices.close()
 
 
 def test_a_base_that_an_older_manifest_does_not_name_stops_the_start() -> None:
