@@ -319,6 +319,7 @@ class Checker:
                     )
         if gleaner.lost_keys:
             file.loses.append(f"{counted(gleaner.lost_keys, 'key')}; which cannot be told")
+        file.loses += gleaner.lost
         for damage in gleaner.damage:
             file.wrong(damage)
             self.report.worsen(Verdict.DAMAGED)

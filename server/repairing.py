@@ -233,7 +233,7 @@ class Salvage:
             kept = self._what_is_left(gleaned)
             if kept is not None:
                 self._restore(record, *kept)
-        if gleaner.lost_keys:
+        if gleaner.lost_keys or gleaner.lost:
             self._whole = False
 
     def _restore(self, record: KeyRecord, meta: dict[str, Any], blocks: list[Block]) -> None:

@@ -12,6 +12,7 @@ where their blocks are what it says of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,11 @@ from millstream.storage.journal import OLD_FORMAT, frame_numbers, is_old, readab
 from millstream.storage.manifest import Manifest, is_base, is_journal, is_owned, number_of
 from millstream.storage.snapshot import (
     CHUNK_HEADER_SIZE,
+    CHUNK_MAGIC,
+    COPY_MAGIC,
+    PADDING_MAX,
+    TAIL_SIZE,
+    TRAILER_SIZE,
     VERSION,
     BlockLike,
     BlockType,
@@ -48,6 +54,8 @@ _BLOCK_MAGIC = b"MB\x01\x00"
 _U64_MAX = 2**64 - 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _FRAME_STEP_BYTES = 64 << 10
+_SEARCH_BYTES = 1 << 20
+_PART_MAGIC = re.compile(b"|".join((CHUNK_MAGIC, COPY_MAGIC)))
 
 
 class ProvenBlockType(BlockType[B], Protocol[B]):
@@ -65,6 +73,7 @@ class Opened:
     damage: list[DamageError]
     index_is_proven: bool = True
     totals_are_known: bool = True
+    lost: list[str] = field(default_factory=list)  # in words, what no index that is left names
 
 
 def open_base(file: File) -> Opened:
@@ -80,12 +89,14 @@ def _open_damaged(file: File, damage: DamageError) -> Opened:
     with suppress(DamageError):
         return Opened(SnapshotReader(file, ends.read_summary()), [damage])
     header = ends.read_header()
-    chunks, copies, end = _walk_parts(file, header.size)
-    if header.version == VERSION:
-        return _open_without_footer(file, header, chunks, copies, damage)
-    sections, found = _walk_footer(file, end)
+    parts = _walk_parts(file, header)
+    chunks = parts.chunks
+    sections, found = _walk_footer(file, _after_zeros(file, header, parts.end), header.seed)
     if found is not None and found.header == header and _fits(found, chunks, sections):
         return Opened(SnapshotReader(file, found), [damage])
+    if header.version == VERSION:
+        whole = _ends_with(file, parts, sections)
+        return _open_without_footer(file, header, parts, damage, whole)
     if not sections:
         raise damage
     made = Summary(header, 0, 0, tuple(chunks), tuple(sections), (), {})
@@ -93,14 +104,23 @@ def _open_damaged(file: File, damage: DamageError) -> Opened:
 
 
 def _open_without_footer(
-    file: File, header: Header, chunks: list[Place], copies: list[Place], damage: DamageError
+    file: File, header: Header, parts: _Parts, damage: DamageError, whole: bool
 ) -> Opened:
-    """The index from its copies between the chunks. Each has its checksum with it."""
-    if not copies and chunks:
+    """The index from its copies between the chunks. Each has its checksum with it. `whole`: the
+    footer shows that there are no others."""
+    if not parts.copies and (parts.chunks or file.size <= header.size + TAIL_SIZE):
         raise damage
-    sections = tuple(place._replace(offset=place.offset + CHUNK_HEADER_SIZE) for place in copies)
-    made = Summary(header, 0, 0, tuple(chunks), sections, (), {})
-    return Opened(SnapshotReader(file, made), [damage], totals_are_known=False)
+    sections = tuple(
+        place._replace(offset=place.offset + CHUNK_HEADER_SIZE) for place in parts.copies
+    )
+    made = Summary(header, 0, 0, tuple(parts.chunks), sections, (), {})
+    lost = [
+        f"keys whose index was at offset {offset}, how many cannot be told"
+        for offset in parts.lost_copies
+    ]
+    if not whole:
+        lost.append(f"keys after offset {parts.end}, if there were any: how many cannot be told")
+    return Opened(SnapshotReader(file, made), [damage], totals_are_known=False, lost=lost)
 
 
 def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
@@ -109,29 +129,129 @@ def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
     return theirs == [place[:4] for place in (*chunks, *sections)]
 
 
-def _walk_parts(file: File, position: int) -> tuple[list[Place], list[Place], int]:
-    """Chunks, copies of the index between them, and where they end: from one header to the next,
-    as far as there are any. The last chunk may be cut short."""
-    chunks: list[Place] = []
-    copies: list[Place] = []
-    while position < file.size:
+@dataclass
+class _Parts:
+    """What lies between header and footer: chunks, copies of the index, where copies are that
+    cannot be read, and the end of the last part."""
+
+    chunks: list[Place] = field(default_factory=list)
+    copies: list[Place] = field(default_factory=list)
+    lost_copies: list[int] = field(default_factory=list)
+    end: int = 0
+
+    def add(self, place: Place, *, is_chunk: bool) -> None:
+        (self.chunks if is_chunk else self.copies).append(place)
+        self.end = place.offset + CHUNK_HEADER_SIZE + place.length
+
+
+def _walk_parts(file: File, header: Header) -> _Parts:
+    """From one header to the next. The last chunk may be cut short. After a part whose header is
+    damaged the walk goes on, in version 2, with the next one whose checksum fits; in version 1 a
+    client can imitate one."""
+    parts = _Parts(end=header.size)
+    while parts.end < file.size:
+        position = parts.end
         head = file.read_at(position, CHUNK_HEADER_SIZE)
         chunk, copy = parse_chunk_header(head, position), parse_copy_header(head, position)
-        if chunk is not None:
-            chunks.append(chunk)
-            position += CHUNK_HEADER_SIZE + chunk.length
-        elif copy is not None:
-            copies.append(copy)
-            position += CHUNK_HEADER_SIZE + copy.length
-        else:
+        found = chunk or copy
+        if found is None or not (_goes_on(file, found) or _is_sound(file, header, found)):
+            following = _next_part(file, header, position + 1)
+            if following is not None:
+                _add_damaged(file, header, parts, following)
+                continue
+        if found is None:
             break
-    return chunks, copies, position
+        if copy is not None and header.version == VERSION and not _is_sound(file, header, copy):
+            parts.lost_copies.append(position)
+            parts.end = position + CHUNK_HEADER_SIZE + copy.length
+            continue
+        parts.add(found, is_chunk=chunk is not None)
+    return parts
 
 
-def _walk_footer(file: File, position: int) -> tuple[list[Place], Summary | None]:
+def _goes_on(file: File, place: Place) -> bool:
+    """Whether the file's next part, or zeros, follow where this header says."""
+    end = place.offset + CHUNK_HEADER_SIZE + place.length
+    head = file.read_at(end, CHUNK_HEADER_SIZE)
+    is_part = parse_chunk_header(head, end) or parse_copy_header(head, end)
+    return is_part is not None or (end < file.size and not any(head))
+
+
+def _next_part(file: File, header: Header, start: int) -> int | None:
+    """The first offset from `start` on of a chunk or a copy whose checksum fits."""
+    if header.version != VERSION:
+        return None
+    for window in range(start, file.size, _SEARCH_BYTES):
+        data = file.read_at(window, _SEARCH_BYTES + len(CHUNK_MAGIC) - 1)
+        for match in _PART_MAGIC.finditer(data):
+            at = window + match.start()
+            head = file.read_at(at, CHUNK_HEADER_SIZE)
+            place = parse_chunk_header(head, at) or parse_copy_header(head, at)
+            if place is not None and place.length and _is_sound(file, header, place):
+                return at
+    return None
+
+
+def _is_sound(file: File, header: Header, place: Place) -> bool:
+    start = place.offset + CHUNK_HEADER_SIZE
+    if start + place.length > file.size:
+        return False
+    return crc32(file.read_at(start, place.length), header.seed) == place.crc
+
+
+def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
+    """A part with a damaged header that ends where the next begins. The checksum in its header
+    may still fit, and its contents tell what it is. Chunks are numbered: a lost one counts."""
+    start = parts.end
+    data = file.read_at(start, end - start)
+    content = data[CHUNK_HEADER_SIZE:]
+    crc = int.from_bytes(data[12:16], "little")
+    raw = _unpacked_section(content)
+    place = Place(start, len(content), len(content) if raw is None else len(raw), crc, 0)
+    if raw is None:
+        if header.is_compressed:
+            place = place._replace(raw_length=int.from_bytes(data[8:12], "little"))
+        parts.add(place, is_chunk=True)
+    elif crc32(content, header.seed) == crc:
+        parts.add(place, is_chunk=False)
+    else:
+        parts.lost_copies.append(start)
+        parts.end = end
+
+
+def _unpacked_section(data: bytes) -> bytes | None:
+    """The msgpack array of a copy of the index; None when these bytes are none."""
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(data)
+        return raw if isinstance(msgpack.unpackb(raw), list) else None
+    except (zstandard.ZstdError, ValueError):
+        return None
+
+
+def _ends_with(file: File, parts: _Parts, sections: list[Place]) -> bool:
+    """Whether the footer's sections are those of which there are copies, and its trailer says that
+    there are no more."""
+    tail = file.read_at(file.size - TRAILER_SIZE, TRAILER_SIZE)
+    if not sections or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
+        return False
+    summary = file.size - TRAILER_SIZE - int.from_bytes(tail[16:20], "little")
+    if sections[-1].offset + sections[-1].length != summary:
+        return False
+    return [place[1:4] for place in sections] == [place[1:4] for place in parts.copies]
+
+
+def _after_zeros(file: File, header: Header, position: int) -> int:
+    """Where the footer begins: version 2 has zeros before it."""
+    if header.version != VERSION:
+        return position
+    data = file.read_at(position, PADDING_MAX + 1)
+    return position + len(data) - len(data.lstrip(b"\0"))
+
+
+def _walk_footer(file: File, position: int, seed: int) -> tuple[list[Place], Summary | None]:
     """The sections after the last chunk, and the summary if it can be read."""
     sections: list[Place] = []
-    while (frame := _read_frame(file, position)) is not None:
+    while (frame := _read_frame(file, position, seed)) is not None:
         place, raw = frame
         try:
             content = msgpack.unpackb(raw)
@@ -151,13 +271,13 @@ def _summary_of(content: dict[str, Any]) -> Summary | None:
         return None
 
 
-def _read_frame(file: File, start: int) -> tuple[Place, bytes] | None:
+def _read_frame(file: File, start: int, seed: int) -> tuple[Place, bytes] | None:
     """The zstd frame that begins here, which says itself where it ends."""
     if file.read_at(start, 4) != _ZSTD_MAGIC:
         return None
     unpacking = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
-    position, crc = start, 0
+    position, crc = start, seed
     while not unpacking.eof:
         data = file.read_at(position, _FRAME_STEP_BYTES)
         if not data:
@@ -206,12 +326,14 @@ class Gleaner(Generic[B]):
     """Reads a base to its end, whatever is wrong with it.
 
     Afterwards `damage` has every place that could not be read, and `lost_keys` says how many keys
-    were in index sections that could not. `keeping` False: blocks are looked at and not kept.
+    were in index sections that could not; `lost` has words on keys of which not even the number is
+    known. `keeping` False: blocks are looked at and not kept.
     """
 
     def __init__(self, opened: Opened, block_type: ProvenBlockType[B], *, keeping: bool) -> None:
         self.damage = list(opened.damage)
         self.lost_keys = 0
+        self.lost = opened.lost
         self.keys = 0
         self.entries = 0
         self.summary = opened.reader.summary

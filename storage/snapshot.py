@@ -627,7 +627,7 @@ class SnapshotReader(SnapshotEnds):
         """The same from the section's copy between the chunks."""
         place = self.summary.sections[section]
         if section >= len(self.summary.copies):
-            raise self._damage(place.offset, "version 1 has no copy of the index")
+            raise self._damage(place.offset, "the index has no copy here")
         offset = self.summary.copies[section] + CHUNK_HEADER_SIZE
         return self._records_at(place._replace(offset=offset))
 

@@ -670,3 +670,67 @@ def renumbered(data: bytes, seq: int) -> bytes:
     starts = [*frame_starts(data), len(data)]
     payloads = [data[start + FRAME_SIZE : end] for start, end in pairwise(starts)]
     return journal_bytes(payloads, seq)
+
+
+@pytest.mark.parametrize("size", [96, 97, 150])
+def test_a_base_without_any_index_is_not_taken_for_an_empty_one(size: int) -> None:
+    disk, _ = one_chunk_data()
+    disk.put(BASE, disk.content(BASE)[:size])
+    report = check(disk)
+    assert report.hopeless is not None
+    with pytest.raises(DataError, match="cannot be repaired"):
+        repair(disk, report, CREATED_MS, FOLDER)
+
+
+def many_sections() -> FakeDisk:
+    """A base of many chunks and sections, and a journal that adds to each of its keys."""
+    disk, house = FakeDisk(), House()
+    house.keyspace.node_entries = 2
+    player = house.player()
+    for key in range(40):
+        for number in range(1, 6):
+            player.call(f"XADD key{key:02} {number}-1 f v{number}")
+    with small_parts():
+        write_base(disk, BASE, house.keyspace, 1, compressed=False)
+    payloads = play(house, player, [f"XADD key{key:02} 9-9 f v" for key in range(40)])
+    write_journal(disk, LAST, 2, payloads)
+    store_manifest(disk, Manifest(BASE, (LAST,), 5))
+    assert len(SnapshotReader(disk.read(BASE)).summary.copies) > 10
+    return disk
+
+
+def test_what_a_base_that_is_cut_off_has_lost_is_reported() -> None:
+    whole = many_sections()
+    known = entries_of(loads(whole))
+    for place in SnapshotReader(whole.read(BASE)).summary.copies[1:]:
+        disk = whole.copy()
+        disk.put(BASE, whole.content(BASE)[:place])
+        report = check(disk)
+        loss = f"keys after offset {place}, if there were any: how many cannot be told"
+        assert loss in file_of(report, BASE).loses
+        repair(disk, report, CREATED_MS, FOLDER)
+        kept = entries_of(loads(disk))
+        assert kept < known
+        assert {one for one in known if one[1] == 9} <= kept  # what the journal holds
+
+
+@pytest.mark.parametrize("at", [0, 5, 9, 13, 20])
+def test_one_bad_part_of_a_base_without_its_end_costs_no_later_part(at: int) -> None:
+    whole = many_sections()
+    known = entries_of(loads(whole))
+    reader = SnapshotReader(whole.read(BASE))
+    parts = [*reader.summary.copies, *(place.offset for place in reader.summary.chunks)]
+    most = max(len(reader.records(n)) for n in range(len(reader.summary.sections))) * 5
+    data = whole.content(BASE)
+    for offset in parts:
+        changed = bytearray(data[:-300] + bytes(300))
+        changed[offset + at] ^= 0x40
+        disk = whole.copy()
+        disk.put(BASE, bytes(changed))
+        report = check(disk)
+        repair(disk, report, CREATED_MS, FOLDER)
+        kept = entries_of(loads(disk))
+        assert kept <= known
+        assert len(known - kept) <= most, offset
+        if kept != known:
+            assert len(file_of(report, BASE).loses) > 1
