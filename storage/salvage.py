@@ -438,12 +438,12 @@ class Gleaner(Generic[B]):
     def _left_of_piece(self, piece: Piece, last: tuple[int, int] | None) -> tuple[list[B], Piece]:
         """The blocks of a piece of a damaged chunk whose own checksums fit; and the piece that is
         lost: how many blocks and entries, and between which ids."""
-        data = self._left_of(piece.chunk)[: piece.offset + piece.length]
+        data = self._left_of(piece.chunk)[piece.offset : piece.offset + piece.length]
         low, high = (piece.min_ms, piece.min_seq), (piece.max_ms, piece.max_seq)
         finder = _BlockFinder(self._block_type, data, high)
         blocks: list[B] = []
         gaps: list[tuple[tuple[int, int], tuple[int, int]]] = []
-        at: int | None = piece.offset
+        at: int | None = 0
         while at is not None and len(blocks) < piece.blocks:
             after = blocks[-1].last_id if blocks else last
             found = finder.block_at(at, after)

@@ -38,7 +38,8 @@ from millstream.errors import DamageError, DataError
 from millstream.server import checking
 from millstream.server.checking import Checker, FileReport, Report, Verdict
 from millstream.server.repairing import repair
-from millstream.storage.block import OpenBlock
+from millstream.storage import salvage
+from millstream.storage.block import Block, OpenBlock
 from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import NAME, Manifest, load_manifest, store_manifest
@@ -734,3 +735,26 @@ def test_one_bad_part_of_a_base_without_its_end_costs_no_later_part(at: int) -> 
         assert len(known - kept) <= most, offset
         if kept != known:
             assert len(file_of(report, BASE).loses) > 1
+
+
+def test_a_search_for_blocks_reads_each_piece_of_a_chunk_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+
+    class Counting(salvage._BlockFinder[Block]):
+        def __init__(
+            self, block_type: type[Block], data: memoryview, high: tuple[int, int]
+        ) -> None:
+            searched.append(len(data))
+            super().__init__(block_type, data, high)
+
+    monkeypatch.setattr(salvage, "_BlockFinder", Counting)
+    disk, _ = one_chunk_data()
+    (chunk,) = SnapshotReader(disk.read(BASE)).summary.chunks
+    data = bytearray(disk.content(BASE))
+    data[chunk.offset + 16 + 9] ^= 1
+    disk.put(BASE, bytes(data))
+    check(disk)
+    assert len(searched) == 2
+    assert sum(searched) <= chunk.raw_length
