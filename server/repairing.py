@@ -89,11 +89,14 @@ class _Repair:
         salvage = Salvage(self._disk, manifest, self._now_ms)
         number = next_number(self._disk, manifest)
         directory = manifest.directory or self._disk.random(ID_SIZE)
-        made = Manifest(base_name(number), (journal_name(number),), number + 1, directory)
+        since = 0 if manifest.directory else manifest.next_number
+        made = Manifest(base_name(number), (journal_name(number),), number + 1, directory, since)
         try:
             self._write(made, salvage)
+            write_manifest(self._disk, made)
+            self._name(made)
             loaded = self._try_out(made)
-            self._lay_down(made)
+            self._keep_what_goes(made)
         except BaseException:
             self._discard(made)
             raise
@@ -105,6 +108,8 @@ class _Repair:
         return self._done + salvage.gap_words() + salvage.skipped_words()
 
     def _write(self, made: Manifest, salvage: Salvage) -> None:
+        """The base, under a temporary name. Not compressed, whatever `rdbcompression` says: what
+        was damaged once may be again, and a bad byte then costs one block instead of a chunk."""
         assert made.base is not None
         file = self._disk.create(made.base + ".tmp")
         try:
@@ -126,6 +131,10 @@ class _Repair:
             file.sync()
         finally:
             file.close()
+
+    def _name(self, made: Manifest) -> None:
+        """Final names, after manifest.tmp that tells what never counted (storage/leftovers)."""
+        assert made.base is not None
         self._disk.rename(made.base + ".tmp", made.base)
         create_journal(self._disk, made.journals[0], made.directory).close()
         self._disk.sync_directory()
@@ -167,6 +176,7 @@ class _Repair:
             with suppress(OSError):
                 if name in names:
                     self._disk.remove(name)
+        discard_manifest(self._disk)  # last: it tells what the others are
 
 
 class Salvage:

@@ -758,3 +758,21 @@ def test_a_search_for_blocks_reads_each_piece_of_a_chunk_once(
     check(disk)
     assert len(searched) == 2
     assert sum(searched) <= chunk.raw_length
+
+
+def test_a_base_of_a_repair_gets_its_name_after_the_manifest_that_names_it(
+    written: Written,
+) -> None:
+    seen = 0
+    for crash_at in step_numbers(written, FIRST, 200):
+        disk = flipped(written, FIRST, 200)
+        disk.crash_at = disk.steps + crash_at
+        with pytest.raises(Crashed):
+            mend(disk)
+        for seed in range(4):
+            left = disk.after_crash(seed)
+            if "base-5.msnap" in left.names():
+                name = "manifest.tmp" if "manifest.tmp" in left.names() else NAME
+                assert b"base base-5.msnap\n" in left.content(name), (crash_at, seed)
+                seen += 1
+    assert seen
