@@ -26,13 +26,13 @@ _KEYS_PER_SLICE = 64
 
 def check_owners(manifest: Manifest, files: Sequence[File]) -> None:
     """ForeignError when the manifest and the files it names are of different directories."""
-    directories = {file.name: directory_of(file) for file in files}
+    directories = {file.name: read_directory_id(file) for file in files}
     check_manifest_owner(manifest, directories)
     for name, directory in directories.items():
         check_owner(manifest, name, directory)
 
 
-def directory_of(file: File) -> bytes:
+def read_directory_id(file: File) -> bytes:
     """The ID of the directory that a base or journal belongs to; b"" in version 1."""
     if is_base(file.name):
         return SnapshotEnds(file).read_header().directory

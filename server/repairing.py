@@ -47,7 +47,7 @@ from millstream.storage.manifest import (
     write_manifest,
 )
 from millstream.storage.salvage import Gleaned, Gleaner, misplaced, open_base
-from millstream.storage.snapshot import SALT_SIZE, KeyRecord, SnapshotWriter
+from millstream.storage.snapshot import BASE_SALT_SIZE, KeyRecord, SnapshotWriter
 from millstream.storage.stream import Stream
 
 _CAPTURE_KEYS = 64
@@ -119,7 +119,7 @@ class _Repair:
                 created_ms=self._now_ms,
                 seq=salvage.seq,
                 directory=made.directory,
-                salt=self._disk.random(SALT_SIZE),
+                salt=self._disk.random(BASE_SALT_SIZE),
                 compressed=False,
             )
             capture = salvage.keyspace.begin_capture()

@@ -30,7 +30,7 @@ from millstream.server.workers import Scheduler, TaskWorker, post
 from millstream.storage.disk import File
 from millstream.storage.journal import create_journal, give_back, reserve_ahead
 from millstream.storage.manifest import Manifest, base_name, journal_name
-from millstream.storage.snapshot import SALT_SIZE, SnapshotWriter
+from millstream.storage.snapshot import BASE_SALT_SIZE, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
@@ -401,7 +401,7 @@ class Snapshots:
             created_ms=job.created_ms,
             seq=job.seq,
             directory=self._files.directory,
-            salt=self._files.disk.random(SALT_SIZE),
+            salt=self._files.disk.random(BASE_SALT_SIZE),
             compressed=self._config.rdbcompression,
             pause=job.pause,
         )

@@ -155,7 +155,8 @@ def check_manifest_owner(manifest: Manifest, directories: dict[str, bytes]) -> N
     found = [directory for directory in directories.values() if directory]
     others = set(found)
     if len(found) > 1 and len(others) == 1 and manifest.directory not in others:
-        theirs = f"the ID of {', '.join(directories)} is {others.pop().hex()}"
+        named = ", ".join(name for name, directory in directories.items() if directory)
+        theirs = f"the ID of {named} is {others.pop().hex()}"
         ours = f"its own is {manifest.directory.hex()}" if manifest.directory else "it has none"
         reason = f"belongs to another data directory: {theirs}, {ours}"
         raise ForeignError(NAME, None, reason, "put back the manifest of this directory")

@@ -30,7 +30,7 @@ VERSION = 2
 HEADER_SIZE = 96
 OLD_HEADER_SIZE = 64
 TRAILER_SIZE = 40
-SALT_SIZE = 4
+BASE_SALT_SIZE = 4
 # What lies in the last bytes of a file stands elsewhere in it, too: ends are lost most easily.
 TAIL_SIZE = PADDING_MAX = 4096
 CHUNK_HEADER_SIZE = 16
@@ -404,7 +404,7 @@ class SnapshotWriter:
 
 
 class _Storing:
-    """In place of a compressor: bytes as they are."""
+    """A compressor that leaves bytes as they are."""
 
     def compressobj(self) -> "_Storing":
         return self
@@ -508,7 +508,7 @@ class SnapshotEnds:
         if version not in (1, VERSION) or flags & ~_COMPRESSED:
             raise FormatError(f"{self.name} has format {version}, which this version does not know")
         if version == 1:
-            return Header(uuid, created_ms, seq, version, _COMPRESSED, bytes(SALT_SIZE), b"")
+            return Header(uuid, created_ms, seq, version, _COMPRESSED, bytes(BASE_SALT_SIZE), b"")
         head = self._read(0, HEADER_SIZE)
         if int.from_bytes(head[-4:], "little") != crc32(head[:-4]):
             raise self._damage(0, "the header is not that of a snapshot")
@@ -805,7 +805,7 @@ class ChunkReader(SnapshotEnds):
 def parse_summary(fields: dict[str, Any]) -> Summary:
     """A summary from the footer's map; KeyError, TypeError or ValueError when it is none."""
     identity = fields["uuid"], fields["created_ms"], fields["seq"]
-    header = Header(*identity, 1, _COMPRESSED, bytes(SALT_SIZE), b"")
+    header = Header(*identity, 1, _COMPRESSED, bytes(BASE_SALT_SIZE), b"")
     if "directory" in fields:
         flags = _COMPRESSED if fields["compressed"] else 0
         header = Header(*identity, VERSION, flags, fields["salt"], fields["directory"])

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fakedisk import Crashed, FakeDisk
 
-from millstream.errors import DataError
+from millstream.errors import DataError, ForeignError
 from millstream.storage.manifest import (
     Manifest,
     base_name,
+    check_manifest_owner,
     journal_name,
     load_manifest,
     store_manifest,
@@ -112,3 +113,10 @@ def test_a_crash_while_replacing_leaves_the_old_or_the_new_one() -> None:
             assert found == new if finished else found in (SMALL, new)
             seen.add((finished, found == new))
     assert seen == {(False, False), (False, True), (True, True)}
+
+
+def test_a_foreign_manifest_is_told_by_the_files_that_have_an_id() -> None:
+    other = bytes(range(1, 17))
+    found = {"base-3.msnap": b"", "journal-3.log": other, "journal-4.log": other}
+    with pytest.raises(ForeignError, match=r"the ID of journal-3\.log, journal-4\.log is 0102"):
+        check_manifest_owner(SMALL, found)
