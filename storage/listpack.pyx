@@ -54,14 +54,15 @@ cdef struct Element:
 
 
 cdef inline int back_size(uint64_t size) noexcept nogil:
-    """Bytes of the length that stands after an element of this size."""
-    if size < 128:
+    """Bytes of the length that stands after an element of this size. From two bytes on, Redis takes
+    one more for the largest number that would fit, and refuses a length of another width."""
+    if size <= 127:
         return 1
-    if size < 16384:
+    if size < 16383:
         return 2
-    if size < 2097152:
+    if size < 2097151:
         return 3
-    return 4 if size < 268435456 else 5
+    return 4 if size < 268435455 else 5
 
 
 cdef inline void write_back(uint8_t* at, uint64_t size) noexcept nogil:

@@ -102,6 +102,24 @@ def test_streams_move_in_both_directions(both: tuple[RawClient, RawClient], seed
             ]  # fmt: skip
 
 
+def test_values_of_every_length_about_a_limit_move_in_both_directions(
+    both: tuple[RawClient, RawClient],
+) -> None:
+    """Redis writes the length after an element in more bytes than it must at some lengths."""
+    for most, head in ((127, 2), (16_382, 5), (2_097_150, 5)):
+        for size in range(most - 1, most + 3):
+            for client in both:
+                client.call("DEL", "s", "t")
+                client.call("XADD", "s", "1-1", "n", "v" * (size - head))
+            for source in both:
+                dumped = source.call("DUMP", "s")
+                for client in both:
+                    assert client.call("RESTORE", "t", "0", dumped, "REPLACE") == OK, size
+                    assert client.call("XRANGE", "t", "-", "+") == source.call(
+                        "XRANGE", "s", "-", "+"
+                    ), size
+
+
 def test_strings_move_in_both_directions(both: tuple[RawClient, RawClient]) -> None:
     for value in (*VALUES, "x", "12345678901", "\0" * 100_000, "yz" * 700_000):
         for client in both:

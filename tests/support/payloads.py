@@ -59,15 +59,16 @@ def raw_id(entry_id: Id) -> bytes:
 # ---------------------------------------------------------------- listpacks
 
 
+# The largest elements whose length Redis writes in one, two, three and four bytes: all but the
+# first are one byte below what seven bits a byte can hold.
+BACK_LENGTH_MOST = (127, 16_382, 2_097_150, 268_435_454)
+
+
 def _with_back_length(element: bytes) -> bytes:
-    size, groups = len(element), []
-    while True:
-        groups.append(size & 127)
-        size >>= 7
-        if not size:
-            break
-    last_first = [groups[-1], *(group | 128 for group in reversed(groups[:-1]))]
-    return element + bytes(last_first)
+    size = len(element)
+    width = 1 + sum(size > most for most in BACK_LENGTH_MOST)
+    groups = [size >> 7 * i & 127 for i in reversed(range(width))]
+    return element + bytes([groups[0], *(group | 128 for group in groups[1:])])
 
 
 def number(value: int, form: int = 0) -> bytes:

@@ -292,6 +292,21 @@ def test_a_large_node_and_large_entries_come_back() -> None:
     assert again.range() == stream.range()
 
 
+@pytest.mark.parametrize("size", [127, 16_382, 2_097_150])
+def test_the_length_after_an_element_is_as_wide_as_redis_writes_it(size: int) -> None:
+    head = 2 if size < 4096 else 5
+    for near in (size - 1, size, size + 1):
+        words = [b"n", b"v" * (near - head)]
+        source = payloads.Stream([[Entry((1, 1), words)]])
+        assert read(source.body(rdb.STREAM_2)).range() == [(1, 1, words)]
+        stream = Stream(1)
+        stream.append_entry(1, 1, words)
+        (writer,) = (NodeWriter(block, 0, 0) for block in stream.blocks())
+        node = writer.next_node()
+        assert node is not None
+        assert node[2] == payloads.node(source.nodes[0])[1]
+
+
 def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
     stream = Stream(1)
     for i in range(1, 1000):
