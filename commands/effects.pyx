@@ -83,6 +83,10 @@ cdef class Effects:
             return False
         return True
 
+    def require_room(self, int64_t size_bytes) -> None:
+        """`require` for handlers that are not compiled; CommandError when there is no room."""
+        self.require(size_bytes)
+
     def forget_room(self) -> None:
         """The next frame goes to another journal: what it takes has to be asked."""
         self.room = 0

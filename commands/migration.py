@@ -41,6 +41,10 @@ BAD_FORMAT = "ERR Bad data format"
 FREQUENCY_MAX = 255
 TTL_AT, PAYLOAD_AT, OPTIONS_AT = 2, 3, 4  # places of the words of RESTORE
 
+# What one RESTORE records at most, and the bytes of an effect besides its key and value.
+EFFECTS_MOST = 3
+EFFECT_BYTES = 256
+
 # Bytes made or sent in one turn; a step costs more than its bytes.
 TURN_BYTES = 65_536
 STEP_BYTES = 1024
@@ -265,6 +269,13 @@ def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, bytes] | 
     return Again(later)
 
 
+def _require_room(ctx: Context, key: bytes, value: Value, payload: bytes) -> None:
+    """CommandError when the journal has no room for the effects. The words of the request do not
+    tell how large these are: a string is recorded unpacked, and a later turn has no payload."""
+    value_bytes = len(payload if isinstance(value, Stream) else value)
+    ctx.effects.require_room(value_bytes + EFFECTS_MOST * (len(key) + EFFECT_BYTES))
+
+
 def _put(ctx: Context, key: bytes, value: Value, kind: int, payload: bytes) -> None:
     """Set the value and record it."""
     ctx.db.set(key, value)
@@ -318,6 +329,7 @@ def restore(ctx: Context, args: Args) -> object:
     if at_ms and at_ms <= ctx.now_ms:
         delete_keys(ctx, [key])
         return OK
+    _require_room(ctx, key, value, payload)
     _put(ctx, key, value, kind, payload)
     ctx.notify(b"n", b"new", key)  # what was there goes before the value comes
     if at_ms:

@@ -12,8 +12,10 @@ from tests.unit.test_keys import LETTERS, Room, contents
 
 from millstream.commands.effects import apply_effects
 from millstream.commands.migration import RestoreJob
+from millstream.errors import CommandError
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.rdb import STREAM, STREAM_2, STREAM_5
+from millstream.storage.rdb_bytes import compress
 from millstream.storage.stream import Stream
 
 TEXT = payloads.sealed(b"\0\5plain")
@@ -179,6 +181,56 @@ def test_a_restored_stream_is_another_one(room: Room) -> None:
     copy = Keyspace()
     apply_effects(copy, room.effects.take_payload() or b"")
     assert copy.incarnation >= stream.incarnation
+
+
+def compressed_zeros(size: int) -> bytes:
+    """The dump of a string of zeros, which is far shorter than the string."""
+    packed = compress(bytes(size))
+    assert packed is not None
+    return payloads.sealed(b"\0" + payloads.compressed(packed, size))
+
+
+def limit_room(room: Room, most_bytes: int) -> None:
+    """A journal that takes frames of up to this size."""
+
+    def make_room(payload_bytes: int) -> int:
+        if payload_bytes > most_bytes:
+            raise CommandError("ERR too large for a frame")
+        return most_bytes
+
+    room.effects.make_room = make_room
+    room.effects.forget_room()
+
+
+def test_a_restore_needs_room_in_the_journal_for_the_unpacked_string(room: Room) -> None:
+    payload = compressed_zeros(100_000)
+    assert len(payload) < 2000
+    room.call("SET", "t", "old")
+    recorded = len(room.effects)
+    limit_room(room, 100_000)
+    assert room.refusal("RESTORE", "t", 0, payload, "REPLACE") == "ERR too large for a frame"
+    assert room.call("GET", "t") == b"old"
+    assert len(room.effects) == recorded
+    limit_room(room, 110_000)
+    room.call("RESTORE", "t", 0, payload, "REPLACE")
+    assert recorded + 100_000 < len(room.effects) <= 110_000
+    assert room.refusal("RESTORE", "u", 0, payload) == "ERR too large for a frame"
+    assert room.call("GET", "u") is None
+
+
+def test_a_restore_of_several_turns_needs_room_for_its_payload() -> None:
+    house = House()
+    payload = long_stream(house)
+    player = house.player()
+    most = []
+    house.executor.effects.make_room = lambda size: most.append(size) or size  # type: ignore[func-returns-value]
+    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    assert player.unread == b""
+    most.clear()
+    house.executor.effects.forget_room()
+    house.settle()
+    assert player.read() == Simple("OK")
+    assert max(most) > len(payload)
 
 
 def test_events_come_in_order(room: Room) -> None:
