@@ -126,8 +126,12 @@ def load(payload: bytes, incarnation: int, now_ms: int) -> Generator[None, None,
             )
         else:
             raise PayloadError(f"type {kind} is not known")
+    except PayloadError:
+        raise
     except OverflowError as error:
         raise PayloadError(f"a number is out of range: {error}") from error
+    except ValueError as error:  # of a part that does not load
+        raise PayloadError(str(error)) from error
     if reader.at != reader.end:
         raise PayloadError("bytes follow the value")
     return Loaded(value, kind)
@@ -295,18 +299,15 @@ def _load_window(reader: Reader) -> Generator[None, None, Window | None]:
     added, duplicates = reader.length(), reader.length()
     if (duration_s, maxsize, added, duplicates, producers) == (DURATION_S, MAXSIZE, 0, 0, []):
         return None
-    try:
-        return Window.load(
-            {
-                "duration_s": duration_s,
-                "maxsize": maxsize,
-                "added": added,
-                "duplicates": duplicates,
-                "producers": producers,
-            }
-        )
-    except ValueError as error:
-        raise PayloadError(str(error)) from error
+    return Window.load(
+        {
+            "duration_s": duration_s,
+            "maxsize": maxsize,
+            "added": added,
+            "duplicates": duplicates,
+            "producers": producers,
+        }
+    )
 
 
 # ---------------------------------------------------------------- writing

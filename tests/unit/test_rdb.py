@@ -470,6 +470,19 @@ def test_what_does_not_fit_together_is_refused(change: str) -> None:
     assert refused(broken(change))
 
 
+def test_what_a_group_refuses_to_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumers that are too many for a group would be a payload of 300 MB."""
+
+    class Full:
+        @staticmethod
+        def load(meta: dict[str, Any], now_ms: int) -> Group:
+            raise ValueError(f"group {meta['name']!r} has too many consumers")
+
+    monkeypatch.setattr(rdb, "Group", Full)
+    with pytest.raises(PayloadError, match="too many consumers"):
+        read(sample(rdb.STREAM_2).body(rdb.STREAM_2))
+
+
 def test_other_types_are_refused_by_name() -> None:
     for kind, name in ((1, "list"), (25, "hash"), (3, "sorted set"), (28, "array")):
         with pytest.raises(rdb.OtherTypeError, match=name):
