@@ -59,6 +59,8 @@ INTEGER_MAX_BYTES = 11
 
 UNKNOWN = 2**64 - 1  # entries read, when that is not known
 INT64_MAX = 2**63 - 1
+# XSETID sets a count of up to 2^63 - 1, which appending brings above that, but never near 2^64.
+ENTRIES_ADDED_MAX = 2**63 + 2**62
 _INTEGERS = ((0, "<b"), (1, "<h"), (2, "<i"))
 _LZF = 3
 
@@ -214,6 +216,8 @@ def _load_stream(
         stream.entries_added = reader.length()
         if stream.entries_added < length:
             raise PayloadError("a stream has more entries than were ever added")
+        if stream.entries_added > ENTRIES_ADDED_MAX:
+            raise PayloadError("an impossible number of entries was added to a stream")
     stream.last_ms, stream.last_seq = last_id
     for _ in range(reader.length()):
         group = yield from _load_group(reader, kind, now_ms)

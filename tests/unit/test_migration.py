@@ -311,6 +311,23 @@ def test_what_tread_left_unacknowledged_goes_along_without_an_owner(room: Room) 
     assert player.call("XPENDING t g") == player.call("XPENDING s g")
 
 
+@pytest.mark.parametrize("added", [2**63 - 1, 2**63, 2**63 + 5])
+def test_a_count_of_entries_added_that_wraps_in_replies_is_restored(added: int) -> None:
+    player = House().player()
+    stream = payloads.Stream([[payloads.Entry((1, 0), [b"f", b"v"])]], entries_added=added)
+    payload = payloads.sealed(stream.body(STREAM_2))
+    assert say(player, "RESTORE", "s", 0, payload) == Simple("OK")
+    assert say(player, "XADD", "s", "2-0", "f", "v") == b"2-0"
+    player.call("XGROUP CREATE s g 0")
+    shown = added + 1 - 2**64 if added >= 2**63 - 1 else added + 1
+    for line in ("XINFO STREAM s", "XINFO STREAM s FULL", "TINFO s"):
+        reply = player.call(line)
+        pairs = dict(zip(reply[::2], map(repr, reply[1::2]), strict=True))
+        assert pairs[b"entries-added"] == repr(shown), line
+    assert say(player, "RESTORE", "t", 0, say(player, "DUMP", "s")) == Simple("OK")
+    assert player.call("XLEN t") == 2
+
+
 def test_steps_of_a_job_are_bounded() -> None:
     house = House()
     payload = long_stream(house)

@@ -436,6 +436,8 @@ def broken(change: str) -> bytes:
             ann.pending.append((6, 0))
         case "more entries than were added":
             stream.entries_added = 7
+        case "an impossible count of entries added":
+            stream.entries_added = 2**64 - 1
         case "an impossible count of entries read":
             group.entries_read = -2
         case "an impossible count of deliveries":
@@ -461,7 +463,8 @@ def broken(change: str) -> bytes:
     "pending entries that do not rise", "an entry without an owner",
     "a released entry that is owned", "a released entry named twice", "an entry with two owners",
     "an entry owned that is not pending", "more entries than were added",
-    "an impossible count of entries read", "an impossible count of deliveries",
+    "an impossible count of entries added", "an impossible count of entries read",
+    "an impossible count of deliveries",
     "a delivery before time began", "a consumer seen before time began", "a message twice",
     "a producer twice", "a window without an end", "no fields",
 ])  # fmt: skip
