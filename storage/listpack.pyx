@@ -40,6 +40,9 @@ cdef enum:
     DELIVERIES_MAX = 0xffffff
     GLOBAL_PENDING_MIN = 25
     ID_BYTES = 16
+    # Fields of an entry. A few bytes of LZF can stand for hundreds of them, and each takes 74 bytes
+    # while it is read.
+    FIELDS_MAX = 1 << 20
 
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
 
@@ -196,7 +199,8 @@ cdef class Words:
 cdef class NodeReader:
     """Reads nodes one after another into a stream that nothing else has yet.
 
-    `add` takes a node's key and listpack. PayloadError says that they are not what Redis writes; the
+    `begin` takes a node's key and listpack, `read` then reads entries of some elements, until it
+    answers that there are none left. PayloadError says that they are not what Redis writes; the
     stream is then to be thrown away.
     """
 
@@ -209,31 +213,48 @@ cdef class NodeReader:
     # Fields of the node's first entry, and of the entry read last.
     cdef Py_ssize_t name_count
     cdef Py_ssize_t field_count
+    # The node: its key, its bytes, and what it says that it has and what was found.
+    cdef bytes listpack
+    cdef uint64_t ms
+    cdef uint64_t seq
+    cdef uint32_t counted
+    cdef uint64_t live
+    cdef uint64_t deleted
+    cdef uint64_t live_found
+    cdef uint64_t deleted_found
 
     def __init__(self, Stream stream not None):
         self.stream = stream
         self.names = Words()
         self.words = Words()
 
-    def add(self, uint64_t ms, uint64_t seq, bytes listpack not None) -> None:
-        cdef uint64_t live, deleted
-        cdef uint64_t live_found = 0
-        cdef uint64_t deleted_found = 0
-        cdef uint32_t counted = self.open(listpack)
-        live = self.next_count()
-        deleted = self.next_count()
+    def begin(self, uint64_t ms, uint64_t seq, bytes listpack not None) -> None:
+        self.listpack = listpack
+        self.ms = ms
+        self.seq = seq
+        self.counted = self.open(listpack)
+        self.live = self.next_count()
+        self.deleted = self.next_count()
+        self.live_found = self.deleted_found = 0
         self.read_names(self.names, self.next_count(), 1)
         self.name_count = self.field_count
         if self.next_number() != 0:
             raise PayloadError("a node's first entry has no end")
+
+    def read(self, uint64_t most_elements) -> bool:
+        """Read entries until they have so many elements; False when none is left."""
+        cdef uint64_t enough = self.elements + most_elements
         while self.at < self.end:
-            if self.read_entry(ms, seq, live_found == 0, len(listpack)):
-                live_found += 1
+            if self.elements >= enough:
+                return True
+            if self.read_entry(self.ms, self.seq, self.live_found == 0, len(self.listpack)):
+                self.live_found += 1
             else:
-                deleted_found += 1
-        if live_found != live or deleted_found != deleted or (
-                counted != COUNT_UNKNOWN and counted != self.elements):
+                self.deleted_found += 1
+        if self.live_found != self.live or self.deleted_found != self.deleted or (
+                self.counted != COUNT_UNKNOWN and self.counted != self.elements):
             raise PayloadError("a node counts other entries than it has")
+        return False
 
     cdef uint32_t open(self, bytes listpack) except? 0:
         """Begin with a listpack; returns how many elements its header tells."""
@@ -276,6 +297,8 @@ cdef class NodeReader:
         cdef uint64_t i
         if fields == 0 or fields > <uint64_t>(self.end - self.at) // (2 * step):
             raise PayloadError("an entry has more fields than there are")
+        if fields > FIELDS_MAX:
+            raise PayloadError(f"an entry has {fields} fields, more than {<int>FIELDS_MAX}")
         names.reserve(<Py_ssize_t>fields * step)
         for i in range(fields * step):
             self.next(&element)

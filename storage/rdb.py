@@ -49,8 +49,10 @@ OTHER_TYPES = {
 FOOTER_BYTES = 10
 STRING_MAX_BYTES = 512 << 20  # as in Redis
 LISTPACK_MAX_BYTES = 1 << 30  # as in Redis
-# Of all that a payload has compressed.
-UNPACKED_MAX_BYTES = 4 << 30
+# Of all that a payload has compressed: 12 MB can stand for so much.
+UNPACKED_MAX_BYTES = 1 << 30
+# Elements of a node that are read in one step.
+STEP_ELEMENTS = 2048
 # A longer string is not compressed: it is sent while it is read.
 COMPRESSED_MAX_BYTES = 1 << 20
 COMPRESSED_MIN_BYTES = 21
@@ -191,8 +193,10 @@ class Reader:
             raise PayloadError("a string's encoding is not known")
         packed_bytes, size_bytes = self.length(), self.length()
         self._unpacked_bytes += size_bytes
-        if size_bytes > most_bytes or self._unpacked_bytes > UNPACKED_MAX_BYTES:
+        if size_bytes > most_bytes:
             raise PayloadError("a compressed string is too long")
+        if self._unpacked_bytes > UNPACKED_MAX_BYTES:
+            raise PayloadError(f"it unpacks to more than {UNPACKED_MAX_BYTES} bytes")
         return decompress(self.take(packed_bytes), size_bytes)
 
     @staticmethod
@@ -239,7 +243,9 @@ def _load_nodes(reader: Reader, stream: Stream) -> Iterator[None]:
             raise PayloadError("a node's key is malformed, or below the one before")
         before = key
         ms, seq = struct.unpack(">QQ", key)
-        nodes.add(ms, seq, reader.string(LISTPACK_MAX_BYTES))
+        nodes.begin(ms, seq, reader.string(LISTPACK_MAX_BYTES))
+        while nodes.read(STEP_ELEMENTS):
+            yield
         yield
 
 

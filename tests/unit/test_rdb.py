@@ -307,6 +307,48 @@ def test_the_length_after_an_element_is_as_wide_as_redis_writes_it(size: int) ->
         assert node[2] == payloads.node(source.nodes[0])[1]
 
 
+def node_of_fields(count: int) -> bytes:
+    """The body of a stream with one compressed node of one entry, of many short fields."""
+    fields = payloads.number(1) * count
+    listpack = payloads.listpack(
+        [*map(payloads.number, (1, 0, count)), fields, *map(payloads.number, (0, 2, 0, 0)),
+         fields, payloads.number(3 + count)], 0xFFFF,
+    )  # fmt: skip
+    packed = compress(listpack)
+    assert packed is not None
+    node = payloads.text(payloads.raw_id((1, 1))) + payloads.compressed(packed, len(listpack))
+    return b"\x0f\x01" + node + payloads.length(1) + payloads.ids((1, 1)) + b"\0"
+
+
+def test_an_entry_has_a_limited_number_of_fields() -> None:
+    assert read(node_of_fields(1 << 20)).length == 1
+    body = node_of_fields(1 << 22)
+    assert len(body) < 200_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadError, match="more than 1048576"):
+            read(body)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000  # the unpacked node has 17 MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_that_is_unpacked_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = node_of_fields(1 << 16)
+    monkeypatch.setattr(rdb, "UNPACKED_MAX_BYTES", 300_000)
+    assert read(body).length == 1
+    monkeypatch.setattr(rdb, "UNPACKED_MAX_BYTES", 260_000)
+    with pytest.raises(PayloadError, match="unpack"):
+        read(body)
+
+
+def test_a_long_node_is_read_in_steps() -> None:
+    entries = [Entry((1, i), [b"n", b"%d" % i]) for i in range(10_000)]
+    body = payloads.Stream([entries]).body(rdb.STREAM)
+    steps = rdb.load(body + bytes(rdb.FOOTER_BYTES), 1, NOW_MS)
+    assert len(list(steps)) > 20
+
+
 def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
     stream = Stream(1)
     for i in range(1, 1000):
@@ -395,7 +437,10 @@ def test_a_node_may_be_anything(data: st.DataObject) -> None:
     )
     stream = Stream(1)
     try:
-        NodeReader(stream).add(5, 5, payloads.listpack(elements))
+        reader = NodeReader(stream)
+        reader.begin(5, 5, payloads.listpack(elements))
+        while reader.read(3):
+            pass
     except PayloadError:
         return
     stream.check()
