@@ -90,6 +90,8 @@ cdef class SlicedGroups(SlicedListing):
     cdef uint64_t limit
     cdef list full
     cdef size_t prepared
+    # What the wall clock, of which the times shown are, is ahead of the steady clock.
+    cdef int64_t wall_ahead_ms
     # Where it stands within a group.
     cdef Stage stage
     cdef FullGroup current

@@ -22,6 +22,7 @@ from millstream.storage.group cimport Chunk, Consumer, Group, Pending, deliverie
 from millstream.storage.shared_groups cimport (
     GroupParts, GroupRow, MemberRow, SharedMembers, shared_groups, shared_members,
 )
+from millstream.storage.listpack cimport shifted_ms
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.replies import NULL_ARRAY
@@ -297,6 +298,7 @@ cdef SlicedGroups sliced_groups(Context ctx, bytes key, Stream stream, bint full
     ends_of(stream, &made.ends)
     made.is_full = full
     made.limit = limit
+    made.wall_ahead_ms = <int64_t>ctx.now_ms - <int64_t>ctx.steady_ms
     made.full = []
     return made
 
@@ -500,7 +502,7 @@ cdef class SlicedGroups(SlicedListing):
             out.put_raw(b"*4\r\n", 4)
             out.put_id(record.ms, record.seq, False)
             out.put_bulk_bytes(b"" if name is None else name)
-            out.put_head(c':', record.last_delivery_ms)
+            out.put_head(c':', shifted_ms(record.last_delivery_ms, self.wall_ahead_ms))
             put_number(out, deliveries_of(record, self.current.parts.large_counts))
             self.left -= 1
             self.index += 1
@@ -528,9 +530,9 @@ cdef class SlicedGroups(SlicedListing):
         out.put_bulk_bytes(b"name")
         out.put_bulk_bytes(self.current.parts.members.names[place])
         out.put_bulk_bytes(b"seen-time")
-        put_number(out, row.seen_ms)
+        put_number(out, shifted_ms(row.seen_ms, self.wall_ahead_ms))
         out.put_bulk_bytes(b"active-time")
-        put_number(out, row.active_ms)
+        put_number(out, shifted_ms(row.active_ms, self.wall_ahead_ms))
         out.put_bulk_bytes(b"pel-count")
         out.put_head(c':', row.pending)
         out.put_bulk_bytes(b"pending")
@@ -547,7 +549,7 @@ cdef class SlicedGroups(SlicedListing):
             record = self.current.records[self.record]
             out.put_raw(b"*3\r\n", 4)
             out.put_id(record.ms, record.seq, False)
-            out.put_head(c':', record.last_delivery_ms)
+            out.put_head(c':', shifted_ms(record.last_delivery_ms, self.wall_ahead_ms))
             put_number(out, deliveries_of(record, self.current.parts.large_counts))
             self.record += 1
         if self.record == end:

@@ -152,7 +152,7 @@ def dump(ctx: Context, args: Args) -> object:
     if value is None:
         return None
     if isinstance(value, Stream):
-        made = SlicedDump(rdb.StreamDump(value))
+        made = SlicedDump(rdb.StreamDump(value, _wall_ahead_ms(ctx)))
         return made if made.prepare() else made.whole()
     text = bytes(value)
     if len(text) > rdb.COMPRESSED_MAX_BYTES:
@@ -160,12 +160,19 @@ def dump(ctx: Context, args: Args) -> object:
     return SlicedDump(rdb.StringDump(text)).whole()
 
 
+def _wall_ahead_ms(ctx: Context) -> int:
+    """How far the wall clock, which clients see, is ahead of the steady clock of streams."""
+    return ctx.now_ms - ctx.steady_ms
+
+
 # ---------------------------------------------------------------- RESTORE
 
 
-def _load(payload: bytes, incarnation: int, now_ms: int) -> Generator[None, None, rdb.Loaded]:
-    """The value of a payload, and the type that it has; in steps."""
-    loaded = yield from rdb.load(payload, incarnation, now_ms)
+def _load(
+    payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int
+) -> Generator[None, None, rdb.Loaded]:
+    """The value of a payload, and the type that it has; in steps. Clocks: as rdb.load."""
+    loaded = yield from rdb.load(payload, incarnation, now_ms, wall_ahead_ms)
     if loaded.kind == rdb.STREAM and isinstance(loaded.value, Stream):
         # Redis computes what was not counted then.
         for group in loaded.value.groups.values():
@@ -175,9 +182,11 @@ def _load(payload: bytes, incarnation: int, now_ms: int) -> Generator[None, None
 
 @effect(b"RESTORE")
 def apply_restore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """RESTORE key incarnation payload: a stream; whatever was there is gone, its expiry too."""
-    key, incarnation, payload = words
-    loaded = rdb.whole(_load(payload, int(incarnation), keyspace.steady_ms))
+    """RESTORE key incarnation payload wall-ahead-ms: a stream; whatever was there is gone, its
+    expiry too. The last word is how far the wall clock was ahead of the steady one."""
+    key, incarnation, payload, *ahead = words
+    wall_ahead_ms = int(ahead[0]) if ahead else 0
+    loaded = rdb.whole(_load(payload, int(incarnation), keyspace.steady_ms, wall_ahead_ms))
     keyspace.databases[db_index].set(key, loaded.value)
     keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
 
@@ -215,15 +224,19 @@ def _take_options(args: Args) -> RestoreOptions:
 class RestoreJob:
     """The work before the value is there, done over several turns if it is much."""
 
-    def __init__(self, payload: bytes, incarnation: int, now_ms: int) -> None:
+    def __init__(
+        self, payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int = 0
+    ) -> None:
+        """`now_ms` is of the steady clock; the wall clock is ahead of it by `wall_ahead_ms`."""
         self.payload = payload
+        self.wall_ahead_ms = wall_ahead_ms
         self._steps = self._all_steps(incarnation, now_ms)
 
     def _all_steps(self, incarnation: int, now_ms: int) -> Generator[None, None, rdb.Loaded]:
         if not (yield from rdb.is_intact(self.payload)):
             raise CommandError(WRONG_CHECKSUM)
         try:
-            return (yield from _load(self.payload, incarnation, now_ms))
+            return (yield from _load(self.payload, incarnation, now_ms, self.wall_ahead_ms))
         except rdb.OtherTypeError as error:
             raise CommandError(f"{BAD_FORMAT}: {error}") from error
         except PayloadError as error:
@@ -249,18 +262,19 @@ class LaterArgs(OwnedArgs):
     job: RestoreJob
 
 
-def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, bytes] | Again:
-    """The value of the payload that stands at a place among the words, with the payload, or that
-    the command is to be called again."""
+def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, RestoreJob] | Again:
+    """The value of the payload that stands at a place among the words, with the job that made it,
+    or that the command is to be called again."""
     if isinstance(args, LaterArgs):
         job = args.job
     else:
-        job = RestoreJob(args[place], ctx.keyspace.next_incarnation(ctx.now_ms), ctx.steady_ms)
+        incarnation = ctx.keyspace.next_incarnation(ctx.now_ms)
+        job = RestoreJob(args[place], incarnation, ctx.steady_ms, _wall_ahead_ms(ctx))
     if not ctx.may_block:
-        return job.finish(), job.payload
+        return job.finish(), job
     loaded = job.run(TURN_STEPS)
     if loaded is not None:
-        return loaded, job.payload
+        return loaded, job
     if isinstance(args, LaterArgs):
         args.pos = 1
         return Again(args)
@@ -276,13 +290,14 @@ def _require_room(ctx: Context, key: bytes, value: Value, payload: bytes) -> Non
     ctx.effects.require_room(value_bytes + EFFECTS_MOST * (len(key) + EFFECT_BYTES))
 
 
-def _put(ctx: Context, key: bytes, value: Value, kind: int, payload: bytes) -> None:
+def _put(ctx: Context, key: bytes, value: Value, kind: int, job: RestoreJob) -> None:
     """Set the value and record it."""
     ctx.db.set(key, value)
     if not isinstance(value, Stream):
         ctx.effects.record(ctx.db.index, b"SET", key, value)
         return
-    ctx.effects.record(ctx.db.index, b"RESTORE", key, value.incarnation, payload)
+    words = (b"RESTORE", key, value.incarnation, job.payload, job.wall_ahead_ms)
+    ctx.effects.record(ctx.db.index, *words)
     if kind < rdb.STREAM_4:
         _set_window(ctx, key, value)
 
@@ -325,12 +340,12 @@ def restore(ctx: Context, args: Args) -> object:
     made = _loaded(ctx, args, PAYLOAD_AT)
     if isinstance(made, Again):
         return made
-    (value, kind), payload = made
+    (value, kind), job = made
     if at_ms and at_ms <= ctx.now_ms:
         delete_keys(ctx, [key])
         return OK
-    _require_room(ctx, key, value, payload)
-    _put(ctx, key, value, kind, payload)
+    _require_room(ctx, key, value, job.payload)
+    _put(ctx, key, value, kind, job)
     ctx.notify(b"n", b"new", key)  # what was there goes before the value comes
     if at_ms:
         set_expiry(ctx, key, at_ms)

@@ -1,1 +1,5 @@
-# Used from Python only: listpack.pyi has what there is.
+from libc.stdint cimport int64_t
+
+
+# All else is used from Python only: listpack.pyi has what there is.
+cpdef int64_t shifted_ms(int64_t moment_ms, int64_t by_ms) noexcept

@@ -679,8 +679,14 @@ cdef Py_ssize_t write_length(uint8_t* at, uint64_t number) noexcept nogil:
     return size + 1
 
 
+cpdef int64_t shifted_ms(int64_t moment_ms, int64_t by_ms) noexcept:
+    """A moment of one clock on another, which is ahead by `by_ms`. 0 and -1 stand for no moment."""
+    return moment_ms if moment_ms <= 0 else max(moment_ms + by_ms, 1)
+
+
 cdef class PendingReader:
-    """The pending entries of one group, read from a dump.
+    """The pending entries of one group, read from a dump, whose times are of the wall clock; that is
+    ahead of the steady clock by `wall_ahead_ms`.
 
     The data end at `end`. `read` takes the group's own entries, `give` those that a consumer names,
     `release` those without an owner; all answer where the data go on. `records` is what Group.load
@@ -692,11 +698,13 @@ cdef class PendingReader:
     cdef Pending* items
     cdef Py_ssize_t count
     cdef Py_ssize_t owned
+    cdef int64_t wall_ahead_ms
     cdef readonly list large_counts
 
-    def __init__(self, bytes data not None, Py_ssize_t end):
+    def __init__(self, bytes data not None, Py_ssize_t end, int64_t wall_ahead_ms):
         self.data = data
         self.end = end
+        self.wall_ahead_ms = wall_ahead_ms
         self.large_counts = []
 
     def __dealloc__(self):
@@ -733,11 +741,12 @@ cdef class PendingReader:
         at = read_length(at + ID_BYTES + 8, end, &deliveries)
         if at == NULL or deliveries > <uint64_t>INT64_MAX or delivered_ms < 0:
             raise PayloadError("a pending entry has a malformed time or count")
+        delivered_ms = shifted_ms(min(delivered_ms, <int64_t>TIME_MAX), -self.wall_ahead_ms)
         memset(record, 0, sizeof(Pending))
         record.ms = ms
         record.seq = seq
         record.first_delivery_ms = min(<uint64_t>delivered_ms, TIME_MAX)
-        record.last_delivery_ms = min(<uint64_t>delivered_ms, TIME_MAX)
+        record.last_delivery_ms = record.first_delivery_ms
         record.deliveries = <uint32_t>min(deliveries, <uint64_t>DELIVERIES_MAX)
         if deliveries >= DELIVERIES_MAX:
             self.large_counts.append([ms, seq, deliveries])
@@ -801,19 +810,22 @@ cdef class PendingReader:
         return PyBytes_FromStringAndSize(<char*>self.items, self.count * sizeof(Pending))
 
 
-def pending_of_group(bytes records not None, list large_counts not None) -> bytes:
-    """A group's pending records (storage/group) as a dump has them, without their number."""
+def pending_of_group(bytes records not None, list large_counts not None,
+                     int64_t wall_ahead_ms) -> bytes:
+    """A group's pending records (storage/group) as a dump has them, without their number. Their
+    times are of the wall clock, which is ahead of the steady clock by `wall_ahead_ms`."""
     cdef const Pending* items = <const Pending*><char*>records
     cdef Py_ssize_t count = len(records) // <Py_ssize_t>sizeof(Pending)
     cdef bytes found = PyBytes_FromStringAndSize(NULL, count * (ID_BYTES + 8 + 9))
     cdef uint8_t* start = <uint8_t*><char*>found
     cdef uint8_t* at = start
     cdef dict large = {(ms, seq): number for ms, seq, number in large_counts}
-    cdef uint64_t delivered_ms, deliveries
+    cdef uint64_t deliveries
+    cdef int64_t delivered_ms
     cdef Py_ssize_t i
     for i in range(count):
         write_id(at, items[i].ms, items[i].seq)
-        delivered_ms = items[i].last_delivery_ms
+        delivered_ms = shifted_ms(items[i].last_delivery_ms, wall_ahead_ms)
         memcpy(at + ID_BYTES, &delivered_ms, 8)
         deliveries = items[i].deliveries
         if deliveries == DELIVERIES_MAX:

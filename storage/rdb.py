@@ -24,6 +24,7 @@ from millstream.storage.listpack import (
     PendingReader,
     ids_by_consumer,
     pending_of_group,
+    shifted_ms,
 )
 from millstream.storage.rdb_bytes import compress, crc64, decompress
 from millstream.storage.stream import Stream
@@ -115,9 +116,15 @@ class Loaded(NamedTuple):
     kind: int
 
 
-def load(payload: bytes, incarnation: int, now_ms: int) -> Generator[None, None, Loaded]:
-    """The value of an intact payload, in steps; PayloadError when it is none."""
-    reader = Reader(payload, len(payload) - FOOTER_BYTES)
+def load(
+    payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int = 0
+) -> Generator[None, None, Loaded]:
+    """The value of an intact payload, in steps; PayloadError when it is none.
+
+    Times in a payload are of the wall clock, those of the value and `now_ms` of the steady clock;
+    the wall clock is ahead by `wall_ahead_ms`.
+    """
+    reader = Reader(payload, len(payload) - FOOTER_BYTES, wall_ahead_ms)
     kind = reader.byte()
     try:
         if kind == STRING:
@@ -147,8 +154,9 @@ def load(payload: bytes, incarnation: int, now_ms: int) -> Generator[None, None,
 class Reader:
     """What a payload's bytes are made of, one after another from `at` on."""
 
-    def __init__(self, data: bytes, end: int) -> None:
+    def __init__(self, data: bytes, end: int, wall_ahead_ms: int) -> None:
         self.data = data
+        self.wall_ahead_ms = wall_ahead_ms
         self.at = 0
         self.end = end
         self._unpacked_bytes = 0
@@ -165,6 +173,13 @@ class Reader:
     def unpack(self, form: str) -> int:
         number: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
         return number
+
+    def moment_ms(self) -> int:
+        """A unix time as a time of the steady clock; -1 for none."""
+        wall_ms = self.unpack("<q")
+        if wall_ms < -1:
+            raise PayloadError("a time is before time began")
+        return shifted_ms(wall_ms, -self.wall_ahead_ms)
 
     def length(self) -> int:
         """A number of up to 64 bits."""
@@ -254,7 +269,7 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
     entries_read = reader.length() if kind >= STREAM_2 else UNKNOWN
     if entries_read > INT64_MAX and entries_read != UNKNOWN:
         raise PayloadError("a group has read an impossible number of entries")
-    pending = PendingReader(reader.data, reader.end)
+    pending = PendingReader(reader.data, reader.end, reader.wall_ahead_ms)
     count = reader.length()
     reader.at = pending.read(reader.at, count)
     consumers: list[list[Any] | None] = [None]
@@ -286,10 +301,8 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
 
 
 def _load_consumer(reader: Reader, kind: int, pending: PendingReader, number: int) -> list[Any]:
-    name, seen_ms = reader.string(), reader.unpack("<q")
-    active_ms = reader.unpack("<q") if kind >= STREAM_3 else seen_ms
-    if seen_ms < -1 or active_ms < -1:
-        raise PayloadError("a consumer was seen before time began")
+    name, seen_ms = reader.string(), reader.moment_ms()
+    active_ms = reader.moment_ms() if kind >= STREAM_3 else seen_ms
     count = reader.length()
     reader.at = pending.give(reader.at, count, number)
     return [name, seen_ms, active_ms]
@@ -369,10 +382,12 @@ def _id_bytes(entry_id: EntryId | list[int]) -> bytes:
 class StreamDump:
     """A stream as it is when this is made, to be written in steps while it changes.
 
-    `version` is that of the format, for the footer; `steps` gives the bytes before it.
+    `version` is that of the format, for the footer; `steps` gives the bytes before it. The times in
+    them are of the wall clock, which is ahead of the steady clock by `wall_ahead_ms`.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, wall_ahead_ms: int = 0) -> None:
+        self._wall_ahead_ms = wall_ahead_ms
         self._meta, self._blocks = stream.dump(shared=True)
         self._first_id = stream.first_id or (0, 0)
         window = stream.idempotence
@@ -422,7 +437,7 @@ class StreamDump:
             + length_bytes(group["entries_read"] & UNKNOWN)
             + length_bytes(len(records) // PENDING_SIZE)
         )
-        yield pending_of_group(records, group["large_counts"])
+        yield pending_of_group(records, group["large_counts"], self._wall_ahead_ms)
         consumers = group["consumers"]
         ids = ids_by_consumer(records, len(consumers))
         yield length_bytes(sum(consumer is not None for consumer in consumers))
@@ -433,8 +448,9 @@ class StreamDump:
             yield length_bytes(len(ids[0]) // 16) + ids[0]
 
     def _consumer(self, name: bytes, seen_ms: int, active_ms: int) -> bytes:
-        active = struct.pack("<q", active_ms) if self._kind >= STREAM_3 else b""
-        return string_bytes(name) + struct.pack("<q", seen_ms) + active
+        seen = struct.pack("<q", shifted_ms(seen_ms, self._wall_ahead_ms))
+        active = struct.pack("<q", shifted_ms(active_ms, self._wall_ahead_ms))
+        return string_bytes(name) + seen + (active if self._kind >= STREAM_3 else b"")
 
     def _window_bytes(self) -> Iterator[bytes]:
         if self._window is None:

@@ -8,12 +8,14 @@ import pytest
 from tests.support import payloads
 from tests.support.house import House, Player
 from tests.support.resp import Error, Simple, encode_command
+from tests.unit.test_executor import HOUR_MS, TwoClocks
 from tests.unit.test_keys import LETTERS, Room, contents
 
 from millstream.commands.effects import apply_effects
 from millstream.commands.migration import RestoreJob
 from millstream.errors import CommandError
 from millstream.storage.keyspace import Keyspace
+from millstream.storage.listpack import shifted_ms
 from millstream.storage.rdb import STREAM, STREAM_2, STREAM_5
 from millstream.storage.rdb_bytes import compress
 from millstream.storage.stream import Stream
@@ -170,6 +172,80 @@ def _dump(room: Room, key: bytes) -> bytes:
     dumped = room.call("DUMP", key)
     assert isinstance(dumped, bytes)
     return dumped
+
+
+@pytest.fixture(params=[-HOUR_MS, 0, 24 * HOUR_MS])
+def jumped(request: pytest.FixtureRequest) -> TwoClocks:
+    """A server whose wall clock has jumped, with an entry delivered 10 s ago."""
+    house = TwoClocks()
+    house.wall_ms += request.param
+    player = house.player()
+    player.call("XADD s 1-0 n v")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g ann STREAMS s >")
+    house.pass_ms(10_000)
+    return house
+
+
+def times_shown(player: Player, key: str) -> list[Any]:
+    """What XINFO STREAM FULL says of the entry's deliveries and of the consumer."""
+    player.send(f"XINFO STREAM {key} FULL")
+    reply: Any = player.read()
+    [group] = dict(zip(reply[::2], reply[1::2], strict=True))[b"groups"]
+    shown = dict(zip(group[::2], group[1::2], strict=True))
+    [consumer] = shown[b"consumers"]
+    own = dict(zip(consumer[::2], consumer[1::2], strict=True))
+    return [shown[b"pending"][0][2], own[b"pending"][0][1], own[b"seen-time"], own[b"active-time"]]
+
+
+def idle_ms(player: Player, key: str) -> int:
+    player.send(f"XPENDING {key} g - + 1")
+    [[_, _, idle, _]] = player.read()  # type: ignore[misc]
+    assert isinstance(idle, int)
+    return idle
+
+
+def test_times_are_shown_as_times_of_day(jumped: TwoClocks) -> None:
+    assert times_shown(jumped.player(), "s") == [jumped.wall_ms - 10_000] * 4
+
+
+def test_a_dump_carries_times_of_day(jumped: TwoClocks) -> None:
+    player = jumped.player()
+    payload = say(player, "DUMP", "s")
+    other = TwoClocks()
+    other.wall_ms = jumped.wall_ms
+    other.steady += 5
+    assert say(other.player(), "RESTORE", "s", 0, payload) == Simple("OK")
+    assert times_shown(other.player(), "s") == [jumped.wall_ms - 10_000] * 4
+    assert idle_ms(other.player(), "s") == 10_000
+    assert say(other.player(), "DUMP", "s") == payload
+
+
+def test_a_restore_keeps_idle_times_through_a_replay(jumped: TwoClocks) -> None:
+    player = jumped.player()
+    payload = say(player, "DUMP", "s")
+    jumped.wall_ms += HOUR_MS  # between DUMP and RESTORE an hour seems to pass
+    assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
+    assert idle_ms(player, "t") == 10_000 + HOUR_MS
+    again = jumped.replayed().databases[0].stream(b"t")
+    assert again is not None
+    assert again.dump()[0] == jumped.stream(b"t").dump()[0]
+
+
+def test_an_effect_that_says_nothing_of_the_clocks_is_applied(jumped: TwoClocks) -> None:
+    payload = say(jumped.player(), "DUMP", "s")
+    again = Keyspace()
+    apply_effects(again, encode_command(["RESTORE", "t", "7", payload]))
+    stream = again.databases[0].stream(b"t")
+    assert stream is not None
+    [pending] = stream.groups[b"g"].pending()
+    assert pending[3] == jumped.wall_ms - 10_000
+
+
+def test_a_time_that_is_none_stays_none() -> None:
+    assert [shifted_ms(moment_ms, -HOUR_MS) for moment_ms in (-1, 0, 1, HOUR_MS + 5)] == [
+        -1, 0, 1, 5,
+    ]  # fmt: skip
 
 
 def test_a_restored_stream_is_another_one(room: Room) -> None:
