@@ -376,7 +376,7 @@ def copy(ctx: Context, args: Args) -> object:
     if old is not None and not replace:
         return 0
     is_stream = isinstance(value, Stream)
-    incarnation = ctx.keyspace.next_incarnation(ctx.now_ms) if is_stream else 0
+    incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms) if is_stream else 0
     to.set(new_key, duplicate(value, incarnation, ctx.steady_ms))
     # What was there goes before the copy comes, so this is a new key in any case.
     ctx.notify(b"n", b"new", new_key, to.index)

@@ -268,7 +268,7 @@ def _loaded(ctx: Context, args: Args, place: int) -> tuple[rdb.Loaded, RestoreJo
     if isinstance(args, LaterArgs):
         job = args.job
     else:
-        incarnation = ctx.keyspace.next_incarnation(ctx.now_ms)
+        incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms)
         job = RestoreJob(args[place], incarnation, ctx.steady_ms, _wall_ahead_ms(ctx))
     if not ctx.may_block:
         return job.finish(), job

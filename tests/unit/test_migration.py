@@ -242,6 +242,20 @@ def test_an_effect_that_says_nothing_of_the_clocks_is_applied(jumped: TwoClocks)
     assert pending[3] == jumped.wall_ms - 10_000
 
 
+@pytest.mark.parametrize("jump_ms", [-HOUR_MS, 24 * HOUR_MS])
+def test_streams_are_numbered_by_one_clock_however_they_are_made(jump_ms: int) -> None:
+    """Not by one that jumps: a day ahead would be kept for ever."""
+    house = TwoClocks()
+    house.wall_ms += jump_ms
+    player = house.player()
+    player.call("XADD s 1-0 n v")
+    assert say(player, "RESTORE", "t", 0, say(player, "DUMP", "s")) == Simple("OK")
+    player.call("COPY s u")
+    made = [house.stream(key).incarnation for key in (b"s", b"t", b"u")]
+    first = house.steady << 10
+    assert made == [first, first + 1, first + 2]
+
+
 def test_a_time_that_is_none_stays_none() -> None:
     assert [shifted_ms(moment_ms, -HOUR_MS) for moment_ms in (-1, 0, 1, HOUR_MS + 5)] == [
         -1, 0, 1, 5,
