@@ -22,7 +22,7 @@ from millstream.storage.group cimport Chunk, Consumer, Group, Pending, deliverie
 from millstream.storage.shared_groups cimport (
     GroupParts, GroupRow, MemberRow, SharedMembers, shared_groups, shared_members,
 )
-from millstream.storage.listpack cimport shifted_ms
+from millstream.storage.listpack cimport ahead_ms, shifted_ms
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.replies import NULL_ARRAY
@@ -298,7 +298,7 @@ cdef SlicedGroups sliced_groups(Context ctx, bytes key, Stream stream, bint full
     ends_of(stream, &made.ends)
     made.is_full = full
     made.limit = limit
-    made.wall_ahead_ms = <int64_t>ctx.now_ms - <int64_t>ctx.steady_ms
+    made.wall_ahead_ms = ahead_ms(ctx.now_ms, ctx.steady_ms)
     made.full = []
     return made
 

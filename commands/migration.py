@@ -23,6 +23,7 @@ from millstream.commands.replies import OK, Again, Sliced
 from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage import rdb
 from millstream.storage.idempotence import Window
+from millstream.storage.listpack import ahead_ms
 from millstream.storage.rdb_bytes import crc64
 from millstream.storage.stream import Stream
 
@@ -162,7 +163,7 @@ def dump(ctx: Context, args: Args) -> object:
 
 def _wall_ahead_ms(ctx: Context) -> int:
     """How far the wall clock, which clients see, is ahead of the steady clock of streams."""
-    return ctx.now_ms - ctx.steady_ms
+    return ahead_ms(ctx.now_ms, ctx.steady_ms)
 
 
 # ---------------------------------------------------------------- RESTORE

@@ -43,6 +43,7 @@ cdef enum:
     # Fields of an entry. A few bytes of LZF can stand for hundreds of them, and each takes 74 bytes
     # while it is read.
     FIELDS_MAX = 1 << 20
+    STEP_MIN_MS = 100
 
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
 
@@ -682,6 +683,14 @@ cdef Py_ssize_t write_length(uint8_t* at, uint64_t number) noexcept nogil:
 cpdef int64_t shifted_ms(int64_t moment_ms, int64_t by_ms) noexcept:
     """A moment of one clock on another, which is ahead by `by_ms`. 0 and -1 stand for no moment."""
     return moment_ms if moment_ms <= 0 else max(moment_ms + by_ms, 1)
+
+
+cpdef int64_t ahead_ms(int64_t wall_ms, int64_t steady_ms) noexcept:
+    """How far the wall clock is ahead of the steady clock. Less than STEP_MIN_MS is no step of the
+    wall clock: the two were read one after the other. Without this a moment would be shown now as
+    one millisecond, now as the next."""
+    cdef int64_t ahead = wall_ms - steady_ms
+    return ahead if ahead >= STEP_MIN_MS or ahead <= -STEP_MIN_MS else 0
 
 
 cdef class PendingReader:

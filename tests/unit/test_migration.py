@@ -256,6 +256,19 @@ def test_streams_are_numbered_by_one_clock_however_they_are_made(jump_ms: int) -
     assert made == [first, first + 1, first + 2]
 
 
+@pytest.mark.parametrize("apart_ms", [-2, 1, 50])
+def test_clocks_read_one_after_the_other_do_not_move_what_is_shown(apart_ms: int) -> None:
+    house = TwoClocks()
+    player = house.player()
+    player.call("XADD s 1-0 n v")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g ann STREAMS s >")
+    shown, payload = times_shown(player, "s"), say(player, "DUMP", "s")
+    house.wall_ms += apart_ms
+    assert times_shown(player, "s") == shown
+    assert say(player, "DUMP", "s") == payload
+
+
 def test_a_time_that_is_none_stays_none() -> None:
     assert [shifted_ms(moment_ms, -HOUR_MS) for moment_ms in (-1, 0, 1, HOUR_MS + 5)] == [
         -1, 0, 1, 5,
