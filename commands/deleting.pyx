@@ -16,7 +16,6 @@ from millstream.commands.references cimport (
 )
 from millstream.commands.upkeep cimport live_group, record_ids, used
 from millstream.ids cimport EntryId, make_id
-from millstream.storage.block cimport Entry, View
 from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
 
@@ -103,7 +102,7 @@ cdef IdBlock take_options(Args args, Policy* policy) except *:
 )
 def xdelex(Context ctx not None, Args args not None):
     """An array: for each id 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group has yet to
-    read or acknowledge it, so it stays). KEEPREF, the default, leaves pending what is pending;
+    read or acknowledge this id, whether or not its entry is there). KEEPREF, the default, leaves pending what is pending;
     DELREF takes the ids out of every group's pending entries, whether or not their entries are
     still there."""
     cdef Policy policy
@@ -128,7 +127,7 @@ cdef list delete_each(Context ctx, bytes key, Stream stream, list ids, bint only
     cdef list answers = []
     cdef list gone = []
     for ms, seq in ids:
-        if only_acked and is_referenced(stream, ms, seq):
+        if only_acked and stream.is_held(ms, seq):
             answers.append(REFERENCED)
         elif stream.delete(ms, seq):
             gone.append((ms, seq))
@@ -137,15 +136,6 @@ cdef list delete_each(Context ctx, bytes key, Stream stream, list ids, bint only
             answers.append(NO_SUCH_ENTRY)
     note_deleted(ctx, key, gone)
     return answers
-
-
-cdef bint is_referenced(Stream stream, uint64_t ms, uint64_t seq) except -1:
-    """Whether a group holds this entry. An id without an entry is held only where it is pending."""
-    cdef View view
-    cdef Entry entry
-    if stream.find(ms, seq, &view, &entry):
-        return stream.is_held(ms, seq)
-    return stream.has_pending(ms, seq)
 
 
 @command(
@@ -157,7 +147,7 @@ cdef bint is_referenced(Stream stream, uint64_t ms, uint64_t seq) except -1:
 def xackdel(Context ctx not None, Args args not None):
     """An array: for each id 1 (acknowledged, and the entry is deleted or was gone already), -1 (it
     was not pending in this group) or, with ACKED, 2 (acknowledged, but another group has yet to read
-    or acknowledge it, so it stays). Policies as with XDELEX."""
+    or acknowledge this id, so an entry that is there stays). Policies as with XDELEX."""
     cdef Policy policy
     cdef Stream stream = ctx.groups_at(&args.items[1])  # Redis counts it as a reader
     cdef IdBlock block

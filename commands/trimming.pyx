@@ -134,7 +134,8 @@ cdef boundary_of(Context ctx, Stream stream, Trim* trim):
     if trim.approximate:
         return stream.boundary_by_nodes(
             trim.keep if trim.by_length else None,
-            (trim.first_kept.ms, trim.first_kept.seq) if trim.by_id else None, limit_of(ctx, trim))
+            (trim.first_kept.ms, trim.first_kept.seq) if trim.by_id else None, limit_of(ctx, trim),
+            trim.references.kind != KEEP_REFERENCES)
     if trim.by_length:
         return "all" if trim.keep == 0 else stream.boundary_for_length(trim.keep)
     return trim.first_kept.ms, trim.first_kept.seq
@@ -152,7 +153,6 @@ cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream,
     goal.by_length = trim.by_length
     goal.keep = trim.keep
     goal.first_kept = trim.first_kept
-    goal.whole_nodes = trim.approximate
     goal.limit = limit_of(ctx, trim)
     ids = unheld_ids(stream, &goal)
     if not ids:

@@ -78,8 +78,10 @@ cdef list nodes_of(const View* view, uint64_t hidden):
         cursor_next(&cursor, view)
         behind.ms = cursor.entry.ms
         behind.seq = cursor.entry.seq
-        step_up(&behind)
-        live = view_live_before(view, behind.ms, behind.seq)
+        if step_up(&behind):
+            live = view_live_before(view, behind.ms, behind.seq)
+        else:
+            live = view.live  # there is no id above the block's last
         if live >= before:
             found.append(((behind.ms, behind.seq), (cursor.entry.ms, cursor.entry.seq),
                           live - before))
@@ -647,11 +649,14 @@ cdef class Stream:
         step_up(&above)  # at the very last id there is none above; the last entry then stays
         return above.ms, above.seq
 
-    def boundary_by_nodes(self, keep, minid, uint64_t limit) -> tuple[int, int] | None:
+    def boundary_by_nodes(self, keep, minid, uint64_t limit,
+                          bint partly=False) -> tuple[int, int] | str | None:
         """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
-        or while all their ids are below `minid`; at most `limit` entries, 0 for any number.
+        or while all their ids are below `minid`; at most `limit` entries, 0 for any number. With
+        `partly` a part of the next node goes, too, if the limit has room for the whole node.
 
-        One of keep and minid is given. None when nothing is to go.
+        One of keep and minid is given. None when nothing is to go, "all" when there is no id above
+        the last that goes.
         """
         cdef Place place = self.head_place()
         cdef View view
@@ -667,15 +672,15 @@ cdef class Stream:
             else:
                 return boundary
             for behind, last, live in nodes_of(&view, hidden):
-                if keep is not None and self.length - removed - live < <uint64_t>keep:
-                    return boundary
-                if minid is not None and last >= minid:
-                    return boundary
                 if limit and removed + live > limit:
                     return boundary
+                if keep is not None and self.length - removed - live < <uint64_t>keep:
+                    return self.boundary_for_length(keep) if partly else boundary
+                if minid is not None and last >= minid:
+                    return minid if partly else boundary
                 if live:
                     removed += live
-                    boundary = behind
+                    boundary = "all" if behind == last else behind
             if place.page == NULL:
                 return boundary
             hidden = 0

@@ -4,14 +4,12 @@ from millstream.ids cimport EntryId
 from millstream.storage.stream cimport Stream
 
 
-# Entries go until `keep` of them stay (by_length), or until an id is at least `first_kept`; with
-# whole_nodes only from nodes that trimming without ACKED would drop. At most `limit` go, 0 for any
-# number; the node with which that might be exceeded is left alone.
+# Entries go until `keep` of them stay (by_length), or until an id is at least `first_kept`. At
+# most `limit` go, 0 for any number; the node with which that might be exceeded is left alone.
 cdef struct Goal:
     bint by_length
     uint64_t keep
     EntryId first_kept
-    bint whole_nodes
     uint64_t limit
 
 

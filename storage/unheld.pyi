@@ -4,6 +4,5 @@ def unheld(
     stream: Stream,
     keep: int | None = None,
     minid: tuple[int, int] | None = None,
-    whole_nodes: bool = False,
     limit: int = 0,
 ) -> tuple[list[tuple[int, int]], int]: ...

@@ -152,8 +152,6 @@ cdef bint take_from_nodes(Stream stream, Walk* walk, uint64_t hidden, const Goal
             is_whole = id_less(last.ms, last.seq, goal.first_kept.ms, goal.first_kept.seq)
         if goal.limit and <uint64_t>len(gone) + live > goal.limit:
             return False
-        if goal.whole_nodes and not is_whole:
-            return False
         while more and not id_less(last.ms, last.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
             if is_end(walk, goal, left) or not holders.have_read(
                     walk.cursor.entry.ms, walk.cursor.entry.seq):
@@ -184,8 +182,7 @@ cdef bint next_entry(Walk* walk) noexcept:
     return False
 
 
-def unheld(Stream stream not None, keep=None, minid=None, bint whole_nodes=False,
-           uint64_t limit=0) -> tuple[list[tuple[int, int]], int]:
+def unheld(Stream stream not None, keep=None, minid=None, uint64_t limit=0) -> tuple[list[tuple[int, int]], int]:
     """What goes, as a Goal says it (keep or minid is given), and how many entries were asked for
     one by one."""
     cdef Goal goal
@@ -193,6 +190,5 @@ def unheld(Stream stream not None, keep=None, minid=None, bint whole_nodes=False
     goal.by_length = keep is not None
     goal.keep = keep or 0
     goal.first_kept.ms, goal.first_kept.seq = minid or (0, 0)
-    goal.whole_nodes = whole_nodes
     goal.limit = limit
     return find_unheld(stream, &goal, holders), holders.steps

@@ -408,7 +408,7 @@ def test_what_is_held_is_not_looked_at_one_by_one(house: House, player: Player) 
     gone, looked_at = unheld(stream, keep=10)
     assert (gone, looked_at < 1000) == ([(4701, 1), (4702, 1)], True)
     player.call("XACK s g 3-1")
-    gone, looked_at = unheld(stream, keep=10, whole_nodes=True)
+    gone, looked_at = unheld(stream, keep=10)
     # The first block is gone through, and the one with those above.
     assert gone == [(3, 1), (4701, 1), (4702, 1)]
     assert looked_at < 1000
