@@ -17,7 +17,7 @@ from millstream.commands.idempotence cimport Once, is_repeat, name_of, note_once
 from millstream.commands.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
 from millstream.commands.trimming cimport Trim, begin_trim, check_trim, take_trim, trim_stream
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, parse_u64
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, parse_part
 from millstream.storage.keyspace cimport Keyspace
 from millstream.storage.stream cimport Stream
 
@@ -46,7 +46,7 @@ cdef bint read_id(Slice* word, EntryId* out) except -1:
     """Read XADD's id where it is no `*`: `ms-seq`, `ms`, or `ms-*`; True for the latter, which
     leaves the sequence number to the stream."""
     if word.size > 2 and word.ptr[word.size - 1] == c'*' and word.ptr[word.size - 2] == c'-':
-        if parse_u64(word.ptr, word.size - 2, &out.ms) < 0:
+        if parse_part(word.ptr, word.size - 2, &out.ms) < 0:
             raise CommandError(INVALID_ID)
         return True
     if parse_id(word.ptr, word.size, False, 0, out) < 0:

@@ -9,6 +9,9 @@ digits at a time because an id is printed for every entry of every reply.
 from libc.stdint cimport uint64_t
 cimport cython
 
+# The longest text of a number that is read, zeros before it included.
+cdef Py_ssize_t TEXT_MAX = 127
+
 
 cdef extern from *:
     """
@@ -55,7 +58,7 @@ cdef int parse_u64(const char* text, Py_ssize_t size, uint64_t* out) noexcept no
     cdef uint64_t value = 0
     cdef uint64_t digit
     cdef Py_ssize_t i
-    if size <= 0 or size > 64:
+    if size <= 0 or size > TEXT_MAX:
         return -1
     for i in range(size):
         digit = <uint64_t>(<unsigned char>text[i]) - 48
@@ -68,17 +71,30 @@ cdef int parse_u64(const char* text, Py_ssize_t size, uint64_t* out) noexcept no
     return 0
 
 
+cdef int parse_part(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:
+    """As parse_u64, and as Redis reads one half of an ID: white space and a plus sign may come
+    first."""
+    cdef Py_ssize_t start = 0
+    if parse_u64(text, size, out) == 0:
+        return 0
+    while start < size and (text[start] == c' ' or c'\t' <= text[start] <= c'\r'):
+        start += 1
+    if start < size and text[start] == c'+':
+        start += 1
+    return parse_u64(text + start, size - start, out) if start else -1
+
+
 cdef int parse_id(const char* text, Py_ssize_t size, bint dot_allowed, uint64_t missing_seq,
                   EntryId* out) noexcept nogil:
     """Read ``ms-seq`` (``ms.seq`` too when allowed) or ``ms``, whose seq becomes missing_seq."""
     cdef Py_ssize_t i
     for i in range(size):
         if text[i] == c'-' or (dot_allowed and text[i] == c'.'):
-            if parse_u64(text, i, &out.ms) < 0:
+            if parse_part(text, i, &out.ms) < 0:
                 return -1
-            return parse_u64(text + i + 1, size - i - 1, &out.seq)
+            return parse_part(text + i + 1, size - i - 1, &out.seq)
     out.seq = missing_seq
-    return parse_u64(text, size, &out.ms)
+    return parse_part(text, size, &out.ms)
 
 
 @cython.freelist(64)
