@@ -195,6 +195,8 @@ cdef class ConsumerRead(BlockedRead):
         for i in range(len(opened)):
             stream, group = opened[i]
             key = (<tuple>self.keys[i])[1]
+            if behind[i] is not None:
+                self.claim_idle_ms = NO_CLAIM  # in Redis, too, a history ends what CLAIM is for
             if not self.has_something(ctx, stream, group, behind[i]) or (
                     out is not None and is_full(out, &room)):
                 if first:
@@ -359,7 +361,8 @@ cdef class ConsumerRead(BlockedRead):
                 # A waiting TREAD was tried before us and made the group anew: ours is gone.
                 ctx.db.stream(key)
                 raise no_group(key, self.group)
-            opened.append(self.open_one(ctx, key, ctx.db.writable_stream(key)))
+            opened.append(self.open_one(ctx, key, ctx.stream_with_groups(key)))
+        ctx.keyspace.hits += <uint64_t>len(opened)  # Redis looks up each again to read it
         self.hold([group for _, group in opened])
         reply = self.serve(ctx, opened, [None] * len(opened), False)
         if reply is not None:

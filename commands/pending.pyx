@@ -106,6 +106,11 @@ def xpending(Context ctx not None, Args args not None):
 cdef tuple group_asked(Context ctx, Args args):
     """(stream, group) of a command whose key and group are its first two arguments."""
     cdef Stream stream = ctx.groups_at(&args.items[1])
+    return stream, group_in(ctx, args, stream)
+
+
+cdef Group group_in(Context ctx, Args args, Stream stream):
+    """The group of such a command in the stream at its key; NOGROUP without the one or the other."""
     cdef bytes key = args[1]
     cdef bytes name = args[2]
     cdef Group group = None
@@ -114,7 +119,7 @@ cdef tuple group_asked(Context ctx, Args args):
     if group is None:
         raise CommandError(
             f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
-    return stream, group
+    return group
 
 
 # ---------------------------------------------------------------- XCLAIM
@@ -354,6 +359,11 @@ def xautoclaim(Context ctx not None, Args args not None):
     cdef EntryId start
     cdef int64_t count = DEFAULT_COUNT
     cdef int64_t min_idle_ms
+    cdef object refusal = None
+    try:
+        stream = ctx.groups_at(&args.items[1])
+    except CommandError as error:
+        refusal = error  # Redis looks the key up first, and checks its type after the arguments
     args.pos = 4
     min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XAUTOCLAIM")
     take_start(args, &start, False)
@@ -364,7 +374,9 @@ def xautoclaim(Context ctx not None, Args args not None):
             claim.just_id = True
         else:
             raise CommandError(SYNTAX)
-    stream, group = group_asked(ctx, args)
+    if refusal is not None:
+        raise refusal
+    group = group_in(ctx, args, stream)
     checked_name(args[3])
     claim.min_idle_ms = max(min_idle_ms, 0)
     claim.deliveries = -1

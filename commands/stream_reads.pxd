@@ -19,6 +19,8 @@ cdef class StreamsRead(BlockedRead):
     cdef int db_index
     cdef ReadLimits limits
     cdef list after
+    # Positions of the streams that are read from their last entry on, whichever that is then.
+    cdef list from_last
 
     cdef int take_streams(self, Context ctx, Args args) except -1
     cdef tuple take_after(self, Args args, Stream stream)

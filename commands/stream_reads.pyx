@@ -183,16 +183,21 @@ cdef class StreamsRead(BlockedRead):
     needs_stream = True
 
     cdef int take_streams(self, Context ctx, Args args) except -1:
-        """The keys and ids; `$` and `+` are resolved now."""
+        """The keys and ids; `$` and `+` are resolved now, `+` once more at each attempt."""
         cdef Py_ssize_t count = (args.count - args.pos) // 2
         cdef Py_ssize_t first = args.pos
         cdef Py_ssize_t i
+        cdef Slice* word
         self.keys = []
         self.after = []
+        self.from_last = []
         args.pos += count
         for i in range(count):
             stream = ctx.stream_at(&args.items[first + i])
             self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
+            word = &args.items[args.pos]
+            if word.size == 1 and word.ptr[0] == c'+':
+                self.from_last.append(i)
             self.after.append(self.take_after(args, stream))
         return 0
 
@@ -205,9 +210,7 @@ cdef class StreamsRead(BlockedRead):
             args.pos += 1
             if stream is None:
                 return 0, 0
-            if word.ptr[0] == c'+' and stream.last_entry(&found) and step_down(&found):
-                return found.ms, found.seq
-            return stream.last_ms, stream.last_seq
+            return before_last(stream) if word.ptr[0] == c'+' else (stream.last_ms, stream.last_seq)
         args.take_id(&found, False, 0)
         return found.ms, found.seq
 
@@ -273,9 +276,21 @@ cdef class StreamsRead(BlockedRead):
     def attempt(self, Context ctx not None):
         """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again. The
         look-ups count again, too."""
-        for _, key in self.keys:
-            ctx.read_stream(key)
+        cdef Stream stream
+        cdef Py_ssize_t i
+        for i in range(len(self.keys)):
+            stream = ctx.read_stream((<tuple>self.keys[i])[1])
+            if stream is not None and i in self.from_last:
+                self.after[i] = before_last(stream)
         return self.reply(ctx)
+
+
+cdef tuple before_last(Stream stream):
+    """The id after which only the last entry stands; the last id of a stream without any."""
+    cdef EntryId found
+    if stream.last_entry(&found) and step_down(&found):
+        return found.ms, found.seq
+    return stream.last_ms, stream.last_seq
 
 
 cdef int put_off_range(list later, EntryRange entries) except -1:
