@@ -235,7 +235,7 @@ def _keys_of(words: list[bytes]) -> list[tuple[bytes, list[str]]]:
     """A request's keys and how they are used; CommandError in Redis' words."""
     row = COMMANDS.get(words[0].lower())
     if row is not None and row.subcommands and len(words) > 1:
-        row = row.subcommands.get(words[1].lower(), row)
+        row = row.subcommands.get(words[1].lower())
     if row is None:
         raise CommandError("ERR Invalid command specified")
     if not row.keys[0] and row.find_keys is None:

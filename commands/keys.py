@@ -32,7 +32,7 @@ Value = bytes | Stream
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-EMBEDDED_MAX_BYTES = 44  # a longer string is `raw` for OBJECT ENCODING
+EMBEDDED_MAX_BYTES = 41  # a key and a string of together more are `raw` for OBJECT ENCODING
 
 SAME_OBJECT = "ERR source and destination objects are the same"
 DB_OUT_OF_RANGE = "ERR DB index is out of range"
@@ -440,7 +440,7 @@ def _object_at(ctx: Context, key: bytes) -> Value | None:
     return value
 
 
-def encoding_name(value: Value) -> bytes:
+def encoding_name(key: bytes, value: Value) -> bytes:
     """What OBJECT ENCODING answers."""
     if isinstance(value, Stream):
         return b"stream"
@@ -448,7 +448,7 @@ def encoding_name(value: Value) -> bytes:
         return b"raw"
     if not isinstance(value, Sum) and parse_integer(value) is not None:
         return b"int"
-    return b"embstr" if len(value) <= EMBEDDED_MAX_BYTES else b"raw"
+    return b"embstr" if len(key) + len(value) <= EMBEDDED_MAX_BYTES else b"raw"
 
 
 @command(
@@ -463,10 +463,12 @@ def encoding_name(value: Value) -> bytes:
     categories=("keyspace",),
 )
 def object_encoding(ctx: Context, args: Args) -> object:
-    """`stream`; for a string `int`, `embstr` (up to 44 bytes) or `raw`, as Redis would keep it.
+    """`stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as Redis
+    would keep it.
     Null when the key does not exist."""
-    value = _object_at(ctx, args.take())
-    return None if value is None else encoding_name(value)
+    key = args.take()
+    value = _object_at(ctx, key)
+    return None if value is None else encoding_name(key, value)
 
 
 @command(

@@ -63,7 +63,7 @@ KEY_FLAGS = {
     "type": LOOKS,
     "unlink": "RM delete",
     "watch": LOOKS,
-    "xackdel": "RW delete",
+    "xackdel": "RW update delete",
     "xautoclaim": "RW delete",
     "xdel": "RW delete",
     "xdelex": "RW delete",
@@ -139,15 +139,17 @@ TIPS: dict[str, tuple[str, ...]] = {
 
 
 def _set_flags(words: list[bytes]) -> str:
-    reads = any(word.upper() in READING_SET_WORDS for word in words[3:])
-    return "RW access update" if reads else "OW update"
+    options = {word.upper() for word in words[3:]}
+    if b"GET" in options:
+        return "RW access update"
+    return "RW update" if options & COMPARING_SET_WORDS else "OW update"
 
 
 def _delex_flags(words: list[bytes]) -> str:
     return "RW delete" if len(words) > 2 else "RM delete"
 
 
-READING_SET_WORDS = frozenset({b"GET", b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
+COMPARING_SET_WORDS = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
 # Commands that use their key in one way or another by their options.
 VARIABLE_FLAGS = {"set": _set_flags, "delex": _delex_flags}
 
@@ -172,10 +174,25 @@ def key_specs(row: Command) -> list[KeySpec]:
     return [KeySpec(flags, first, last - first if last >= 0 else last, step)]
 
 
+def keyword_positions(spec: KeySpec, words: list[bytes]) -> list[int]:
+    """Where keys stand after a keyword, as clients find them with the key spec: options and ids are
+    not looked at. ValueError without the word or without keys."""
+    names = [word.upper() for word in words[:-1]]
+    at = names.index(spec.keyword.encode(), spec.first) + 1
+    count = (len(words) - at) // 2
+    if not count:
+        raise ValueError(f"{spec.keyword} without keys")
+    return list(range(at, at + count))
+
+
 def keys_with_flags(row: Command, words: list[bytes]) -> Iterator[tuple[bytes, list[str]]]:
     """Each key of a request and the words that say how it is used there."""
     specs = key_specs(row)
-    for number, position in enumerate(row.key_positions(words)):
+    if row.name in KEYWORD:
+        positions = keyword_positions(specs[0], words)
+    else:
+        positions = row.key_positions(words)
+    for number, position in enumerate(positions):
         spec = specs[min(number, len(specs) - 1)]
         flags = spec.flags.split()
         if "variable_flags" in flags:

@@ -343,6 +343,7 @@ def restore(ctx: Context, args: Args) -> object:
         return made
     (value, kind), job = made
     if at_ms and at_ms <= ctx.now_ms:
+        ctx.keyspace.expired_count += 1
         delete_keys(ctx, [key])
         return OK
     _require_room(ctx, key, value, job.payload)

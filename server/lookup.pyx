@@ -226,4 +226,5 @@ cdef str unknown_command(Args args):
         text = word[:UNKNOWN_ARGS_BYTES - len(quoted)].decode("utf-8", "surrogateescape")
         quoted += f"'{text}' "
     name = args[0][:UNKNOWN_ARGS_BYTES].decode("utf-8", "surrogateescape")
-    return f"ERR unknown command '{name}', with args beginning with: {quoted}"
+    beginning = f", with args beginning with: {quoted}" if quoted else ""
+    return f"ERR unknown command '{name}'{beginning}"
