@@ -96,7 +96,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             is_whole = (
                 left - len(live) >= keep if keep is not None else node[-1] < (minid or (0, 0))
             )
-            if (keep is not None and left <= keep) or (about and not is_whole):
+            if keep is not None and left <= keep:
                 break
             if limit and len(gone) + len(live) > limit:
                 break
@@ -263,7 +263,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             for group in self.groups.values():
                 group.pending -= set(ids)
         for entry_id in ids:
-            held = self.holds(entry_id) if entry_id in self.model.ids else self.is_pending(entry_id)
+            held = self.holds(entry_id)
             if policy == "ACKED" and held:
                 expected.append(2)
             else:
@@ -290,7 +290,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             if entry_id not in acked or entry_id in ids[:at]:
                 expected.append(-1)
                 continue
-            held = self.holds(entry_id) if entry_id in self.model.ids else self.is_pending(entry_id)
+            held = self.holds(entry_id)
             if policy == "ACKED" and held:
                 expected.append(2)
             else:
