@@ -172,6 +172,7 @@ cdef bint take_options(Args args, Trim* trim, Once* once) except -1:
         elif not take_trim(args, trim) and not take_once(args, once):
             break
     if args.pos >= args.count:
+        check_trim(trim)
         raise wrong_arity("xadd")
     return make
 

@@ -111,11 +111,15 @@ class ReferencesMachine(RuleBasedStateMachine):
         return gone
 
     def head(
-        self, keep: int | None, minid: EntryId | None, about: bool, limit: int
+        self, policy: str, keep: int | None, minid: EntryId | None, about: bool, limit: int
     ) -> list[EntryId]:
         """The ids that trimming removes when it asks no group."""
         if about:
-            return self.model.ids[: self.model.goes_by_nodes(keep, minid, limit)]
+            most = self.model.goes_by_nodes(keep, minid, limit)
+            if policy not in ("", "KEEPREF"):
+                within = self.model.goes_by_nodes(0, None, limit)
+                most = min(within, len(self.head(policy, keep, minid, False, 0)))
+            return self.model.ids[:most]
         if keep is not None:
             return self.model.ids[: max(0, len(self.model.ids) - keep)]
         return [entry_id for entry_id in self.model.ids if entry_id < (minid or (0, 0))]
@@ -125,12 +129,14 @@ class ReferencesMachine(RuleBasedStateMachine):
     ) -> int:
         if policy == "ACKED" and self.groups:
             return self.model.evict_ids(self.not_held(keep, minid, about, limit))
-        gone = self.head(keep, minid, about, limit)
+        gone = self.head(policy, keep, minid, about, limit)
         if policy == "DELREF" and gone:
             # What was deleted between the entries that go, or right behind them, goes too.
-            if about:
-                ms, seq = next(node[-1] for node in self.nodes if gone[-1] in node)
-                end = ms, seq + 1
+            node = next(node for node in self.nodes if gone[-1] in node)
+            rest = [one for one in self.model.ids if gone[-1] < one <= node[-1]]
+            is_exact = len(gone) == len(self.head(policy, keep, minid, False, 0))
+            if about and not rest and not (is_exact and minid and minid <= node[-1]):
+                end = node[-1][0], node[-1][1] + 1
             elif minid is not None:
                 end = minid
             else:
@@ -295,7 +301,7 @@ class ReferencesMachine(RuleBasedStateMachine):
                 expected.append(2)
             else:
                 self.model.delete(entry_id)
-                expected.append(1)  # also when the entry was gone: its acknowledgement counts
+                expected.append(1)
         assert reply == expected
 
     # ------------------------------------------------------------ what must hold
