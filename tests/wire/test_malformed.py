@@ -88,7 +88,9 @@ def test_odd_request_is_answered_as_redis_does(
     server: Server, redis_server: Server, name: str
 ) -> None:
     request = HARMLESS[name]
-    assert answer(server, request, False) == answer(redis_server, request, False)
+    # Redis 8 leaves out that no argument follows.
+    wanted = answer(redis_server, request, False).replace(b", with args beginning with: \r", b"\r")
+    assert answer(server, request, False) == wanted
 
 
 @pytest.mark.parametrize("name", FATAL)
