@@ -120,7 +120,7 @@ LATER: list[tuple[list[Any], Any]] = [
         ["xreadgroup", "GROUP", "g", "anna", "COUNT", 3, "STREAMS", "s", ">"],
         [["s", [[f"{number}-1", ["a", str(number)]] for number in range(1, 4)]]],
     ),
-    (["xdelex", "s", "ACKED", "IDS", 2, "1-1", "9-9"], [2, -1]),
+    (["xdelex", "s", "ACKED", "IDS", 2, "1-1", "9-9"], [2, 2]),
     (["xackdel", "s", "g", "DELREF", "IDS", 1, "1-1"], [1]),
     (
         ["xreadgroup", "GROUP", "g", "bert", "CLAIM", 3_600_000, "STREAMS", "s", ">"],

@@ -116,7 +116,7 @@ LATER: list[tuple[list[Any], Any]] = [
     (["xGroupCreate", "s", "g", "0"], "OK"),
     (["xReadGroup", "g", "anna", STREAM, {"COUNT": 1}],
      [{"name": "s", "messages": [{"id": "1-1", "message": {"a": "1"}}]}]),
-    (["xDelEx", "s", ["1-1", "9-9"], "ACKED"], [2, -1]),
+    (["xDelEx", "s", ["1-1", "9-9"], "ACKED"], [2, 2]),
     (["xAckDel", "s", "g", ["1-1", "1-1"], "DELREF"], [1, -1]),
     (["xAdd", "s", "6-1", {"a": "6"},
       {"TRIM": {"strategy": "MAXLEN", "threshold": 4, "policy": "KEEPREF"}}], "6-1"),

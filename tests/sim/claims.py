@@ -246,10 +246,8 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 def is_held(stream: Stream, entry_id: EntryId) -> bool:
-    """Whether a group has yet to read it or to see it acknowledged."""
-    unread = entry_id in stream.entries and any(
-        group.offset < entry_id for group in stream.groups.values()
-    )
+    """Whether a group has yet to read this id or to see it acknowledged."""
+    unread = any(group.offset < entry_id for group in stream.groups.values())
     return unread or any(entry_id in group.pending for group in stream.groups.values())
 
 

@@ -1147,20 +1147,22 @@ class Model:
         found = Pairs()
         assert waiter.group is not None
         assert waiter.consumer is not None
+        claim_ms = waiter.claim_ms
         for (number, key), start in zip(waiter.keys, behind, strict=True):
             stream = self.data.databases[number][key]
             assert isinstance(stream, Stream)
             group = stream.groups[waiter.group]
             group.consumers[waiter.consumer] = None
             if start != b">":
+                claim_ms = None  # as in Redis, for the streams after it, too
                 found.append([key, self._history(stream, group, waiter, parse_id(start))])
                 continue
             given: list[Answer] = []
-            if waiter.claim_ms is not None:
+            if claim_ms is not None:
                 given = claims.give_idle(
-                    self, stream, group, waiter.consumer, waiter.claim_ms, waiter.limit
+                    self, stream, group, waiter.consumer, claim_ms, waiter.limit
                 )
-            age = [] if waiter.claim_ms is None else [0, 0]
+            age = [] if claim_ms is None else [0, 0]
             new = stream.newer(group.offset)[: waiter.limit - len(given)]
             for entry_id in new:
                 group.offset = entry_id
