@@ -1,4 +1,4 @@
-"""INCRBYFLOAT beside a real redis-server: thousands of random sums, to the last digit."""
+"""INCRBYFLOAT compared with a real redis-server: thousands of random sums, to the last digit."""
 
 from __future__ import annotations
 

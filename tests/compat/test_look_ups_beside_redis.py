@@ -1,4 +1,4 @@
-"""Hits, misses and keymiss events of every shared command beside a real redis-server."""
+"""Hits, misses and keymiss events of every shared command, compared with a real redis-server."""
 
 from __future__ import annotations
 
