@@ -85,7 +85,7 @@ cdef class NameOrder:
         return True
 
     cdef bint step(self, int64_t* looks) noexcept:
-        """Sort for about so many looks; False when everything is in order."""
+        """Sort for about `looks` steps; False when everything is in order."""
         cdef uint32_t* places
         while self.width < self.count and looks[0] > 0:
             if self.filled == self.right:
@@ -349,7 +349,7 @@ cdef class FullGroup:
         return 0
 
     cdef bint step(self, int64_t* looks) noexcept:
-        """Sort and collect for about so many looks; False when all is done."""
+        """Sort and collect for about `looks` steps; False when all is done."""
         while looks[0] > 0 and self.found < self.wanted:
             looks[0] -= self.collect_chunk()
         return self.order.step(looks) or self.found < self.wanted
@@ -516,7 +516,7 @@ cdef class SlicedGroups(SlicedListing):
         return 0
 
     cdef int put_consumer(self, Output out) except -1:
-        """What stands before a consumer's pending entries; behind the last one the next group."""
+        """What stands before a consumer's pending entries; after the last one the next group."""
         cdef uint32_t place
         cdef MemberRow* row
         if self.current is None or self.consumer == self.current.order.count:
