@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.crash.rounds import DIRECTIVES, Rounds
-from tests.support.data_directory import cut_end, last_journal
+from tests.support.data_directory import cut_end, last_journal, size_or_nothing
 from tests.support.history import BrokenHistory
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -28,7 +28,7 @@ def test_what_was_answered_survives_kill_9(new_server: Callable[..., Server], mo
 def wait_for_journal(server: Server, size_bytes: int) -> None:
     """While a rewrite begins the journal is short."""
     wait_until(
-        lambda: last_journal(server.directory).stat().st_size, lambda size: size > size_bytes
+        lambda: size_or_nothing(last_journal(server.directory)), lambda size: size > size_bytes
     )
 
 

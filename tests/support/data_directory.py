@@ -7,9 +7,17 @@ import shutil
 from pathlib import Path
 
 
+def size_or_nothing(path: Path) -> int:
+    """The size of a file in bytes; 0 if the server removed the file meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def last_journal(directory: Path) -> Path:
     """The journal file being written: the one with the highest number that is not empty."""
-    files = [path for path in directory.rglob("journal-*.log") if path.stat().st_size]
+    files = [path for path in directory.rglob("journal-*.log") if size_or_nothing(path)]
     assert files, f"no journal in {sorted(p.name for p in directory.rglob('*'))}"
     return max(files, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
 
