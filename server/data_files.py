@@ -45,7 +45,7 @@ class DataFiles:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self.manifest = Manifest()
+        self.manifest = Manifest(None, (), 1, b"")
         self.next_number = 1
         self.directory = b""  # the ID that every new file gets
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
@@ -56,7 +56,7 @@ class DataFiles:
         """Read the manifest, or make the first one."""
         manifest = load_manifest(self.disk)
         if manifest is None:
-            manifest = Manifest(directory=self.disk.random(ID_SIZE))
+            manifest = Manifest(None, (), 1, self.disk.random(ID_SIZE))
             store_manifest(self.disk, manifest)
         self.manifest = manifest
         self.next_number = manifest.next_number
@@ -75,7 +75,7 @@ class DataFiles:
         kept = torn.kept(names)
         empty_later_journals(self.disk, names, torn)
         if kept != names:
-            self.publish(Manifest(self.manifest.base, kept, self.next_number))
+            self.publish(replace(self.manifest, journals=kept, next_number=self.next_number))
         cut_torn_end(self.disk, names, torn)
         sweep(self.disk, self.manifest)
         report.torn_bytes = torn.torn_bytes
@@ -111,8 +111,17 @@ class DataFiles:
 
     def publish_journal(self, name: str, next_number: int) -> None:
         """Let a further journal count."""
-        journals = self.manifest.with_journal(name).journals
-        self.publish(Manifest(self.manifest.base, journals, next_number))
+        self.publish(self.manifest.with_journal(name, next_number))
+
+    def publish_base(
+        self,
+        base: str,
+        journals: tuple[str, ...],
+        next_number: int,
+        renames: Sequence[tuple[str, str]],
+    ) -> None:
+        """Let a base, and the journals after it, replace all that counted; `renames` as below."""
+        self.publish(Manifest(base, journals, next_number, self.directory), renames)
 
     def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
         """Let a manifest count. After an OSError the one before does, or perhaps this one.

@@ -29,7 +29,7 @@ from millstream.server.data_files import DataFiles, in_words, temporary
 from millstream.server.workers import Scheduler, TaskWorker, post
 from millstream.storage.disk import File
 from millstream.storage.journal import create_journal, give_back, reserve_ahead
-from millstream.storage.manifest import Manifest, base_name, journal_name
+from millstream.storage.manifest import base_name, journal_name
 from millstream.storage.snapshot import BASE_SALT_SIZE, SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
@@ -430,7 +430,7 @@ class Snapshots:
         journals = () if job.journal is None else (job.journal,)
         if job.journal is not None and not job.attached:
             renames.append((temporary(job.journal), job.journal))
-        self._files.publish(Manifest(name, journals, job.number + 1), renames)
+        self._files.publish_base(name, journals, job.number + 1, renames)
         job.published = True
         self._files.remove_replaced()
 

@@ -72,6 +72,7 @@ class FrameFormat:
 
     header_size = HEADER_SIZE
     frame_size = FRAME_SIZE
+    is_salted = True
 
     def __init__(self, salt: bytes, directory: bytes = bytes(ID_SIZE)) -> None:
         self.salt = salt
@@ -90,12 +91,33 @@ class FrameFormat:
         crc = crc32(head[:20], (self.head_seed + at) & _U32_MAX)
         return crc == int.from_bytes(head[20:24], "little")
 
+    def payload_end(self, file: File, offset: int, due: int) -> int | None:
+        """Where the payload of frame `due` at `offset` ends, although the payload is damaged.
+        None: the frame's header is damaged too, or says nothing about the length."""
+        head = file.read_at(offset, FRAME_SIZE)
+        if len(head) < FRAME_SIZE or not self.head_fits(head, offset):
+            return None
+        length, _, seq, _ = _FRAME.unpack_from(head)
+        return offset + FRAME_SIZE + int(length) if seq == due else None
+
+    def only_length_is_wrong(self, file: File, offset: int, head: bytes) -> bool:
+        """Whether the header of a frame at `offset` is right when its length is that of the rest of
+        the file."""
+        length = ((file.size - offset - FRAME_SIZE) & _U32_MAX).to_bytes(4, "little")
+        return length != head[:4] and self.head_fits(length + head[4:], offset)
+
+    def proves(self, file: File, offset: int) -> bool:
+        """Whether a sound frame at `offset`, found by searching after a damaged one, was written as
+        a frame there: bytes of a client cannot look like it."""
+        return True
+
 
 class OldFormat(FrameFormat):
     """Version 1: no ID, no salt, one checksum. Such files are read and continued."""
 
     header_size = 32
     frame_size = 20
+    is_salted = False
 
     def __init__(self) -> None:
         super().__init__(bytes(SALT_SIZE), b"")
@@ -106,6 +128,22 @@ class OldFormat(FrameFormat):
 
     def head_fits(self, head: bytes | memoryview, at: int) -> bool:
         return True
+
+    def payload_end(self, file: File, offset: int, due: int) -> int | None:
+        return None
+
+    def only_length_is_wrong(self, file: File, offset: int, head: bytes) -> bool:
+        found = 0
+        for position in range(offset + 8, file.size, _READ_SIZE):
+            found = crc32(file.read_at(position, _READ_SIZE), found)
+        return found == int(_FRAME.unpack_from(head)[1])
+
+    def proves(self, file: File, offset: int) -> bool:
+        """A client's value can look like a frame. It does not go on to the end of the file."""
+        end = offset
+        for at, _, _, payload in _sound_frames(file, self, offset):
+            end = at + self.frame_size + len(payload)
+        return end == file.size
 
 
 OLD_FORMAT = OldFormat()
@@ -155,10 +193,17 @@ def readable_head(file: File) -> Head:
     return found or Head(OLD_FORMAT, 0)
 
 
-def is_old(file: File) -> bool:
+def readable_owner(file: File) -> bytes | None:
+    """The ID of the directory that a file, which may be damaged, belongs to: b"" in version 1,
+    which had none. None: the file does not tell, or is of a version to come."""
+    form = readable_head(file).format
+    return form.directory if form.is_salted or _is_old(file) else None
+
+
+def _is_old(file: File) -> bool:
     """Whether a file that may be damaged is of version 1: its header says so, or its frames do."""
     try:
-        return read_head(file).format is OLD_FORMAT
+        return not read_head(file).format.is_salted
     except (DamageError, FormatError):
         return next(_sound_frames(file, OLD_FORMAT, OLD_FORMAT.header_size), None) is not None
 
@@ -726,16 +771,10 @@ def _left_of_payload(file: File, form: FrameFormat, offset: int) -> bytes:
 
 
 def _resume(file: File, form: FrameFormat, offset: int, due: int) -> int | None:
-    """Where frames go on after a bad one. In version 1, whose frames a client can imitate, only
-    where they then go on to the file's end."""
+    """Where frames go on after a bad one; None: nowhere in this file."""
     start = _end_of_bad_frame(file, form, offset, due)
     while (found := _find_sound_frame(file, form, start, due)) is not None:
-        if form is not OLD_FORMAT:
-            return found
-        end = found
-        for at, _, _, payload in _sound_frames(file, form, found):
-            end = at + form.frame_size + len(payload)
-        if end == file.size:
+        if form.proves(file, found):
             return found
         start = found + 1
     return None
@@ -802,7 +841,7 @@ def _sound_frames(
     view = memoryview(buffer)
     at = 0
     head_size, head_seed, payload_seed = form.frame_size, form.head_seed, form.payload_seed
-    is_salted = form is not OLD_FORMAT
+    is_salted = form.is_salted
     checked = FRAME_SIZE if is_salted else 8  # from where on the frame's checksum counts
     file_size = file.size
     while True:
@@ -856,12 +895,8 @@ def _find_sound_frame(file: File, form: FrameFormat, start: int, due: int) -> in
 def _end_of_bad_frame(file: File, form: FrameFormat, offset: int, due: int) -> int:
     """From where on frames may follow a bad one. Where its header is sound, all of what the header
     counts is its payload, whatever it looks like."""
-    head = file.read_at(offset, form.frame_size)
-    if form is not OLD_FORMAT and len(head) == form.frame_size and form.head_fits(head, offset):
-        length, _, seq, _ = _FRAME.unpack_from(head)
-        if seq == due:
-            return offset + form.frame_size + int(length)
-    return offset + 1
+    end = form.payload_end(file, offset, due)
+    return offset + 1 if end is None else end
 
 
 def _passes_end(file: File, form: FrameFormat, offset: int) -> bool:
@@ -876,19 +911,12 @@ def _length_is_flipped(file: File, form: FrameFormat, offset: int, due: int) -> 
     head = file.read_at(offset, form.frame_size)
     if len(head) < form.frame_size or file.size == offset + form.frame_size:
         return False
-    _, crc, seq, _ = _FRAME.unpack_from(head)
-    if seq != due:
+    if _FRAME.unpack_from(head)[2] != due:
         return False
     in_sector = _SECTOR - offset % _SECTOR
     if in_sector <= 4 and not any(head[:in_sector]):
         return False  # a sector that holds only (a part of) the length was not written
-    if form is not OLD_FORMAT:
-        length = ((file.size - offset - form.frame_size) & _U32_MAX).to_bytes(4, "little")
-        return length != head[:4] and form.head_fits(length + head[4:], offset)
-    found = 0
-    for position in range(offset + 8, file.size, _READ_SIZE):
-        found = crc32(file.read_at(position, _READ_SIZE), found)
-    return found == int(crc)
+    return form.only_length_is_wrong(file, offset, head)
 
 
 def _has_lost_sector(file: File, start: int, end: int) -> bool:

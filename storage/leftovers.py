@@ -25,11 +25,9 @@ from millstream.errors import DamageError, DataError, ForeignError
 from millstream.storage.disk import Disk, File
 from millstream.storage.journal import (
     HEADER_SIZE,
-    OLD_FORMAT,
     frame_numbers,
     frame_numbers_so_far,
-    is_old,
-    readable_head,
+    readable_owner,
 )
 from millstream.storage.manifest import (
     NAME,
@@ -237,8 +235,7 @@ def _owner_of(file: File) -> bytes | None:
     """The ID of the directory that a file belongs to: b"" in version 1, which had none; None: it
     is damaged, or of a version to come, and does not tell."""
     if not is_base(file.name.removesuffix(".tmp")):
-        head = readable_head(file)
-        return None if head.format is OLD_FORMAT and not is_old(file) else head.format.directory
+        return readable_owner(file)
     ends = SnapshotEnds(file)
     with suppress(DataError):
         return ends.read_header().directory

@@ -61,22 +61,22 @@ def next_number(disk: Disk, manifest: "Manifest") -> int:
 class Manifest:
     """What counts: the base's file (or None), the journals in order, the next unused number.
 
-    `directory` is the ID that all files of the directory have; b"" in version 1, which had none.
-    Files with numbers below `since` may be of that version.
+    `directory` is the ID that all files of the directory have; b"" where the manifest was read from
+    version 1, which had none. Files with numbers below `since` may be of that version.
     """
 
-    base: str | None = None
-    journals: tuple[str, ...] = ()
-    next_number: int = 1
-    directory: bytes = bytes(16)
+    base: str | None
+    journals: tuple[str, ...]
+    next_number: int
+    directory: bytes
     since: int = 0
 
     @property
     def files(self) -> tuple[str, ...]:
         return (*([self.base] if self.base else []), *self.journals)
 
-    def with_journal(self, name: str) -> "Manifest":
-        return replace(self, journals=(*self.journals, name))
+    def with_journal(self, name: str, next_number: int) -> "Manifest":
+        return replace(self, journals=(*self.journals, name), next_number=next_number)
 
     def to_bytes(self) -> bytes:
         lines = [_TITLE, f"directory {self.directory.hex()}", f"since {self.since}"]

@@ -25,7 +25,7 @@ import zstandard
 from millstream.errors import DamageError, DataError
 from millstream.storage.checksum import crc32
 from millstream.storage.disk import Disk, File
-from millstream.storage.journal import OLD_FORMAT, frame_numbers, is_old, readable_head
+from millstream.storage.journal import frame_numbers, readable_owner
 from millstream.storage.manifest import Manifest, is_base, is_journal, is_owned, number_of
 from millstream.storage.snapshot import (
     CHUNK_HEADER_SIZE,
@@ -633,8 +633,7 @@ def directory_of(disk: Disk, name: str) -> bytes | None:
     try:
         if is_base(name):
             return open_base(file).reader.summary.directory
-        head = readable_head(file)
-        return None if head.format is OLD_FORMAT and not is_old(file) else head.format.directory
+        return readable_owner(file)
     except DataError:
         return None
     finally:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col
 from tests.pipeline.essentials import PUSHDOWN
 from tests.support.data_directory import flip
+from tests.support.journals import DIRECTORY
 from tests.support.snapshots import Stream, write_base, write_snapshot
 
 from millstream.errors import DataError
@@ -393,12 +394,12 @@ def test_a_directory_without_a_snapshot_says_what_it_is(
     reader = spark.read.format("millstream")
     nowhere = error_of(reader.load(str(tmp_path / "nowhere")))
     assert "nowhere is not a data directory of millstream" in nowhere
-    store_manifest(SystemDisk(tmp_path), Manifest(None, ("journal-1.log",), 2))
+    store_manifest(SystemDisk(tmp_path), Manifest(None, ("journal-1.log",), 2, DIRECTORY))
     assert "has no snapshot yet" in error_of(reader.load(str(tmp_path)))
     manifest = tmp_path / "manifest"
     flip(manifest, 10)
     assert f"{manifest} is damaged at offset" in error_of(reader.load(str(tmp_path)))
-    store_manifest(SystemDisk(tmp_path), Manifest("base-9.msnap", (), 10))
+    store_manifest(SystemDisk(tmp_path), Manifest("base-9.msnap", (), 10, DIRECTORY))
     assert "base-9.msnap is missing" in error_of(reader.load(str(tmp_path)))
 
 

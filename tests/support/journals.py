@@ -7,13 +7,13 @@ from pathlib import Path
 
 from millstream.storage.disk import SystemDisk
 from millstream.storage.journal import FrameFormat, encode_header, read_head
-from millstream.storage.manifest import Manifest
 
+DIRECTORY = bytes(16)  # the ID of the data directory
 SALT = b"8 bytes."
 FORMAT = FrameFormat(SALT)
 
 
-def header(directory: bytes = Manifest().directory, salt: bytes = SALT) -> bytes:
+def header(directory: bytes = DIRECTORY, salt: bytes = SALT) -> bytes:
     return encode_header(directory, salt)
 
 
@@ -32,7 +32,7 @@ def journal_bytes(
     first_seq: int = 1,
     *,
     synced_each: bool = True,
-    directory: bytes = Manifest().directory,
+    directory: bytes = DIRECTORY,
     salt: bytes = SALT,
 ) -> bytes:
     """A whole file; every frame proves the one before it, or none proves any."""

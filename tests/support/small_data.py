@@ -14,7 +14,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 from tests.support.fakedisk import FakeDisk
 from tests.support.house import House, Player
-from tests.support.journals import journal_bytes
+from tests.support.journals import DIRECTORY, journal_bytes
 
 from millstream.commands.effects import apply_effects
 from millstream.server.loading import Loader, LoadReport
@@ -25,7 +25,7 @@ from millstream.storage.manifest import Manifest, load_manifest, store_manifest
 from millstream.storage.shared_groups import SharedGroups
 
 State = list[tuple[int, bytes, str, bytes, list[bytes]]]
-ID = Manifest().directory
+ID = DIRECTORY
 BASE, FIRST, LAST = "base-3.msnap", "journal-3.log", "journal-4.log"
 CREATED_MS = 1_700_000_000_000
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.support.journals import DIRECTORY
+
 from millstream.storage import snapshot
 from millstream.storage.block import Block, OpenBlock
 from millstream.storage.disk import SystemDisk
@@ -73,7 +75,7 @@ def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> P
         uuid=os.urandom(16),
         created_ms=1,
         seq=0,
-        directory=Manifest().directory,
+        directory=DIRECTORY,
         salt=os.urandom(4),
     )
     for stream in streams:
@@ -85,7 +87,7 @@ def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> P
 
 def publish(directory: Path, number: int = 1) -> None:
     """Let a base count, and remove the one before, as a server does."""
-    store_manifest(SystemDisk(directory), Manifest(base_name(number), (), number + 1))
+    store_manifest(SystemDisk(directory), Manifest(base_name(number), (), number + 1, DIRECTORY))
     (directory / base_name(number - 1)).unlink(missing_ok=True)
 
 

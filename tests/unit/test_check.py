@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.house import House
-from tests.support.journals import journal_bytes
+from tests.support.journals import DIRECTORY, journal_bytes
 from tests.support.small_data import (
     BASE,
     CREATED_MS,
@@ -351,7 +351,7 @@ def numbered_data() -> FakeDisk:
     lines = [f"TAPPENDONCE a PRODUCER p {number} f v{number}" for number in (1, 2, 3)]
     frames = [frame for line in lines for frame in play(house, player, [line])]
     write_journal(disk, FIRST, seq + 1, frames)
-    store_manifest(disk, Manifest(BASE, (FIRST,), 5))
+    store_manifest(disk, Manifest(BASE, (FIRST,), 5, DIRECTORY))
     return disk
 
 
@@ -449,7 +449,7 @@ def test_a_stream_made_again_after_a_lost_frame_is_the_new_one(written: Written)
     ]
     disk = FakeDisk()
     write_journal(disk, "journal-1.log", 1, [one for frame in frames for one in frame])
-    store_manifest(disk, Manifest(None, ("journal-1.log",), 2))
+    store_manifest(disk, Manifest(None, ("journal-1.log",), 2, DIRECTORY))
     data = bytearray(disk.content("journal-1.log"))
     data[frame_starts(bytes(data))[1] + FRAME_SIZE + 5] ^= 1
     disk.put("journal-1.log", bytes(data))
@@ -475,7 +475,7 @@ def one_chunk_data(value: bytes = b"v") -> tuple[FakeDisk, set[Entry]]:
     for number in range(9):
         player.call(f"XGROUP CREATE a {'g' * 60}{number} 0")
     write_base(disk, BASE, house.keyspace, 1, compressed=False)
-    store_manifest(disk, Manifest(BASE, (), 5))
+    store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
     return disk, entries_of(loads(disk))
 
 
@@ -553,7 +553,7 @@ def test_a_block_in_a_value_is_not_taken_for_one() -> None:
     keyspace.restore(0, b"a", "stream", meta, blocks)
     disk = FakeDisk()
     write_base(disk, BASE, keyspace, 1, compressed=False)
-    store_manifest(disk, Manifest(BASE, (), 5))
+    store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
     known = entries_of(loads(disk))
     (chunk,) = SnapshotReader(disk.read(BASE)).summary.chunks
     data = bytearray(disk.content(BASE))
@@ -638,7 +638,7 @@ def test_journals_that_a_newer_base_replaced_do_not_count(written: Written) -> N
     write_base(disk, "base-6.msnap", loads(written.disk), flipped_base + 8)
     disk.put("journal-6.log", disk.content(FIRST)[:HEADER_SIZE])
     disk.remove(NAME)
-    assert guess_manifest(disk) == Manifest("base-6.msnap", ("journal-6.log",), 7)
+    assert guess_manifest(disk) == Manifest("base-6.msnap", ("journal-6.log",), 7, DIRECTORY)
 
 
 def test_a_gap_between_the_files_leaves_a_lost_manifest_lost(written: Written) -> None:
@@ -661,7 +661,7 @@ def test_a_directory_with_journals_alone_is_told_too() -> None:
         disk.put(
             f"journal-{number}.log", renumbered(written.disk.content(name), 1 + (number - 1) * 3)
         )
-    store_manifest(disk, Manifest(None, ("journal-1.log", "journal-2.log"), 3))
+    store_manifest(disk, Manifest(None, ("journal-1.log", "journal-2.log"), 3, DIRECTORY))
     before = load_manifest(disk)
     disk.remove(NAME)
     assert guess_manifest(disk) == before
@@ -695,7 +695,7 @@ def many_sections() -> FakeDisk:
         write_base(disk, BASE, house.keyspace, 1, compressed=False)
     payloads = play(house, player, [f"XADD key{key:02} 9-9 f v" for key in range(40)])
     write_journal(disk, LAST, 2, payloads)
-    store_manifest(disk, Manifest(BASE, (LAST,), 5))
+    store_manifest(disk, Manifest(BASE, (LAST,), 5, DIRECTORY))
     assert len(SnapshotReader(disk.read(BASE)).summary.copies) > 10
     return disk
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.support.fakedisk import FakeDisk, FakeFile
+from tests.support.journals import DIRECTORY
 from tests.support.small_data import BASE, CREATED_MS, FIRST, LAST, Written, load, write_small_data
 
 from millstream.errors import DamageError, DataError
@@ -69,7 +70,7 @@ def test_a_small_directory_is_listed_with_its_journals(written: Written) -> None
 
 def test_the_index_alone_tells_the_same_of_the_base(written: Written) -> None:
     disk = written.disk.copy()
-    store_manifest(disk, Manifest(BASE, (), 5))
+    store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
     database = load(disk)[0].databases[0]
     contents = inspect(written.disk, journals=False)
     assert not contents.with_journals
@@ -132,7 +133,7 @@ def test_files_replaced_by_a_server_meanwhile_are_looked_for_again(
         if name == BASE:
             monkeypatch.setattr(FakeDisk, "read", read)
             disk.put("base-7.msnap", disk.content(BASE))
-            store_manifest(disk, Manifest("base-7.msnap", manifest.journals, 8))
+            store_manifest(disk, Manifest("base-7.msnap", manifest.journals, 8, DIRECTORY))
             raise FileNotFoundError(name)
         return read(self, name)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk, FakeFile
 from tests.support.fakepersistence import FakeConfig, World
-from tests.support.journals import header, journal_bytes, with_frames
+from tests.support.journals import DIRECTORY, header, journal_bytes, with_frames
 from tests.support.small_data import (
     BASE,
     CREATED_MS,
@@ -56,7 +56,7 @@ def start(disk: FakeDisk) -> LoadReport:
 def with_older_manifest() -> FakeDisk:
     """As after the manifest was restored that the server had before it began the last journal."""
     disk = write_small_data().disk
-    store_manifest(disk, Manifest(BASE, (FIRST,), 4))
+    store_manifest(disk, Manifest(BASE, (FIRST,), 4, DIRECTORY))
     return disk
 
 
@@ -212,7 +212,7 @@ def test_a_power_cut_while_a_torn_end_is_cut_is_followed_by_a_start(seed: int) -
             "journal-1.log", journal_bytes([b"ADD s 1\r\n", b"ADD s 2\r\n"], synced_each=False)[:-4]
         )
         disk.put("journal-2.log", with_frames(header(), [(3, 2, b"ADD s 3\r\n")]))
-        store_manifest(disk, Manifest(None, ("journal-1.log", "journal-2.log"), 3))
+        store_manifest(disk, Manifest(None, ("journal-1.log", "journal-2.log"), 3, DIRECTORY))
         disk.crash_at = disk.steps + crash_at
         world = World(disk, FakeConfig())
         try:
@@ -325,7 +325,7 @@ def test_a_manifest_of_an_empty_directory_removes_no_file_of_another() -> None:
     disk = write_small_data().disk
     write_base(disk, "base-1.msnap", Keyspace(), 0)
     before = set(disk.names())
-    store_manifest(disk, Manifest(directory=OTHER))
+    store_manifest(disk, Manifest(None, (), 1, OTHER))
     with pytest.raises(ForeignError):
         start(disk)
     assert set(disk.names()) == before

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.journals import DIRECTORY
 
 from millstream.errors import DataError, ForeignError
 from millstream.storage.manifest import (
@@ -95,7 +96,7 @@ def test_sweep_removes_only_our_own_leftovers() -> None:
 
 
 def test_a_crash_while_replacing_leaves_the_old_or_the_new_one() -> None:
-    new = Manifest("base-4.msnap", ("journal-4.log",), 6)
+    new = Manifest("base-4.msnap", ("journal-4.log",), 6, DIRECTORY)
     seen = set()
     for step in range(1, 10):
         for seed in range(20):
