@@ -16,7 +16,8 @@ from libc.stdint cimport uint64_t
 from collections import deque
 
 from millstream.server.outbox cimport UNREAD_MAX, Client
-from millstream.storage.waste cimport discard_items
+
+from millstream.storage.waste import discard_items
 
 cdef enum:
     # Pieces shorter than this are joined, up to this length, to be sent together.

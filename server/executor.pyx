@@ -34,7 +34,6 @@ from millstream.server.resp cimport (
 from millstream.server.serving cimport Serving
 from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
-from millstream.storage.waste cimport discard_items, has_waste
 
 from millstream.commands.policy import policy_moment
 from millstream.commands.replies import Again, Several, Simple
@@ -48,7 +47,7 @@ from millstream.server.resp import encode_reply
 from millstream.server.serving import INTERNAL
 from millstream.server.slowlog import without_secrets
 from millstream.server.ticker import Ticker
-from millstream.storage.waste import free_some
+from millstream.storage.waste import WASTE, discard_items, free_some
 
 LOGGER = logging.getLogger("millstream")
 
@@ -866,7 +865,7 @@ cdef class Executor:
             self.look_at_queue()
         if self.serving.timer_stale:
             self.set_timer()
-        if has_waste() and not self.freeing:
+        if WASTE and not self.freeing:
             self.freeing = True
             self.loop.call_later(FREE_PAUSE_S, self.free_waste)
 
@@ -887,7 +886,7 @@ cdef class Executor:
             if self.statistics.read() > end_ns:
                 break
         else:
-            if has_waste():
+            if WASTE:
                 self.freeing = True
                 self.loop.call_later(FREE_AGAIN_S, self.free_waste)
             return

@@ -7,6 +7,7 @@ Row = tuple[int, int, bytes, int, int, int, int | None, int | None]
 
 class SharedPending:
     records: int
+    def free_some(self, most: int) -> bool: ...
     def __bytes__(self) -> bytes: ...
 
 class Consumer:

@@ -27,11 +27,11 @@ from libc.string cimport memcpy, memmove
 cimport cython
 
 from millstream.ids cimport id_less
-from millstream.storage.waste cimport discard_items, discard_pending, is_deferring
 
 from collections import OrderedDict
 
 from millstream.errors import CommandError
+from millstream.storage.waste import discard_items, discard_pending, is_deferring
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void* address) nogil

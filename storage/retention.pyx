@@ -17,7 +17,8 @@ from millstream.storage.block cimport (
 from millstream.storage.policy cimport Policy
 from millstream.storage.skiplist cimport Place, block_at, place_behind, view_block
 from millstream.storage.stream cimport Stream
-from millstream.storage.waste cimport free_parts
+
+from millstream.storage.waste import free_parts
 
 
 cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff:

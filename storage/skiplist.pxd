@@ -71,7 +71,7 @@ cdef class SkipList:
     cdef uint64_t last_rank[HEIGHT_MAX]
     cdef uint32_t height
     cdef uint32_t seed
-    cdef SkipList cut_from
+    cdef readonly SkipList cut_from  # None, or the list that these blocks were cut off from
     cdef readonly uint32_t parts  # that were cut off and are not freed yet
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks

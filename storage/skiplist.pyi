@@ -17,6 +17,7 @@ class SkipList:
     live: int
     blocks: int
     parts: int
+    cut_from: SkipList | None
     data_bytes: int
     def push(self, block: Block) -> int: ...
     def drop_head(self) -> int: ...

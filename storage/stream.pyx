@@ -32,10 +32,10 @@ from millstream.storage.skiplist cimport (
     Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
 )
 from millstream.storage.shared_groups cimport shared_groups
-from millstream.storage.waste cimport discard, discard_items, discard_part, is_deferring
 
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.idempotence import Window
+from millstream.storage.waste import discard, discard_items, discard_part, is_deferring
 
 
 cdef extern from "Python.h":
@@ -410,7 +410,7 @@ cdef class Stream:
         if not id_less(self.head_ms, self.head_seq, ms, seq):
             return 0
         # A policy by bytes wants them counted off with every trim.
-        if is_deferring() and (self.policy is None or self.policy.max_bytes == 0):
+        if self.policy is None or self.policy.max_bytes == 0:
             evicted = self.cut_before(ms, seq)
         place = self.head_place()
         while place.page != NULL:
@@ -437,15 +437,15 @@ cdef class Stream:
         return evicted
 
     cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff:
-        """Take many whole blocks below ms-seq away at once, without a look at each; they are freed
-        later. Returns how many entries that were not hidden went."""
+        """Take many whole blocks below ms-seq away at once, without a look at each, and free them
+        later where that may be. Returns how many entries that were not hidden went."""
         cdef uint64_t rank
         cdef uint64_t gone
         cdef Place place = no_place()
         cdef View view
         if self.sealed is not None:
             place = self.sealed.seek(ms, seq, &rank)
-        if place.page == NULL or rank < CUT_MIN:
+        if place.page == NULL or rank < CUT_MIN or not is_deferring():
             return 0
         view_block(place_before(place), &view)
         self.note_evicted(&view, ms, seq)
