@@ -1,12 +1,24 @@
+# The machine's clocks for compiled modules; Python modules have them in clock.py. Inline: each batch
+# and each group of equal commands reads them.
+
 from libc.stdint cimport uint64_t
-
-cdef class SteadyClock:
-    cdef uint64_t ahead_ms
-
-    cdef uint64_t read(self) noexcept
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 
-cdef uint64_t wall_ms() noexcept nogil
-cdef uint64_t monotonic_ns() noexcept nogil
-cpdef uint64_t wall_clock_ms() noexcept
-cpdef uint64_t wall_clock_us() noexcept
+cdef inline uint64_t wall_ms() noexcept nogil:
+    """Milliseconds since the epoch."""
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <uint64_t>now.tv_sec * 1000 + <uint64_t>now.tv_nsec // 1000000
+
+
+cdef inline uint64_t monotonic_ns() noexcept nogil:
+    """Nanoseconds, for durations."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t>now.tv_sec * 1000000000 + <uint64_t>now.tv_nsec
+
+
+cdef inline uint64_t steady_now_ms(clock) except? 0:
+    """What `now_ms` of a SteadyClock returns."""
+    return <uint64_t>clock.ahead_ms + monotonic_ns() // 1000000

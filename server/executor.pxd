@@ -4,7 +4,6 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.effects cimport Effects
 from millstream.encoding cimport Output
-from millstream.server.clock cimport SteadyClock
 from millstream.server.lookup cimport Row, Table
 from millstream.server.outbox cimport Client, Outbox
 from millstream.server.resp cimport Limits
@@ -24,7 +23,7 @@ cdef class Executor:
     cdef object loop
     cdef object clock
     cdef object steady_call
-    cdef SteadyClock steady
+    cdef object steady
     cdef Output out
     cdef bint guarded  # whether some commands may not run for some clients: looked at in `admit`
     cdef bint _password_required

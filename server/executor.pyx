@@ -25,7 +25,7 @@ from millstream.commands.ranges cimport SlicedChain
 from millstream.commands.replies cimport LONG_BYTES, Encodable, Run, Sliced, SlicedBytes, Wait
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
-from millstream.server.clock cimport wall_ms
+from millstream.server.clock cimport steady_now_ms, wall_ms
 from millstream.server.lookup cimport Row, Table, unknown_command
 from millstream.server.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.resp cimport (
@@ -187,7 +187,7 @@ cdef class Executor:
     cdef uint64_t read_steady(self, uint64_t now_ms) except? 0:
         """The clock that never jumps; `now_ms` where the server has but one."""
         if self.steady is not None:
-            return self.steady.read()
+            return steady_now_ms(self.steady)
         return now_ms if self.steady_call is None else self.steady_call()
 
     cdef int look_at_clocks(self) except -1:
