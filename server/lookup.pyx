@@ -32,12 +32,12 @@ WHEN_SUBSCRIBED = frozenset({
 # of keys is the one in memory.
 SHOW_NO_DATA = frozenset({
     "ping", "echo", "time", "hello", "auth", "select", "client|id", "client|setname",
-    "client|setinfo", "client|list", "client|info", "client|kill", "config|get", "info", "command",
-    "command|count", "command|docs", "command|info", "command|list",
+    "client|setinfo", "client|list", "client|info", "client|kill", "config|get", "config|set", "info",
+    "command", "command|count", "command|docs", "command|info", "command|list",
 })
 
 # What runs while the journal's queue is full, besides what shows no data: what ends that.
-RUN_WHEN_FULL = SHOW_NO_DATA | {"config|set", "shutdown"}
+RUN_WHEN_FULL = SHOW_NO_DATA | {"shutdown"}
 
 # Refused, before MULTI queues them, unless a directive allows them.
 PROTECTED = frozenset({"debug"})

@@ -10,8 +10,10 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import uvloop
@@ -23,6 +25,9 @@ from millstream.server import huge_pages, log
 from millstream.server.config import Config
 from millstream.server.log import LOGGER
 from millstream.server.program import advised
+
+if TYPE_CHECKING:
+    from millstream.server.app import Server
 
 SERVER_USAGE = f"""\
 millstream-server {__version__}
@@ -49,23 +54,40 @@ async def _serve(config: Config, file: Path | None) -> bool:
 
     def on_signal(number: signal.Signals) -> None:
         if server.stopping.is_set():
-            os._exit(1)  # asked twice: somebody will not wait
+            _give_up(server)
         server.stop_by_signal(number.name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, on_signal, number)
     await server.start()
     await server.stopping.wait()
-    _end_at_next_signal(server.loop)
+    _give_up_at_next_signal(server)
     return await server.stop()
 
 
-def _end_at_next_signal(loop: asyncio.AbstractEventLoop) -> None:
-    """A stop may wait for a slow disk, and the loop with it: only the system's own action, the end
-    of the process, comes at once then."""
+def _give_up_at_next_signal(server: Server) -> None:
+    """A stop may wait for a slow disk, and the loop with it. A thread hears of the next signal: the
+    main thread may be inside a call of the operating system that does not return."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
+        server.loop.remove_signal_handler(number)
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writer)
+
+    def wait() -> None:
+        os.read(reader, 1)
+        _give_up(server)
+
+    threading.Thread(target=wait, name="millstream-signals", daemon=True).start()
+
+
+def _give_up(server: Server) -> NoReturn:
+    """End at once, and say what is not on the disk."""
+    try:
+        server.persistence.tell_given_up()
+    finally:
+        os._exit(1)
 
 
 def run(file: Path | None, arguments: Sequence[str]) -> int:

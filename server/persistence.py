@@ -5,9 +5,8 @@ that fails: it is given up, and all data goes to a new base and journal. `snapsh
 `data_files` knows which files count, `loading` reads them.
 
 The event loop waits for the disk only where that is meant: in SAVE (also SHUTDOWN's and DEBUG
-RELOAD's) and in `finish` before it, loading, and `close`; in CONFIG SET appendfsync, until what is
-queued is written, and CONFIG SET appendonly no, until it is synced; when the directory's lock is
-taken anew after all files were gone; and in the small write(2) of `appendfsync everysec` and `no`.
+RELOAD's) and in `finish` before it, loading, and `close`; when the directory's lock is taken again
+after all files were gone; and in the small write(2) of `appendfsync everysec` and `no`.
 Workers are passed in, so a test can run every step by hand.
 """
 
@@ -129,6 +128,8 @@ class Persistence:
             config, self.files, keyspace, self, clock, scheduler, snapshot_worker, steady_clock
         )
         self._journal: Journal | None = None
+        self._ending: list[Journal] = []  # given up by appendonly no, not synced to their end yet
+        self._stopped: Journal | None = None  # the one that `close` waits for
         self._journal_error: bytes | None = None
         self._space_error: bytes | None = None
         self._lost_error: bytes | None = None
@@ -186,13 +187,17 @@ class Persistence:
     @property
     def queued_bytes(self) -> int:
         """Memory taken by frames that wait to be written."""
-        return 0 if self._journal is None else self._journal.queued_bytes
+        queued_bytes = sum(journal.queued_bytes for journal in self._ending)
+        return queued_bytes + (self._journal.queued_bytes if self._journal is not None else 0)
 
     def is_queue_full(self, limit_bytes: int) -> bool:
         """Whether the journal should be given no more for now; `on_queue` tells when to look again.
         That frames are written, before they are synced, it tells only after this was true."""
         journal = self._journal
-        if journal is None or not journal.is_full(limit_bytes):
+        if journal is None:
+            return False
+        limit_bytes -= sum(other.queued_bytes for other in self._ending)
+        if not journal.is_full(limit_bytes):
             return False
         journal.tell_written = True
         return journal.is_full(limit_bytes)  # the worker may just have missed the flag
@@ -230,8 +235,8 @@ class Persistence:
     def journal_failed(self, journal: Journal, error: OSError) -> None:
         post(self._scheduler, self._on_journal_failed, journal, error)
 
-    def journal_written(self, journal: Journal) -> None:
-        post(self._scheduler, self._on_written)
+    def journal_written(self, journal: Journal, seq: int) -> None:
+        post(self._scheduler, self._on_written, journal, seq)
 
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
         post(self._scheduler, self._on_space, journal, error)
@@ -240,10 +245,23 @@ class Persistence:
         if journal is self._journal and self.attached and seq > self.durable_seq:
             self.durable_seq = seq
             self.on_durable(seq)
+        elif journal in self._ending:
+            self._on_ending_synced(journal, seq)
         self.on_synced()
         self.on_queue()
 
-    def _on_written(self) -> None:
+    def _on_ending_synced(self, journal: Journal, seq: int) -> None:
+        """What waits for a journal that appendonly no has ended is answered."""
+        if seq == journal.last_seq:
+            self._ending.remove(journal)
+        self.durable_seq = max(self.durable_seq, seq)
+        self.on_durable(seq)
+
+    def _on_written(self, journal: Journal, seq: int) -> None:
+        """Under everysec and no: frames that the worker still had from before the change."""
+        if journal is self._journal and self.attached and journal.mode != "always":
+            self.durable_seq = max(self.durable_seq, seq)
+            self.on_durable(self.durable_seq)
         self.on_queue()
 
     def _on_space(self, journal: Journal, error: OSError | None) -> None:
@@ -267,9 +285,11 @@ class Persistence:
     # ---------------------------------------------------------------------------------- recovery
 
     def _on_journal_failed(self, journal: Journal, error: OSError) -> None:
+        sentence = f"{journal.name} cannot be written: {in_words(error)}"
+        if journal in self._ending:
+            self._on_ending_failed(journal, sentence)
         if journal is not self._journal:
             return
-        sentence = f"{journal.name} cannot be written: {in_words(error)}"
         log.error("%s; writes are refused until a new journal works", sentence)
         self._journal_error = misconf(error)
         self._space_error = None
@@ -280,6 +300,14 @@ class Persistence:
         self._drop_journal()
         self.snapshots.cancel()
         self._retry_later()
+
+    def _on_ending_failed(self, journal: Journal, sentence: str) -> None:
+        self._ending.remove(journal)
+        log.error("%s", sentence)
+        self.on_failed(sentence)
+        if not self.attached:
+            self._raise_durable()
+        self.on_queue()
 
     def _drop_journal(self) -> None:
         """Go on without a journal: nothing waits any more."""
@@ -434,15 +462,18 @@ class Persistence:
         self._set_misconf()
 
     def set_fsync(self, mode: str) -> None:
-        """CONFIG SET appendfsync."""
-        if self._journal is not None:
-            self._journal.set_mode(mode)
-            if self.attached and self._journal.error is None:
-                if mode != "always":
-                    self._raise_durable()
-                else:  # what was answered so far is shown again once it is safe
-                    self.durable_seq = min(self.durable_seq, self._journal.synced_seq)
-            self.on_queue()
+        """CONFIG SET appendfsync. It counts from the next frame on; the loop does not wait."""
+        journal = self._journal
+        if journal is None:
+            return
+        journal.set_mode(mode)
+        if self.attached and journal.error is None:
+            if mode != "always":
+                self.durable_seq = max(self.durable_seq, journal.written_seq)
+            else:  # what was answered so far is shown again once it is safe
+                self.durable_seq = min(self.durable_seq, journal.synced_seq)
+            self.on_durable(self.durable_seq)
+        self.on_queue()
 
     def set_appendonly(self, wanted: bool) -> None:
         """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""
@@ -458,7 +489,7 @@ class Persistence:
                 " with the process"
             )
             self.snapshots.scheduled = None
-            self._stop_journal()
+            self._end_journal()
             self._journal_error = self._space_error = self._lost_error = None
             self._set_misconf()
         elif self.snapshots.job is None:
@@ -466,16 +497,28 @@ class Persistence:
         else:
             self.snapshots.scheduled = "rewrite"
 
+    def _end_journal(self) -> None:
+        """Go on without a journal. What waits for this one is answered when it is synced."""
+        journal, self._journal = self._journal, None
+        attached, self.attached = self.attached, False
+        if journal is not None:
+            self._older_bytes += journal.size_bytes
+            if attached:
+                self._ending.append(journal)
+            journal.end()
+        self.on_queue()
+
     def _stop_journal(self) -> bool:
         """Write and sync all that was recorded; false when that fails, or no journal counts."""
         journal, self._journal = self._journal, None
+        self._stopped = journal or self._stopped
         attached, self.attached = self.attached, False
         if journal is None:
             return False
         self._older_bytes += journal.size_bytes
         synced = True
         try:
-            journal.close()
+            journal.close(self._tell_waiting)
         except OSError as error:
             synced = False
             if attached:
@@ -522,16 +565,62 @@ class Persistence:
         keeps = self.appendonly and not self.loading
         saved = not (keeps and self.lacks_base) or (tries_base and self._write_last_base())
         self.closing = True
-        self.snapshots.close()
+        self.snapshots.close(self._tell_waiting)
         if not self._stop_journal() and keeps and saved:  # it has failed just now
             saved = tries_base and self._write_last_base()
-            self.snapshots.close()
+            self.snapshots.close(self._tell_waiting)
             self._stop_journal()
         if keeps and not saved:
             self._tell_unsaved()
+        self._worker.drain(self._tell_waiting)
         self._worker.stop()
         self._disk.unlock()
         return saved
+
+    def _tell_waiting(self, waited_s: float) -> None:
+        found = self.frames_not_synced()
+        if found is not None:
+            log.warning(
+                "stopping: waiting for the disk for %.0f seconds: journal frames %d to %d are not"
+                " synced (%d in all, %d bytes are not written); a second signal gives them up",
+                waited_s,
+                *found,
+                found[1] - found[0] + 1,
+                sum(journal.queued_bytes for journal in self._unsynced_journals()),
+            )
+        else:
+            log.warning(
+                "stopping: waiting for the disk for %.0f seconds; a second signal ends the server"
+                " at once",
+                waited_s,
+            )
+
+    def _unsynced_journals(self) -> list[Journal]:
+        now = self._journal or self._stopped
+        journals = [*self._ending, *([now] if now is not None else [])]
+        return [journal for journal in journals if journal.synced_seq < journal.last_seq]
+
+    def frames_not_synced(self) -> tuple[int, int] | None:
+        """The first and the last frame that are not known to be on the disk; from any thread."""
+        journals = self._unsynced_journals()
+        if not journals:
+            return None
+        return journals[0].synced_seq + 1, journals[-1].last_seq
+
+    def tell_given_up(self) -> None:
+        """Log what an end at once leaves: called by a second signal, on any thread."""
+        found = self.frames_not_synced()
+        if self._unsaved is not None:
+            self._tell_unsaved()
+        elif found is not None:
+            log.error(
+                "stopped by a second signal: journal frames %d to %d are not on the disk (%d in"
+                " all); under appendfsync always no client was answered for them",
+                *found,
+                found[1] - found[0] + 1,
+            )
+        else:
+            log.error("stopped by a second signal")
 
     def _write_last_base(self) -> bool:
         try:

@@ -219,13 +219,14 @@ class Snapshots:
         if self.job is not None:
             self.job.cancelled = True
 
-    def close(self) -> None:
-        """Give up the snapshot under way, now."""
+    def close(self, tell: Callable[[float], None] | None = None) -> None:
+        """Give up the snapshot under way, now. `tell(seconds)` is called now and then while the
+        disk takes long."""
         job = self.job
         if job is not None:
             job.cancelled = True
             self._end_capture(job)
-        self._worker.drain()
+        self._worker.drain(tell)
         if job is not None and job.file is not None:
             self._discard(job)
         self._worker.stop()

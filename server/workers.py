@@ -33,7 +33,10 @@ class TaskWorker(Protocol):
     """Runs tasks one after the other, away from the event loop."""
 
     def submit(self, task: Callable[[], None]) -> None: ...
-    def drain(self) -> None: ...
+    def drain(self, tell: Callable[[float], None] | None = None) -> None:
+        """Return when everything submitted so far has run. `tell(seconds)` is called now and then
+        while that takes long."""
+
     def stop(self) -> None: ...
     def pause(self) -> None:
         """Called inside long tasks: let the event loop have the interpreter for a moment."""
@@ -45,6 +48,8 @@ class ThreadWorker:
     # A waiting thread gets the interpreter's lock only when the holder sleeps or after 5 ms.
     _WORK_S = 0.0004
     _REST_S = 0.00005
+    _TELL_FIRST_S = 1.0
+    _TELL_MAX_S = 30.0
 
     def __init__(self, name: str, niceness: int = 0) -> None:
         """niceness: by how much the thread steps back behind the event loop, 0 to 19."""
@@ -60,11 +65,17 @@ class ThreadWorker:
             self._thread.start()
         self._tasks.put(task)
 
-    def drain(self) -> None:
-        if self._thread is not None:
-            done = threading.Event()
-            self._tasks.put(done.set)
-            done.wait()
+    def drain(self, tell: Callable[[float], None] | None = None) -> None:
+        if self._thread is None:
+            return
+        done = threading.Event()
+        self._tasks.put(done.set)
+        started_s = time.monotonic()
+        wait_s = self._TELL_FIRST_S
+        while not done.wait(wait_s):
+            if tell is not None:
+                tell(time.monotonic() - started_s)
+            wait_s = min(wait_s * 2, self._TELL_MAX_S)
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""

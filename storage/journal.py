@@ -2,7 +2,8 @@
 
 `Journal` writes. Under `appendfsync always` the loop only queues a frame; a worker takes everything
 that has come together, writes it, syncs once and reports the sequence number: that is group commit,
-and the loop does not wait for it; it waits for the worker only to change the mode and to close.
+and the loop does not wait for it; it waits for the worker only in `close`. After a change from
+`always` to another mode frames still go to the worker, until the worker has done all it was given.
 What waits in memory is counted (`queued_bytes`); the owner bounds it by adding no more while
 `is_full`. Under `everysec` and `no` the loop itself writes (a write(2) of a small frame costs less
 than handing it over) and the worker syncs, or nobody does.
@@ -267,8 +268,9 @@ class Worker(Protocol):
 
     def submit(self, task: Callable[[], None]) -> None: ...
 
-    def drain(self) -> None:
-        """Return when everything submitted so far has run."""
+    def drain(self, tell: Callable[[float], None] | None = None) -> None:
+        """Return when everything submitted so far has run. `tell(seconds)` is called now and then
+        while that takes long."""
 
 
 class JournalOwner(Protocol):
@@ -280,8 +282,9 @@ class JournalOwner(Protocol):
     def journal_failed(self, journal: "Journal", error: OSError) -> None:
         """A write or sync failed: nothing more will be written. Called once."""
 
-    def journal_written(self, journal: "Journal") -> None:
-        """Queued frames were written, not yet synced; only after `tell_written` was set."""
+    def journal_written(self, journal: "Journal", seq: int) -> None:
+        """The worker has written everything up to `seq`, not yet synced. Called in the modes
+        everysec and no, and under always only after `tell_written` was set."""
 
     def journal_space(self, journal: "Journal", error: OSError | None) -> None:
         """Reserving space failed, or works again (None)."""
@@ -313,6 +316,11 @@ class Journal:
         self._seq = first_seq - 1
         self._pending: deque[bytes | File] = deque()
         self._kicked = False
+        # Whether frames go to the worker. The worker counts what it has done only when it will
+        # touch the file no more for it: where both counts are equal the loop may write.
+        self._queues = mode == "always"
+        self._queued_items = 0  # the loop's count
+        self._taken_items = self._done_items = 0  # the worker's
         self._task = self._write_pending
         self._written_seq = first_seq - 1
         self._reserve_bytes = reserve_bytes
@@ -340,6 +348,16 @@ class Journal:
     def name(self) -> str:
         """The name under which the file counts, or will once its base is written."""
         return self._file.name.removesuffix(".tmp")
+
+    @property
+    def last_seq(self) -> int:
+        """The last frame that was appended."""
+        return self._seq
+
+    @property
+    def written_seq(self) -> int:
+        """The last frame that is in the file; the disk may not have it yet."""
+        return self._written_seq
 
     @property
     def queued_bytes(self) -> int:
@@ -377,11 +395,10 @@ class Journal:
         unsynced = seq - 1 - self.synced_seq
         frame = self._format.encode(self._end, seq, min(unsynced, _U32_MAX), payload)
         self._end += len(frame)
-        if self.mode != "always":
+        if not self._must_queue():
             return self._write_now(frame, seq)
         self._queued_total += len(frame) + FRAME_OVERHEAD
-        self._pending.append(frame)
-        self._kick()
+        self._queue(frame)
         return False
 
     def rotate(self, file: File) -> None:
@@ -389,9 +406,8 @@ class Journal:
         self._format = read_head(file).format
         self._last_file = file
         self._end = file.size
-        if self.mode == "always":
-            self._pending.append(file)
-            self._kick()
+        if self._must_queue():
+            self._queue(file)
             return
         old, self._file = self._file, file
         last_seq = self._seq
@@ -399,13 +415,13 @@ class Journal:
         self._want_space()
 
     def set_mode(self, mode: str) -> None:
-        """Change `appendfsync`; a change waits until what is queued is written."""
+        """Change `appendfsync` from the next frame on. It does not wait for the worker."""
         if mode == self.mode:
             return
-        self._worker.drain()
-        was, self.mode = self.mode, mode
-        if was != "always" and mode == "always":
-            self._sync_soon()
+        self.mode = mode
+        if mode == "always":
+            self._sync_soon()  # what was written before
+            self._queues = True
 
     def tick_second(self) -> None:
         """Once a second: sync under everysec, and try again to reserve space."""
@@ -450,16 +466,18 @@ class Journal:
     def _room_bytes(self) -> int:
         return self._last_file.reserved_end - self._end - FRAME_SIZE - self._spare_bytes
 
-    def close(self) -> None:
-        """Write and sync everything; false space is given back. OSError when that fails."""
-        self._worker.drain()
-        if self.error is None:
-            self._file.sync()
-            self.synced_seq = self._seq
-            self._file.truncate(self._file.size)
-        self._file.close()
+    def close(self, tell: Callable[[float], None] | None = None) -> None:
+        """Write and sync everything; reserved space is given back. OSError when that fails.
+        `tell(seconds)` is called now and then while the disk takes long."""
+        self.end()
+        self._worker.drain(tell)
         if self.error is not None:
             raise self.error
+
+    def end(self) -> None:
+        """As `close`, without waiting for it: the owner hears that the last frame is synced, or
+        that the journal has failed. No frame may follow."""
+        self._worker.submit(self._finish)
 
     def fail(self, error: OSError) -> None:
         """As if writing had failed: the owner has no frame to append where one is due."""
@@ -473,6 +491,18 @@ class Journal:
         self._worker.submit(lambda: self._file.close())
 
     # The loop's side.
+
+    def _must_queue(self) -> bool:
+        """Whether what comes next goes to the worker: under `always`, and under another mode as
+        long as the worker has not done what it was given before."""
+        if self._queues and self.mode != "always":
+            self._queues = self._done_items < self._queued_items
+        return self._queues
+
+    def _queue(self, item: bytes | File) -> None:
+        self._queued_items += 1
+        self._pending.append(item)
+        self._kick()
 
     def _write_now(self, frame: bytes, seq: int) -> bool:
         if self.error is not None:
@@ -489,8 +519,12 @@ class Journal:
         return True
 
     def _sync_soon(self) -> None:
-        # File and number are taken here, on the thread that writes them: taken by the worker, a
-        # rotation between the two would declare the old file's end synced.
+        # File and number are taken on the thread that writes them: taken by the other, a rotation
+        # between the two would declare the old file's end synced.
+        if self._queues:
+            self._queued_items += 1
+            self._worker.submit(self._sync_written)
+            return
         file, seq = self._file, self._written_seq
         self._worker.submit(lambda: self._sync(file, seq))
 
@@ -530,17 +564,20 @@ class Journal:
 
     def _write_batch(self) -> None:
         # What is queued meanwhile is the next batch: this one must come to its sync.
+        mode = self.mode  # once: the loop may change it, and either its sync or this one must come
         next_file = self._write_queued(len(self._pending))
-        if self.tell_written:
+        if self.tell_written or mode != "always":
             self.tell_written = False
-            self._owner.journal_written(self)
-        self._sync_file(self._file, self._written_seq)
+            self._owner.journal_written(self, self._written_seq)
+        if mode == "always" or next_file is not None:
+            self._sync_file(self._file, self._written_seq)
         if next_file is not None:
             give_back(self._file)
             self._file.close()
             self._file = next_file
         if self._file.size + self._ahead_bytes > self._file.reserved_end:
             self._reserve()
+        self._done_items = self._taken_items
 
     def _write_queued(self, count: int) -> File | None:
         """Write the next `count` items of the queue, or up to a change of files: the next one."""
@@ -548,6 +585,7 @@ class Journal:
         size_bytes = 0
         for _ in range(count):
             item = self._pending.popleft()
+            self._taken_items += 1
             if not isinstance(item, bytes):
                 self._write_frames(frames)
                 return item
@@ -573,6 +611,23 @@ class Journal:
         if seq > self.synced_seq:
             self.synced_seq = seq
             self._owner.journal_synced(self, seq)
+
+    def _sync_written(self) -> None:
+        self._sync(self._file, self._written_seq)
+        self._taken_items += 1
+        self._done_items = self._taken_items
+
+    def _finish(self) -> None:
+        try:
+            if self.error is None:
+                self._file.sync()
+                self._file.truncate(self._file.size)
+        except OSError as error:
+            self._fail(error)
+        self._file.close()
+        if self.error is None:
+            self.synced_seq = self._seq
+            self._owner.journal_synced(self, self._seq)
 
     def _sync(self, file: File, seq: int) -> None:
         if self.error is not None or seq <= self.synced_seq:

@@ -149,10 +149,29 @@ def test_a_second_signal_ends_a_stop_that_waits_for_the_disk(
     with server.client() as client:
         client.send("SET", "k", "v")
         server.signal(signal.SIGTERM)
-        wait_until(lambda: server.log, lambda log: "stopping" in log)
+        waiting = "journal frames 1 to 1 are not synced (1 in all, "
+        wait_until(lambda: server.log, lambda log: waiting in log)
         assert server.is_alive()
         server.signal(signal.SIGTERM)
-        assert server.wait() == -signal.SIGTERM
+        assert server.wait() == 1
+    assert "stopped by a second signal: journal frames 1 to 1 are not on the disk" in server.log
+
+
+@pytest.mark.parametrize("words", ["appendfsync no", "appendfsync everysec", "appendonly no"])
+def test_changing_the_journal_does_not_wait_for_the_disk(
+    server: Server, outside: FakeOutside, words: str
+) -> None:
+    outside.stall_disk()
+    with server.client() as writer, server.client() as client:
+        writer.send("SET", "k", "v")
+        wait_until(
+            lambda: client.info("persistence")["aof_buffer_length"], lambda size: size == "0"
+        )
+        assert client.call("CONFIG", "SET", *words.split()) == Simple("OK")
+        assert client.call("PING") == Simple("PONG")
+        outside.free_disk()
+        assert writer.read() == Simple("OK")
+        assert client.call("GET", "k") == b"v"
 
 
 def test_blocked_readers_and_timers_go_on_after_a_stall(

@@ -201,7 +201,7 @@ class HandWorker:
             return True
         return False
 
-    def drain(self) -> None:
+    def drain(self, tell: Callable[[float], None] | None = None) -> None:
         while self.run_one():
             pass
 

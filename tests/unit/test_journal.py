@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.fakedisk import FakeDisk
+from tests.support.fakedisk import FakeDisk, FakeFile
 from tests.support.fakepersistence import HandWorker
 from tests.support.journals import header, journal_bytes, with_frames
 
@@ -42,7 +42,7 @@ class Owner:
     def journal_failed(self, journal: Journal, error: OSError) -> None:
         self.errors.append(error)
 
-    def journal_written(self, journal: Journal) -> None:
+    def journal_written(self, journal: Journal, seq: int) -> None:
         self.written += 1
 
     def journal_space(self, journal: Journal, error: OSError | None) -> None:
@@ -139,12 +139,85 @@ def test_a_frame_that_no_memory_was_left_to_write_ends_the_journal(
 
 
 @pytest.mark.parametrize("mode", ["always", "everysec", "no"])
-def test_setting_the_same_mode_again_does_not_wait_for_the_worker(mode: str) -> None:
+@pytest.mark.parametrize("new_mode", ["always", "everysec", "no"])
+def test_setting_a_mode_does_not_wait_for_the_worker(mode: str, new_mode: str) -> None:
     bench = Bench(mode)
     bench.append(b"one\n")
     queued = list(bench.worker.tasks)
-    bench.journal.set_mode(mode)
-    assert list(bench.worker.tasks) == queued
+    bench.journal.set_mode(new_mode)
+    assert list(bench.worker.tasks)[: len(queued)] == queued
+    bench.append(b"two\n")
+    bench.worker.drain()
+    assert read(bench.disk, bench.names)[0] == [b"one\n", b"two\n"]
+    assert (bench.journal.synced_seq == 2) == (new_mode == "always")
+
+
+def test_frames_follow_the_queue_after_a_change_of_the_mode() -> None:
+    """Frames that wait come first; when they are written the loop writes again."""
+    bench = Bench("always")
+    bench.append(b"one\n")
+    bench.journal.set_mode("everysec")
+    assert bench.append(b"two\n") is False
+    bench.worker.drain()
+    assert bench.append(b"three\n") is True
+    assert read(bench.disk, bench.names)[0] == [b"one\n", b"two\n", b"three\n"]
+    assert bench.owner.written == 1
+
+
+class BusyBench(Bench):
+    """The loop does random things whenever the worker is inside a call of the disk."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__("always")
+        self.chance = random.Random(seed)
+        self.in_loop = False
+        self.payloads: Payloads = []
+        self.owner.journal_synced = self._check_synced  # type: ignore[method-assign]
+
+    def _check_synced(self, journal: Journal, seq: int) -> None:
+        left = self.disk.after_crash(self.chance.getrandbits(32), tear=False)
+        found = read(left, [name for name in self.names if name in left.names()])[0]
+        assert found[:seq] == self.payloads[:seq]
+
+    def act(self) -> None:
+        if self.in_loop:
+            return
+        self.in_loop = True
+        for _ in range(self.chance.randint(0, 3)):
+            what = self.chance.random()
+            if what < 0.6:
+                self.payloads.append(b"%d\n" % len(self.payloads))
+                self.append(self.payloads[-1])
+            elif what < 0.8:
+                self.journal.set_mode(self.chance.choice(["always", "everysec", "no"]))
+            elif what < 0.9:
+                self.journal.tick_second()
+            elif len(self.names) < 6:
+                self.rotate()
+        self.in_loop = False
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_mode_may_change_at_any_moment(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = BusyBench(seed)
+
+    def busy(operation: Callable[..., None]) -> Callable[..., None]:
+        def run(file: FakeFile, *args: bytes) -> None:
+            bench.act()
+            operation(file, *args)
+            bench.act()
+
+        return run
+
+    monkeypatch.setattr(FakeFile, "write", busy(FakeFile.write))
+    monkeypatch.setattr(FakeFile, "sync", busy(FakeFile.sync))
+    for _ in range(40):
+        bench.act()
+        bench.worker.run_one()
+    monkeypatch.undo()
+    bench.worker.drain()
+    bench.journal.close()
+    assert read(bench.disk, bench.names)[0] == bench.payloads
 
 
 def test_always_syncs_once_for_all_that_has_come_together() -> None:

@@ -8,7 +8,7 @@ threads, a real event loop and a real directory.
 import asyncio
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -523,6 +523,68 @@ def test_switching_appendonly_at_run_time(mode: str) -> None:
         assert world.acked == list(range(1, world.next_number))
         again = reload(world.disk.copy(), appendfsync=mode)
         assert again.keyspace.numbers() == world.keyspace.numbers()
+
+
+class Switching(World):
+    """Knows what was answered under `always`: that, and all before it, a crash may not take."""
+
+    safe: Sequence[int] = ()
+
+    def _on_durable(self, seq: int) -> None:
+        before = len(self.acked)
+        super()._on_durable(seq)
+        if len(self.acked) > before and self.config.appendfsync == "always":
+            self.safe = list(self.acked)
+
+    def switch(self, mode: str) -> None:
+        self.config.appendfsync = mode
+        self.persistence.set_fsync(mode)
+
+
+def test_switching_appendfsync_at_run_time_keeps_what_always_answered() -> None:
+    for seed in range(150):
+        chance = random.Random(seed)
+        world = Switching(FakeDisk(seed), FakeConfig())
+        world.load()
+        for _ in range(8):
+            world.switch(chance.choice(MODES))
+            play(world, chance, chance.randint(0, 8))
+            assert_prefix(reload(world.disk.after_crash(chance.getrandbits(32))), list(world.safe))
+        world.settle()
+        for _ in range(3):
+            world.second()
+        assert world.acked == list(range(1, world.next_number)), "a reply was not sent"
+
+
+@pytest.mark.parametrize("way", ["appendonly no", "appendfsync everysec", "appendfsync no"])
+def test_no_switch_waits_for_a_disk_that_stalls(way: str) -> None:
+    world = new_world()
+    write_many(world, 3)
+    tasks = list(world.workers[0].tasks)
+    if way == "appendonly no":
+        world.config.appendonly = False
+        world.persistence.set_appendonly(False)
+    else:
+        world.persistence.set_fsync(way.split()[1])
+    assert list(world.workers[0].tasks)[: len(tasks)] == tasks
+    assert world.acked == []
+    world.settle()
+    assert world.acked == [1, 2, 3]
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3]
+
+
+def test_a_journal_that_fails_while_it_ends_closes_those_who_wait() -> None:
+    world = new_world()
+    write_many(world, 3)
+    world.disk.fail("sync", errno.EIO, "journal-")
+    world.config.appendonly = False
+    world.persistence.set_appendonly(False)
+    world.settle()
+    assert [numbers for _, numbers in world.failed] == [[1, 2, 3]]
+    write_many(world, 1)
+    assert world.acked == [4]
+    assert world.persistence.durable_seq == world.persistence.last_seq
+    assert world.persistence.queued_bytes == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -1040,6 +1102,7 @@ def test_whatever_ends_the_queue_is_told(way: str) -> None:
         world.persistence.set_appendonly(False)
     else:
         world.persistence.set_fsync("no")
+    world.settle()
     assert told[-1] == 0
 
 
