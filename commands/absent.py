@@ -64,7 +64,7 @@ CLUSTER_ARITIES = {
     syntax="subcommand [argument ...]",
 )
 def cluster(ctx: Context, args: Args) -> object:
-    """An error, whatever is asked: this server is not part of a cluster."""
+    """Always an error: this server is not part of a cluster."""
     raise CommandError(NO_CLUSTER)
 
 

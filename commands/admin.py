@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 def info(ctx: Context, args: Args) -> object:
     """Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
     server, clients, memory, persistence, stats, replication, cpu, modules, commandstats,
-    errorstats, latencystats, cluster, keyspace. Without one, or with `default`, all but
-    commandstats and latencystats; `all` and `everything` are all of them."""
+    errorstats, latencystats, cluster, keyspace. Without a section, or with `default`, the reply has
+    all sections except commandstats and latencystats; with `all` or `everything`, all of them.
+    """
     sections = [word.decode("utf-8", "replace").lower() for word in args.rest()]
     return Verbatim(ctx.server.info(sections).encode("utf-8", "surrogateescape"))
 
@@ -47,8 +48,9 @@ def info(ctx: Context, args: Args) -> object:
     summary="Returns the server time.",
 )
 def time(ctx: Context, args: Args) -> object:
-    """[seconds since 1970, microseconds of that second], of this very moment; other commands go
-    by the millisecond in which their batch began."""
+    """[seconds since 1970, microseconds of that second] at this moment. Other commands use the
+    millisecond in which their batch began.
+    """
     seconds, rest_us = divmod(ctx.server.now_us(), 1_000_000)
     return [str(seconds).encode(), str(rest_us).encode()]
 
@@ -92,7 +94,7 @@ def config_get(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of pairs",
 )
 def config_set(ctx: Context, args: Args) -> object:
-    """OK, or an error and then none of the pairs has been set."""
+    """OK, or an error; after an error none of the pairs has been set."""
     words = args.rest()
     if len(words) % 2:
         raise CommandError(SYNTAX)
@@ -123,9 +125,10 @@ def config_resetstat(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of directives",
 )
 def config_rewrite(ctx: Context, args: Args) -> object:
-    """OK once the configuration file says what the server runs with. Comments and order stay; what
-    differs from the default and was not in the file comes to its end. The file is replaced in one
-    step."""
+    """OK when the configuration file has the values that the server runs with. Comments and the
+    order of lines are kept. Values that differ from the default and are not in the file are added
+    at its end. The file is replaced in one step.
+    """
     ctx.server.config_rewrite()
     return OK
 
@@ -167,8 +170,9 @@ DRAWING = """\
     syntax="[VERSION version [argument [argument ...]]]",
 )
 def lolwut(ctx: Context, args: Args) -> object:
-    """Text: a mill wheel in its stream. There is one drawing; VERSION and what follows it are
-    checked to be numbers."""
+    """Text: a drawing of a water wheel in a stream. There is only one drawing; VERSION and the
+    words after it must be numbers.
+    """
     if args.remaining >= 2 and args.option(b"VERSION"):
         while args.remaining:
             args.take_int()

@@ -33,7 +33,7 @@ NOT_POSITIVE = "ERR value is out of range, must be positive"
 
 @command(
     "TSEEK", arity=4, flags="readonly fast", keys=(1, 1, 1), group="stream",
-    summary="Finds the n-th entry behind an id.", syntax="key after-id n",
+    summary="Finds the n-th entry after an ID.", syntax="key after-id n",
     complexity="O(log n), n the number of entries",
 )
 def tseek(Context ctx not None, Args args not None):
@@ -70,7 +70,7 @@ cdef uint64_t take_positive(Args args) except 0:
 
 @command(
     "TBLOCKS", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
-    summary="Answers the blocks that hold the entries between two ids, page by page.",
+    summary="Returns the blocks that hold the entries between two IDs, page by page.",
     syntax="key start end [COUNT blocks] [BYTES bytes]",
     complexity="O(log n) to find the start and O(m) for the m bytes answered",
 )

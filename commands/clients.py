@@ -58,7 +58,7 @@ def client_id(ctx: Context, args: Args) -> object:
     syntax="connection-name",
 )
 def client_setname(ctx: Context, args: Args) -> object:
-    """An empty name takes the name away."""
+    """An empty name removes the name."""
     ctx.session.name = checked_name(args.take())
     return OK
 
@@ -118,7 +118,7 @@ def _take_switch(args: Args) -> bool:
     syntax="<enabled: ON | OFF>",
 )
 def client_no_evict(ctx: Context, args: Args) -> object:
-    """Kept and shown by CLIENT LIST; clients are never evicted."""
+    """The setting is stored and shown by CLIENT LIST, but clients are never evicted."""
     ctx.session.no_evict = _take_switch(args)
     return OK
 
@@ -133,8 +133,9 @@ def client_no_evict(ctx: Context, args: Args) -> object:
     syntax="<enabled: ON | OFF>",
 )
 def client_no_touch(ctx: Context, args: Args) -> object:
-    """While it is on, this client's commands leave the keys' access times (OBJECT IDLETIME) alone,
-    those of TOUCH excepted."""
+    """While it is on, this client's commands do not update the keys' access times (OBJECT
+    IDLETIME). TOUCH still does.
+    """
     ctx.session.no_touch = _take_switch(args)
     return OK
 
@@ -287,7 +288,7 @@ def _take_type(args: Args) -> Filter:
     complexity="O(N), N the number of connections",
 )
 def client_list(ctx: Context, args: Args) -> object:
-    """A line of `name=value` pairs for each connection, oldest first, as text."""
+    """Text: a line of `name=value` pairs for each connection, oldest first."""
     clients = ctx.server.clients
     chosen: list[Client] = list(clients.values())
     if args.remaining >= 2 and args.option(b"TYPE"):
@@ -369,9 +370,10 @@ def _kill(ctx: Context, chosen: list[Client]) -> None:
     complexity="O(N), N the number of connections",
 )
 def client_kill(ctx: Context, args: Args) -> object:
-    """With an address alone: OK, or an error when there is no such client. With options: the
-    number of clients killed, those that match all options. SKIPME YES (default) spares the
-    caller."""
+    """With only an address: OK, or an error if there is no such client. With options: the number of
+    clients killed, which are those that match all options. SKIPME YES (the default) spares the
+    caller.
+    """
     clients = list(ctx.server.clients.values())
     if args.remaining == 1:
         address = args.take().decode("utf-8", "replace")
@@ -408,8 +410,9 @@ def client_kill(ctx: Context, args: Args) -> object:
     syntax="<action: ON | OFF | SKIP>",
 )
 def client_reply(ctx: Context, args: Args) -> object:
-    """OFF ends all replies, its own included; SKIP leaves out its own and the next one; ON, which
-    answers OK, brings them back. Messages of channels always come."""
+    """OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON,
+    which answers OK, turns replies on again. Messages of channels are always sent.
+    """
     session = ctx.session
     if args.option(b"ON"):
         session.reply_mode = "on"
@@ -435,7 +438,8 @@ def client_reply(ctx: Context, args: Args) -> object:
 )
 def client_unblock(ctx: Context, args: Args) -> object:
     """Ends another client's wait as its time-out would (TIMEOUT, the default) or with the error
-    `UNBLOCKED`. 1, or 0 when there is no such client or it does not wait for data."""
+    `UNBLOCKED`. Returns 1, or 0 if there is no such client or it does not wait for data.
+    """
     if args.remaining > 2:
         raise wrong_subcommand("CLIENT", args[1])
     number = args.take_int()
@@ -458,9 +462,10 @@ def client_unblock(ctx: Context, args: Args) -> object:
     syntax="timeout [mode: WRITE | ALL]",
 )
 def client_pause(ctx: Context, args: Args) -> object:
-    """For `timeout` milliseconds the commands of all clients (ALL, the default), or those that
-    write, PUBLISH and transactions with such a command in them (WRITE), are put off; keys do not
-    expire. Of two pauses the longer and the stricter counts."""
+    """Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
+    default), or writes, PUBLISH and transactions that contain them (WRITE). Keys do not expire in
+    that time. Of two pauses, the longer time and the stricter mode apply.
+    """
     if args.remaining > 2:
         raise wrong_subcommand("CLIENT", args[1])
     timeout_ms = take_timeout(args)
@@ -509,9 +514,10 @@ def client_getredir(ctx: Context, args: Args) -> object:
     summary="Listens for all requests received by the server in real-time.",
 )
 def monitor(ctx: Context, args: Args) -> object:
-    """From now on every command that runs comes as a status line: time, database, address and the
-    words. RESET and QUIT end it. Commands with the flag `admin` are not shown, and in place of
-    passwords stands `(redacted)`."""
+    """Sends every command that runs from now on as a status line: time, database, address and the
+    words. RESET and QUIT end it. Commands with the flag `admin` are not shown, and passwords appear
+    as `(redacted)`.
+    """
     if not ctx.may_block:
         raise CommandError(MONITOR_IN_TRANSACTION)
     if ctx.session.monitoring:

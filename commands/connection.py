@@ -48,9 +48,10 @@ NO_CLUSTER = "ERR This instance has cluster support disabled"
     syntax="[message]",
 )
 def ping(ctx: Context, args: Args) -> object:
-    """Answers PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an
-    array of `pong` and the message ("" if none), which it can tell from the messages of its
-    channels."""
+    """PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
+    `pong` and the message ("" if there is none), to distinguish the reply from messages of
+    channels.
+    """
     if args.remaining > 1:
         raise wrong_arity("ping")
     session = ctx.session
@@ -80,7 +81,7 @@ def echo(ctx: Context, args: Args) -> object:
     summary="Closes the connection.",
 )
 def quit_(ctx: Context, args: Args) -> object:
-    """Answers OK and closes the connection once the answer is sent."""
+    """OK; the server closes the connection after sending it."""
     ctx.session.close_after_reply = True
     return OK
 
@@ -94,9 +95,10 @@ def quit_(ctx: Context, args: Args) -> object:
     summary="Resets the connection.",
 )
 def reset(ctx: Context, args: Args) -> object:
-    """Back to how the connection began: no transaction, nothing watched, no subscriptions, not
-    monitoring, replies on, RESP2, database 0, no name, and not authenticated where a password is
-    required. The client library's name stays."""
+    """Returns the connection to its initial state: no transaction, no watched keys, no
+    subscriptions, no MONITOR, replies on, RESP2, database 0, no name, and not authenticated if a
+    password is required. The name of the client library is kept.
+    """
     session = ctx.session
     session.leave_transaction()
     ctx.server.pubsub.forget(session)
@@ -126,7 +128,7 @@ def _authenticate(ctx: Context, user: bytes, password: bytes) -> None:
     syntax="[username] password",
 )
 def auth(ctx: Context, args: Args) -> object:
-    """The one user is `default`, its password the directive `requirepass`."""
+    """The only user is `default`; its password is the directive `requirepass`."""
     words = args.rest()
     if len(words) > 2:
         raise CommandError(SYNTAX)
@@ -154,8 +156,9 @@ def _take_protocol(args: Args) -> int:
     syntax="[arguments: protover [{auth: AUTH username password}] [SETNAME clientname]]",
 )
 def hello(ctx: Context, args: Args) -> object:
-    """Answers a map of the server's properties; `protover` 2 or 3 chooses the protocol of this
-    reply and all that follow."""
+    """A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of
+    all later ones.
+    """
     session = ctx.session
     version = _take_protocol(args) if args.remaining else session.resp
     credentials: tuple[bytes, bytes] | None = None
@@ -217,7 +220,7 @@ def checked_name(name: bytes) -> bytes:
 
 
 def _refuse_cluster(ctx: Context, args: Args) -> object:
-    """Answers an error: this server is no node of a cluster."""
+    """Always an error: this server is not a cluster node."""
     raise CommandError(NO_CLUSTER)
 
 

@@ -55,7 +55,7 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
     syntax="key",
 )
 def incr(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
+    """The new value, a signed 64-bit integer. The expiry is kept."""
     return _add(ctx, args.take(), 1)
 
 
@@ -70,7 +70,7 @@ def incr(ctx: Context, args: Args) -> object:
     syntax="key",
 )
 def decr(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
+    """The new value, a signed 64-bit integer. The expiry is kept."""
     return _add(ctx, args.take(), -1)
 
 
@@ -85,7 +85,7 @@ def decr(ctx: Context, args: Args) -> object:
     syntax="key increment",
 )
 def incrby(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
+    """The new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
     return _add(ctx, key, args.take_int())
 
@@ -101,7 +101,7 @@ def incrby(ctx: Context, args: Args) -> object:
     syntax="key decrement",
 )
 def decrby(ctx: Context, args: Args) -> object:
-    """The value afterwards, a signed 64-bit integer. The expiry stays."""
+    """The new value, a signed 64-bit integer. The expiry is kept."""
     key = args.take()
     amount = args.take_int()
     if amount == INT64_MIN:
@@ -133,7 +133,7 @@ def _float_at(ctx: Context, key: bytes) -> LongDouble:
     syntax="key increment:double",
 )
 def incrbyfloat(ctx: Context, args: Args) -> object:
-    """The value afterwards, as text of up to 17 decimals. The expiry stays."""
+    """The new value, as text with up to 17 decimals. The expiry is kept."""
     key = args.take()
     number = _float_at(ctx, key)
     amount = long_double.parse(args.take())
@@ -292,10 +292,11 @@ def _float_pair(ctx: Context, value: LongDouble, applied: LongDouble) -> list[ob
     "unix-time-milliseconds | PERSIST] [ENX]",
 )
 def increx(ctx: Context, args: Args) -> object:
-    """The value afterwards and what was added to it: 1 without BYINT and BYFLOAT. A sum outside of
-    LBOUND and UBOUND, or of the type's range, changes neither the value nor the expiry, and the
-    reply says that 0 was added; with SATURATE the value becomes the bound. ENX sets the expiry only
-    of a key that has none."""
+    """The new value and the number that was added to it; the number is 1 without BYINT and BYFLOAT.
+    If the sum is outside LBOUND and UBOUND, or outside the type's range, the value and the expiry
+    do not change, and the reply says that 0 was added. With SATURATE the value is set to the bound.
+    ENX sets the expiry only if the key has none.
+    """
     key = args.take()
     increment = _take_increment(args)
     at_ms = increment.expiry.moment_ms(ctx, "increx")

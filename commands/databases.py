@@ -43,9 +43,10 @@ ANY_KEY = b"*"
     categories=("keyspace", "dangerous"),
 )
 def keys(ctx: Context, args: Args) -> object:
-    r"""`*` any text, `?` any byte, `[a-z]` and `[^x]` sets, `\` takes the next byte as it is. A
-    pattern with any of these may have at most 1,024 bytes. Others have their turn while a large
-    database is looked through; the keys are those of the moment of asking."""
+    r"""`*` matches any text, `?` any byte, `[a-z]` and `[^x]` sets of bytes, and `\` the next byte
+    literally. A pattern with any of these may have at most 1,024 bytes. Other clients are served
+    while a large database is searched; the reply has the keys as they were when the command ran.
+    """
     pattern = args.take()
     many = len(ctx.db) > KEYS_AT_ONCE
     if many and is_literal(pattern):
@@ -75,9 +76,11 @@ def _take_cursor(args: Args) -> int:
     categories=("keyspace",),
 )
 def scan(ctx: Context, args: Args) -> object:
-    """[next cursor, keys]; cursor 0 begins, a next cursor of 0 ends. A key that is there all the
-    time is returned at least once. COUNT is how many keys a call looks at, 10,000 at most, not how
-    many it returns. A TYPE that no key can have finds nothing."""
+    """[next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it. A key that
+    exists during the whole iteration is returned at least once. COUNT is the number of keys that a
+    call examines, at most 10,000, not the number that it returns. A TYPE that no key can have
+    matches nothing.
+    """
     cursor = _take_cursor(args)
     pattern: bytes | None = None
     wanted_type: bytes | None = None
@@ -113,7 +116,7 @@ def scan(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def randomkey(ctx: Context, args: Args) -> object:
-    """Null when the database is empty."""
+    """Null if the database is empty."""
     while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
         # One whose time has come is deleted by the look, unless nothing may be changed now.
         if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
@@ -130,7 +133,7 @@ def randomkey(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def dbsize(ctx: Context, args: Args) -> object:
-    """Keys whose time has come count until they are deleted."""
+    """Expired keys count until they are deleted."""
     return len(ctx.db)
 
 
@@ -184,8 +187,9 @@ def flushdb(ctx: Context, args: Args) -> object:
     categories=("keyspace", "dangerous"),
 )
 def flushall(ctx: Context, args: Args) -> object:
-    """OK. ASYNC and SYNC are the same here. Where save points are set, an empty snapshot replaces
-    the last one at once, unless one is just being written."""
+    """OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the
+    last one at once, unless a snapshot is being written.
+    """
     _flush(ctx, args, ctx.keyspace.databases)
     ctx.keyspace.dirty += 1
     ctx.effects.record(-1, b"FLUSHALL")
@@ -225,8 +229,9 @@ def _take_index(args: Args, which: str) -> int:
     categories=("keyspace", "dangerous"),
 )
 def swapdb(ctx: Context, args: Args) -> object:
-    """OK. Clients stay in the database they selected and find the other's keys there; readers
-    blocked on a key of it are served from these."""
+    """OK. Clients stay in the database that they selected and find the other database's keys there.
+    Readers blocked on a key of that database are served from the other's keys.
+    """
     first, second = _take_index(args, "first"), _take_index(args, "second")
     databases = range(len(ctx.keyspace.databases))
     if first not in databases or second not in databases:

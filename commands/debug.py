@@ -240,8 +240,9 @@ def _help() -> list[Simple]:
     complexity="O(1), but for those that go over all keys",
 )
 def debug(ctx: Context, args: Args) -> object:
-    """For tests. DEBUG HELP lists what there is; the directive `enable-debug-command` says who may
-    use it."""
+    """For tests. DEBUG HELP lists the subcommands; the directive `enable-debug-command` says which
+    clients may use it.
+    """
     word, *words = args.rest()
     name = word.upper()
     if name == b"HELP" and not words:

@@ -34,7 +34,7 @@ cdef enum:
 
 @command(
     "XDEL", arity=-3, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Deletes entries by id; answers how many there were.", syntax="key id [id ...]",
+    summary="Deletes entries by ID and returns the number deleted.", syntax="key id [id ...]",
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xdel(Context ctx not None, Args args not None):
@@ -96,15 +96,16 @@ cdef IdBlock take_options(Args args, Policy* policy) except *:
 
 @command(
     "XDELEX", arity=-5, flags="write fast", keys=(1, 1, 1), group="stream", since="8.2.0",
-    summary="Deletes entries by id; what becomes of references to them can be chosen.",
+    summary="Deletes entries by ID, with a choice of what happens to references to them.",
     syntax="key [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xdelex(Context ctx not None, Args args not None):
-    """An array: for each id 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group has yet to
-    read or acknowledge this id, whether or not its entry is there). KEEPREF, the default, leaves pending what is pending;
-    DELREF takes the ids out of every group's pending entries, whether or not their entries are
-    still there."""
+    """An array with one number per ID: 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group
+    has not yet read or acknowledged this ID, whether or not its entry exists). KEEPREF, the
+    default, leaves pending entries pending. DELREF removes the IDs from every group's pending
+    entries, whether or not their entries still exist.
+    """
     cdef Policy policy
     cdef Stream stream = ctx.db.writable_at(&args.items[1])
     cdef IdBlock block
@@ -140,14 +141,16 @@ cdef list delete_each(Context ctx, bytes key, Stream stream, list ids, bint only
 
 @command(
     "XACKDEL", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="8.2.0",
-    summary="Acknowledges entries for a group and deletes them, if the policy allows it.",
+    summary="Acknowledges entries for a group and deletes them, if the option allows it.",
     syntax="key group [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xackdel(Context ctx not None, Args args not None):
-    """An array: for each id 1 (acknowledged, and the entry is deleted or was gone already), -1 (it
-    was not pending in this group) or, with ACKED, 2 (acknowledged, but another group has yet to read
-    or acknowledge this id, so an entry that is there stays). Policies as with XDELEX."""
+    """An array with one number per ID: 1 (acknowledged, and the entry is deleted or was gone
+    already), -1 (not pending in this group) or, with ACKED, 2 (acknowledged, but another group has
+    not yet read or acknowledged this ID, so an existing entry stays). The options are those of
+    XDELEX.
+    """
     cdef Policy policy
     cdef Stream stream = ctx.groups_at(&args.items[1])  # Redis counts it as a reader
     cdef IdBlock block

@@ -37,7 +37,8 @@ from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wro
 
 @command(
     "TAPPEND", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Appends an entry to a stream and answers its id; makes the stream if need be.",
+    summary="Appends an entry to a stream and returns its ID. "
+            "Creates the stream if it doesn't exist.",
     syntax="key field value [field value ...]", complexity="O(1)",
 )
 def tappend(Context ctx not None, Args args not None):
@@ -108,7 +109,7 @@ def tappev(Context ctx not None, Args args not None):
 
 @command(
     "TRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
-    summary="Answers the entries between two ids, both included.",
+    summary="Returns the entries between two IDs, both included.",
     syntax="key start end [COUNT n]",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
@@ -137,7 +138,7 @@ cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
 
 @command(
     "TREAD", arity=-4, flags="readonly blocking", writes_with=b"GROUP", keys=(1, 1, 1), group="stream",
-    summary="Reads entries behind an id, or the next of a group; waits for them on request.",
+    summary="Reads entries after an ID, or the next entries of a group; can wait for new entries.",
     syntax="key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
@@ -472,7 +473,7 @@ cdef class LongDelivery(Encodable):
 
 @command(
     "TACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream",
-    summary="Acknowledges entries of a group: they are no longer pending.",
+    summary="Acknowledges entries of a group, so that they are no longer pending.",
     syntax="key group id [id ...]", complexity="O(log n) for each id",
 )
 def tack(Context ctx not None, Args args not None):

@@ -143,9 +143,10 @@ def _setter(
 
 @_setter("EXPIRE", "1.0.0", "Sets the expiration time of a key in seconds.", "seconds")
 def expire(ctx: Context, args: Args) -> object:
-    """1, or 0 when the key does not exist or a condition is not met: NX, there is no expiry yet;
-    XX, there is one; GT and LT, the new moment is later, or earlier, than the present one (a key
-    without expiry stays for ever). A time of 0 or less deletes the key at once."""
+    """1, or 0 if the key does not exist or a condition is not met. NX: the key has no expiry. XX:
+    it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
+    expiry counts as never expiring). A time of 0 or less deletes the key at once.
+    """
     return _expire(ctx, args, "expire", base_ms=ctx.now_ms, unit_ms=1000)
 
 
@@ -162,7 +163,7 @@ def pexpire(ctx: Context, args: Args) -> object:
     "unix-time-seconds",
 )
 def expireat(ctx: Context, args: Args) -> object:
-    """As EXPIRE, with the moment itself, in seconds since 1970."""
+    """As EXPIRE, with an absolute time in seconds since 1970."""
     return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
 
 
@@ -173,7 +174,7 @@ def expireat(ctx: Context, args: Args) -> object:
     "unix-time-milliseconds",
 )
 def pexpireat(ctx: Context, args: Args) -> object:
-    """As EXPIRE, with the moment itself, in milliseconds since 1970."""
+    """As EXPIRE, with an absolute time in milliseconds since 1970."""
     return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)
 
 
@@ -189,7 +190,7 @@ def pexpireat(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def persist(ctx: Context, args: Args) -> object:
-    """1, or 0 when the key does not exist or has no expiry."""
+    """1, or 0 if the key does not exist or has no expiry."""
     key = args.take()
     return int(find(ctx, key) is not None and let_stay(ctx, key))
 
@@ -233,19 +234,19 @@ def _teller(
 
 @_teller("TTL", "1.0.0", "Returns the expiration time in seconds of a key.")
 def ttl(ctx: Context, args: Args) -> object:
-    """The seconds left, -1 when the key has no expiry, -2 when it does not exist."""
+    """The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
     return _seconds(_time_left(ctx, args))
 
 
 @_teller("PTTL", "2.6.0", "Returns the expiration time in milliseconds of a key.")
 def pttl(ctx: Context, args: Args) -> object:
-    """The milliseconds left, -1 when the key has no expiry, -2 when it does not exist."""
+    """The milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
     return _time_left(ctx, args)
 
 
 @_teller("EXPIRETIME", "7.0.0", "Returns the expiration time of a key as a Unix timestamp.")
 def expiretime(ctx: Context, args: Args) -> object:
-    """Seconds since 1970, -1 when the key has no expiry, -2 when it does not exist."""
+    """Seconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
     return _seconds(_moment(ctx, args))
 
 
@@ -255,5 +256,5 @@ def expiretime(ctx: Context, args: Args) -> object:
     "Returns the expiration time of a key as a Unix milliseconds timestamp.",
 )
 def pexpiretime(ctx: Context, args: Args) -> object:
-    """Milliseconds since 1970, -1 when the key has no expiry, -2 when it does not exist."""
+    """Milliseconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
     return _moment(ctx, args)

@@ -54,8 +54,8 @@ MEANINGLESS = (
 
 @command(
     "XREADGROUP", arity=-7, flags="write blocking movablekeys", group="stream", since="5.0.0",
-    summary="Reads the new entries of a group for one of its consumers, or that consumer's "
-            "pending ones; waits for new entries on request.",
+    summary="Reads new entries of a group for one of its consumers, or that consumer's pending "
+            "entries; can wait for new entries.",
     syntax="{group-block: GROUP group consumer} [COUNT count] [MAXCOUNT maxcount] [MAXSIZE "
     "maxsize] [BLOCK milliseconds] [CLAIM min-idle-time:integer] [NOACK] {streams: STREAMS key [key "
     "...] id [id ...]}",

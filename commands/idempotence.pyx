@@ -127,12 +127,13 @@ cdef window_of(Stream stream):
 
 @command(
     "XCFGSET", arity=-2, flags="write fast", keys=(1, 1, 1), group="stream", since="8.6.0",
-    summary="Sets how many messages of each producer a stream remembers, and how long.",
+    summary="Sets how many messages of each producer a stream remembers, and for how long.",
     syntax="key [IDMP-DURATION seconds] [IDMP-MAXSIZE entries]",
 )
 def xcfgset(Context ctx not None, Args args not None):
-    """New values make the stream forget the messages it remembers. Of more than 10,000 producers the
-    one that was silent longest is forgotten."""
+    """New values clear the messages that the stream remembers. Above 10,000 producers, the stream
+    forgets the producer that has been silent longest.
+    """
     cdef Stream stream = ctx.db.writable_at(&args.items[1])
     cdef bytes key = ctx.db.key_of(&args.items[1])
     if stream is None:
@@ -173,7 +174,7 @@ cdef bint is_given(Args args, bytes word, before) except -1:
 
 @command(
     "XIDMPRECORD", arity=5, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    since="8.6.2", summary="Notes that a producer's message became an entry that is there.",
+    since="8.6.2", summary="Records that an existing entry came from a producer's message.",
     syntax="key pid iid stream-id",
 )
 def xidmprecord(Context ctx not None, Args args not None):

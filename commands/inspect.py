@@ -60,8 +60,9 @@ container(
     syntax="key [full-block: FULL [COUNT count]]",
 )
 def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
-    """A map: length, ids, counters, and the first and the last entry; with FULL the first entries
-    and all that is known of the groups."""
+    """A map: length, IDs, counters, and the first and the last entry. With FULL, also the first
+    entries and all details of the groups.
+    """
     key = args.take()
     stream = _stream(ctx, key)
     if not args.remaining:
@@ -192,8 +193,10 @@ def xinfo_groups(ctx: Context, args: Args) -> Encodable:
     complexity="O(n), n the number of consumers",
 )
 def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
-    """A map for each consumer, in the order of their names; idle is since it last asked, inactive
-    since it last got something (-1: never), in milliseconds."""
+    """A map for each consumer, in the order of their names. In milliseconds, `idle` is the time
+    since the consumer's last request, and `inactive` the time since it last received an entry (-1:
+    never).
+    """
     key, name = args.take(), args.take()
     group = find_live_group(ctx, key, _stream(ctx, key), name)
     if group is None:
@@ -209,7 +212,7 @@ def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     flags="readonly",
     keys=(1, 1, 1),
     group="stream",
-    summary="Returns what is known of a stream as a whole.",
+    summary="Returns details of a stream as a whole.",
     syntax="key",
 )
 def tinfo(ctx: Context, args: Args) -> Fields | None:

@@ -169,7 +169,7 @@ def command_count(ctx: Context, args: Args) -> object:
     categories=("connection",),
 )
 def command_info(ctx: Context, args: Args) -> object:
-    """For each name its row as a list of ten, null for a command that is not there."""
+    """For each name its row as a list of ten, or null for an unknown command."""
     if not args.remaining:
         return [details(row) for row in COMMANDS.values()]
     rows = [find(name) for name in args.rest()]
@@ -188,7 +188,7 @@ def command_info(ctx: Context, args: Args) -> object:
     categories=("connection",),
 )
 def command_docs(ctx: Context, args: Args) -> object:
-    """A map from name to documentation; names that are not there are left out."""
+    """A map from name to documentation; unknown names are left out."""
     if not args.remaining:
         return {row.name.encode(): docs(row) for row in COMMANDS.values()}
     rows = {row.name: row for row in map(find, args.rest()) if row is not None}
@@ -227,7 +227,7 @@ def _matching_names(args: Args) -> list[bytes]:
     categories=("connection",),
 )
 def command_list(ctx: Context, args: Args) -> object:
-    """Names in lower case, subcommands as `container|sub`."""
+    """Names in lower case; subcommands are `container|sub`."""
     return _matching_names(args)
 
 
@@ -275,7 +275,8 @@ def command_getkeys(ctx: Context, args: Args) -> object:
     categories=("connection",),
 )
 def command_getkeysandflags(ctx: Context, args: Args) -> object:
-    """[key, flags] for each key of the request; the flags are those of COMMAND INFO's key specs,
-    as they are for this very request."""
+    """[key, flags] for each key of the request. The flags are those of COMMAND INFO's key specs,
+    evaluated for this request.
+    """
     keys = _keys_of(args.rest())
     return [[key, {Simple(flag.encode()) for flag in flags}] for key, flags in keys]

@@ -138,7 +138,9 @@ def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     categories=("keyspace",),
 )
 def del_(ctx: Context, args: Args) -> object:
-    """The number of keys that existed. Groups and pending entries of a stream go with it."""
+    """The number of keys that existed. The groups and pending entries of a stream are deleted with
+    it.
+    """
     return delete_keys(ctx, args.rest())
 
 
@@ -155,8 +157,9 @@ def del_(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def unlink(ctx: Context, args: Args) -> object:
-    """The same as DEL, which frees the value at once: a stream takes time in proportion to its
-    blocks."""
+    """The same as DEL, which also frees large values lazily: the memory of a large stream is freed
+    in small steps.
+    """
     return delete_keys(ctx, args.rest())
 
 
@@ -172,7 +175,7 @@ def unlink(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def exists(ctx: Context, args: Args) -> object:
-    """The number of keys that exist; a key named twice counts twice."""
+    """The number of keys that exist; a key that is given twice counts twice."""
     return sum(look_at(ctx, key) is not None for key in args.rest())
 
 
@@ -190,7 +193,9 @@ def exists(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def touch(ctx: Context, args: Args) -> object:
-    """The number of keys that exist. Also a client with CLIENT NO-TOUCH on touches with it."""
+    """The number of keys that exist. It updates access times even for a client with CLIENT NO-TOUCH
+    on.
+    """
     count = 0
     for key in args.rest():
         if look_at(ctx, key) is not None:
@@ -210,7 +215,7 @@ def touch(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def type_(ctx: Context, args: Args) -> object:
-    """`string`, `stream`, or `none` when the key does not exist."""
+    """`string`, `stream`, or `none` if the key does not exist."""
     return Simple(type_name(look_at(ctx, args.take())))
 
 
@@ -266,9 +271,10 @@ def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
     categories=("keyspace",),
 )
 def rename(ctx: Context, args: Args) -> object:
-    """OK. The expiry moves along. A stream stays the same stream: its groups, pending entries and
-    incarnation go with it. Readers blocked on the new key are served; an XREADGROUP blocked on the
-    old one ends with an error."""
+    """OK. The expiry moves with the key. A stream stays the same stream, with its groups, pending
+    entries and incarnation. Readers blocked on the new key are served; an XREADGROUP blocked on the
+    old key ends with an error.
+    """
     _rename(ctx, args, only_new=False)
     return OK
 
@@ -284,7 +290,7 @@ def rename(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def renamenx(ctx: Context, args: Args) -> object:
-    """1, or 0 when the new key exists."""
+    """1, or 0 if the new key exists."""
     return int(_rename(ctx, args, only_new=True))
 
 
@@ -299,7 +305,9 @@ def renamenx(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def move(ctx: Context, args: Args) -> object:
-    """1, or 0 when the key does not exist here or exists there. The expiry moves along."""
+    """1, or 0 if the key does not exist here or already exists there. The expiry moves with the
+    key.
+    """
     key = args.take()
     to = take_database(ctx, args)
     if to is ctx.db:
@@ -361,9 +369,10 @@ def _take_copy_options(ctx: Context, args: Args) -> tuple[Database, bool]:
     categories=("keyspace",),
 )
 def copy(ctx: Context, args: Args) -> object:
-    """1, or 0 when there is nothing to copy or, without REPLACE, something at the destination. The
-    copy has the same expiry. That of a stream has all its entries, groups, consumers and pending
-    entries; it shares the memory of the entries, and is another stream for TINFO's `incarnation`.
+    """1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
+    The copy has the same expiry. The copy of a stream has all entries, groups, consumers and
+    pending entries; it shares the memory of the entries, and has an `incarnation` of its own in
+    TINFO.
     """
     key, new_key = args.take(), args.take()
     to, replace = _take_copy_options(ctx, args)
@@ -463,9 +472,9 @@ def encoding_name(key: bytes, value: Value) -> bytes:
     categories=("keyspace",),
 )
 def object_encoding(ctx: Context, args: Args) -> object:
-    """`stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as Redis
-    would keep it.
-    Null when the key does not exist."""
+    """`stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as in Redis.
+    Null if the key does not exist.
+    """
     key = args.take()
     value = _object_at(ctx, key)
     return None if value is None else encoding_name(key, value)
@@ -483,7 +492,7 @@ def object_encoding(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def object_freq(ctx: Context, args: Args) -> object:
-    """Always an error for a key that exists: nothing is evicted, so no frequencies are kept."""
+    """Always an error for a key that exists: keys are not evicted, so there are no frequencies."""
     if _object_at(ctx, args.take()) is None:
         return None
     raise CommandError(NO_FREQUENCIES)
@@ -501,7 +510,7 @@ def object_freq(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def object_idletime(ctx: Context, args: Args) -> object:
-    """Seconds since the key was last read or written; null when it does not exist."""
+    """Seconds since the key was last read or written; null if it does not exist."""
     key = args.take()
     return None if _object_at(ctx, key) is None else ctx.db.idle_s(key)
 
@@ -518,5 +527,5 @@ def object_idletime(ctx: Context, args: Args) -> object:
     categories=("keyspace",),
 )
 def object_refcount(ctx: Context, args: Args) -> object:
-    """1, for no value is shared between keys; null when the key does not exist."""
+    """1, because keys do not share values; null if the key does not exist."""
     return None if _object_at(ctx, args.take()) is None else 1

@@ -36,8 +36,9 @@ container(
     syntax="key [SAMPLES count]",
 )
 def memory_usage(ctx: Context, args: Args) -> object:
-    """Bytes that the key and its value take, null when the key does not exist. A stream knows its
-    size, so nothing is sampled; SAMPLES is checked and accepted."""
+    """The bytes that the key and its value take, or null if the key does not exist. A stream knows
+    its size, so there is no sampling; SAMPLES is checked and accepted.
+    """
     key = args.take()
     while args.remaining:
         if args.remaining < 2 or not args.option(b"SAMPLES") or args.take_int() < 0:
@@ -57,10 +58,11 @@ def memory_usage(ctx: Context, args: Args) -> object:
     summary="Returns details about memory usage.",
 )
 def memory_stats(ctx: Context, args: Args) -> object:
-    """A map with Redis' names, of the figures there are. `total.allocated` is the memory in use:
-    what the process holds less what the C library has free; `dataset.bytes` is that without what
-    was in use at the start and what the clients take. `fragmentation` is what the process holds
-    divided by what is in use."""
+    """A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
+    what the C library has free. `dataset.bytes` is that value minus the memory in use at start and
+    the memory of clients. `fragmentation` is the memory that the process holds divided by the
+    memory in use.
+    """
     return {name.encode(): value for name, value in ctx.server.memory_facts().items()}
 
 
@@ -72,7 +74,7 @@ def memory_stats(ctx: Context, args: Args) -> object:
     summary="Outputs a memory problems report.",
 )
 def memory_doctor(ctx: Context, args: Args) -> object:
-    """Text for people."""
+    """A report as text."""
     facts = ctx.server.memory_facts()
     used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
     clients, free = int(str(facts["clients.normal"])), int(str(facts["fragmentation.bytes"]))
@@ -106,7 +108,7 @@ def memory_doctor(ctx: Context, args: Args) -> object:
     summary="Asks the allocator to release memory.",
 )
 def memory_purge(ctx: Context, args: Args) -> object:
-    """OK; what the C library can give back, it has given back."""
+    """OK, after the C library has returned the memory that it can return."""
     ctx.server.give_back_memory()
     return OK
 
@@ -119,5 +121,5 @@ def memory_purge(ctx: Context, args: Args) -> object:
     summary="Returns the allocator statistics.",
 )
 def memory_malloc_stats(ctx: Context, args: Args) -> object:
-    """Text: the allocator is the C library's, which keeps no statistics."""
+    """Text: the allocator is the C library's, which has no statistics."""
     return Verbatim(b"Stats not supported for the current allocator")

@@ -147,8 +147,9 @@ class SlicedStringDump(Sliced):
     categories=("keyspace",),
 )
 def dump(ctx: Context, args: Args) -> object:
-    """The value as Redis' own format has it, without the key and its expiry; null when the key does
-    not exist. RESTORE makes a key of it, here or in Redis."""
+    """The value in Redis' own format, without the key and its expiry; null if the key does not
+    exist. RESTORE creates a key from it, here or in Redis.
+    """
     value = look_up(ctx, args.take())
     if value is None:
         return None
@@ -324,8 +325,9 @@ def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
     categories=("keyspace", "dangerous"),
 )
 def restore(ctx: Context, args: Args) -> object:
-    """OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a unix time. A key that exists is
-    refused without REPLACE. Readers blocked on the key are served."""
+    """OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a Unix time. An existing key is
+    an error unless REPLACE is given. Readers blocked on the key are served.
+    """
     key = args.take()
     args.pos = OPTIONS_AT
     options = _take_options(args)

@@ -37,9 +37,10 @@ container("SLOWLOG", group="server", since="2.2.12", summary="A container for sl
     complexity="O(N), N the number of entries returned",
 )
 def slowlog_get(ctx: Context, args: Args) -> object:
-    """The newest `count` entries (10; -1 for all), newest first, each as [number, unix time in
-    seconds, microseconds, words, client's address, client's name]. A request is cut at 32 words, a
-    word at 128 bytes; passwords are not shown."""
+    """The newest `count` entries (10; -1 for all), newest first, each as [number, Unix time in
+    seconds, microseconds, words, client's address, client's name]. A request is cut after 32 words,
+    and a word after 128 bytes. Passwords are not shown.
+    """
     count = SLOWLOG_COUNT
     if args.remaining > 1:
         raise wrong_subcommand("SLOWLOG", args[1])
@@ -95,8 +96,9 @@ container(
     summary="Returns the latest latency samples for all events.",
 )
 def latency_latest(ctx: Context, args: Args) -> object:
-    """For each event [name, unix time in seconds and milliseconds of the last spike, greatest
-    milliseconds ever]. Events: `command`, and `fast-command` for commands with the flag fast."""
+    """For each event: [name, Unix time in seconds and milliseconds of the last spike, greatest
+    milliseconds ever]. Events: `command`, and `fast-command` for commands with the flag fast.
+    """
     return [[event.encode(), *figures] for event, *figures in ctx.server.latency.latest()]
 
 
@@ -110,7 +112,7 @@ def latency_latest(ctx: Context, args: Args) -> object:
     syntax="event",
 )
 def latency_history(ctx: Context, args: Args) -> object:
-    """[unix time in seconds, milliseconds], oldest first, at most 160."""
+    """[Unix time in seconds, milliseconds], oldest first, at most 160."""
     return ctx.server.latency.history(shown(args.take()))
 
 
@@ -124,7 +126,7 @@ def latency_history(ctx: Context, args: Args) -> object:
     syntax="[event [event ...]]",
 )
 def latency_reset(ctx: Context, args: Args) -> object:
-    """How many events had been noted."""
+    """The number of events that had samples."""
     return ctx.server.latency.reset([shown(word) for word in args.rest()])
 
 
@@ -143,8 +145,9 @@ GRAPH_ROWS = 4
     syntax="event",
 )
 def latency_graph(ctx: Context, args: Args) -> object:
-    """A drawing for people, as text: a column a second, the newest at the right, under each how
-    long ago it was."""
+    """A graph as text: one column per second, the newest at the right, with the age below each
+    column.
+    """
     event = shown(args.take())
     samples = ctx.server.latency.history(event)
     if not samples:
@@ -203,7 +206,7 @@ ADVICE = {
     summary="Returns a human-readable latency analysis report.",
 )
 def latency_doctor(ctx: Context, args: Args) -> object:
-    """What was noted, in sentences, as text."""
+    """A report on the samples, as text."""
     monitor = ctx.server.latency
     if not monitor.threshold_ms and not monitor.latest():
         return Verbatim(MONITORING_OFF.encode())
@@ -230,9 +233,10 @@ def latency_doctor(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of commands",
 )
 def latency_histogram(ctx: Context, args: Args) -> object:
-    """A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: how
-    many calls took at most that many microseconds, at powers of two. Commands that were not called
-    are left out. Equal commands of one pipeline share their time."""
+    """A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
+    number of calls that took at most that many microseconds, at powers of two. Commands that were
+    not called are left out. Equal commands of one pipeline share their time.
+    """
     counts = ctx.server.latency_counts()
     wanted = [word.lower().decode("utf-8", "replace") for word in args.rest()]
     names = list(counts) if not wanted else [name for word in wanted for name in _of(word, counts)]

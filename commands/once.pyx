@@ -52,7 +52,7 @@ LONG_NAME = f"ERR a producer's name may have at most {NAME_BYTES_MAX} bytes"
 
 @command(
     "TAPPENDONCE", arity=-6, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
-    summary="Appends an entry unless it was appended before; answers its id, or nil.",
+    summary="Appends an entry unless it was appended before; returns its ID, or nil.",
     syntax="key <ID id | PRODUCER name seq> field value [field value ...]", complexity="O(1)",
 )
 def tappendonce(Context ctx not None, Args args not None):
@@ -160,8 +160,8 @@ def many_key_positions(list words not None) -> list[int]:
 @command(
     "TAPPENDMANY", arity=-9, flags="write denyoom movablekeys", group="stream",
     find_keys=many_key_positions,
-    summary="Appends entries to one or more streams, each unless it was appended before; returns "
-            "how many were appended.",
+    summary="Appends entries to one or more streams, except those appended before; returns the "
+            "number appended.",
     syntax="numkeys key [key ...] <ID | PRODUCER name> <numentries <id-or-seq numfields field "
            "value [field value ...]> [...]> [...]",
     complexity="O(n), n the number of entries",

@@ -50,7 +50,7 @@ NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
 
 @command(
     "XACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Acknowledges entries of a group: they are no longer pending.",
+    summary="Acknowledges entries of a group, so that they are no longer pending.",
     syntax="key group id [id ...]", complexity="O(log n) for each id",
 )
 def xack(Context ctx not None, Args args not None):
@@ -59,7 +59,7 @@ def xack(Context ctx not None, Args args not None):
 
 @command(
     "XPENDING", arity=-3, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Answers the pending entries of a group: how many there are, or which.",
+    summary="Returns a summary or a list of a group's pending entries.",
     syntax="key group [filters: [IDLE min-idle-time:integer] start end count [consumer]]",
     complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
 )
@@ -126,7 +126,7 @@ cdef Group group_in(Context ctx, Args args, Stream stream):
 
 @command(
     "XCLAIM", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Gives pending entries that were idle for too long to a consumer, by id.",
+    summary="Transfers pending entries with a given idle time to a consumer, by ID.",
     syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] "
            "[RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
     complexity="O(log n) for each id, n the number of the group's pending entries",
@@ -348,7 +348,7 @@ cdef int64_t ago(int64_t now_ms, int64_t span_ms) noexcept:
 
 @command(
     "XAUTOCLAIM", arity=-6, flags="write fast", keys=(1, 1, 1), group="stream", since="6.2.0",
-    summary="Gives pending entries that were idle for too long to a consumer, in id order.",
+    summary="Transfers pending entries with a given idle time to a consumer, in ID order.",
     syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
     complexity="O(1) if COUNT is small",
 )
@@ -401,7 +401,7 @@ cdef int64_t take_count(Args args) except -1:
 
 @command(
     "XNACK", arity=-7, flags="write fast", keys=(1, 1, 1), group="stream", since="8.8.0",
-    summary="Gives pending entries back to the group: nobody owns them, anybody may claim them.",
+    summary="Returns pending entries to the group without an owner; any consumer can claim them.",
     syntax="key group <mode: SILENT | FAIL | FATAL> {ids: IDS numids id [id ...]} [RETRYCOUNT "
     "count] [FORCE]",
     complexity="O(log n) for each id, n the number of the group's pending entries",

@@ -67,7 +67,7 @@ def policy_reply(Policy policy):
 
 @command(
     "TPOLICY", arity=-2, flags="write", keys=(1, 1, 1), group="stream",
-    summary="Sets what a stream keeps, for the server to trim it; or tells it.",
+    summary="Sets or returns the retention policy by which the server trims a stream.",
     syntax="key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT|APPROX]",
     complexity="O(n) of evicted blocks",
 )

@@ -64,8 +64,9 @@ def _unsubscribe(
     complexity="O(N), N the number of channels",
 )
 def subscribe(ctx: Context, args: Args) -> object:
-    """For each channel a push of `subscribe`, its name and the number of subscriptions the client
-    now has. Each message then comes as a push of `message`, the channel and the message."""
+    """For each channel a push of `subscribe`, the channel's name and the client's number of
+    subscriptions. Each message then arrives as a push of `message`, the channel and the message.
+    """
     return _answer(ctx, _each(ctx, b"subscribe", args.rest(), ctx.server.pubsub.subscribe))
 
 
@@ -80,8 +81,9 @@ def subscribe(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of patterns",
 )
 def psubscribe(ctx: Context, args: Args) -> object:
-    """As SUBSCRIBE; each message comes as a push of `pmessage`, the pattern, the channel and the
-    message."""
+    """As SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
+    message.
+    """
     patterns = args.rest()
     for pattern in patterns:
         matcher(pattern)  # one that cannot be used refuses the command before it does anything
@@ -100,8 +102,9 @@ def psubscribe(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of channels",
 )
 def unsubscribe(ctx: Context, args: Args) -> object:
-    """Without channels it ends all subscriptions by name; those by pattern stay. There is always
-    an answer, also for a channel that was not subscribed."""
+    """Without channels it ends all subscriptions to channels; subscriptions to patterns stay. There
+    is always a reply, also for a channel that was not subscribed.
+    """
     names, held = args.rest(), ctx.session.channels
     return _unsubscribe(ctx, b"unsubscribe", names, held, ctx.server.pubsub.unsubscribe)
 
@@ -117,7 +120,9 @@ def unsubscribe(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of patterns",
 )
 def punsubscribe(ctx: Context, args: Args) -> object:
-    """As UNSUBSCRIBE, for patterns; the very same pattern is meant, not what it matches."""
+    """As UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
+    matches.
+    """
     names, held = args.rest(), ctx.session.patterns
     one = ctx.server.pubsub.unsubscribe_pattern
     return _unsubscribe(ctx, b"punsubscribe", names, held, one)
@@ -134,8 +139,9 @@ def punsubscribe(ctx: Context, args: Args) -> object:
     complexity="O(N+M), N the listeners of the channel, M the number of patterns",
 )
 def publish(ctx: Context, args: Args) -> object:
-    """The number of times it was sent. A publisher that listens itself gets the message behind
-    this answer."""
+    """The number of clients that it was sent to. If the publisher is itself subscribed, it gets the
+    message after this reply.
+    """
     return ctx.server.pubsub.publish(args.take(), args.take())
 
 
@@ -155,7 +161,7 @@ container("PUBSUB", group="pubsub", since="2.8.0", summary="A container for Pub/
     complexity="O(N), N the number of active channels",
 )
 def pubsub_channels(ctx: Context, args: Args) -> object:
-    """Channels with at least one listener by name, those that match the pattern."""
+    """The channels that match the pattern and have at least one subscriber by name."""
     if args.remaining > 1:
         raise wrong_subcommand("PUBSUB", args[1])
     channels = ctx.server.pubsub.channels()
@@ -176,7 +182,7 @@ def pubsub_channels(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of channels",
 )
 def pubsub_numsub(ctx: Context, args: Args) -> object:
-    """Each channel followed by its number of listeners by name."""
+    """Each channel followed by the number of its subscribers by name."""
     count = ctx.server.pubsub.listeners_of
     return [item for channel in args.rest() for item in (channel, count(channel))]
 
@@ -203,7 +209,7 @@ def pubsub_numpat(ctx: Context, args: Args) -> object:
     syntax="[pattern]",
 )
 def pubsub_shardchannels(ctx: Context, args: Args) -> object:
-    """Always empty: shard channels belong to a cluster."""
+    """Always empty: only a cluster has shard channels."""
     if args.remaining > 1:
         raise wrong_subcommand("PUBSUB", args[1])
     return []
@@ -219,5 +225,5 @@ def pubsub_shardchannels(ctx: Context, args: Args) -> object:
     syntax="[shardchannel [shardchannel ...]]",
 )
 def pubsub_shardnumsub(ctx: Context, args: Args) -> object:
-    """Each channel followed by 0: shard channels belong to a cluster."""
+    """Each channel followed by 0: only a cluster has shard channels."""
     return [item for channel in args.rest() for item in (channel, 0)]

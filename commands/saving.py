@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     complexity="O(N), N the number of keys in all databases",
 )
 def save(ctx: Context, args: Args) -> object:
-    """OK once the snapshot is on disk. No other client is served meanwhile: prefer BGSAVE."""
+    """OK when the snapshot is on disk. No other client is served in that time: prefer BGSAVE."""
     ctx.server.save()
     return OK
 
@@ -41,8 +41,10 @@ def save(ctx: Context, args: Args) -> object:
     syntax="[SCHEDULE]",
 )
 def bgsave(ctx: Context, args: Args) -> object:
-    """A snapshot in the background, without a fork; LASTSAVE and INFO persistence tell when it
-    is done. SCHEDULE: while the journal is rewritten, afterwards instead of an error."""
+    """Starts a snapshot in the background, without a fork; LASTSAVE and INFO persistence show when
+    it is done. With SCHEDULE, if the journal is being rewritten, the snapshot is taken after that
+    instead of failing with an error.
+    """
     schedule = args.option(b"SCHEDULE")
     args.finish()
     return Simple(ctx.server.bgsave(schedule).encode())
@@ -56,7 +58,9 @@ def bgsave(ctx: Context, args: Args) -> object:
     summary="Asynchronously rewrites the append-only file to disk.",
 )
 def bgrewriteaof(ctx: Context, args: Args) -> object:
-    """A new base and an empty journal in place of a long one; during a BGSAVE, afterwards."""
+    """Replaces a long journal by a new base and an empty journal. During a BGSAVE, the rewrite
+    starts after it.
+    """
     return Simple(ctx.server.rewrite().encode())
 
 
@@ -82,11 +86,12 @@ def lastsave(ctx: Context, args: Args) -> object:
     complexity="O(N) when saving, N the number of keys in all databases",
 )
 def shutdown(ctx: Context, args: Args) -> object:
-    """Closes the connection and stops the server. The journal always gets its last fsync; SAVE
-    writes a snapshot as well. After the journal has failed, all data is written to a new base
-    first, unless NOSAVE is given; if that fails the server stays. NOW is accepted (there are no
-    replicas to wait for); FORCE stops even when the snapshot or base fails. ABORT has nothing to
-    abort."""
+    """Closes the connection and stops the server. The journal always gets a last fsync; SAVE also
+    writes a snapshot. If the journal has failed, all data is first written to a new base, unless
+    NOSAVE is given; if that fails the server keeps running. NOW is accepted (there are no replicas
+    to wait for). FORCE stops the server even if the snapshot or base fails. ABORT has nothing to
+    abort.
+    """
     given = {word.upper() for word in args.rest()}
     if (
         not given <= {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
@@ -136,8 +141,9 @@ class ReplicasWait(BlockedRead):
     categories=("connection",),
 )
 def wait(ctx: Context, args: Args) -> object:
-    """There are no replicas: 0, at once when none is wanted, else when `timeout` (milliseconds; 0:
-    never) is over. In a transaction at once."""
+    """0: there are no replicas. The reply comes at once if no replica is requested, otherwise after
+    `timeout` (milliseconds; 0: never). In a transaction it comes at once.
+    """
     wanted = args.take_int()
     deadline_ms = _take_deadline(ctx, args)
     if wanted <= 0 or not ctx.may_block:
@@ -176,10 +182,10 @@ AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is dis
     categories=("connection",),
 )
 def waitaof(ctx: Context, args: Args) -> object:
-    """[1, 0] once the journal is on the disk with everything done so far, whatever appendfsync
-    says; [0, 0] when `timeout` (milliseconds; 0: never) is over before. numlocal is 0 or 1.
-    Replicas that are waited for do not come. In a transaction it answers at once how far the disk
-    is."""
+    """[1, 0] when everything done so far is in the journal on disk, whatever appendfsync says; [0,
+    0] if `timeout` (milliseconds; 0: never) ends first. numlocal is 0 or 1. A wait for replicas
+    always times out. In a transaction the reply comes at once and shows the current state.
+    """
     local = args.take_int()
     if not 0 <= local <= 1:
         raise CommandError("ERR value is out of range, value must between 0 and 1")

@@ -161,8 +161,9 @@ def find_keys(words: list[bytes]) -> list[int]:
     find_keys=find_keys,
 )
 def eval_(ctx: Context, args: Args) -> object:
-    """What the script returns. There is no Lua: only the scripts of redis-py's `Lock` (release,
-    extend, reacquire) are known, by the SHA1 of their text; an error with any other."""
+    """The result of the script. There is no Lua: the server knows only the scripts of redis-py's
+    `Lock` (release, extend, reacquire), by the SHA1 of their text. Any other script is an error.
+    """
     text = args.take()
     keys = _take_key_count(args)
     return _run(ctx, _load(ctx, text), keys, args.rest())
@@ -180,8 +181,9 @@ def eval_(ctx: Context, args: Args) -> object:
     find_keys=find_keys,
 )
 def evalsha(ctx: Context, args: Args) -> object:
-    """As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL; the error `NOSCRIPT` when it
-    was not, to which clients answer by loading it."""
+    """As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL. If it was not loaded the error
+    is `NOSCRIPT`, and clients then load the script.
+    """
     digest = args.take().lower()
     if len(digest) != DIGEST_LETTERS:
         raise CommandError(NO_SCRIPT)
@@ -219,8 +221,9 @@ container(
     complexity="O(N), N the length of the script",
 )
 def script_load(ctx: Context, args: Args) -> object:
-    """The SHA1 of the text, for EVALSHA. An error that names the known scripts when this is none of
-    them (see EVAL)."""
+    """The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL),
+    an error that names them.
+    """
     return _load(ctx, args.take())
 
 
@@ -235,7 +238,7 @@ def script_load(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of digests",
 )
 def script_exists(ctx: Context, args: Args) -> object:
-    """For each digest 1 or 0: whether its script is loaded."""
+    """For each digest 1 if its script is loaded, otherwise 0."""
     return [int(digest.lower() in ctx.scripts) for digest in args.rest()]
 
 
@@ -249,7 +252,7 @@ def script_exists(ctx: Context, args: Args) -> object:
     syntax="[flush-type: ASYNC | SYNC]",
 )
 def script_flush(ctx: Context, args: Args) -> object:
-    """OK; what was loaded has to be loaded again."""
+    """OK; scripts must be loaded again."""
     if not _takes_mode(args):
         raise CommandError("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
     ctx.scripts.clear()
@@ -265,7 +268,7 @@ def script_flush(ctx: Context, args: Args) -> object:
     summary="Terminates a server-side Lua script during execution.",
 )
 def script_kill(ctx: Context, args: Args) -> object:
-    """Always the error `NOTBUSY`: no script runs on while another command comes."""
+    """Always the error `NOTBUSY`: no script is still running when another command arrives."""
     raise CommandError(NOT_RUNNING)
 
 

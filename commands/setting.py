@@ -103,11 +103,11 @@ def _take_set_options(args: Args) -> SetOptions:
     "unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
 )
 def set_(ctx: Context, args: Args) -> object:
-    """OK, or null when a condition kept the value from being set: NX (the key must not exist), XX
-    (it must), IFEQ and IFNE (its value must, must not be this), IFDEQ and IFDNE (the same with its
-    DIGEST). A key that does not exist is set with IFNE and IFDNE, and not with IFEQ and IFDEQ. With
-    GET: the value that was there before, or null. An expiry that the key had goes, unless KEEPTTL
-    is given."""
+    """OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
+    exist), IFEQ and IFNE (its value must, must not be this), IFDEQ and IFDNE (the same with its
+    DIGEST). If the key does not exist, IFNE and IFDNE set it, IFEQ and IFDEQ do not. With GET: the
+    previous value, or null. The key's expiry is removed unless KEEPTTL is given.
+    """
     key, value = args.take(), args.take()
     if not args.remaining:
         store(ctx, key, value)
@@ -133,7 +133,7 @@ def set_(ctx: Context, args: Args) -> object:
     syntax="key value",
 )
 def setnx(ctx: Context, args: Args) -> object:
-    """1, or 0 when the key exists."""
+    """1, or 0 if the key exists."""
     key, value = args.take(), args.take()
     if find(ctx, key) is not None:
         return 0
@@ -193,7 +193,7 @@ def psetex(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of keys",
 )
 def mset(ctx: Context, args: Args) -> object:
-    """OK. Of a key that is named twice the last value stays."""
+    """OK. If a key is given twice, the last value is used."""
     if args.remaining % 2:
         raise wrong_arity("mset")
     while args.remaining:
@@ -211,7 +211,7 @@ def mset(ctx: Context, args: Args) -> object:
     syntax="key value",
 )
 def getset(ctx: Context, args: Args) -> object:
-    """The value that was there before, or null: the same as SET with GET."""
+    """The previous value, or null: the same as SET with GET."""
     key, value = args.take(), args.take()
     old = as_string(look_up(ctx, key))
     store(ctx, key, value)
@@ -231,7 +231,7 @@ def getset(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of keys",
 )
 def msetnx(ctx: Context, args: Args) -> object:
-    """1, or 0 when one of the keys exists: then nothing is set."""
+    """1, or 0 if one of the keys exists; then nothing is set."""
     words = args.rest()
     if len(words) % 2:
         raise wrong_arity("msetnx")
@@ -265,7 +265,7 @@ def find_msetex_keys(words: list[bytes]) -> list[int]:
     find_keys=find_msetex_keys,
 )
 def msetex(ctx: Context, args: Args) -> object:
-    """1, or 0 when one of the keys exists (NX) or does not exist (XX): then nothing is set."""
+    """1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is set."""
     count = args.take_int_or(WRONG_NUMKEYS)
     if not 0 < count <= INT32_MAX:
         raise CommandError(WRONG_NUMKEYS)
@@ -303,8 +303,9 @@ def msetex(ctx: Context, args: Args) -> object:
     complexity="O(1) for IFEQ and IFNE, O(N) for IFDEQ and IFDNE, N the length of the value",
 )
 def delex(ctx: Context, args: Args) -> object:
-    """1, or 0 when the key does not exist or the condition is not met. Without a condition it is
-    DEL of one key of any type; with one the key must hold a string."""
+    """1, or 0 if the key does not exist or the condition is not met. Without a condition it is DEL
+    of one key of any type; with a condition the key must hold a string.
+    """
     key, condition = args.take(), args.rest()
     if not condition:
         return delete_keys(ctx, [key])

@@ -95,7 +95,7 @@ def stream_key_positions(list words not None) -> list[int]:
 @command(
     "XREAD", arity=-4, flags="readonly blocking movablekeys", group="stream", since="5.0.0",
     find_keys=stream_key_positions,
-    summary="Reads entries behind an id of each stream; may wait for them.",
+    summary="Reads entries after an ID from each stream; can wait for new entries.",
     syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
     "STREAMS key [key ...] id [id ...]}",
     complexity="O(log n) to find each start and O(m) for the m entries answered",

@@ -77,17 +77,18 @@ cdef inline bint is_star(Slice* word) noexcept:
 
 @command(
     "XADD", arity=-5, flags="write denyoom fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Appends an entry to a stream; makes the stream if need be.",
+    summary="Appends an entry to a stream. Creates the stream if it doesn't exist.",
     syntax="key [NOMKSTREAM] [condition: KEEPREF | DELREF | ACKED] [idmp: IDMPAUTO producer-id | "
     "IDMP producer-id idempotent-id] [trim: <strategy: MAXLEN | MINID> [operator: = | ~] "
     "threshold [LIMIT count]] <id-selector: * | id> field value [field value ...]",
     complexity="O(1), and O(n) of evicted blocks with trimming",
 )
 def xadd(Context ctx not None, Args args not None):
-    """The reply is the entry's id; nil with NOMKSTREAM where there is no stream. IDMP and IDMPAUTO
-    name the message: what the producer has sent before is answered with its first id and not added
-    again. Trimming may be told to take messages out of every group's pending ones too (DELREF), or
-    to spare what a group has yet to read or acknowledge (ACKED)."""
+    """The entry's ID; nil with NOMKSTREAM if the stream does not exist. IDMP and IDMPAUTO identify
+    the message: if the producer has sent it before, the reply is its first ID, and it is not added
+    again. Trimming can also remove entries from every group's pending entries (DELREF), or keep
+    entries that a group has not yet read or acknowledged (ACKED).
+    """
     args.pos = 2
     # Most requests have nothing to look at but the entry.
     return append_auto(ctx, args) if is_star(&args.items[2]) else add_with_options(ctx, args)
@@ -181,7 +182,7 @@ cdef bint take_options(Args args, Trim* trim, Once* once) except -1:
 
 @command(
     "XSETID", arity=-3, flags="write denyoom fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Sets a stream's last id and counters.",
+    summary="Sets a stream's last ID and counters.",
     syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
 )
 def xsetid(Context ctx not None, Args args not None):
@@ -251,7 +252,7 @@ def apply_setid(Keyspace keyspace, int db, list words):
 
 @command(
     "XLEN", arity=2, flags="readonly fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Answers the number of entries of a stream.", syntax="key",
+    summary="Returns the number of entries of a stream.", syntax="key",
 )
 def xlen(Context ctx not None, Args args not None):
     cdef Stream stream = ctx.stream_at(&args.items[1])
@@ -282,7 +283,7 @@ cdef take_range(Context ctx, Args args, bint reverse):
 
 @command(
     "XRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Answers the entries between two ids.", syntax="key start end [COUNT count]",
+    summary="Returns the entries between two IDs.", syntax="key start end [COUNT count]",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
 )
 def xrange(Context ctx not None, Args args not None):
@@ -291,7 +292,7 @@ def xrange(Context ctx not None, Args args not None):
 
 @command(
     "XREVRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Answers the entries between two ids, newest first.",
+    summary="Returns the entries between two IDs, newest first.",
     syntax="key end start [COUNT count]",
     complexity="O(log n) to find the end and O(m) for the m entries answered",
 )

@@ -170,7 +170,7 @@ class Expiry:
     syntax="key",
 )
 def get(ctx: Context, args: Args) -> object:
-    """The value, or null when the key does not exist."""
+    """The value, or null if the key does not exist."""
     return as_string(look_up(ctx, args.take()))
 
 
@@ -185,7 +185,7 @@ def get(ctx: Context, args: Args) -> object:
     complexity="O(N), N the number of keys",
 )
 def mget(ctx: Context, args: Args) -> object:
-    """The values in order, null for a key that does not exist or holds no string."""
+    """The values in order, null for a key that does not exist or does not hold a string."""
     values = [look_up(ctx, key) for key in args.rest()]
     return [as_string(value) if isinstance(value, bytes) else None for value in values]
 
@@ -201,7 +201,7 @@ def mget(ctx: Context, args: Args) -> object:
     syntax="key",
 )
 def strlen(ctx: Context, args: Args) -> object:
-    """Its bytes, 0 when the key does not exist."""
+    """The length in bytes, 0 if the key does not exist."""
     key = args.take()
     size_bytes = ctx.db.string_bytes(key)
     if size_bytes is None:
@@ -238,8 +238,9 @@ def _range(ctx: Context, args: Args) -> bytes:
     complexity="O(N), N the length of the returned string",
 )
 def getrange(ctx: Context, args: Args) -> object:
-    """The bytes from start to end, both included and counted from 0; negative numbers count from
-    the end, -1 is the last byte. Empty when there is nothing between them, or no such key."""
+    """The bytes from start to end, both included and counted from 0. Negative numbers count from
+    the end; -1 is the last byte. Empty if the range is empty or the key does not exist.
+    """
     return _range(ctx, args)
 
 
@@ -254,7 +255,7 @@ def getrange(ctx: Context, args: Args) -> object:
     complexity="O(N), N the length of the returned string",
 )
 def substr(ctx: Context, args: Args) -> object:
-    """The same as GETRANGE, under its name of before Redis 2.0."""
+    """The same as GETRANGE; the name is from before Redis 2.0."""
     return _range(ctx, args)
 
 
@@ -270,8 +271,9 @@ def substr(ctx: Context, args: Args) -> object:
     complexity="O(N), N the length of the value",
 )
 def digest_(ctx: Context, args: Args) -> object:
-    """16 hexadecimal digits, or null when the key does not exist. IFDEQ and IFDNE of SET and DELEX
-    compare with it."""
+    """16 hexadecimal digits, or null if the key does not exist. IFDEQ and IFDNE of SET and DELEX
+    compare with this value.
+    """
     value = as_string(look_up(ctx, args.take()))
     return None if value is None else digest(value)
 
@@ -292,7 +294,7 @@ def digest(value: bytes) -> bytes:
     syntax="key",
 )
 def getdel(ctx: Context, args: Args) -> object:
-    """The value that was there, or null."""
+    """The previous value, or null."""
     key = args.take()
     value = as_string(look_up(ctx, key))
     if value is not None:
@@ -323,8 +325,9 @@ def _take_getex_options(args: Args) -> Expiry:
     "unix-time-milliseconds | PERSIST]",
 )
 def getex(ctx: Context, args: Args) -> object:
-    """The value, or null. Without an option it changes nothing; PERSIST takes the expiry away, and
-    a moment that has passed deletes the key."""
+    """The value, or null. Without an option it changes nothing. PERSIST removes the expiry, and a
+    time in the past deletes the key.
+    """
     key = args.take()
     expiry = _take_getex_options(args)
     value = as_string(look_up(ctx, key))
@@ -372,7 +375,7 @@ def _check_length(ctx: Context, size_bytes: int) -> None:
     complexity="O(N), N the length of what is appended; O(the value's length) after a read of it",
 )
 def append(ctx: Context, args: Args) -> object:
-    """The length of the value afterwards."""
+    """The new length of the value."""
     key, more = args.take(), args.take()
     size_bytes = ctx.db.string_bytes(key)
     if size_bytes is None:
@@ -401,8 +404,9 @@ def append(ctx: Context, args: Args) -> object:
     complexity="O(N), N the length of the value afterwards",
 )
 def setrange(ctx: Context, args: Args) -> object:
-    """The length of the value afterwards. A value that ends before the offset is padded with zero
-    bytes. An empty value changes nothing."""
+    """The new length of the value. If the value ends before the offset, it is padded with zero
+    bytes. An empty value changes nothing.
+    """
     key, offset, part = args.take(), args.take_int(), args.take()
     if offset < 0:
         raise CommandError(OFFSET_OUT_OF_RANGE)

@@ -38,7 +38,7 @@ def has_changed_watches(watches: Watches) -> bool:
     summary="Starts a transaction.",
 )
 def multi(ctx: Context, args: Args) -> object:
-    """OK; what follows is answered with QUEUED and runs with EXEC."""
+    """OK; the following commands are answered with QUEUED, and EXEC runs them."""
     if ctx.session.queue is not None:
         raise CommandError("ERR MULTI calls can not be nested")
     ctx.session.queue = []
@@ -55,9 +55,10 @@ def multi(ctx: Context, args: Args) -> object:
     complexity="O(N), N the queued requests, and what each of them takes",
 )
 def exec_(ctx: Context, args: Args) -> object:
-    """An array of the replies; null when a watched key was changed, an error when a request was
-    refused while it was queued. In both cases nothing is done. A request that fails when it runs
-    is answered with its error; the others run nevertheless."""
+    """An array of the replies. If a watched key was changed the reply is null, and if a request was
+    refused while it was queued it is an error; in both cases nothing is done. If a request fails
+    when it runs, its reply is the error, and the other requests still run.
+    """
     session = ctx.session
     if session.queue is None:
         raise CommandError("ERR EXEC without MULTI")
@@ -79,7 +80,7 @@ def exec_(ctx: Context, args: Args) -> object:
     complexity="O(N), when N is the number of queued commands",
 )
 def discard(ctx: Context, args: Args) -> object:
-    """OK; also forgets the watched keys."""
+    """OK; the watched keys are also forgotten."""
     if ctx.session.queue is None:
         raise CommandError("ERR DISCARD without MULTI")
     ctx.session.leave_transaction()
@@ -98,8 +99,9 @@ def discard(ctx: Context, args: Args) -> object:
     complexity="O(1) for every key",
 )
 def watch(ctx: Context, args: Args) -> object:
-    """OK; the next EXEC does nothing if one of the keys is changed before it, by whomever. A client
-    watches at most 100,000 keys; one more is an error, and those before it stay watched."""
+    """OK; the next EXEC does nothing if any client changes one of the keys before it. A client
+    watches at most 100,000 keys. One more is an error, and the keys before it stay watched.
+    """
     session = ctx.session
     if session.queue is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")

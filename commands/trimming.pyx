@@ -204,15 +204,17 @@ def apply_evict_ids(Keyspace keyspace, int db, list words):
 
 @command(
     "XTRIM", arity=-4, flags="write", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Evicts old entries; answers how many.",
+    summary="Evicts old entries and returns the number evicted.",
     syntax="key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
     "[condition: KEEPREF | DELREF | ACKED]",
     complexity="O(n) of evicted blocks",
 )
 def xtrim(Context ctx not None, Args args not None):
-    """The oldest entries go, until at most so many stay (MAXLEN) or none is below an id (MINID);
-    with `~` only whole nodes. DELREF also takes them out of every group's pending entries; ACKED
-    spares those that a group has yet to read or acknowledge."""
+    """Evicts the oldest entries until at most `threshold` entries are left (MAXLEN) or no ID is
+    below `threshold` (MINID); with `~` it evicts only whole nodes. DELREF also removes the entries
+    from every group's pending entries. ACKED keeps entries that a group has not yet read or
+    acknowledged.
+    """
     cdef Stream stream
     cdef Trim trim
     cdef uint64_t evicted

@@ -1,11 +1,11 @@
-"""Writes what the documentation takes from tables: a page a command, and the list of directives.
+"""Writes the generated documentation: one page per command, and the list of directives.
 
     scripts/command_docs.py           write docs/commands/ and the table in docs/configuration.md
-    scripts/command_docs.py --check   exit code 1 when they are not as they would be
+    scripts/command_docs.py --check   exit code 1 if they are not current
 
-A command's page comes from its row in the registry and the docstring of its handler. What takes
-more words is written by hand into the page itself, between the two marks of DETAILS, and is kept.
-In docs/configuration.md only the part between the two marks is written; the rest is by hand.
+A command's page comes from its row in the registry and the docstring of its handler. Longer text is
+written by hand into the page itself, between the two marks of DETAILS, and is kept. In
+docs/configuration.md only the part between its two marks is generated.
 """
 
 import inspect
@@ -45,7 +45,7 @@ def file_name(row: Command) -> str:
 
 
 def description(row: Command) -> str:
-    """The handler's docstring, unwrapped into paragraphs; nothing when it has none."""
+    """The handler's docstring, unwrapped into paragraphs; empty if it has none."""
     text = inspect.getdoc(row.handler) or ""
     # A compiled handler's docstring may begin with its signature.
     text = re.sub(r"\A\w+\(ctx[^\n]*\n+", "", text).strip()
@@ -61,24 +61,25 @@ def description(row: Command) -> str:
 def facts(row: Command) -> list[str]:
     flags = ", ".join(f"`{flag}`" for flag in sorted(row.flags)) or "none"
     names = ", ".join(f"`@{name}`" for name in categories(row))
-    words = f"exactly {row.arity}" if row.arity > 0 else f"at least {-row.arity}"
     return [
         f"| since | {row.since} |",
         f"| complexity | {row.complexity} |",
-        f"| words, the name included | {words} |",
+        f"| arity | {row.arity} |",
         f"| flags | {flags} |",
         f"| ACL categories | {names} |",
     ]
 
 
 def details(path: Path) -> str:
-    """The part of a command's page that is written by hand, its marks included; "" if none."""
+    """The handwritten part of a command's page, including its marks; "" if there is none."""
     begin, end = DETAILS
     text = path.read_text() if path.exists() else ""
     if begin not in text and end not in text:
         return ""
     if [text.count(begin), text.count(end)] != [1, 1] or text.index(end) < text.index(begin):
-        raise ValueError(f"{path.name}: the part by hand stands between {begin} and {end}, once")
+        raise ValueError(
+            f"{path.name}: the handwritten part needs exactly one {begin} and one {end}"
+        )
     return text[text.index(begin) : text.index(end)] + end
 
 
@@ -95,7 +96,7 @@ def section(row: Command, level: int, by_hand: str = "") -> str:
 
 
 def page(row: Command, by_hand: str = "") -> str:
-    """A command with its subcommands, HELP left out."""
+    """A command with its subcommands except HELP."""
     subs = [sub for name, sub in sorted(row.subcommands.items()) if name != b"help"]
     parts = [section(row, 1, by_hand), *(section(sub, 2) for sub in subs)]
     return WRITTEN + "\n\n" + "\n\n".join(parts) + "\n"
@@ -127,7 +128,7 @@ def command_pages() -> dict[Path, str]:
 
 
 def _readable(config: Config, directive: Directive) -> str:
-    """A default as one would write it."""
+    """A default value in the form that a user would write."""
     if directive.name == "dir":
         return "data"
     shown = config.shown(directive.name)
@@ -173,7 +174,7 @@ def _accepted_row(config: Config, directive: Directive) -> str:
 
 
 def configuration_page() -> str:
-    """docs/configuration.md with the table between its marks brought up to date."""
+    """docs/configuration.md with the current table between its marks."""
     text = (DOCS / "configuration.md").read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
@@ -185,7 +186,7 @@ def wanted() -> dict[Path, str]:
 
 
 def stray() -> list[Path]:
-    """Pages of commands that are no more."""
+    """Pages of commands that no longer exist."""
     return sorted(set((DOCS / "commands").glob("*.md")) - command_pages().keys())
 
 
