@@ -307,7 +307,7 @@ class Config(Accepted):
     """All directives with their values; sizes in bytes."""
 
     port: int = _directive(
-        6455, integer(0, 65535), "TCP port; 0 takes a free one", section=NETWORK, mutable=False
+        6455, integer(0, 65535), "TCP port; 0 selects a free one", section=NETWORK, mutable=False
     )
     bind: tuple[str, ...] = _directive(
         ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK, mutable=False
@@ -319,7 +319,7 @@ class Config(Accepted):
         section=NETWORK,
     )
     requirepass: str = _directive(
-        "", TEXT, "password of the user `default`; empty: none is asked for", section=NETWORK
+        "", TEXT, "password of the user `default`; empty: no password is required", section=NETWORK
     )
     tcp_backlog: int = _directive(
         511,
@@ -336,13 +336,13 @@ class Config(Accepted):
         section=NETWORK,
     )  # fmt: skip
     maxclients: int = _directive(
-        10000, integer(1, INT32_MAX), "most clients at a time", section=NETWORK
+        10000, integer(1, INT32_MAX), "maximum number of clients", section=NETWORK
     )
 
     dir: Path = _directive(
         Path("data"),
         PATH,
-        "folder of the data files; made when it does not exist",
+        "folder of the data files; created if it does not exist",
         section=DATA,
         mutable=False,
     )
@@ -350,16 +350,16 @@ class Config(Accepted):
     appendfsync: str = _directive(
         "always",
         one_of("everysec", "always", "no"),
-        "when the journal is forced to disk: `always` before a reply leaves, `everysec` once a "
-        "second, `no` when the operating system likes",
+        "when the journal is forced to disk: `always`: before a reply is sent; `everysec`: once a "
+        "second; `no`: when the operating system decides",
         section=DATA,
     )
     save: str | None = _directive(
         None,
         SAVE_POINTS,
-        "a snapshot after this many seconds and at least this many changes; empty: never. "
-        f"When nothing is set: `{SAVE_POINTS_DEFAULT}` without a journal, never with one, whose "
-        "rewriting does the same work",
+        "take a snapshot after this many seconds if there were at least this many changes; empty: "
+        f"never. If not set: `{SAVE_POINTS_DEFAULT}` without a journal, and never with a journal, "
+        "because its rewriting does the same work",
         section=DATA,
     )
     stop_writes_on_bgsave_error: bool = _directive(
@@ -371,33 +371,36 @@ class Config(Accepted):
     rdbcompression: bool = _directive(
         False,
         YES_NO,
-        "pack snapshots with zstd: files of a half to a third of the size, for several times the "
-        "processor time of saving and twice that of loading. Redis' default is yes",
+        "compress snapshots with zstd: files of a half to a third of the size, but several times "
+        "the processor time for saving and twice the time for loading. Redis' default is yes",
         section=DATA,
     )
     journal_reserve_size: int = _directive(
         16 * MEGABYTE,
         size(0, 1024 * MEGABYTE),
-        "disk space kept ahead of the journal, so that a full disk refuses writes before they are "
-        "executed; 0: none",
+        "disk space reserved in advance for the journal, so that on a full disk writes are refused "
+        "before they run; 0: none",
         section=DATA,
     )
     journal_queue_limit: int = _directive(
         64 * MEGABYTE,
         size(1),
-        "most memory for what waits for a slow disk: frames to be written to the journal, and "
-        "replies held until they are durable; above it requests wait until half of it is free",
+        "maximum memory for data that waits for a slow disk: frames to be written to the journal, "
+        "and replies held until they are durable; above it requests wait until half of it is free",
         section=DATA,
     )
     auto_aof_rewrite_percentage: int = _directive(
         100,
         integer(0, INT32_MAX),
-        "rewrite the journal when it has grown by this share of its size after the last rewrite; "
-        "0: never",
+        "rewrite the journal when it has grown by this percentage of its size after the last "
+        "rewrite; 0: never",
         section=DATA,
     )
     auto_aof_rewrite_min_size: int = _directive(
-        64 * MEGABYTE, size(0), "but not while it is smaller than this", section=DATA
+        64 * MEGABYTE,
+        size(0),
+        "do not rewrite a journal that is smaller than this automatically",
+        section=DATA,
     )
 
     databases: int = _directive(
@@ -406,7 +409,7 @@ class Config(Accepted):
     disable_thp: bool = _directive(
         False,
         YES_NO,
-        "do without huge pages; there is no fork that would make them dear",
+        "do not use huge pages; there is no fork that would make them expensive",
         section=DATA,
         mutable=False,
     )
@@ -417,7 +420,7 @@ class Config(Accepted):
     client_query_buffer_limit: int = _directive(
         1024 * MEGABYTE,
         size(MEGABYTE),
-        "longest request; a client that sends more is closed",
+        "longest request; a client that sends a longer one is closed",
         section=LIMIT,
     )
     client_output_buffer_limit: OutputLimits = _directive(
@@ -443,20 +446,20 @@ class Config(Accepted):
     stream_idmp_duration: int = _directive(
         100,
         integer(1, 86400),
-        "seconds for which a new stream remembers the ids of idempotent producers",
+        "seconds for which a new stream remembers the IDs of idempotent producers",
         section=STREAM,
     )
     stream_idmp_maxsize: int = _directive(
         100,
         integer(1, 10000),
-        "and how many ids of each producer it remembers",
+        "number of IDs of each producer that a new stream remembers",
         section=STREAM,
     )
     stream_producers_max: int = _directive(
         100_000,
         integer(1, 1_000_000),
-        "producers whose last number a stream remembers (TAPPENDONCE); beyond that the one whose "
-        "last append is longest ago is forgotten",
+        "number of producers whose last number a stream remembers (TAPPENDONCE); above that, the "
+        "producer whose last append is oldest is forgotten",
         section=STREAM,
     )
 
@@ -468,13 +471,16 @@ class Config(Accepted):
         "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
     )
     log_format: str = _directive(
-        "text", one_of("text", "json"), "a readable line, or a JSON object a line", section=LOG
+        "text",
+        one_of("text", "json"),
+        "one readable line, or one JSON object, per event",
+        section=LOG,
     )
 
     slowlog_log_slower_than: int = _directive(
         10000,
         integer(-1, INT64_MAX),
-        "microseconds from which on a command is noted in the slow log; 0: every one, -1: none",
+        "minimum microseconds for a command to enter the slow log; 0: all commands, -1: none",
         section=WATCHING,
     )
     slowlog_max_len: int = _directive(
@@ -483,7 +489,7 @@ class Config(Accepted):
     latency_monitor_threshold: int = _directive(
         0,
         integer(0, INT64_MAX),
-        "milliseconds from which on an event is noted for LATENCY; 0: none is",
+        "minimum milliseconds for an event to be recorded for LATENCY; 0: none",
         section=WATCHING,
     )
     latency_tracking: bool = _directive(
@@ -491,7 +497,10 @@ class Config(Accepted):
         section=WATCHING,
     )  # fmt: skip
     latency_tracking_info_percentiles: tuple[float, ...] = _directive(
-        (50.0, 99.0, 99.9), PERCENTILES, "what INFO latencystats shows", section=WATCHING
+        (50.0, 99.0, 99.9),
+        PERCENTILES,
+        "percentiles that INFO latencystats shows",
+        section=WATCHING,
     )
     notify_keyspace_events: str = _directive(
         "",
@@ -503,24 +512,24 @@ class Config(Accepted):
     enable_debug_command: str = _directive(
         "no",
         one_of("no", "yes", "local"),
-        "who may use DEBUG: nobody, everybody, or clients of this machine",
+        "which clients may use DEBUG: no: none; yes: all; local: clients of this machine",
         section=WATCHING,
         mutable=False,
     )
     maxmemory: int = _directive(
         0,
         size(0),
-        "most memory in bytes, as `used_memory` of INFO tells it; 0: no limit. What happens above "
-        "it says maxmemory-policy",
+        "maximum memory in bytes, compared with `used_memory` of INFO; 0: no limit. "
+        "maxmemory-policy decides what happens above it",
         section=LIMIT,
     )
     maxmemory_policy: str = _directive(
         "noeviction",
         one_of("noeviction", "allstreams-oldest"),
         "above maxmemory, `noeviction` refuses commands that need memory (`OOM`); "
-        "`allstreams-oldest` drops the oldest blocks of all streams, and refuses when none is "
-        "left. Redis' other policies drop whole keys, which no stream is meant for: they are not "
-        "taken",
+        "`allstreams-oldest` drops the oldest blocks of all streams, and refuses when no blocks are "
+        "left. Redis' other policies remove whole keys, which does not suit streams, and are "
+        "refused",
         section=LIMIT,
     )
 
