@@ -527,7 +527,7 @@ class Config(Accepted):
         "noeviction",
         one_of("noeviction", "allstreams-oldest"),
         "above maxmemory, `noeviction` refuses commands that need memory (`OOM`); "
-        "`allstreams-oldest` drops the oldest blocks of all streams, and refuses when no blocks are "
+        "`allstreams-oldest` drops the oldest blocks of all streams, and refuses if no blocks are "
         "left. Redis' other policies remove whole keys, which does not suit streams, and are "
         "refused",
         section=LIMIT,
