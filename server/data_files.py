@@ -21,6 +21,7 @@ from millstream.storage.journal import (
     create_journal,
     cut_torn_end,
     empty_later_journals,
+    read_head,
 )
 from millstream.storage.leftovers import remove_leftovers
 from millstream.storage.manifest import (
@@ -67,7 +68,10 @@ class DataFiles:
         """Remove what was left unfinished, in slices: large files may have to be read."""
         yield from remove_leftovers(self.disk, self.manifest, report.removed)
         if report.removed:
-            report.notes.append(f"removed unfinished files: {', '.join(report.removed)}")
+            report.notes.append(
+                "removed files that do not count, unfinished or replaced:"
+                f" {', '.join(report.removed)}"
+            )
 
     def cut(self, torn: TornEnd, report: LoadReport, last_seq: int) -> None:
         """Cut the journals where a crash tore them; `last_seq` is the last frame that counts."""
@@ -109,9 +113,24 @@ class DataFiles:
         self.next_number += 1
         return number
 
-    def publish_journal(self, name: str, next_number: int) -> None:
-        """Let a further journal count."""
-        self.publish(self.manifest.with_journal(name, next_number))
+    def publish_journal(self, name: str, next_number: int, finished: Sequence[str] = ()) -> None:
+        """Let a further journal count. Those of the `finished` ones, which get no frames any more,
+        that hold no frames count no longer and are removed: failed snapshots leave them."""
+        empty = set(filter(self._is_empty, finished))
+        journals = tuple(one for one in self.manifest.journals if one not in empty)
+        self.publish(replace(self.manifest, journals=journals).with_journal(name, next_number))
+        if empty:
+            self.remove_replaced()
+
+    def _is_empty(self, journal: str) -> bool:
+        try:
+            file = self.disk.read(journal)
+        except FileNotFoundError:  # all files were taken away
+            return False
+        try:
+            return file.size <= read_head(file).format.header_size
+        finally:
+            file.close()
 
     def publish_base(
         self,

@@ -38,10 +38,12 @@ _SLICE_KEYS = 64
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
 _FREED_BLOCKS = 512  # at once, which is a fraction of a millisecond
-# What begins by itself and fails is tried again later and later: each try may leave a journal that
-# counts. While a failed save keeps writes refused, it should not take long to see that it works.
+# What begins automatically and fails is tried again later and later: each try leaves a journal, and
+# what was written since then is in it. While a failed save keeps writes refused no journal grows,
+# and it should not take long to see that saving works again.
 _AUTO_RETRY_MS = 5_000
-_AUTO_RETRY_MS_MAX = {"save": 60_000, "rewrite": 3_600_000}
+_AUTO_RETRY_MS_MAX = 3_600_000
+_REFUSING_RETRY_MS_MAX = 60_000
 
 
 class Config(Protocol):
@@ -56,6 +58,7 @@ class Config(Protocol):
     auto_aof_rewrite_min_size: int
     journal_reserve_size: int
     rdbcompression: bool
+    stop_writes_on_bgsave_error: bool
 
 
 class CaptureLike(Protocol):
@@ -78,6 +81,10 @@ class JournalKeeper(Protocol):
     last_seq: int
     closing: bool
     count_changes: Callable[[], int]
+
+    @property
+    def queued_bytes(self) -> int:
+        """Memory taken by frames that no file has yet."""
 
     def lacks_space(self) -> bool:
         """Whether writes are refused, or soon will be, by a full disk; from any thread."""
@@ -103,6 +110,7 @@ class Job:
     attached: bool
     pause: Callable[[], None]
     started_ms: int
+    finished: tuple[str, ...] = ()  # journals that get no frames any more
     created_ms: int = 0
     seq: int = 0
     changes: int = 0
@@ -283,7 +291,9 @@ class Snapshots:
         number = self._files.new_number()
         keeper = self._keeper
         journal = journal_name(number) if keeper.appendonly else None
-        return Job(kind, number, journal, keeper.attached, pause, self._steady_clock())
+        finished = () if keeper.queued_bytes else self._files.manifest.journals[:-1]
+        started_ms = self._steady_clock()
+        return Job(kind, number, journal, keeper.attached, pause, started_ms, finished)
 
     def _in_worker(
         self,
@@ -322,7 +332,7 @@ class Snapshots:
                 if not self._keeper.lacks_space():
                     raise
             if job.attached:
-                self._files.publish_journal(job.journal, job.number + 1)
+                self._files.publish_journal(job.journal, job.number + 1, job.finished)
         job.file = disk.create(temporary(base_name(job.number)))
 
     def _after_prepare(self, job: Job) -> None:
@@ -475,7 +485,9 @@ class Snapshots:
         error = None if isinstance(job.error, _Cancelled) else job.error
         if error is not None:
             log.error("the snapshot could not be written: %s", in_words(error))
-            retry_ms = min(self._auto_retry_ms, _AUTO_RETRY_MS_MAX[job.kind])
+            refuses = job.kind == "save" and self._config.stop_writes_on_bgsave_error
+            most_ms = _REFUSING_RETRY_MS_MAX if refuses else _AUTO_RETRY_MS_MAX
+            retry_ms = min(self._auto_retry_ms, most_ms)
             self._auto_after_ms = self._steady_clock() + retry_ms
             self._auto_retry_ms = retry_ms * 2
             self.tallies[job.kind].ok = False

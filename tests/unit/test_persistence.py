@@ -817,6 +817,39 @@ def test_failing_snapshots_refuse_writes_only_with_save_points() -> None:
     assert world.persistence.writable_error() is None
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_failing_snapshots_leave_a_bounded_number_of_empty_journals(mode: str) -> None:
+    world = new_world(appendfsync=mode)
+    write_many(world, 3)
+    world.settle()
+    world.disk.fail("write", errno.ENOSPC, "base-")
+    for _ in range(10):
+        world.persistence.bgsave()
+        world.settle()
+        assert_prefix(reload(world.disk.after_crash(1)), synced(world))
+    journals = [name for name in world.disk.names() if name.startswith("journal-")]
+    assert len(journals) <= 3
+    write_many(world, 2)
+    world.settle()
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_a_journal_whose_frames_still_wait_is_not_taken_for_an_empty_one() -> None:
+    """Its disk stalls while one snapshot after the other fails."""
+    world = new_world()
+    snapshot_worker = world.workers[1]
+    world.disk.fail("write", errno.ENOSPC, "base-")
+    for _ in range(4):
+        write_many(world, 1)
+        world.persistence.bgsave()
+        while world.loop.run_one() or snapshot_worker.run_one():
+            pass
+    assert world.acked == []
+    world.settle()
+    assert world.acked == [1, 2, 3, 4]
+    assert reload(world.disk.after_crash(1)).keyspace.numbers() == [1, 2, 3, 4]
+
+
 # ------------------------------------------------------------------------------------ once a second
 
 
