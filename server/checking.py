@@ -201,7 +201,7 @@ class Checker:
         for one in own:
             self._unnamed(one, f"this file: it {one.holds}, which do not go on after the rest")
         for one in foreign:
-            self._unnamed(one, "nothing that is of this directory")
+            self._unnamed(one, "no data of this directory")
 
     def _take_in(self, found: Sequence[Leftover], wider: Manifest) -> None:
         self.report.manifest = wider
@@ -261,7 +261,7 @@ class Checker:
             check_owner(manifest, name, directory_of(self._disk, name) or b"")
         except ForeignError as problem:
             file.wrong(problem)
-        file.loses.append("nothing that is of this directory, and all that the lost file held")
+        file.loses.append("everything in the lost file; this file has no data of this directory")
         self.report.files.append(file)
         self.report.worsen(Verdict.DAMAGED)
         if is_base(name):
@@ -348,7 +348,7 @@ class Checker:
             except DamageError as damage:
                 reports[damage.file].wrong(damage)
                 self.report.worsen(Verdict.DAMAGED)
-                self._count_lost(files, first_seq, reports[damage.file])
+                self._count_lost(files, first_seq, reports, reports[damage.file])
             if self.report.verdict is Verdict.DAMAGED and names:
                 self._count_missing(files, first_seq, reports)
             if reader.torn is not None:
@@ -376,11 +376,22 @@ class Checker:
                 if isinstance(one, Gap) and one.last is not None:
                     reports[one.file].loses.append(words_for_gap(one))
 
-    def _count_lost(self, files: Sequence[File], first_seq: int, report: FileReport) -> None:
-        """The frames that a repair cannot keep, and what of them can still be read."""
+    def _count_lost(
+        self,
+        files: Sequence[File],
+        first_seq: int,
+        reports: dict[str, FileReport],
+        damaged: FileReport,
+    ) -> None:
+        """The frames that a repair keeps, in each file, and those that it cannot keep."""
+        counts: Counter[str] = Counter()
         for one in surviving_frames(files, first_seq):
             if isinstance(one, Gap):
-                report.loses.append(words_for_gap(one))
+                damaged.loses.append(words_for_gap(one))
+            else:
+                counts[one[0].name] += 1
+        for name, report in reports.items():
+            report.holds = f"{counted(counts[name], 'frame')} that can be read"
 
     def _torn(self, report: FileReport, torn: TornEnd) -> None:
         report.state = "torn"

@@ -19,7 +19,7 @@ from millstream.server.checking import new_keyspace
 from millstream.server.loading import Loader, LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk
-from millstream.storage.manifest import Manifest, read_manifest
+from millstream.storage.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.policy import Policy
 from millstream.storage.snapshot import KeyRecord, SnapshotReader
 from millstream.storage.stream import Stream
@@ -76,6 +76,7 @@ def inspect_directory(
             return _inspect(disk, manifest, journals, pattern, limit, now_ms)
         except (FileNotFoundError, DamageError):
             if not left or read_manifest(disk) == manifest:
+                load_manifest(disk)  # says in a sentence which file is missing
                 raise
     raise AssertionError("the last try returns or raises")
 

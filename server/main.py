@@ -157,14 +157,23 @@ def _default(config: Config, name: str) -> str:
     return "data" if name == "dir" else config.shown(name) or '""'
 
 
+def _print(text: str) -> None:
+    """To standard output, which may be a pipe whose reader has seen enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        sys.exit(1)
+
+
 def server_main() -> None:
     """`millstream-server [FILE] [--directive value ...]`."""
     arguments = sys.argv[1:]
     if arguments in (["-h"], ["--help"]):
-        print(server_help())
+        _print(server_help())
         sys.exit(0)
     if arguments in (["-v"], ["--version"]):
-        print(f"millstream-server {__version__}")
+        _print(f"millstream-server {__version__}")
         sys.exit(0)
     file = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("--") else None
     sys.exit(run(file, arguments))

@@ -214,7 +214,7 @@ class Salvage:
                 self._whole = False
                 self._gaps.append(one)
             else:
-                self.seq, payload = one
+                _, self.seq, payload = one
                 self._apply(payload)
 
     def gap_words(self) -> list[str]:

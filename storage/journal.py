@@ -789,9 +789,11 @@ class Gap:
     payload: bytes = b""
 
 
-def surviving_frames(files: Sequence[File], first_seq: int) -> Iterator[tuple[int, bytes] | Gap]:
-    """(sequence number, payload) of every frame that can be read, in order, and a Gap wherever
-    frames are missing. The files' headers may be damaged."""
+def surviving_frames(
+    files: Sequence[File], first_seq: int
+) -> Iterator[tuple[File, int, bytes] | Gap]:
+    """(file, sequence number, payload) of every frame that can be read, in order, and a Gap
+    wherever frames are missing. The files' headers may be damaged."""
     due = first_seq
     bad: Gap | None = None
     for file in files:
@@ -805,7 +807,7 @@ def surviving_frames(files: Sequence[File], first_seq: int) -> Iterator[tuple[in
                 if seq > due:
                     lost = bad or Gap(file.name, at, due, None)
                     yield Gap(lost.file, lost.offset, due, seq - 1, lost.payload)
-                yield seq, payload
+                yield file, seq, payload
                 due, bad = seq + 1, None
             if position >= file.size:
                 break

@@ -236,6 +236,8 @@ class FakeDisk:
     def append(self, name: str) -> FakeFile:
         with self.lock_all:
             self.check("open", name)
+            if name not in self.files:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
             return FakeFile(self, name, self.files[name])
 
     read = append

@@ -36,7 +36,7 @@ from tests.support.small_data import (
 
 from millstream.errors import DamageError, DataError
 from millstream.server import checking
-from millstream.server.checking import Checker, FileReport, Report, Verdict
+from millstream.server.checking import Checker, FileReport, Report, Verdict, counted
 from millstream.server.repairing import repair
 from millstream.storage import salvage
 from millstream.storage.block import Block, OpenBlock
@@ -457,6 +457,21 @@ def test_a_stream_made_again_after_a_lost_frame_is_the_new_one(written: Written)
     assert entries_of(loads(disk)) == {
         (b"s", 0, 1, (b"f", b"new")), (b"t", 1, 1, (b"f", b"v"))
     }  # fmt: skip
+
+
+def test_all_frames_that_a_repair_keeps_are_counted(written: Written) -> None:
+    """Those after the damage, too, and those of the later journals."""
+    sound = [file_of(check(written.disk), name).holds for name in (FIRST, LAST)]
+    disk = written.disk.copy()
+    data = bytearray(disk.content(FIRST))
+    frames = frame_starts(bytes(data))
+    data[frames[1] + FRAME_SIZE + 5] ^= 1
+    disk.put(FIRST, bytes(data))
+    found = [file_of(check(disk), name).holds for name in (FIRST, LAST)]
+    assert found == [
+        f"{counted(len(frames) - 1, 'frame')} that can be read",
+        f"{sound[1]} that can be read",
+    ]
 
 
 # ---------------------------------------------------------------------------------------- blocks

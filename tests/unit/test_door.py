@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from millstream.__main__ import COMMANDS, main
+from millstream.storage.disk import SystemDisk
+from millstream.storage.manifest import Manifest, store_manifest
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -49,3 +53,33 @@ def test_serving_loads_nothing_that_only_other_commands_want() -> None:
     loaded = loaded_after("serve", "--help")
     assert "millstream.server.main" in loaded
     assert not {"pyarrow", "pyspark", "rich"} & {name.split(".")[0] for name in loaded}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-m millstream.server.main --help",
+        "-m millstream.server.main --version",
+        "-m millstream --help",
+        "-m millstream serve --help",
+        "-m millstream check --help",
+        "-m millstream inspect --help",
+        "-m millstream inspect DIR",
+        "-m millstream inspect DIR --json",
+        "-m millstream check DIR",
+        "-m millstream check DIR --json",
+    ],
+)
+def test_a_reader_that_has_seen_enough_gets_no_traceback(words: str, tmp_path: Path) -> None:
+    disk = SystemDisk(tmp_path)
+    store_manifest(disk, Manifest(None, (), 1, bytes(16)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, *words.replace("DIR", str(tmp_path)).split()],
+            stdout=writer, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert done.stderr == ""

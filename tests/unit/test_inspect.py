@@ -149,3 +149,10 @@ def test_a_directory_that_is_not_there_is_told_as_check_tells_it(tmp_path: Path)
     assert said == {
         f"millstream: cannot use the data directory {missing}: No such file or directory\n"
     }
+
+
+def test_a_file_that_is_missing_is_named_in_a_sentence(written: Written) -> None:
+    disk = written.disk.copy()
+    disk.remove(LAST)
+    with pytest.raises(DamageError, match=f"{LAST} is missing although manifest names it"):
+        inspect(disk)
