@@ -164,6 +164,7 @@ class Loader:
     def _read_journals(self, frames: JournalReader, report: LoadReport) -> Iterator[None]:
         keyspace, apply = self._keyspace, self._apply
         before = self.done_bytes
+        next_stop = before + _BYTES_PER_SLICE
         current: File | None = None
         for file, offset, payload in frames.frames():
             if file is not current:
@@ -177,6 +178,7 @@ class Loader:
                     " nothing was changed; restore this file from a copy"
                 ) from error
             report.frames += 1
-            if before + offset - self.done_bytes >= _BYTES_PER_SLICE:
+            if before + offset >= next_stop:
                 self.done_bytes = before + offset
+                next_stop = self.done_bytes + _BYTES_PER_SLICE
                 yield
