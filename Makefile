@@ -75,6 +75,6 @@ $(VENV)/created:
 $(VENV)/installed-%: pyproject.toml | $(VENV)/created
 	$(BIN)/python scripts/install.py $*
 
-$(VENV)/compiled: $(SOURCES) pyproject.toml | $(VENV)/installed-package
+$(VENV)/compiled: $(SOURCES) setup.py | $(VENV)/installed-package
 	$(BIN)/python scripts/compile.py
 	@touch $@

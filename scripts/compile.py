@@ -1,42 +1,37 @@
-"""Compiles the modules that pyproject.toml lists, in place, and only those whose sources changed.
+"""Compiles the modules that setup.py finds, in place, and only those whose sources changed.
 
     .venv/bin/python scripts/compile.py                    all
     .venv/bin/python scripts/compile.py storage.block ...  these
 
 Plain `build_ext --inplace` compiles in a folder of its own and copies, which repeats the work that
-the editable install has done; this one looks at what lies in place. CFLAGS, when set, replaces the
-flags in pyproject.toml, so a build with a sanitizer is not optimised behind its back.
+the editable install has done; this script looks at what lies in place. CFLAGS, when set, replaces
+the flags in setup.py: a build with a sanitizer is not optimised.
 """
 
 import fcntl
 import os
 import sys
 import sysconfig
-import warnings
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
+from distutils.core import run_setup  # isort: skip - setuptools provides it
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def load(names: list[str]) -> Distribution:
-    """The project as pyproject.toml describes it, with only the modules in `names`, if any."""
-    warnings.filterwarnings("ignore", module="setuptools")  # "ext-modules are experimental"
-    distribution = Distribution()
-    distribution.parse_config_files()
+    """The project as setup.py describes it, with only the modules in `names`, if any."""
+    distribution = run_setup("setup.py", stop_after="init")
     known = {extension.name: extension for extension in distribution.ext_modules}
     wanted = [f"millstream.{name.removeprefix('millstream.')}" for name in names] or list(known)
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        sys.exit(f"not among the ext-modules of pyproject.toml: {' '.join(unknown)}")
+        sys.exit(f"not a compiled module: {' '.join(unknown)}")
     distribution.ext_modules = [known[name] for name in wanted]
-    sources = [source for extension in distribution.ext_modules for source in extension.sources]
-    absent = [source for source in sources if not Path(source).exists()]
-    if absent:
-        sys.exit(f"listed in pyproject.toml, but not there: {' '.join(absent)}")
     return distribution
 
 

@@ -11,7 +11,6 @@ noted in the virtualenv, and the same request a second time does nothing.
 
 import ast
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -35,7 +34,6 @@ def install_package(build_requirements: list[str]) -> None:
     say("Fetching the compiler's Python packages")
     pip(*build_requirements)
     say("Installing millstream and compiling its modules: one to two minutes, silently")
-    os.environ["DIST_EXTRA_CONFIG"] = str(ROOT / "scripts" / "parallel.cfg")
     pip("--no-build-isolation", "--editable", ".")
     # Spark finds its sources by listing the folders in sys.path, where an editable install is not.
     (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("", "server", "storage", "commands", "pipeline")
-SOURCES = ("src", *ROOMS[1:], "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("src", *ROOMS[1:], "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:

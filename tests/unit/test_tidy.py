@@ -115,15 +115,6 @@ def test_compiled_modules_have_declarations_and_types() -> None:
     assert sorted(named(path) for path in wanted if not path.exists()) == []
 
 
-def test_compiled_modules_are_listed() -> None:
-    listed = {module["name"]: module["sources"] for module in SETUPTOOLS["ext-modules"]}
-    there = {}
-    for path in sources(".pyx"):
-        room = "millstream" if path.parent == FACE else f"millstream.{path.parent.name}"
-        there[f"{room}.{path.stem}"] = [named(path)]
-    assert listed == there
-
-
 def test_no_path_of_a_developer_machine() -> None:
     assert matching_lines(MACHINE_PATH) == []
 
