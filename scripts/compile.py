@@ -9,9 +9,11 @@ the flags in setup.py: a build with a sanitizer is not optimised.
 """
 
 import fcntl
+import logging
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -21,11 +23,13 @@ from setuptools.command.build_ext import build_ext
 from distutils.core import run_setup  # isort: skip - setuptools provides it
 
 ROOT = Path(__file__).resolve().parent.parent
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def load(names: list[str]) -> Distribution:
     """The project as setup.py describes it, with only the modules in `names`, if any."""
-    distribution = run_setup("setup.py", stop_after="init")
+    distribution = run_setup("setup.py", stop_after="config")
+    logging.getLogger().setLevel(logging.WARNING)  # setup.py has set INFO: a line a copied file
     known = {extension.name: extension for extension in distribution.ext_modules}
     wanted = [f"millstream.{name.removeprefix('millstream.')}" for name in names] or list(known)
     unknown = [name for name in wanted if name not in known]
@@ -35,9 +39,18 @@ def load(names: list[str]) -> Distribution:
     return distribution
 
 
+def remove_orphans(folders: Iterable[str]) -> None:
+    """Remove the modules whose .pyx is gone: Python prefers them to a .py of the same name."""
+    for folder in folders:
+        for module in Path(folder).rglob(f"*{SUFFIX}"):
+            source = module.with_name(module.name.removesuffix(SUFFIX) + ".pyx")
+            if not source.exists():
+                module.unlink()
+
+
 def stale(extension: Extension) -> bool:
     source = Path(extension.sources[0])
-    module = source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
+    module = source.with_suffix(SUFFIX)
     return not module.exists() or module.stat().st_mtime < source.stat().st_mtime
 
 
@@ -62,7 +75,9 @@ def main() -> None:
     Path("build").mkdir(exist_ok=True)
     with open("build/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would write the same files
-        compile_stale(load(sys.argv[1:]))
+        distribution = load(sys.argv[1:])
+        remove_orphans(distribution.package_dir.values())
+        compile_stale(distribution)
 
 
 if __name__ == "__main__":
