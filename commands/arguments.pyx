@@ -21,14 +21,12 @@ TIMEOUT_NEGATIVE = "ERR timeout is negative"
 TIMEOUT_TOO_LONG = "ERR timeout is out of range"
 
 
-cdef bint same_word(Slice* word, const char* upper, Py_ssize_t size) noexcept nogil:
-    """True when the word equals `upper` (given in capitals), in any case."""
+cdef bint same_letters(const char* word, const char* upper, Py_ssize_t size) noexcept nogil:
+    """Whether `size` letters equal those of `upper` (given in capitals), in any case."""
     cdef Py_ssize_t i
     cdef unsigned char letter
-    if word.size != size:
-        return False
     for i in range(size):
-        letter = <unsigned char>word.ptr[i]
+        letter = <unsigned char>word[i]
         if 97 <= letter <= 122:
             letter -= 32
         if letter != <unsigned char>upper[i]:
@@ -128,16 +126,9 @@ cdef class Args:
             ids.append((found.ms, found.seq))
         return ids
 
-    cdef bint next_is(self, const char* upper, Py_ssize_t size) noexcept:
-        """True, and the cursor moves on, when the next argument is this word in any case."""
-        if self.pos < self.count and same_word(&self.items[self.pos], upper, size):
-            self.pos += 1
-            return True
-        return False
-
     def option(self, bytes upper not None) -> bool:
         """True, and the cursor moves on, when the next argument is this word (given in capitals)."""
-        return self.next_is(upper, len(upper))
+        return self.next_is(upper)
 
     @property
     def remaining(self) -> int:

@@ -83,9 +83,9 @@ def tblocks(Context ctx not None, Args args not None):
     take_start(args, &page.start, True)
     take_end(args, &page.end, True)
     while args.pos < args.count:
-        if args.next_is(b"COUNT", 5):
+        if args.next_is(b"COUNT"):
             most = min(take_positive(args), <uint64_t>PAGE_BLOCKS_MAX)
-        elif args.next_is(b"BYTES", 5):
+        elif args.next_is(b"BYTES"):
             size_bytes = take_positive(args)
         else:
             raise CommandError(SYNTAX)

@@ -85,7 +85,7 @@ cdef IdBlock take_options(Args args, Policy* policy) except *:
     while args.pos < args.count:
         if take_policy(args, policy):
             continue
-        if args.pos + 1 >= args.count or not args.next_is(b"IDS", 3):
+        if args.pos + 1 >= args.count or not args.next_is(b"IDS"):
             raise CommandError(SYNTAX)
         block.first = args.pos + 1
         block.count = args.skip_ids(IDS_NOT_POSITIVE, IDS_TOO_FEW)

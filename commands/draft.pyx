@@ -9,7 +9,7 @@ has one implementation: a stream made by TAPPEND is a Redis stream.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.appending cimport append_entry, evict_to, stream_to_append
-from millstream.commands.arguments cimport Args, same_word, take_timeout_ms
+from millstream.commands.arguments cimport Args, is_word, take_timeout_ms
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
     Retry, acknowledge, deliver_long, give_due, give_new, group_has_gap, is_long_delivery,
@@ -72,11 +72,11 @@ def tappev(Context ctx not None, Args args not None):
     cdef EntryId entry_id
     cdef Slice* unit = &args.items[2]
     cdef int64_t keep
-    cdef bint by_count = same_word(unit, b"COUNT", 5)
+    cdef bint by_count = is_word(unit, b"COUNT")
     cdef uint64_t evicted
     if args.count & 1:
         raise wrong_arity("tappev")
-    if not by_count and not same_word(unit, b"TIME", 4):
+    if not by_count and not is_word(unit, b"TIME"):
         raise CommandError(SYNTAX)
     args.pos = 3
     keep = args.take_int()
@@ -161,16 +161,16 @@ def tread(Context ctx not None, Args args not None):
     args.pos = 3
     limit = take_unsigned(args)
     while args.pos < args.count:
-        if args.next_is(b"BLOCK", 5):
+        if args.next_is(b"BLOCK"):
             timeout_ms = take_timeout_ms(args)
             block = True
-        elif args.next_is(b"GROUP", 5):
+        elif args.next_is(b"GROUP"):
             group = args.take()
             ttl_ms = take_unsigned(args)
-        elif args.next_is(b"RETRY", 5):
+        elif args.next_is(b"RETRY"):
             retry_ms = take_unsigned(args)
             retry = Retry(retry_ms, take_unsigned(args))
-        elif args.next_is(b"WITHINFO", 8):
+        elif args.next_is(b"WITHINFO"):
             with_info = True
         else:
             raise CommandError(SYNTAX)

@@ -73,21 +73,21 @@ def xreadgroup(Context ctx not None, Args args not None):
     no_limits(&read.limits)
     args.pos = 1
     while True:
-        if args.next_is(b"STREAMS", 7):
+        if args.next_is(b"STREAMS"):
             break
         if take_read_limit(args, &read.limits):
             continue
-        if args.next_is(b"BLOCK", 5):
+        if args.next_is(b"BLOCK"):
             timeout_ms = take_timeout_ms(args)
             if timeout_ms > TIME_MAX - <int64_t>ctx.steady_ms:
                 raise CommandError("ERR timeout is out of range")
             block = True
-        elif args.next_is(b"GROUP", 5):
+        elif args.next_is(b"GROUP"):
             read.group = args.take()
             read.consumer = args.take()
-        elif args.next_is(b"NOACK", 5):
+        elif args.next_is(b"NOACK"):
             read.keep = False
-        elif args.next_is(b"CLAIM", 5):
+        elif args.next_is(b"CLAIM"):
             read.claim_idle_ms = take_min_idle(args)
         else:
             raise CommandError(SYNTAX)

@@ -101,9 +101,9 @@ def xgroup_create(Context ctx not None, Args args not None):
     cdef Stream stream
     args.pos = 5
     while args.pos < args.count:
-        if args.next_is(b"MKSTREAM", 8):
+        if args.next_is(b"MKSTREAM"):
             make = True
-        elif args.pos + 1 < args.count and args.next_is(b"ENTRIESREAD", 11):
+        elif args.pos + 1 < args.count and args.next_is(b"ENTRIESREAD"):
             entries_read = take_entries_read(args)
         else:
             raise malformed(args)
@@ -135,7 +135,7 @@ def xgroup_setid(Context ctx not None, Args args not None):
     cdef Slice* word = &args.items[4]
     args.pos = 5
     while args.pos < args.count:
-        if args.pos + 1 >= args.count or not args.next_is(b"ENTRIESREAD", 11):
+        if args.pos + 1 >= args.count or not args.next_is(b"ENTRIESREAD"):
             raise malformed(args)
         entries_read = take_entries_read(args)
     group = existing_group(ctx, args)

@@ -51,9 +51,9 @@ cdef bint take_once(Args args, Once* once) except -1:
     """Take IDMP or IDMPAUTO if the next argument is one and what it needs follows."""
     cdef Py_ssize_t behind = args.count - args.pos - 1
     cdef bint auto
-    if behind >= 2 and args.next_is(b"IDMP", 4):
+    if behind >= 2 and args.next_is(b"IDMP"):
         auto = False
-    elif behind >= 1 and args.next_is(b"IDMPAUTO", 8):
+    elif behind >= 1 and args.next_is(b"IDMPAUTO"):
         auto = True
     else:
         return False

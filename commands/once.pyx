@@ -57,9 +57,9 @@ LONG_NAME = f"ERR a producer's name may have at most {NAME_BYTES_MAX} bytes"
 )
 def tappendonce(Context ctx not None, Args args not None):
     args.pos = 2
-    if args.next_is(b"ID", 2):
+    if args.next_is(b"ID"):
         return append_above(ctx, args)
-    if args.next_is(b"PRODUCER", 8):
+    if args.next_is(b"PRODUCER"):
         return append_from(ctx, args)
     raise CommandError(SYNTAX)
 
@@ -174,9 +174,9 @@ def tappendmany(Context ctx not None, Args args not None):
     sending.keys = take_key_count(args)
     args.pos += sending.keys
     sending.name = NULL
-    if args.next_is(b"PRODUCER", 8):
+    if args.next_is(b"PRODUCER"):
         sending.name = take_name(args, "TAPPENDMANY")
-    elif not args.next_is(b"ID", 2):
+    elif not args.next_is(b"ID"):
         raise CommandError(SYNTAX)
     entries_start = args.pos
     check_sending(ctx, args, &sending)

@@ -77,7 +77,7 @@ def xpending(Context ctx not None, Args args not None):
         if args.count < 6 or args.count > 9:
             raise CommandError(SYNTAX)
         args.pos = 3
-        if args.next_is(b"IDLE", 4):
+        if args.next_is(b"IDLE"):
             min_idle_ms = args.take_int()
             if args.count < 8:
                 raise CommandError(SYNTAX)
@@ -176,22 +176,22 @@ cdef class Claim:
             args.pos += 1
         self.ids_end = args.pos
         while args.pos < args.count:
-            if args.next_is(b"FORCE", 5):
+            if args.next_is(b"FORCE"):
                 self.force = True
-            elif args.next_is(b"JUSTID", 6):
+            elif args.next_is(b"JUSTID"):
                 self.just_id = True
             elif args.pos + 1 >= args.count:
                 raise unknown_option(args)
-            elif args.next_is(b"IDLE", 4):
+            elif args.next_is(b"IDLE"):
                 at_ms = ago(ctx.steady_ms, args.take_int_or(
                     "ERR Invalid IDLE option argument for XCLAIM"))
-            elif args.next_is(b"TIME", 4):
+            elif args.next_is(b"TIME"):
                 at_ms = steady_moment(ctx, args.take_int_or(
                     "ERR Invalid TIME option argument for XCLAIM"))
-            elif args.next_is(b"RETRYCOUNT", 10):
+            elif args.next_is(b"RETRYCOUNT"):
                 self.deliveries = args.take_int_or(
                     "ERR Invalid RETRYCOUNT option argument for XCLAIM")
-            elif args.next_is(b"LASTID", 6):
+            elif args.next_is(b"LASTID"):
                 args.take_id(&self.last_id, False, 0)
                 self.with_last_id = True
             else:
@@ -368,9 +368,9 @@ def xautoclaim(Context ctx not None, Args args not None):
     min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XAUTOCLAIM")
     take_start(args, &start, False)
     while args.pos < args.count:
-        if args.pos + 1 < args.count and args.next_is(b"COUNT", 5):
+        if args.pos + 1 < args.count and args.next_is(b"COUNT"):
             count = take_count(args)
-        elif args.next_is(b"JUSTID", 6):
+        elif args.next_is(b"JUSTID"):
             claim.just_id = True
         else:
             raise CommandError(SYNTAX)
@@ -431,12 +431,12 @@ cdef class Release:
         args.pos = 3
         self.take_mode(args)
         while args.pos < args.count:
-            if args.pos + 1 < args.count and args.next_is(b"IDS", 3):
+            if args.pos + 1 < args.count and args.next_is(b"IDS"):
                 first = args.pos + 1
                 count = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
-            elif args.pos + 1 < args.count and args.next_is(b"RETRYCOUNT", 10):
+            elif args.pos + 1 < args.count and args.next_is(b"RETRYCOUNT"):
                 self.count = b"%d" % take_retry_count(args)
-            elif args.next_is(b"FORCE", 5):
+            elif args.next_is(b"FORCE"):
                 self.force = True
             else:
                 raise CommandError(f"ERR Unrecognized XNACK option '{shown(args[args.pos])}'")
@@ -446,11 +446,11 @@ cdef class Release:
         return 0
 
     cdef int take_mode(self, Args args) except -1:
-        if args.next_is(b"SILENT", 6):
+        if args.next_is(b"SILENT"):
             self.count = b"-"
-        elif args.next_is(b"FAIL", 4):
+        elif args.next_is(b"FAIL"):
             self.count = b"="
-        elif args.next_is(b"FATAL", 5):
+        elif args.next_is(b"FATAL"):
             self.count = b"%d" % INT64_MAX
         else:
             raise CommandError("ERR mode must be SILENT, FAIL, or FATAL")

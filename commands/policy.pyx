@@ -42,15 +42,15 @@ cdef Policy take_policy(Args args, Policy before):
     cdef uint64_t max_bytes = before.max_bytes
     cdef bint exact = before.exact
     while args.pos < args.count:
-        if args.next_is(b"MAXLEN", 6):
+        if args.next_is(b"MAXLEN"):
             max_len = take_limit(args, "MAXLEN")
-        elif args.next_is(b"MAXAGE", 6):
+        elif args.next_is(b"MAXAGE"):
             max_age_ms = take_limit(args, "MAXAGE")
-        elif args.next_is(b"MAXBYTES", 8):
+        elif args.next_is(b"MAXBYTES"):
             max_bytes = take_limit(args, "MAXBYTES")
-        elif args.next_is(b"EXACT", 5):
+        elif args.next_is(b"EXACT"):
             exact = True
-        elif args.next_is(b"APPROX", 6):
+        elif args.next_is(b"APPROX"):
             exact = False
         else:
             raise CommandError(SYNTAX)

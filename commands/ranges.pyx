@@ -66,7 +66,7 @@ cdef int take_limit(Args args, uint64_t* limit) except -1:
     """What may stand behind a range's two ids: COUNT n, where a number below 0 is 0."""
     cdef int64_t count
     while args.pos < args.count:
-        if not args.next_is(b"COUNT", 5):
+        if not args.next_is(b"COUNT"):
             raise CommandError(SYNTAX)
         count = args.take_int()
         limit[0] = 0 if count < 0 else count

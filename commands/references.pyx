@@ -21,11 +21,11 @@ cdef bint take_policy(Args args, Policy* policy) noexcept:
     """Take a policy if the next argument is one. A second one is no option, as in Redis."""
     if policy.given:
         return False
-    if args.next_is(b"KEEPREF", 7):
+    if args.next_is(b"KEEPREF"):
         policy.kind = KEEP_REFERENCES
-    elif args.next_is(b"DELREF", 6):
+    elif args.next_is(b"DELREF"):
         policy.kind = DROP_REFERENCES
-    elif args.next_is(b"ACKED", 5):
+    elif args.next_is(b"ACKED"):
         policy.kind = ONLY_ACKED
     else:
         return False

@@ -47,12 +47,12 @@ cdef int no_limits(ReadLimits* limits) noexcept:
 cdef bint take_read_limit(Args args, ReadLimits* limits) except -1:
     """Take COUNT, MAXCOUNT or MAXSIZE if the next argument is one of them."""
     cdef int64_t limit
-    if args.next_is(b"COUNT", 5):
+    if args.next_is(b"COUNT"):
         limit = args.take_int()
         limits.entries = MAX if limit <= 0 else <uint64_t>limit
-    elif args.next_is(b"MAXCOUNT", 8):
+    elif args.next_is(b"MAXCOUNT"):
         limits.all_entries = take_positive(args, "ERR MAXCOUNT must be a positive integer")
-    elif args.next_is(b"MAXSIZE", 7):
+    elif args.next_is(b"MAXSIZE"):
         limits.size_bytes = take_positive(args, "ERR MAXSIZE must be a positive integer")
     else:
         return False
@@ -106,13 +106,13 @@ def xread(Context ctx not None, Args args not None):
     cdef Py_ssize_t words
     cdef int64_t timeout_ms = -1
     no_limits(&limits)
-    while not args.next_is(b"STREAMS", 7):
+    while not args.next_is(b"STREAMS"):
         if take_read_limit(args, &limits):
             continue
-        if args.next_is(b"BLOCK", 5):
+        if args.next_is(b"BLOCK"):
             timeout_ms = take_timeout_ms(args)
-        elif (args.next_is(b"GROUP", 5) or args.next_is(b"CLAIM", 5)
-                or args.next_is(b"NOACK", 5)):
+        elif (args.next_is(b"GROUP") or args.next_is(b"CLAIM")
+                or args.next_is(b"NOACK")):
             word = args[args.pos - 1].decode().upper()
             raise CommandError(
                 f"ERR The {word} option is only supported by XREADGROUP. "

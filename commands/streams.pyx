@@ -168,7 +168,7 @@ cdef bint take_options(Args args, Trim* trim, Once* once) except -1:
     begin_trim(trim)
     once.producer = once.iid = NULL
     while args.pos < args.count and not is_star(&args.items[args.pos]):
-        if args.next_is(b"NOMKSTREAM", 10):
+        if args.next_is(b"NOMKSTREAM"):
             make = False
         elif not take_trim(args, trim) and not take_once(args, once):
             break
@@ -196,11 +196,11 @@ def xsetid(Context ctx not None, Args args not None):
     args.pos = 2
     args.take_id(&last, False, 0)
     while args.pos < args.count:
-        if args.remaining >= 2 and args.next_is(b"ENTRIESADDED", 12):
+        if args.remaining >= 2 and args.next_is(b"ENTRIESADDED"):
             added = args.take_int()
             if added < 0:
                 raise CommandError("ERR entries_added must be positive")
-        elif args.remaining >= 2 and args.next_is(b"MAXDELETEDID", 12):
+        elif args.remaining >= 2 and args.next_is(b"MAXDELETEDID"):
             args.take_id(&deleted, False, 0)
             if id_less(last.ms, last.seq, deleted.ms, deleted.seq):
                 raise CommandError(SETID_BELOW_PROVIDED)

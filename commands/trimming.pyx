@@ -52,18 +52,18 @@ cdef bint take_trim(Args args, Trim* trim) except -1:
         return True
     if args.pos + 1 >= args.count:
         return False
-    if args.next_is(b"MAXLEN", 6):
+    if args.next_is(b"MAXLEN"):
         begin_strategy(args, trim)
         trim.by_length = True
         keep = args.take_int()
         if keep < 0:
             raise CommandError("ERR The MAXLEN argument must be >= 0.")
         trim.keep = keep
-    elif args.next_is(b"MINID", 5):
+    elif args.next_is(b"MINID"):
         begin_strategy(args, trim)
         trim.by_id = True
         args.take_id(&trim.first_kept, False, 0)
-    elif args.next_is(b"LIMIT", 5):
+    elif args.next_is(b"LIMIT"):
         limit = args.take_int()
         if limit < 0:
             raise CommandError("ERR The LIMIT argument must be >= 0.")
@@ -79,9 +79,9 @@ cdef int begin_strategy(Args args, Trim* trim) except -1:
         raise CommandError(TWO_STRATEGIES)
     # A `~` without anything behind it is the threshold, and a bad one.
     if args.pos + 1 < args.count:
-        trim.approximate = args.next_is(b"~", 1)
+        trim.approximate = args.next_is(b"~")
         if not trim.approximate:
-            args.next_is(b"=", 1)
+            args.next_is(b"=")
     return 0
 
 

@@ -8,7 +8,7 @@ bytes, read as two numbers with the letters in lower case.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from millstream.commands.arguments cimport Args, same_word
+from millstream.commands.arguments cimport Args, is_word
 from millstream.encoding cimport Slice
 
 from millstream.commands.containers import unknown_subcommand
@@ -170,7 +170,7 @@ cdef class Table:
                 if row.front == front and row.size == name.size and row.back == back:
                     break
                 place = (place + 1) & self.mask
-        if not same_word(name, row.upper, row.size):
+        if not is_word(name, row.upper):
             return None
         if row.subcommands and args.count > 1:
             sub = row.subcommands.get(args[1].lower())
