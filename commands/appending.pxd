@@ -15,7 +15,9 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
                      Py_ssize_t count, bint dotted)
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                         Py_ssize_t count, bytes producer, uint64_t seq, uint32_t slot)
-cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary) except? 0xffffffffffffffff
-cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max,
+cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+                       bint counts) except? 0xffffffffffffffff
+cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1
+cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
                           Cut* cut) except? 0xffffffffffffffff
-cdef int tell_evicted(Context ctx, bytes key, uint64_t evicted) except -1

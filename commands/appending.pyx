@@ -7,7 +7,6 @@ stream with a policy is trimmed behind each append, so whoever appends keeps it.
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.context cimport Context
-from millstream.commands.upkeep cimport stream_to_write
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id, make_id, step_up
 from millstream.storage.block cimport payload_of
@@ -19,10 +18,10 @@ from millstream.storage.stream cimport Stream
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
     """The stream an entry of these words goes to, made when there is none."""
-    cdef Stream stream = ctx.db.writable_at(key)
+    cdef Stream stream = ctx.write_stream_at(key)
     if stream is None:
         payload_of(items, count)
-        stream = stream_to_write(ctx, key.ptr[:key.size])
+        stream = ctx.open_stream(key.ptr[:key.size])
     return stream
 
 
@@ -31,7 +30,6 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
     """Append one entry, record it, mark its key ready; returns its id."""
     stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
-    ctx.keyspace.dirty += 1
     if ctx.effects.enabled:
         ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
                            count)
@@ -44,7 +42,6 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
     stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
     stream.producers.note(slot, producer, seq)
-    ctx.keyspace.dirty += 1
     if ctx.effects.enabled:
         ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
                                 producer, seq, items, count)
@@ -52,45 +49,58 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
 
 
 cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
-    """Tell whoever waits, keep the stream's policy; returns the id."""
-    cdef Cut cut
-    ctx.db.mark_ready_at(key)
-    if ctx.events:
-        ctx.notify(b"t", b"xadd", ctx.db.key_of(key))
+    """Count and notify, keep the stream's policy; returns the id."""
+    count_appended(ctx, key, 1)
     if stream.policy is not None:
-        keep_policy(ctx, ctx.db.key_of(key), stream, BLOCKS_AT_ONCE, &cut)
+        keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
     return make_id(entry_id.ms, entry_id.seq, dotted)
 
 
-cdef uint64_t evict_to(Context ctx, bytes key, Stream stream,
-                       boundary) except? 0xffffffffffffffff:
+cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1:
+    """Count appends that were recorded, notify, and wake the readers that wait."""
+    ctx.db.mark_ready_at(key)
+    return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
+
+
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+                       bint counts) except? 0xffffffffffffffff:
     """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many.
-    They are not counted as changes: behind an append, which is one, Redis does not count them."""
+    counts: evicted entries are changes; after an append, which is a change, Redis does not count
+    them."""
     cdef uint64_t evicted
     if boundary is None:
         return 0
     if boundary == "all":
         evicted = stream.evict_all()
-        if evicted and ctx.effects.enabled:
-            ctx.effects.record(ctx.db.index, b"EVICT", key, b"+")
+        if evicted:
+            ctx.change((b"EVICT", key, b"+"), None, 0)
     else:
         evicted = stream.evict_before(boundary[0], boundary[1])
         if evicted and ctx.effects.enabled:
             ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
-    tell_evicted(ctx, key, evicted)
+    if evicted:
+        ctx.count_change(key, b"xtrim", evicted if counts else 0)
     return evicted
 
 
-cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max,
+cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:
+    """Evict what the stream's policy does not keep any more; that belongs to the append."""
+    cdef Cut cut
+    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, False, &cut)
+    return 0
+
+
+cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
                           Cut* cut) except? 0xffffffffffffffff:
     """Evict what the stream's policy does not keep, of at most blocks_max blocks, and note when to
-    look again; returns how many entries went. The stream was taken for writing."""
+    look again; returns how many entries went. The stream was found for writing. counts: as in
+    `evict_to`."""
     cdef Policy policy = stream.policy
     cdef uint64_t evicted = 0
     find_cut(stream, ctx.now_ms, blocks_max, cut)
     if cut.some:
         evicted = evict_to(
-            ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq))
+            ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq), counts)
     if cut.more:
         policy.looked_at_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
     elif policy.max_age_ms and policy.looked_at_ms > stream.last_ms + policy.max_age_ms:
@@ -102,23 +112,14 @@ cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks
 def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
     """Evict the first block of a stream that has one, to make room; returns how many entries went.
     It is nobody's use of the key."""
-    cdef Stream stream
+    cdef Stream stream = ctx.maintained_stream(key)
     cdef EntryId last
     cdef bint is_open
     cdef uint64_t evicted
-    cdef uint32_t used_s = (<Stream>ctx.db.get(key)).used_s
-    stream = ctx.db.writable_stream(key)
-    stream.used_s = used_s
     if not oldest_block(stream, &last, &is_open):
         return 0
-    evicted = evict_to(ctx, key, stream, (last.ms, last.seq) if step_up(&last) else "all")
+    evicted = evict_to(ctx, key, stream, (last.ms, last.seq) if step_up(&last) else "all",
+                       True)
     if is_open:
         stream.tail = None  # emptied, it would keep its memory
-    ctx.keyspace.dirty += evicted
     return evicted
-
-
-cdef int tell_evicted(Context ctx, bytes key, uint64_t evicted) except -1:
-    if evicted and ctx.events:
-        ctx.notify(b"t", b"xtrim", key)
-    return 0

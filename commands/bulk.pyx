@@ -48,7 +48,7 @@ def tseek(Context ctx not None, Args args not None):
     wanted = args.take_int()
     if wanted < 0:
         raise CommandError(NOT_INTEGER)
-    stream = ctx.stream_at(&args.items[1])
+    stream = ctx.read_stream_at(&args.items[1])
     if stream is None or not step_up(&start):
         return [0, None]
     before = stream.rank_of(start.ms, start.seq)
@@ -89,7 +89,7 @@ def tblocks(Context ctx not None, Args args not None):
             size_bytes = take_positive(args)
         else:
             raise CommandError(SYNTAX)
-    stream = ctx.stream_at(&args.items[1])
+    stream = ctx.read_stream_at(&args.items[1])
     if stream is None:
         return None
     page.stream = stream

@@ -51,7 +51,27 @@ cdef class Context:
     cdef public bytes events
     cdef public set scripts
 
-    cdef Stream stream_at(self, Slice* key)
-    cdef Stream groups_at(self, Slice* key)
-    cpdef Stream stream_with_groups(self, bytes key)
-    cdef int count_look_up(self, bytes key, bint found) except -1
+    cdef Stream read_stream_at(self, Slice* key)
+    cpdef Stream read_stream(self, bytes key)
+    cdef Stream read_for_update_at(self, Slice* key)
+    cpdef Stream read_for_update(self, bytes key)
+
+    cdef inline Stream write_stream_at(self, Slice* key):
+        """As `write_stream`, for a key in a request."""
+        return self.db.writable_at(key)
+
+    cpdef Stream write_stream(self, bytes key)
+    cpdef Stream open_stream(self, bytes key)
+    cpdef Stream maintained_stream(self, bytes key)
+    cdef int set_window(self, bytes key, Stream stream) except -1
+    cdef int count_hits(self, uint64_t count) except -1
+    cdef int count_miss(self, Slice* key) except -1
+    cdef int change(self, tuple effect, bytes event, uint64_t count) except -1
+
+    cdef inline int count_change(self, bytes key, bytes event, uint64_t count) except -1:
+        """The part of `changed` that is left when the effect was recorded by a function of its own.
+        """
+        self.keyspace.dirty += count
+        if event is not None and self.events:
+            self.notify(event, key)
+        return 0

@@ -39,8 +39,7 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
     if not INT64_MIN <= number <= INT64_MAX:
         raise CommandError(OVERFLOW)
     text = str(number).encode()
-    change(ctx, key, text, b"UPDATE", key, text)
-    ctx.notify(b"$", b"incrby", key)
+    change(ctx, key, text, b"UPDATE", key, text, event=b"incrby")
     return number
 
 
@@ -143,8 +142,7 @@ def incrbyfloat(ctx: Context, args: Args) -> object:
     if total is None or total.infinite:
         raise CommandError(NOT_FINITE)
     text = long_double.format_human(total)
-    change(ctx, key, Sum(text), b"UPDATE", key, text)
-    ctx.notify(b"$", b"incrbyfloat", key)
+    change(ctx, key, Sum(text), b"UPDATE", key, text, event=b"incrbyfloat")
     return text
 
 
@@ -315,9 +313,9 @@ def _apply(ctx: Context, key: bytes, value: bytes, increment: Increment, at_ms: 
     if at_ms and at_ms <= ctx.now_ms:
         delete_keys(ctx, [key])
         return
-    change(ctx, key, Sum(value) if by_float else value, b"UPDATE", key, value)
-    ctx.notify(b"$", b"incrbyfloat" if by_float else b"incrby", key)
+    event = b"incrbyfloat" if by_float else b"incrby"
+    change(ctx, key, Sum(value) if by_float else value, b"UPDATE", key, value, event=event)
     if at_ms:
-        let_expire(ctx, key, at_ms)
+        let_expire(ctx, key, at_ms, count=0)
     elif increment.expiry.persist:
         let_stay(ctx, key)

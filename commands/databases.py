@@ -151,12 +151,12 @@ def apply_flushall(keyspace: Keyspace, db_index: int, words: list[bytes]) -> Non
         db.clear()
 
 
-def _flush(ctx: Context, args: Args, databases: list[Database]) -> None:
+def _flush(args: Args, databases: list[Database]) -> int:
+    """Remove all keys of these databases; returns how many there were."""
     if not args.option(b"ASYNC"):
         args.option(b"SYNC")
     args.finish()
-    for db in databases:
-        ctx.keyspace.dirty += db.clear()
+    return sum(db.clear() for db in databases)
 
 
 @command(
@@ -171,8 +171,8 @@ def _flush(ctx: Context, args: Args, databases: list[Database]) -> None:
 )
 def flushdb(ctx: Context, args: Args) -> object:
     """OK. ASYNC and SYNC are the same here."""
-    _flush(ctx, args, [ctx.db])
-    ctx.effects.record(ctx.db.index, b"FLUSHDB")
+    removed = _flush(args, [ctx.db])
+    ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
     return OK
 
 
@@ -190,9 +190,8 @@ def flushall(ctx: Context, args: Args) -> object:
     """OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the
     last one at once, unless a snapshot is being written.
     """
-    _flush(ctx, args, ctx.keyspace.databases)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(-1, b"FLUSHALL")
+    removed = _flush(args, ctx.keyspace.databases)
+    ctx.changed_databases(b"FLUSHALL", count=removed + 1)
     # Not inside a transaction: its effects stay in one frame.
     if ctx.may_block and any(ctx.server.config_get([b"save"]).values()):
         with suppress(CommandError):
@@ -236,8 +235,8 @@ def swapdb(ctx: Context, args: Args) -> object:
     databases = range(len(ctx.keyspace.databases))
     if first not in databases or second not in databases:
         raise CommandError(DB_OUT_OF_RANGE)
-    ctx.keyspace.dirty += 1
-    if first != second:
+    effect = (b"SWAPDB", first, second) if first != second else ()
+    if effect:
         ctx.keyspace.swap(first, second)
-        ctx.effects.record(-1, b"SWAPDB", first, second)
+    ctx.changed_databases(*effect, count=1)
     return OK

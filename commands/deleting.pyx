@@ -14,8 +14,8 @@ from millstream.commands.references cimport (
     DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, Policy, drop_references, dropped_most,
     settle_groups, take_policy,
 )
-from millstream.commands.upkeep cimport live_group, record_ids, used
-from millstream.ids cimport EntryId, make_id
+from millstream.commands.upkeep cimport change_pending, id_words, live_group, used
+from millstream.ids cimport EntryId
 from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
 
@@ -38,7 +38,7 @@ cdef enum:
     complexity="O(log n) for each id, and a copy of its block",
 )
 def xdel(Context ctx not None, Args args not None):
-    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef Stream stream = ctx.write_stream_at(&args.items[1])
     cdef EntryId found
     cdef list gone = []
     if stream is None:
@@ -56,16 +56,10 @@ def xdel(Context ctx not None, Args args not None):
 
 
 cdef int note_deleted(Context ctx, bytes key, list gone) except -1:
-    """Record that entries were deleted, count them and tell who wants to know."""
+    """Report that entries were deleted."""
     if not gone:
         return 0
-    ctx.keyspace.dirty += <uint64_t>len(gone)
-    if ctx.effects.enabled:
-        ctx.effects.record(ctx.db.index, b"XDEL", key,
-                           *[bytes(make_id(ms, seq, False)) for ms, seq in gone])
-    if ctx.events:
-        ctx.notify(b"t", b"xdel", key)
-    return 0
+    return ctx.change((b"XDEL", key, *id_words(ctx, gone)), b"xdel", <uint64_t>len(gone))
 
 
 # ---------------------------------------------------------------- one answer an id
@@ -107,7 +101,7 @@ def xdelex(Context ctx not None, Args args not None):
     entries, whether or not their entries still exist.
     """
     cdef Policy policy
-    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef Stream stream = ctx.write_stream_at(&args.items[1])
     cdef IdBlock block
     cdef bytes key
     args.pos = 2
@@ -152,7 +146,7 @@ def xackdel(Context ctx not None, Args args not None):
     XDELEX.
     """
     cdef Policy policy
-    cdef Stream stream = ctx.groups_at(&args.items[1])  # Redis counts it as a reader
+    cdef Stream stream = ctx.read_for_update_at(&args.items[1])  # Redis counts it as a reader
     cdef IdBlock block
     cdef Group group = None
     cdef bytes key
@@ -170,8 +164,7 @@ def xackdel(Context ctx not None, Args args not None):
         ctx.effects.require(dropped_most(key, stream, len(ids)))
     acked = [(ms, seq) for ms, seq in ids if group.acknowledge(ms, seq)]
     if acked:
-        ctx.keyspace.dirty += <uint64_t>len(acked)
-        record_ids(ctx, b"ACK", key, group.name, acked)
+        change_pending(ctx, b"ACK", key, group.name, acked, <uint64_t>len(acked))
     if policy.kind == DROP_REFERENCES:
         drop_references(ctx, key, stream, acked)
     deleted = delete_each(ctx, key, stream, acked, policy.kind == ONLY_ACKED)

@@ -12,7 +12,9 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.entries_read cimport count_read, is_broken
 from millstream.commands.ranges cimport EntryRange
-from millstream.commands.upkeep cimport live_group, read_effects_most, record_ids, used
+from millstream.commands.upkeep cimport (
+    change_pending, id_words, live_group, read_effects_most, used,
+)
 from millstream.encoding cimport Output, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
@@ -235,7 +237,7 @@ cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream,
     """Count and record what was given; should a delivery have failed, those before it."""
     if delivery.given:
         count_read(stream, group, delivery.first, delivery.given, delivery.broken)
-        ctx.keyspace.dirty += 1
+        ctx.count_change(key, None, 1)
         if ctx.effects.enabled:
             record_delivery(ctx, key, group, consumer, delivery.first, delivery.keep, retry)
     return 0
@@ -327,7 +329,7 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
             break
         batch *= 2
     if shown.count:
-        ctx.keyspace.dirty += 1
+        ctx.count_change(key, None, 1)
         record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
         for i in range(shown.count):
             record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
@@ -362,8 +364,7 @@ cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
     cdef uint64_t ms, seq
     if gone:
         gone = list(dict.fromkeys(gone))  # an XCLAIM may name one twice
-        ctx.keyspace.dirty += len(gone)
-        record_ids(ctx, b"ACK", key, group.name, gone)
+        change_pending(ctx, b"ACK", key, group.name, gone, <uint64_t>len(gone))
         for ms, seq in gone:
             group.acknowledge(ms, seq)
     return 0
@@ -401,17 +402,6 @@ cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1:
     return ctx.effects.finish()
 
 
-cdef int record_release(Context ctx, bytes key, Group group, bytes deliveries,
-                        list ids) except -1:
-    """Entries have no owner any more. deliveries: a count, `-` for one less, `=` for as many as
-    before."""
-    if ctx.effects.enabled:
-        ctx.effects.record(
-            ctx.db.index, b"RELEASE", key, group.name, ctx.steady_ms, deliveries,
-            *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
-    return 0
-
-
 cdef int64_t one_more(int64_t deliveries) noexcept:
     return deliveries if deliveries == INT64_MAX else deliveries + 1
 
@@ -444,12 +434,11 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
             continue
         encode_entry(out, &view, &entry, &id_text)
         again.append((ms, seq))
-    if again and ctx.effects.enabled:
-        ctx.effects.record(
-            ctx.db.index, b"REDELIVER", key, group.name, ctx.steady_ms,
-            retry.retry_ms if change else b"-", retry.expire_ms if change else b"-",
-            *[bytes(make_id(ms, seq, False)) for ms, seq in again])
-    ctx.keyspace.dirty += 1 if taken else 0
+    if again:
+        ctx.change(
+            (b"REDELIVER", key, group.name, ctx.steady_ms, retry.retry_ms if change else b"-",
+             retry.expire_ms if change else b"-", *id_words(ctx, again)), None, 0)
+    ctx.count_change(key, None, 1 if taken else 0)
     for ms, seq in again:
         record = group.find(ms, seq, &at)
         group.redeliver(record, &at, ctx.steady_ms, policy, change)
@@ -459,7 +448,7 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
         if group.expires_ms(record) <= ctx.steady_ms:
             dropped.append((ms, seq))
     if dropped:
-        record_ids(ctx, b"ACK", key, group.name, dropped)
+        change_pending(ctx, b"ACK", key, group.name, dropped, 0)
     for ms, seq in dropped:
         group.acknowledge(ms, seq)
     return len(taken)
@@ -469,7 +458,7 @@ cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry
 
 cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
     """TACK and XACK: how many of the ids were pending."""
-    cdef Stream stream = ctx.groups_at(&args.items[1])
+    cdef Stream stream = ctx.read_for_update_at(&args.items[1])
     cdef bytes key
     cdef bytes name
     cdef Group group
@@ -495,8 +484,6 @@ cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
             if ctx.effects.enabled:
                 gone.append(bytes(make_id(found.ms, found.seq, False)))
     if removed:
-        ctx.keyspace.dirty += removed
-        if ctx.effects.enabled:
-            ctx.effects.record(ctx.db.index, b"ACK", key, name, *gone)
+        ctx.change((b"ACK", key, name, *gone), None, removed)
     used(ctx, key, group)
     return removed

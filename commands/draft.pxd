@@ -4,7 +4,7 @@ from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport Retry
 from millstream.commands.ranges cimport EntryRange
 from millstream.commands.replies cimport BlockedRead, Encodable
-from millstream.encoding cimport Output
+from millstream.encoding cimport ArrayHead, Output
 from millstream.ids cimport EntryId
 from millstream.storage.group cimport Group
 from millstream.storage.stream cimport Stream
@@ -40,7 +40,7 @@ cdef class GroupRead(BlockedRead):
     cdef Group ready_group(self, Context ctx, Stream stream)
     cdef serve(self, Context ctx, Stream stream, Group group, bint first)
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
-                 Py_ssize_t room, uint64_t lead)
+                 const ArrayHead* head, uint64_t lead)
     cdef hold(self, Group group)
 
 

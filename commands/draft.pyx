@@ -15,14 +15,13 @@ from millstream.commands.delivery cimport (
     Retry, acknowledge, deliver_long, give_due, give_new, group_has_gap, is_long_delivery,
 )
 from millstream.commands.ranges cimport (
-    EntryRange, length_room, make_range, put_info, put_length_here, take_end, take_limit,
-    take_start,
+    EntryRange, make_range, put_info, take_end, take_limit, take_start,
 )
 from millstream.commands.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.commands.upkeep cimport (
-    is_refused, live_group, new_group, put_off, read_effects_most, stream_to_write, used,
+    is_refused, live_group, new_group, put_off, read_effects_most, used,
 )
-from millstream.encoding cimport Output, Slice, put_nil
+from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, parse_id, step_up
 from millstream.storage.group cimport Group
 from millstream.storage.keyspace cimport Database
@@ -89,7 +88,7 @@ def tappev(Context ctx not None, Args args not None):
         reply = append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4],
                              args.count - 4, True)
     else:
-        stream = ctx.db.writable_at(&args.items[1])
+        stream = ctx.write_stream_at(&args.items[1])
         if stream is None:
             return 0
     if by_count:
@@ -98,11 +97,8 @@ def tappev(Context ctx not None, Args args not None):
         boundary = boundary_by_age(ctx, stream, keep)
     evicted = 0
     if boundary is not None:
-        evicted = evict_to(ctx, ctx.db.key_of(&args.items[1]), stream, boundary)
-    if reply is not None:
-        return reply
-    ctx.keyspace.dirty += evicted
-    return evicted
+        evicted = evict_to(ctx, ctx.db.key_of(&args.items[1]), stream, boundary, reply is None)
+    return evicted if reply is None else reply
 
 
 # ---------------------------------------------------------------- ranges
@@ -120,7 +116,7 @@ def trange(Context ctx not None, Args args not None):
     take_start(args, &reply.start, True)
     take_end(args, &reply.end, True)
     take_limit(args, &reply.limit)
-    stream = ctx.stream_at(&args.items[1])
+    stream = ctx.read_stream_at(&args.items[1])
     if stream is None or reply.limit == 0:
         return []
     reply.stream = stream
@@ -179,7 +175,7 @@ def tread(Context ctx not None, Args args not None):
     if group is not None:
         return read_group(ctx, args.items[1].ptr[:args.items[1].size], after, from_end, limit,
                           group, ttl_ms, retry, with_info, block, deadline_ms)
-    stream = ctx.stream_at(&args.items[1])
+    stream = ctx.read_stream_at(&args.items[1])
     if from_end and stream is not None:
         after.ms = stream.last_ms
         after.seq = stream.last_seq
@@ -294,7 +290,7 @@ cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t l
     cdef Stream stream
     if ctx.write_error is not None:
         raise CommandError(ctx.write_error)
-    stream = stream_to_write(ctx, key)
+    stream = ctx.open_stream(key)
     read = GroupRead.__new__(GroupRead)
     read.key = key
     read.db_index = ctx.db.index
@@ -309,8 +305,7 @@ cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t l
     group = read.ready_group(ctx, stream)
     if group.ttl_ms != ttl_ms:
         stream.set_ttl(group, ttl_ms)
-        ctx.keyspace.dirty += 1
-        ctx.effects.record(ctx.db.index, b"GROUPTTL", key, name, ttl_ms)
+        ctx.change((b"GROUPTTL", key, name, ttl_ms), None, 1)
     reply = read.serve(ctx, stream, group, True)
     if reply is None and block:
         read.waiting = True
@@ -350,7 +345,7 @@ cdef class GroupRead(BlockedRead):
     cdef serve(self, Context ctx, Stream stream, Group group, bint first):
         """Redeliveries that are due and new entries, or None when there is neither."""
         cdef Output out
-        cdef Py_ssize_t room
+        cdef ArrayHead head
         cdef uint64_t lead = 0
         cdef bint due
         cdef bint newer
@@ -370,16 +365,14 @@ cdef class GroupRead(BlockedRead):
             put_off(ctx, self.keys, self.group)
             return None
         out = Output()
-        room = length_room(2 + min(self.limit, stream.length + group.pending_count))
-        out.reserve(room)
-        out.size = room
+        out.begin_array(&head, 2 + min(self.limit, stream.length + group.pending_count))
         if self.with_info:
             put_info(out, stream, ctx.session.resp)
             lead = 1
-        return self.deliver(ctx, stream, group, first, out, room, lead)
+        return self.deliver(ctx, stream, group, first, out, &head, lead)
 
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
-                 Py_ssize_t room, uint64_t lead):
+                 const ArrayHead* head, uint64_t lead):
         """The gap's nil, which comes with new entries behind it, redeliveries, new entries."""
         cdef Output again = Output()
         cdef int resp = ctx.session.resp
@@ -396,20 +389,18 @@ cdef class GroupRead(BlockedRead):
         if is_long_delivery(stream, group, left):
             entries = make_range(stream, True, left)
             deliver_long(ctx, self.key, stream, group, b"", keep, self.retry, entries)
-            put_length_here(out, 0, room, lead + made + entries.limit)
+            out.end_array(head, lead + made + entries.limit)
             return make_long(out.take_bytes(), entries)
         made += give_new(ctx, self.key, stream, group, b"", keep, self.retry, left, True, out)
-        put_length_here(out, 0, room, lead + made)
+        out.end_array(head, lead + made)
         return make_raw(out.take_bytes())
 
     def attempt(self, Context ctx not None):
-        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
         cdef Stream stream
         cdef Group group
         if is_refused(ctx, self.keys, self.group):
             return None
-        ctx.db = db
-        stream = db.writable_stream(self.key)
+        stream = ctx.write_stream(self.key)
         if stream is None:
             self.key_was_gone = True
             self.hold(None)
@@ -422,7 +413,7 @@ cdef class GroupRead(BlockedRead):
         if reply is not None:
             used(ctx, self.key, group)
         else:
-            ctx.keyspace.schedule_after(db.index, self.key, group, ctx.steady_ms)
+            ctx.keyspace.schedule_after(self.db_index, self.key, group, ctx.steady_ms)
         return reply
 
     def join(self, Stream stream not None, Group group not None) -> None:

@@ -7,13 +7,14 @@ Apply = Callable[[Keyspace, int, list[bytes]], None]
 A = TypeVar("A", bound=Apply)
 
 APPLY: dict[bytes, Apply]
+WAKES_READERS: set[bytes]
 
 class EffectError(Exception):
     offset: int
     message: str
     def __init__(self, offset: int, message: str) -> None: ...
 
-def effect(name: bytes) -> Callable[[A], A]: ...
+def effect(name: bytes, *, wakes_readers: bool = False) -> Callable[[A], A]: ...
 
 class Effects:
     enabled: bool

@@ -22,6 +22,8 @@ from millstream.errors import CommandError
 from millstream.storage.journal import FRAME_SIZE
 
 APPLY = {}
+# Effects after which readers that wait on the key are tried again.
+WAKES_READERS = set()
 
 cdef int64_t ROOM_UNBOUNDED = 1 << 62
 # What a frame costs in the journal beside its payload.
@@ -42,10 +44,13 @@ def unbounded_room(size: int) -> int:
     return ROOM_UNBOUNDED
 
 
-def effect(bytes name not None):
-    """Register a function (keyspace, db_index, words without the name) that applies an effect."""
+def effect(bytes name not None, *, bint wakes_readers=False):
+    """Register a function (keyspace, db_index, words without the name) that applies an effect.
+    wakes_readers: a reader that waits on the key may find something after the effect."""
     def register(function):
         APPLY[name] = function
+        if wakes_readers:
+            WAKES_READERS.add(name)
         return function
     return register
 
@@ -366,7 +371,7 @@ cdef Consumer consumer_of(Group group, bytes name):
     return consumer
 
 
-@effect(b"STREAM")
+@effect(b"STREAM", wakes_readers=True)
 def apply_stream(Keyspace keyspace, int db, list words):
     """STREAM key incarnation: an empty stream."""
     (<Database>keyspace.databases[db]).make_stream(words[0], int(words[1]))
@@ -421,7 +426,7 @@ def apply_group_setid(Keyspace keyspace, int db, list words):
     stream.move_group(group_of(keyspace, db, words[0], words[1]), ms, seq, int(words[3]))
 
 
-@effect(b"GROUPDROP")
+@effect(b"GROUPDROP", wakes_readers=True)
 def apply_group_drop(Keyspace keyspace, int db, list words):
     """GROUPDROP key name."""
     stream_of(keyspace, db, words[0]).drop_group(words[1])
@@ -535,7 +540,7 @@ def apply_claim(Keyspace keyspace, int db, list words):
         group.hand_over(&at, consumer.index, delivery_ms, deliveries)
 
 
-@effect(b"RELEASE")
+@effect(b"RELEASE", wakes_readers=True)
 def apply_release(Keyspace keyspace, int db, list words):
     """RELEASE key group ms deliveries id [id ...]: entries that nobody owns any more; one that is
     not pending becomes so, with no delivery before what deliveries says: a number, `-` for one

@@ -43,16 +43,13 @@ def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     db.set_expiry(key, int(at_ms))
 
 
-def set_expiry(ctx: Context, key: bytes, at_ms: int) -> None:
-    """Let a key that is there go at a moment to come, and record it."""
+def let_expire(
+    ctx: Context, key: bytes, at_ms: int, *, event: bytes | None = b"expire", count: int = 1
+) -> None:
+    """Let a key that exists expire at a moment to come. The count is 0 where the expiry belongs to
+    a change of the value, which counts."""
     ctx.db.set_expiry(key, at_ms)
-    ctx.effects.record(ctx.db.index, b"EXPIRE", key, at_ms)
-
-
-def let_expire(ctx: Context, key: bytes, at_ms: int) -> None:
-    """As `set_expiry`, and send the event."""
-    set_expiry(ctx, key, at_ms)
-    ctx.notify(b"g", b"expire", key)
+    ctx.changed(b"EXPIRE", key, at_ms, event=event, count=count)
 
 
 def let_stay(ctx: Context, key: bytes) -> bool:
@@ -60,9 +57,7 @@ def let_stay(ctx: Context, key: bytes) -> bool:
     if not ctx.db.expiry_ms(key):
         return False
     ctx.db.set_expiry(key, 0)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"EXPIRE", key, 0)
-    ctx.notify(b"g", b"persist", key)
+    ctx.changed(b"EXPIRE", key, 0, event=b"persist")
     return True
 
 
@@ -107,7 +102,6 @@ def _expire_at(ctx: Context, key: bytes, at_ms: int) -> None:
         delete_keys(ctx, [key])
     else:
         let_expire(ctx, key, at_ms)
-        ctx.keyspace.dirty += 1
 
 
 def _expire(ctx: Context, args: Args, name: str, *, base_ms: int, unit_ms: int) -> int:

@@ -6,7 +6,7 @@ from millstream.commands.delivery cimport Room
 from millstream.commands.ranges cimport EntryRange
 from millstream.commands.replies cimport BlockedRead
 from millstream.commands.stream_reads cimport ReadLimits
-from millstream.encoding cimport Output
+from millstream.encoding cimport ArrayHead, Output
 from millstream.storage.group cimport Consumer, Group
 from millstream.storage.stream cimport Stream
 
@@ -22,7 +22,8 @@ cdef class ConsumerRead(BlockedRead):
     cdef tuple open_one(self, Context ctx, bytes key, Stream stream)
     cdef serve(self, Context ctx, list opened, list behind, bint first)
     cdef int64_t effects_most(self, list opened, list behind) except -1
-    cdef finished(self, Context ctx, Output out, Py_ssize_t header, uint64_t answered, list parts)
+    cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,
+                  list parts)
     cdef bint has_something(self, Context ctx, Stream stream, Group group, behind) except -1
     cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, behind,
                          Output out, Room* room) except -1

@@ -18,7 +18,7 @@ from millstream.commands.delivery cimport (
     record_again,
 )
 from millstream.commands.groups cimport checked_name
-from millstream.commands.ranges cimport EntryRange, length_room, make_range, put_length_here
+from millstream.commands.ranges cimport EntryRange, make_range
 from millstream.commands.replies cimport BlockedRead, make_raw
 from millstream.commands.stream_reads cimport (
     check_limits, make_parts, no_limits, put_key, take_read_limit,
@@ -27,7 +27,7 @@ from millstream.commands.upkeep cimport (
     asking_consumer, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
     used,
 )
-from millstream.encoding cimport Output, Slice, put_null_array
+from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.ids cimport EntryId, parse_id, step_up
 from millstream.storage.block cimport IdText, encode_entry
 from millstream.storage.group cimport Consumer, Group, Pending, PendingAt
@@ -123,10 +123,10 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     read.keys = []
     for i in range(args.pos, args.pos + count):
         key = args[i]
-        opened.append(read.open_one(ctx, key, ctx.stream_with_groups(key)))
+        opened.append(read.open_one(ctx, key, ctx.read_for_update(key)))
         behind.append(read_behind(&args.items[i + count]))
         read.keys.append((read.db_index, key))
-    ctx.keyspace.hits += count  # Redis looks up each again to read it
+    ctx.count_hits(count)  # Redis looks up each again to read it
     reply = read.serve(ctx, opened, behind, True)
     if reply is None and block:
         read.hold([group for _, group in opened])
@@ -178,13 +178,13 @@ cdef class ConsumerRead(BlockedRead):
         cdef Group group
         cdef bytes key
         cdef Output out = None
-        cdef Py_ssize_t header = length_room(len(opened))
+        cdef ArrayHead head
         cdef uint64_t answered = 0
         cdef list parts = None
         cdef Chosen entries
         cdef Room room
         room.entries = self.limits.all_entries
-        room.full_size = widened(self.limits.size_bytes, header)
+        room.full_size = PY_SSIZE_T_MAX
         room.made = 0
         room.with_age = False
         if first:
@@ -206,8 +206,8 @@ cdef class ConsumerRead(BlockedRead):
                 continue
             if out is None:
                 out = Output()
-                out.reserve(header)
-                out.size = header
+                out.begin_array(&head, len(opened))
+                room.full_size = widened(self.limits.size_bytes, head.size)
             if behind[i] is None and self.is_long(stream, group, &room):
                 if parts is None:
                     parts = []
@@ -227,7 +227,7 @@ cdef class ConsumerRead(BlockedRead):
                 answered += 1
         if answered == 0:
             return None
-        return self.finished(ctx, out, header, answered, parts)
+        return self.finished(ctx, out, &head, answered, parts)
 
     cdef int64_t effects_most(self, list opened, list behind) except -1:
         """How large the effects are at most: what is claimed or shown again is listed."""
@@ -247,14 +247,15 @@ cdef class ConsumerRead(BlockedRead):
             most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
         return most
 
-    cdef finished(self, Context ctx, Output out, Py_ssize_t header, uint64_t answered, list parts):
+    cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,
+                  list parts):
         """Bring the reply's length and its parts together."""
         cdef Output first = out
         if parts is not None:
             parts.append(out.take_bytes())
             first = Output()
             first.put(parts[0])
-        put_length_here(first, 0, header, answered)
+        first.end_array(head, answered)
         if ctx.session.resp == 3:
             first.buf[0] = c'%'
         if parts is None:
@@ -271,18 +272,14 @@ cdef class ConsumerRead(BlockedRead):
         """The key and the array of one stream's entries; False and nothing when all that seemed to
         be there to claim is gone from the stream."""
         cdef Py_ssize_t start = out.size
-        cdef Py_ssize_t at
-        cdef Py_ssize_t array
+        cdef ArrayHead head
         cdef Py_ssize_t full_size = room.full_size
         cdef uint64_t made
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
         put_key(out, key, ctx.session.resp)
-        at = out.size
-        array = length_room(min(self.limits.entries, stream.length + group.pending_count))
-        out.reserve(array)
-        out.size += array
+        out.begin_array(&head, min(self.limits.entries, stream.length + group.pending_count))
         # A stream that is begun answers an entry, whatever its head has added.
-        room.full_size = max(widened(full_size, array), out.size + 1)
+        room.full_size = max(widened(full_size, head.size), out.size + 1)
         if behind is None:
             made = self.put_new(ctx, key, stream, group, consumer, out, room)
             if made == 0:
@@ -295,7 +292,7 @@ cdef class ConsumerRead(BlockedRead):
                                 room)
             note_seen(ctx, key, group, consumer)
         room.full_size = full_size
-        put_length_here(out, at, array, made)
+        out.end_array(&head, made)
         return True
 
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
@@ -354,15 +351,14 @@ cdef class ConsumerRead(BlockedRead):
         # New entries come with a new append; for what can be claimed a moment is noted.
         if is_refused(ctx, [] if self.claim_idle_ms == NO_CLAIM else self.keys, self.group):
             return None
-        ctx.db = <Database>ctx.keyspace.databases[self.db_index]
         opened = []
         for _, key in self.keys:
             if ctx.remade is not None and (self.db_index, key, self.group) in ctx.remade:
                 # A waiting TREAD was tried before us and made the group anew: ours is gone.
-                ctx.db.stream(key)
+                ctx.write_stream(key)  # WRONGTYPE where another type is there
                 raise no_group(key, self.group)
-            opened.append(self.open_one(ctx, key, ctx.stream_with_groups(key)))
-        ctx.keyspace.hits += <uint64_t>len(opened)  # Redis looks up each again to read it
+            opened.append(self.open_one(ctx, key, ctx.read_for_update(key)))
+        ctx.count_hits(len(opened))  # Redis looks up each again to read it
         self.hold([group for _, group in opened])
         reply = self.serve(ctx, opened, [None] * len(opened), False)
         if reply is not None:

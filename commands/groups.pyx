@@ -9,7 +9,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.upkeep cimport (
-    end_group, live_group, new_consumer, new_group, stream_to_write, used,
+    end_group, live_group, new_consumer, new_group, used,
 )
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, make_id, parse_id
@@ -57,7 +57,7 @@ cdef int64_t possible(int64_t entries_read, Stream stream) noexcept:
 
 cdef Stream existing_stream(Context ctx, Args args):
     """The stream of an XGROUP subcommand that does not make one."""
-    cdef Stream stream = ctx.db.writable_at(&args.items[2])
+    cdef Stream stream = ctx.write_stream_at(&args.items[2])
     if stream is None:
         raise CommandError(KEY_NEEDED)
     return stream
@@ -107,7 +107,7 @@ def xgroup_create(Context ctx not None, Args args not None):
             entries_read = take_entries_read(args)
         else:
             raise malformed(args)
-    stream = ctx.db.writable_stream(key)
+    stream = ctx.write_stream(key)
     absent = stream is None
     if absent and not make:
         raise CommandError(KEY_NEEDED)
@@ -115,7 +115,7 @@ def xgroup_create(Context ctx not None, Args args not None):
         raise malformed(args)
     group_start(&args.items[4], stream, &start)
     if absent:
-        stream = stream_to_write(ctx, key)
+        stream = ctx.open_stream(key)
     elif live_group(ctx, key, stream, name) is not None:
         raise CommandError(BUSY_GROUP)
     new_group(ctx, key, stream, name, start.ms, start.seq, possible(entries_read, stream), 0)
@@ -148,11 +148,9 @@ def xgroup_setid(Context ctx not None, Args args not None):
         group_start(word, stream, &offset)
     entries_read = possible(entries_read, stream)
     stream.move_group(group, offset.ms, offset.seq, entries_read)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"GROUPSETID", args[2], group.name,
-                       bytes(make_id(offset.ms, offset.seq, False)), b"%d" % entries_read)
-    if ctx.events:
-        ctx.notify(b"t", b"xgroup-setid", args[2])
+    ctx.change((b"GROUPSETID", args[2], group.name,
+                bytes(make_id(offset.ms, offset.seq, False)), b"%d" % entries_read),
+               b"xgroup-setid", 1)
     used(ctx, args[2], group)
     return OK
 
@@ -197,10 +195,7 @@ def xgroup_delconsumer(Context ctx not None, Args args not None):
     dropped = 0
     if group.consumer(consumer) is not None:
         dropped = group.delete_consumer(consumer)
-        ctx.keyspace.dirty += 1
-        ctx.effects.record(ctx.db.index, b"CONSUMERDROP", args[2], group.name, consumer)
-        if ctx.events:
-            ctx.notify(b"t", b"xgroup-delconsumer", args[2])
+        ctx.change((b"CONSUMERDROP", args[2], group.name, consumer), b"xgroup-delconsumer", 1)
     used(ctx, args[2], group)
     return dropped
 

@@ -96,25 +96,22 @@ cdef bint is_repeat(Context ctx, bytes key, Stream stream, bytes producer, bytes
         return False
     first.ms, first.seq = found
     window.duplicates += 1
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"IDMPREPEAT", key)
+    ctx.change((b"IDMPREPEAT", key), None, 1)
     return True
 
 
 cdef int note_once(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
                    EntryId entry_id) except -1:
     """Remember the message that became this entry."""
-    return note_since(ctx, key, stream, producer, iid, entry_id, min(entry_id.ms, ctx.now_ms))
+    return note_since(ctx, key, stream, producer, iid, entry_id, min(entry_id.ms, ctx.now_ms), 0)
 
 
 cdef int note_since(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
-                    EntryId entry_id, uint64_t at_ms) except -1:
-    """As `note_once`, with the moment from which the name's time runs."""
+                    EntryId entry_id, uint64_t at_ms, uint64_t count) except -1:
+    """As `note_once`, with the moment from which the name's time runs and the count of changes."""
     window_of(stream).add(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
-    if ctx.effects.enabled:
-        ctx.effects.record(ctx.db.index, b"IDMP", key, producer, iid,
-                           bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms)
-    return 0
+    return ctx.change((b"IDMP", key, producer, iid,
+                       bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms), None, count)
 
 
 cdef window_of(Stream stream):
@@ -134,7 +131,7 @@ def xcfgset(Context ctx not None, Args args not None):
     """New values clear the messages that the stream remembers. Above 10,000 producers, the stream
     forgets the producer that has been silent longest.
     """
-    cdef Stream stream = ctx.db.writable_at(&args.items[1])
+    cdef Stream stream = ctx.write_stream_at(&args.items[1])
     cdef bytes key = ctx.db.key_of(&args.items[1])
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
@@ -157,8 +154,7 @@ def xcfgset(Context ctx not None, Args args not None):
     window.configure(
         window.duration_s if duration_s is None else duration_s,
         window.maxsize if maxsize is None else maxsize)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"IDMPSET", key, window.duration_s, window.maxsize)
+    ctx.change((b"IDMPSET", key, window.duration_s, window.maxsize), None, 1)
     return OK
 
 
@@ -189,7 +185,7 @@ def xidmprecord(Context ctx not None, Args args not None):
         raise CommandError("ERR producer ID must be non-empty")
     if not iid:
         raise CommandError("ERR idempotent ID must be non-empty")
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     if not stream.find(entry_id.ms, entry_id.seq, &view, &entry):
@@ -202,8 +198,7 @@ def xidmprecord(Context ctx not None, Args args not None):
         # a moment.
         oldest_ms = max(0, ctx.now_ms - 1000 * window_of(stream).duration_s + ROUND_MS)
         note_since(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id,
-                   max(oldest_ms, min(entry_id.ms, ctx.now_ms)))
-        ctx.keyspace.dirty += 1
+                   max(oldest_ms, min(entry_id.ms, ctx.now_ms)), 1)
     return OK
 
 

@@ -217,7 +217,7 @@ def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
 )
 def tinfo(ctx: Context, args: Args) -> Fields | None:
     key = args.take()
-    stream = ctx.stream_with_groups(key)
+    stream = ctx.read_for_update(key)
     if stream is None:
         return None
     return {
@@ -239,7 +239,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
 
 def _stream(ctx: Context, key: bytes) -> Stream:
     # For writing, because a group that has ended is removed when it is looked for.
-    stream = ctx.stream_with_groups(key)
+    stream = ctx.read_for_update(key)
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     return stream

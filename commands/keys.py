@@ -50,18 +50,14 @@ def look_up(ctx: Context, key: bytes) -> Value | None:
     """The value at a key for a command that reads it: a use of the key, counted as hit or miss."""
     value = ctx.db.read(key)
     if value is None:
-        ctx.notify(b"m", b"keymiss", key)
+        ctx.notify(b"keymiss", key)
     return value
 
 
 def look_at(ctx: Context, key: bytes) -> Value | None:
     """As `look_up`, for commands that only look at a key and so do not count as its use."""
     value = ctx.db.get(key)
-    if value is None:
-        ctx.keyspace.misses += 1
-        ctx.notify(b"m", b"keymiss", key)
-    else:
-        ctx.keyspace.hits += 1
+    ctx.count_look_up(key, value is not None)
     return value
 
 
@@ -84,9 +80,9 @@ def tell_overwritten(
     ctx: Context, key: bytes, old: Value, new: Value, db_index: int | None = None
 ) -> None:
     """Send the events of a value that took another's place."""
-    ctx.notify(b"o", b"overwritten", key, db_index)
+    ctx.notify(b"overwritten", key, db_index)
     if type_name(old) != type_name(new):
-        ctx.notify(b"c", b"type_changed", key, db_index)
+        ctx.notify(b"type_changed", key, db_index)
 
 
 def alive(db: Database, keys: list[bytes]) -> list[bytes]:
@@ -100,10 +96,9 @@ def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
     """Delete, record, and send the events; the number of keys that were there."""
     gone = [key for key in keys if ctx.db.delete(key)]
     if gone:
-        ctx.keyspace.dirty += len(gone)
-        ctx.effects.record(ctx.db.index, b"DEL", *gone)
+        ctx.changed(b"DEL", *gone, event=None, count=len(gone))
         for key in gone:
-            ctx.notify(b"g", b"del", key)
+            ctx.notify(b"del", key)
     return len(gone)
 
 
@@ -235,10 +230,9 @@ def apply_rename(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 def move_value(ctx: Context, key: bytes, to: Database, new_key: bytes) -> None:
     """Rename and record; `key` is there, and is not the same place."""
     # What was there goes before the value comes, so this is a new key in any case.
-    ctx.notify(b"n", b"new", new_key, to.index)
+    ctx.notify(b"new", new_key, to.index)
     ctx.db.rename(key, to, new_key)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"RENAME", key, to.index, new_key)
+    ctx.changed(b"RENAME", key, to.index, new_key, event=None)
 
 
 def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
@@ -253,8 +247,8 @@ def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
     if old is not None and only_new:
         return False
     move_value(ctx, key, ctx.db, new_key)
-    ctx.notify(b"g", b"rename_from", key)
-    ctx.notify(b"g", b"rename_to", new_key)
+    ctx.notify(b"rename_from", key)
+    ctx.notify(b"rename_to", new_key)
     if old is not None:
         tell_overwritten(ctx, new_key, old, value)
     return True
@@ -315,8 +309,8 @@ def move(ctx: Context, args: Args) -> object:
     if find(ctx, key) is None or to.get(key) is not None:
         return 0
     move_value(ctx, key, to, key)
-    ctx.notify(b"g", b"move_from", key)
-    ctx.notify(b"g", b"move_to", key, to.index)
+    ctx.notify(b"move_from", key)
+    ctx.notify(b"move_to", key, to.index)
     return 1
 
 
@@ -388,11 +382,10 @@ def copy(ctx: Context, args: Args) -> object:
     incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms) if is_stream else 0
     to.set(new_key, duplicate(value, incarnation, ctx.steady_ms))
     # What was there goes before the copy comes, so this is a new key in any case.
-    ctx.notify(b"n", b"new", new_key, to.index)
+    ctx.notify(b"new", new_key, to.index)
     to.set_expiry(new_key, ctx.db.expiry_ms(key))
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"COPY", key, to.index, new_key, incarnation)
-    ctx.notify(b"g", b"copy_to", new_key, to.index)
+    ctx.changed(b"COPY", key, to.index, new_key, incarnation, event=None)
+    ctx.notify(b"copy_to", new_key, to.index)
     if old is not None:
         tell_overwritten(ctx, new_key, old, value, to.index)
     return 1
@@ -442,10 +435,7 @@ def _object_at(ctx: Context, key: bytes) -> Value | None:
     """The value at a key. As in Redis that counts as a look-up, but is no use of the key and no
     keymiss event."""
     value = ctx.db.get(key)
-    if value is None:
-        ctx.keyspace.misses += 1
-    else:
-        ctx.keyspace.hits += 1
+    ctx.count_look_up(key, value is not None, reports_miss=False)
     return value
 
 

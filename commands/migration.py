@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.arguments import OwnedArgs
 from millstream.commands.effects import effect
 from millstream.commands.entries_read import entries_up_to
-from millstream.commands.expiry import set_expiry
+from millstream.commands.expiry import let_expire
 from millstream.commands.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
 from millstream.commands.registry import command
 from millstream.commands.replies import OK, Again, Sliced
@@ -293,13 +293,13 @@ def _require_room(ctx: Context, key: bytes, value: Value, payload: bytes) -> Non
 
 
 def _put(ctx: Context, key: bytes, value: Value, kind: int, job: RestoreJob) -> None:
-    """Set the value and record it."""
+    """Set the value and record it. What was there goes first, so the key is new in any case."""
     ctx.db.set(key, value)
     if not isinstance(value, Stream):
-        ctx.effects.record(ctx.db.index, b"SET", key, value)
+        ctx.changed(b"SET", key, value, event=b"new")
         return
     words = (b"RESTORE", key, value.incarnation, job.payload, job.wall_ahead_ms)
-    ctx.effects.record(ctx.db.index, *words)
+    ctx.changed(*words, event=b"new")
     if kind < rdb.STREAM_4:
         _set_window(ctx, key, value)
 
@@ -309,7 +309,8 @@ def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
     window = Window(ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize)
     if not window.is_blank():
         stream.idempotence = window
-        ctx.effects.record(ctx.db.index, b"IDMPSET", key, window.duration_s, window.maxsize)
+        words = (b"IDMPSET", key, window.duration_s, window.maxsize)
+        ctx.changed(*words, event=None, count=0)
 
 
 @command(
@@ -350,13 +351,11 @@ def restore(ctx: Context, args: Args) -> object:
         return OK
     _require_room(ctx, key, value, job.payload)
     _put(ctx, key, value, kind, job)
-    ctx.notify(b"n", b"new", key)  # what was there goes before the value comes
     if at_ms:
-        set_expiry(ctx, key, at_ms)
+        let_expire(ctx, key, at_ms, event=None, count=0)
     if options.idle_s is not None:
         ctx.db.set_idle_s(key, options.idle_s)
-    ctx.keyspace.dirty += 1
-    ctx.notify(b"g", b"restore", key)
+    ctx.notify(b"restore", key)
     if old is not None:
         tell_overwritten(ctx, key, old, value)
     return OK

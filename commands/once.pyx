@@ -16,17 +16,15 @@ are recorded as plain appends; the last one records the producer's number. All a
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.commands.appending cimport (
-    BLOCKS_AT_ONCE, append_entry, append_numbered, keep_policy, stream_to_append)
+    append_entry, append_numbered, count_appended, keep_policy_after_append, stream_to_append)
 from millstream.commands.arguments cimport Args, parse_int
 from millstream.commands.context cimport Context
 from millstream.commands.effects cimport stream_of
-from millstream.commands.upkeep cimport stream_to_write
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
 from millstream.storage.block cimport payload_of
 from millstream.storage.keyspace cimport Keyspace
 from millstream.storage.producers cimport NOT_THERE, Producers
-from millstream.storage.retention cimport Cut
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.effects import effect
@@ -79,7 +77,7 @@ cdef append_above(Context ctx, Args args):
     args.take_id(&entry_id, True, 0)
     if entry_id.ms == 0 and entry_id.seq == 0:
         raise CommandError(ID_ZERO)
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
         stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
     elif not id_less(stream.last_ms, stream.last_seq, entry_id.ms, entry_id.seq):
@@ -101,7 +99,7 @@ cdef append_from(Context ctx, Args args):
     check_fields(args, 5)
     word = take_name(args, "TAPPENDONCE")
     seq = take_seq(args)
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
         stream = stream_to_append(ctx, &args.items[1], items, count)
     if stream.producers is None:
@@ -142,7 +140,7 @@ cdef int make_room(Context ctx, Slice* key, Producers producers, bytes name) exc
     while forgotten < FORGOTTEN_MAX and producers.count >= most and (
             producers.count > most or producers.find(name) == NOT_THERE):
         gone = producers.drop_oldest()
-        ctx.effects.record(ctx.db.index, b"PRODUCERDROP", ctx.db.key_of(key), gone)
+        ctx.change((b"PRODUCERDROP", ctx.db.key_of(key), gone), None, 0)
         forgotten += 1
     return 0
 
@@ -313,7 +311,7 @@ cdef int check_group(Context ctx, Args args, Slice* key, Sending* sending) excep
 cdef int check_stream(Context ctx, Slice* key, Sending* sending, uint64_t last_seq) except -1:
     """WRONGTYPE, ids that are used up, and what else may be recorded of the stream to which the
     entries up to `last_seq` go."""
-    cdef Stream stream = ctx.db.writable_at(key)
+    cdef Stream stream = ctx.write_stream_at(key)
     cdef int64_t surplus = 0
     sending.effects_most += key.size + EFFECT_BYTES
     if stream is None or sending.name == NULL:
@@ -333,7 +331,7 @@ cdef int check_stream(Context ctx, Slice* key, Sending* sending, uint64_t last_s
 
 cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
     """Append the entries of one stream whose ids are above its last; returns how many."""
-    cdef Stream stream = stream_to_write(ctx, ctx.db.key_of(key))
+    cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t appended = 0
     cdef Sent sent
@@ -351,7 +349,7 @@ cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
 cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name) except -1:
     """Append the entries of one stream whose seqs are above the producer's last; returns how
     many."""
-    cdef Stream stream = stream_to_write(ctx, ctx.db.key_of(key))
+    cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t sent_before = 0
     cdef Sent sent
@@ -407,20 +405,16 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* se
 cdef inline int put_entry(Context ctx, Stream stream, EntryId entry_id, Sent* sent) except -1:
     stream.append(entry_id.ms, entry_id.seq, sent.items, sent.count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
-    ctx.keyspace.dirty += 1
-    return 0
+    return ctx.count_change(None, None, 1)
 
 
 cdef int64_t after_appends(Context ctx, Slice* key, Stream stream, int64_t appended) except -1:
-    """Tell those who wait once, keep the stream's policy; returns how many were appended."""
-    cdef Cut cut
+    """Notify once, keep the stream's policy; returns how many were appended."""
     if appended == 0:
         return 0
-    ctx.db.mark_ready_at(key)
-    if ctx.events:
-        ctx.notify(b"t", b"xadd", ctx.db.key_of(key))
+    count_appended(ctx, key, 0)
     if stream.policy is not None:
-        keep_policy(ctx, ctx.db.key_of(key), stream, BLOCKS_AT_ONCE, &cut)
+        keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
     return appended
 
 

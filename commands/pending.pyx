@@ -13,18 +13,18 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.chosen cimport choice_of, finder_of
 from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
-    Ids, acknowledge, drop_gone, one_more, record_claim, record_release,
+    Ids, acknowledge, drop_gone, one_more, record_claim,
 )
 from millstream.commands.groups cimport checked_name
 from millstream.commands.listings cimport pending_summary
 from millstream.commands.pending_range cimport PendingRange, pending_range
-from millstream.commands.ranges cimport length_room, put_length_here, take_end, take_start
+from millstream.commands.ranges cimport take_end, take_start
 from millstream.commands.replies cimport make_raw
 from millstream.commands.stream_reads cimport make_parts
 from millstream.commands.upkeep cimport (
-    asking_consumer, live_group, note_seen, read_effects_most, used,
+    asking_consumer, id_words, live_group, note_seen, read_effects_most, used,
 )
-from millstream.encoding cimport Output
+from millstream.encoding cimport ArrayHead, Output
 from millstream.ids cimport EntryId, id_less, make_id, parse_id
 from millstream.storage.block cimport Entry, View, encode_entry
 from millstream.storage.group cimport Consumer, Group, Pending, PendingAt
@@ -105,7 +105,7 @@ def xpending(Context ctx not None, Args args not None):
 
 cdef tuple group_asked(Context ctx, Args args):
     """(stream, group) of a command whose key and group are its first two arguments."""
-    cdef Stream stream = ctx.groups_at(&args.items[1])
+    cdef Stream stream = ctx.read_for_update_at(&args.items[1])
     return stream, group_in(ctx, args, stream)
 
 
@@ -155,11 +155,9 @@ cdef int move_offset(Context ctx, bytes key, Group group, EntryId last_id) excep
     """LASTID: the group goes on behind this id; how many entries it has read is not touched."""
     group.offset_ms = last_id.ms
     group.offset_seq = last_id.seq
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"GROUPSETID", key, group.name,
+    return ctx.change((b"GROUPSETID", key, group.name,
                        bytes(make_id(last_id.ms, last_id.seq, False)),
-                       b"%d" % group.entries_read)
-    return 0
+                       b"%d" % group.entries_read), None, 1)
 
 
 cdef class Claim:
@@ -222,9 +220,8 @@ cdef class Claim:
         cdef Pending* record
         cdef PendingAt at
         cdef Py_ssize_t i
-        cdef Py_ssize_t room = length_room(self.ids_end - 5)
-        out.reserve(room)
-        out.size = room
+        cdef ArrayHead head
+        out.begin_array(&head, self.ids_end - 5)
         try:
             for i in range(5, self.ids_end):
                 parse_id(args.items[i].ptr, args.items[i].size, False, 0, &found)
@@ -236,7 +233,7 @@ cdef class Claim:
                     self.take_over(found, record, &at, out)
         finally:
             self.finish()
-        put_length_here(out, 0, room, self.claimed.count)
+        out.end_array(&head, self.claimed.count)
         return make_raw(out.take_bytes())
 
     cdef bint take_over(self, EntryId found, Pending* record, PendingAt* at,
@@ -275,7 +272,7 @@ cdef class Claim:
     cdef int finish(self) except -1:
         """Record what was done."""
         if self.claimed.count:
-            self.ctx.keyspace.dirty += self.claimed.count
+            self.ctx.count_change(self.key, None, self.claimed.count)
             record_claim(self.ctx, self.key, self.group, self.consumer, self.delivery_ms,
                          b"%d" % self.deliveries if self.deliveries >= 0 else (
                              b"=" if self.just_id else b"+"), self.claimed)
@@ -361,7 +358,7 @@ def xautoclaim(Context ctx not None, Args args not None):
     cdef int64_t min_idle_ms
     cdef object refusal = None
     try:
-        stream = ctx.groups_at(&args.items[1])
+        stream = ctx.read_for_update_at(&args.items[1])
     except CommandError as error:
         refusal = error  # Redis looks the key up first, and checks its type after the arguments
     args.pos = 4
@@ -415,9 +412,6 @@ def xnack(Context ctx not None, Args args not None):
     release.take_options(args)
     released = release.apply(ctx, args[1], stream, group)
     used(ctx, args[1], group)
-    if released:
-        # What is released can be claimed at once.
-        ctx.db.mark_ready(args[1])
     return released
 
 
@@ -469,8 +463,9 @@ cdef class Release:
                 group.let_go(ms, seq, self.count, ctx.steady_ms)
                 released.append((ms, seq))
         if released:
-            ctx.keyspace.dirty += len(released)
-            record_release(ctx, key, group, self.count, released)
+            # What is released can be claimed at once: the effect wakes the readers.
+            ctx.change((b"RELEASE", key, group.name, ctx.steady_ms, self.count,
+                        *id_words(ctx, released)), None, <uint64_t>len(released))
         return len(released)
 
 

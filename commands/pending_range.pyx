@@ -10,9 +10,9 @@ shared with the group, as a snapshot does; those in which nothing was found are 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 from millstream.commands.delivery cimport idle_of, put_idle
-from millstream.commands.ranges cimport SLICE_BYTES, length_room, put_length_here
+from millstream.commands.ranges cimport SLICE_BYTES
 from millstream.commands.replies cimport Encodable, Sliced
-from millstream.encoding cimport Output
+from millstream.encoding cimport ArrayHead, Output
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.group cimport (
     IDLE, Chunk, Consumer, Group, Pending, PendingAt, deliveries_of,
@@ -52,21 +52,18 @@ cdef class PendingRange(Encodable):
 
     cdef int encode(self, Output out, int resp) except -1:
         cdef Search search
-        cdef Py_ssize_t at = out.size
-        cdef Py_ssize_t room
+        cdef ArrayHead head
         if self.is_empty():
             return out.put_head(c'*', 0)
-        room = length_room(min(self.limit, self.group.pending_count))
-        out.reserve(room)
-        out.size += room
+        out.begin_array(&head, min(self.limit, self.group.pending_count))
         self.begin(&search)
         self.group.first_at_least(self.start.ms, self.start.seq, &search.at)
         self.look(&search, self.group.own.chunks, self.group.own.chunk_count, LOOKS_AT_ONCE, out,
                   PY_SSIZE_T_MAX)
         self.group.own.steps += search.looks
         if search.over:
-            return put_length_here(out, at, room, search.found)
-        out.size = at
+            return out.end_array(&head, search.found)
+        out.size = head.at
         self.is_long = True
         return 0
 

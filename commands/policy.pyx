@@ -6,7 +6,7 @@ appending, by the server's timer. What it evicts is evicted as by XTRIM and reco
 to: applying effects never looks at a policy or a clock.
 """
 
-from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, uint64_t
 
 from millstream.commands.appending cimport BLOCKS_AT_ONCE, keep_policy
 from millstream.commands.arguments cimport Args
@@ -78,7 +78,7 @@ def tpolicy(Context ctx not None, Args args not None):
     cdef Cut cut
     args.pos = 2
     take_policy(args, Policy())  # what is malformed is told before what is not there
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     if args.count == 2:
@@ -89,12 +89,10 @@ def tpolicy(Context ctx not None, Args args not None):
         raise CommandError(NO_LIMIT)
     key = ctx.db.key_of(&args.items[1])
     set_policy(stream, policy)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(
-        ctx.db.index, b"POLICY", key, policy.max_len, policy.max_age_ms, policy.max_bytes,
-        b"exact" if policy.exact else b"approx")
+    ctx.change((b"POLICY", key, policy.max_len, policy.max_age_ms, policy.max_bytes,
+                b"exact" if policy.exact else b"approx"), None, 1)
     if stream.policy is not None:
-        ctx.keyspace.dirty += keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, &cut)
+        keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
     return OK
 
 
@@ -120,15 +118,10 @@ def apply_policy(Keyspace keyspace, int db, list words):
 def policy_moment(Context ctx not None, bytes key not None) -> int:
     """A moment noted for the stream at a key has come: evict what its policy does not keep any
     more, and note the next one. Returns how many blocks were dropped."""
-    cdef Stream stream
+    cdef Stream stream = ctx.maintained_stream(key)
     cdef Cut cut
-    cdef uint32_t used_s
-    value = ctx.db.get(key)
-    if not isinstance(value, Stream) or (<Stream>value).policy is None:
+    if stream is None or stream.policy is None:
         return 0
-    used_s = (<Stream>value).used_s
-    stream = ctx.db.writable_stream(key)
-    stream.used_s = used_s  # it is nobody's use of the key
     stream.policy.looked_at_ms = NEVER
-    ctx.keyspace.dirty += keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, &cut)
+    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
     return cut.blocks

@@ -40,5 +40,3 @@ cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_limit(Args args, uint64_t* limit) except -1
 cdef int put_info(Output out, Stream stream, int resp) except -1
-cdef int put_length_here(Output out, Py_ssize_t at, Py_ssize_t room, uint64_t length) except -1
-cdef Py_ssize_t length_room(uint64_t most) noexcept

@@ -2,18 +2,17 @@
 """Entries between two ids as a reply: what TRANGE, TREAD, XRANGE and XREAD have in common.
 
 An EntryRange is made by a handler and encoded by the executor right behind it, from the blocks
-straight into the output. How many entries there are is known only afterwards, so room for the
-longest possible array header is left and closed up. A reply of more than SLICE_BYTES goes on in
+straight into the output. How many entries there are is known only afterwards, so
+the array is begun before and ended with its length. A reply of more than SLICE_BYTES goes on in
 slices: the blocks that hold the rest are kept as they are (they never change) and encoded when the
 client has taken what it was sent.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
-from libc.string cimport memcpy, memmove
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.replies cimport Encodable, Sliced
-from millstream.encoding cimport Output, Slice, put_nil, write_head
+from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
 from millstream.storage.block cimport (
     Block, IdText, View, encode_backward, encode_forward, view_of,
@@ -89,26 +88,6 @@ cdef int put_info(Output out, Stream stream, int resp) except -1:
     return out.put_id(found.ms, found.seq, True)
 
 
-cdef Py_ssize_t length_room(uint64_t most) noexcept:
-    """Bytes of the header of an array of this length."""
-    cdef Py_ssize_t room = 4
-    while most >= 10:
-        most //= 10
-        room += 1
-    return room
-
-
-cdef int put_length_here(Output out, Py_ssize_t at, Py_ssize_t room, uint64_t length) except -1:
-    """Write an array header into the room left for it at `at` and close up what is too much."""
-    cdef char[24] head
-    cdef Py_ssize_t size = write_head(head, c'*', length)
-    if size < room:
-        memmove(out.buf + at + size, out.buf + at + room, out.size - at - room)
-        out.size -= room - size
-    memcpy(out.buf + at, head, size)
-    return 0
-
-
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
     """A range over everything, for its maker to narrow; stream may be None."""
     cdef EntryRange made = EntryRange.__new__(EntryRange)
@@ -135,25 +114,22 @@ cdef class EntryRange(Encodable):
     cdef int encode(self, Output out, int resp) except -1:
         cdef uint64_t lead = <uint64_t>self.with_info + <uint64_t>self.with_gap
         cdef uint64_t most = 0
-        cdef Py_ssize_t at = out.size
-        cdef Py_ssize_t room
+        cdef ArrayHead head
         cdef EntryId last
         cdef int64_t made = 0
         if self.stream is not None:
             most = min(self.limit, self.stream.length)
         if most > COUNTED_ENTRIES:
             return self.encode_long(out, lead, resp)
-        room = length_room(lead + most)
-        out.reserve(room)
-        out.size += room
+        out.begin_array(&head, lead + most)
         self.put_lead(out, resp)
         if most:
-            made = self.encode_entries(out, most, at + SLICE_BYTES, &last)
-            if <uint64_t>made < most and out.size >= at + SLICE_BYTES:
+            made = self.encode_entries(out, most, head.at + SLICE_BYTES, &last)
+            if <uint64_t>made < most and out.size >= head.at + SLICE_BYTES:
                 # Few entries, but large ones: begin again with the count looked up.
-                out.size = at
+                out.size = head.at
                 return self.encode_long(out, lead, resp)
-        return put_length_here(out, at, room, lead + made)
+        return out.end_array(&head, lead + made)
 
     cdef int put_lead(self, Output out, int resp) except -1:
         if self.with_info:

@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
-from millstream.commands.upkeep cimport live_group, read_effects_most, record_ids
+from millstream.commands.upkeep cimport change_pending, live_group, read_effects_most
 from millstream.ids cimport id_less
 from millstream.storage.group cimport Group, Pending, PendingAt
 from millstream.storage.stream cimport Stream
@@ -48,9 +48,8 @@ cdef int drop_references(Context ctx, bytes key, Stream stream, list ids) except
     for group in stream.groups.values():
         gone = [(ms, seq) for ms, seq in ids if group.acknowledge(ms, seq)]
         if gone:
-            record_ids(ctx, b"ACK", key, group.name, gone)
+            change_pending(ctx, b"ACK", key, group.name, gone, <uint64_t>len(gone))
             dropped += len(gone)
-    ctx.keyspace.dirty += dropped
     return dropped
 
 
@@ -68,7 +67,7 @@ cdef int drop_references_between(Context ctx, bytes key, Stream stream, uint64_t
             most += read_effects_most(key, group, b"", len(gone))
     ctx.effects.require(most)
     for group, gone in held:
-        record_ids(ctx, b"ACK", key, group.name, gone)
+        change_pending(ctx, b"ACK", key, group.name, gone, 0)
         for gone_ms, gone_seq in gone:
             group.acknowledge(gone_ms, gone_seq)
     return 0

@@ -119,7 +119,7 @@ def set_(ctx: Context, args: Args) -> object:
         return old
     store(ctx, key, value, keep_expiry=options.expiry.keep)
     if at_ms:
-        let_expire(ctx, key, at_ms)
+        let_expire(ctx, key, at_ms, count=0)
     return old if options.wants_old else OK
 
 
@@ -145,7 +145,7 @@ def _set_with_expiry(ctx: Context, args: Args, name: str, unit: bytes) -> object
     key, number, value = args.take(), args.take(), args.take()
     at_ms = Expiry(unit, number).moment_ms(ctx, name)
     store(ctx, key, value)
-    let_expire(ctx, key, at_ms)
+    let_expire(ctx, key, at_ms, count=0)
     return OK
 
 
@@ -282,8 +282,8 @@ def msetex(ctx: Context, args: Args) -> object:
     for key, value in pairs:
         replace(ctx, key, value, keep_expiry=options.expiry.keep)
         if at_ms:
-            let_expire(ctx, key, at_ms)
-        ctx.notify(b"$", b"set", key)
+            let_expire(ctx, key, at_ms, count=0)
+        ctx.notify(b"set", key)
     return 1
 
 

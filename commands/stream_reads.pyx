@@ -11,13 +11,10 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from millstream.commands.arguments cimport Args, take_timeout_ms
 from millstream.commands.chosen cimport Chosen
 from millstream.commands.context cimport Context
-from millstream.commands.ranges cimport (
-    SLICE_BYTES, EntryRange, SlicedChain, length_room, make_range, put_length_here,
-)
+from millstream.commands.ranges cimport SLICE_BYTES, EntryRange, SlicedChain, make_range
 from millstream.commands.replies cimport BlockedRead, Encodable, Sliced, make_raw
-from millstream.encoding cimport Output, Slice
+from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.ids cimport EntryId, parse_id, step_down, step_up
-from millstream.storage.keyspace cimport Database
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.registry import command
@@ -166,7 +163,7 @@ cdef read_one(Context ctx, Args args, uint64_t limit):
         return None
     if stream is None or not stream.has_newer(after.ms, after.seq):
         return None
-    ctx.keyspace.hits += 2  # Redis looks twice
+    ctx.count_hits(2)  # Redis looks twice
     reply = OneStream.__new__(OneStream)
     reply.key = key
     reply.stream = stream
@@ -193,7 +190,7 @@ cdef class StreamsRead(BlockedRead):
         self.from_last = []
         args.pos += count
         for i in range(count):
-            stream = ctx.stream_at(&args.items[first + i])
+            stream = ctx.read_stream_at(&args.items[first + i])
             self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
             word = &args.items[args.pos]
             if word.size == 1 and word.ptr[0] == c'+':
@@ -217,14 +214,12 @@ cdef class StreamsRead(BlockedRead):
     cdef reply(self, Context ctx):
         """What is there of each stream, None when there is nothing of any. That is one more look-up
         of each, as in Redis."""
-        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
         cdef Stream stream
         cdef EntryRange entries
         cdef uint64_t left = self.limits.all_entries
         ranges = []
         for (_, key), (ms, seq) in zip(self.keys, self.after):
-            stream = db.stream(key)
-            ctx.count_look_up(key, stream is not None)
+            stream = ctx.read_stream(key)
             if stream is not None and stream.has_newer(ms, seq):
                 entries = make_range(stream, False, min(self.limits.entries, left))
                 entries.start.ms = ms
@@ -246,29 +241,25 @@ cdef class StreamsRead(BlockedRead):
         cdef Output out = Output()
         cdef EntryRange entries
         cdef EntryId last
-        cdef Py_ssize_t streams_room = length_room(len(ranges))
-        cdef Py_ssize_t at, room
-        # Of the room left for the heads of arrays 4 bytes are used, mostly.
-        cdef Py_ssize_t full_size = self.limits.size_bytes + streams_room - 4
+        cdef ArrayHead all_streams, one_stream
+        cdef Py_ssize_t full_size
         cdef uint64_t streams = 0
         cdef uint64_t made
         cdef int resp = ctx.session.resp
-        out.reserve(streams_room)
-        out.size = streams_room
+        out.begin_array(&all_streams, len(ranges))
+        # Of the bytes left for the heads of arrays 4 are used, mostly.
+        full_size = self.limits.size_bytes + all_streams.size - 4
         for key, entries in ranges:
             if streams and out.size >= full_size:
                 break
             put_key(out, key, resp)
-            at = out.size
-            room = length_room(min(entries.limit, entries.stream.length))
-            out.reserve(room)
-            out.size += room
+            out.begin_array(&one_stream, min(entries.limit, entries.stream.length))
             # What stands before the first entry may be too much already.
             made = entries.encode_entries(
-                out, entries.limit, max(full_size + room - 4, out.size + 1), &last)
-            put_length_here(out, at, room, made)
+                out, entries.limit, max(full_size + one_stream.size - 4, out.size + 1), &last)
+            out.end_array(&one_stream, made)
             streams += 1
-        put_length_here(out, 0, streams_room, streams)
+        out.end_array(&all_streams, streams)
         if resp == 3:
             out.buf[0] = c'%'
         return make_raw(out.take_bytes())

@@ -130,7 +130,7 @@ cdef add_with_options(Context ctx, Args args):
         raise wrong_arity("xadd")
     if not auto and not any_seq and entry_id.ms == 0 and entry_id.seq == 0:
         raise CommandError(ID_ZERO)
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None and not make:
         return None
     if once.producer != NULL:
@@ -156,7 +156,7 @@ cdef int trim_behind(Context ctx, bytes key, Stream stream, Trim* trim) except -
     """Trim behind an append, which is done: what the journal has no room to list stays until the
     next trim."""
     try:
-        trim_stream(ctx, key, stream, trim)
+        trim_stream(ctx, key, stream, trim, False)
     except CommandError:
         pass
     return 0
@@ -206,7 +206,7 @@ def xsetid(Context ctx not None, Args args not None):
                 raise CommandError(SETID_BELOW_PROVIDED)
         else:
             raise CommandError(SYNTAX)
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     if id_less(last.ms, last.seq, stream.max_deleted_ms, stream.max_deleted_seq):
@@ -222,20 +222,11 @@ def xsetid(Context ctx not None, Args args not None):
     if deleted.ms or deleted.seq:
         stream.max_deleted_ms = deleted.ms
         stream.max_deleted_seq = deleted.seq
-    note_setid(ctx, ctx.db.key_of(&args.items[1]), stream)
+    ctx.change((
+        b"SETID", ctx.db.key_of(&args.items[1]),
+        bytes(make_id(stream.last_ms, stream.last_seq, False)), stream.entries_added,
+        bytes(make_id(stream.max_deleted_ms, stream.max_deleted_seq, False))), b"xsetid", 1)
     return OK
-
-
-cdef int note_setid(Context ctx, bytes key, Stream stream) except -1:
-    ctx.keyspace.dirty += 1
-    if ctx.effects.enabled:
-        ctx.effects.record(
-            ctx.db.index, b"SETID", key, bytes(make_id(stream.last_ms, stream.last_seq, False)),
-            stream.entries_added,
-            bytes(make_id(stream.max_deleted_ms, stream.max_deleted_seq, False)))
-    if ctx.events:
-        ctx.notify(b"t", b"xsetid", key)
-    return 0
 
 
 @effect(b"SETID")
@@ -255,7 +246,7 @@ def apply_setid(Keyspace keyspace, int db, list words):
     summary="Returns the number of entries of a stream.", syntax="key",
 )
 def xlen(Context ctx not None, Args args not None):
-    cdef Stream stream = ctx.stream_at(&args.items[1])
+    cdef Stream stream = ctx.read_stream_at(&args.items[1])
     return 0 if stream is None else stream.length
 
 
@@ -271,7 +262,7 @@ cdef take_range(Context ctx, Args args, bint reverse):
         take_start(args, &reply.start, False)
         take_end(args, &reply.end, False)
     take_limit(args, &reply.limit)
-    stream = ctx.stream_at(&args.items[1])
+    stream = ctx.read_stream_at(&args.items[1])
     if stream is None:
         return []
     if reply.limit == 0:

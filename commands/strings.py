@@ -94,8 +94,7 @@ def put_string(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = Fa
     """Put a string under a key, whatever was there, and record it."""
     keeps = keep_expiry and ctx.db.expiry_ms(key) != 0
     ctx.db.set(key, value, keeps)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"UPDATE" if keeps else b"SET", key, value)
+    ctx.changed(b"UPDATE" if keeps else b"SET", key, value, event=None)
 
 
 def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
@@ -104,7 +103,7 @@ def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False
     put_string(ctx, key, value, keep_expiry=keep_expiry)
     if ctx.events:
         if old is None:
-            ctx.notify(b"n", b"new", key)
+            ctx.notify(b"new", key)
         else:
             tell_overwritten(ctx, key, old, value)
 
@@ -112,7 +111,7 @@ def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False
 def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
     """As `replace`, and send the event of SET."""
     replace(ctx, key, value, keep_expiry=keep_expiry)
-    ctx.notify(b"$", b"set", key)
+    ctx.notify(b"set", key)
 
 
 # ---------------------------------------------------------------- options about the expiry
@@ -338,7 +337,6 @@ def getex(ctx: Context, args: Args) -> object:
         delete_keys(ctx, [key])
     elif at_ms:
         let_expire(ctx, key, at_ms)
-        ctx.keyspace.dirty += 1
     elif expiry.persist:
         let_stay(ctx, key)
     return value
@@ -347,14 +345,13 @@ def getex(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- changing
 
 
-def change(ctx: Context, key: bytes, value: bytes, *effect_words: bytes) -> None:
-    """Put a changed value in place, its expiry kept, and record this effect."""
+def change(ctx: Context, key: bytes, value: bytes, *effect: bytes, event: bytes) -> None:
+    """Put a changed value in place, its expiry kept; record this effect and send the event."""
     is_new = ctx.db.get(key) is None
     ctx.db.set(key, value, True)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, *effect_words)
     if is_new:
-        ctx.notify(b"n", b"new", key)
+        ctx.notify(b"new", key)
+    ctx.changed(*effect, event=event)
 
 
 def _check_length(ctx: Context, size_bytes: int) -> None:
@@ -380,14 +377,12 @@ def append(ctx: Context, args: Args) -> object:
     size_bytes = ctx.db.string_bytes(key)
     if size_bytes is None:
         as_string(find(ctx, key))
-        change(ctx, key, more, b"SET", key, more)
+        change(ctx, key, more, b"SET", key, more, event=b"append")
         size_bytes = len(more)
     else:
         _check_length(ctx, size_bytes + len(more))
         size_bytes = ctx.db.extend(key, more)
-        ctx.keyspace.dirty += 1
-        ctx.effects.record(ctx.db.index, b"EXTEND", key, more)
-    ctx.notify(b"$", b"append", key)
+        ctx.changed(b"EXTEND", key, more, event=b"append")
     return size_bytes
 
 
@@ -416,8 +411,7 @@ def setrange(ctx: Context, args: Args) -> object:
     _check_length(ctx, offset + len(part))
     value = Appended(patched(old or b"", offset, part))
     if old is None:
-        change(ctx, key, value, b"SET", key, bytes(value))
+        change(ctx, key, value, b"SET", key, bytes(value), event=b"setrange")
     else:
-        change(ctx, key, value, b"PATCH", key, b"%d" % offset, part)
-    ctx.notify(b"$", b"setrange", key)
+        change(ctx, key, value, b"PATCH", key, b"%d" % offset, part, event=b"setrange")
     return len(value)

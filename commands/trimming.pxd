@@ -21,5 +21,5 @@ cdef struct Trim:
 cdef void begin_trim(Trim* trim) noexcept
 cdef bint take_trim(Args args, Trim* trim) except -1
 cdef int check_trim(Trim* trim) except -1
-cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream,
-                          Trim* trim) except? 0xffffffffffffffff
+cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
+                          bint counts) except? 0xffffffffffffffff

@@ -9,14 +9,15 @@ seen them is told of a gap. As in Redis, trimming does not move `max-deleted-ent
 
 from libc.stdint cimport UINT32_MAX, int64_t, uint64_t
 
-from millstream.commands.appending cimport evict_to, tell_evicted
+from millstream.commands.appending cimport evict_to
 from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.effects cimport EFFECT_BYTES, ID_WORD_BYTES, id_of, stream_of
 from millstream.commands.references cimport (
     DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, drop_references_between, settle_groups, take_policy,
 )
-from millstream.ids cimport EntryId, make_id, step_up
+from millstream.commands.upkeep cimport id_words
+from millstream.ids cimport EntryId, step_up
 from millstream.storage.keyspace cimport Keyspace
 from millstream.storage.stream cimport Stream
 from millstream.storage.unheld cimport Goal, unheld_ids
@@ -107,16 +108,15 @@ cdef uint64_t limit_of(Context ctx, Trim* trim) noexcept:
 
 # ---------------------------------------------------------------- trimming
 
-cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream,
-                          Trim* trim) except? 0xffffffffffffffff:
-    """Evict what the options say; returns how many entries went. It is the caller who counts them
-    as changes."""
+cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
+                          bint counts) except? 0xffffffffffffffff:
+    """Evict what the options say; returns how many entries went. counts: as in `evict_to`."""
     cdef EntryId first
     cdef EntryId end
     if not trim.by_length and not trim.by_id:
         return 0
     if trim.references.kind == ONLY_ACKED and stream.groups:
-        return trim_acked(ctx, key, stream, trim)
+        return trim_acked(ctx, key, stream, trim, counts)
     boundary = boundary_of(ctx, stream, trim)
     if boundary is None or not stream.first_entry(&first):
         return 0
@@ -126,7 +126,7 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream,
         else:
             end.ms, end.seq = boundary
         drop_references_between(ctx, key, stream, first.ms, first.seq, end.ms, end.seq)
-    return evict_to(ctx, key, stream, boundary)
+    return evict_to(ctx, key, stream, boundary, counts)
 
 
 cdef boundary_of(Context ctx, Stream stream, Trim* trim):
@@ -141,8 +141,8 @@ cdef boundary_of(Context ctx, Stream stream, Trim* trim):
     return trim.first_kept.ms, trim.first_kept.seq
 
 
-cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream,
-                         Trim* trim) except? 0xffffffffffffffff:
+cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream, Trim* trim,
+                         bint counts) except? 0xffffffffffffffff:
     """Evict what the options say, but for entries that a group holds. What goes before the first of
     these is one range."""
     cdef Goal goal
@@ -162,21 +162,18 @@ cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream,
         ctx.effects.require(
             2 * (EFFECT_BYTES + len(key)) + <int64_t>(len(ids) - together) * ID_WORD_BYTES)
     if together == <uint64_t>len(ids) == stream.length:
-        return evict_to(ctx, key, stream, "all")
+        return evict_to(ctx, key, stream, "all", counts)
     if together:
         behind.ms, behind.seq = ids[together - 1]
         step_up(&behind)
-        evict_to(ctx, key, stream, (behind.ms, behind.seq))
+        evict_to(ctx, key, stream, (behind.ms, behind.seq), counts)
     evicted = len(ids)
     ids = ids[together:]
     if ids:
         stream.evict_ids(ids)
-        if ctx.effects.enabled:
-            ctx.effects.record(ctx.db.index, b"EVICTIDS", key,
-                               *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
-        # The leading range, if any, has told of the event.
-        if together == 0:
-            tell_evicted(ctx, key, len(ids))
+        # The leading range, if any, has sent the event.
+        ctx.change((b"EVICTIDS", key, *id_words(ctx, ids)), b"xtrim" if together == 0 else None,
+                   <uint64_t>len(ids) if counts else 0)
     return evicted
 
 
@@ -217,7 +214,6 @@ def xtrim(Context ctx not None, Args args not None):
     """
     cdef Stream stream
     cdef Trim trim
-    cdef uint64_t evicted
     begin_trim(&trim)
     args.pos = 2
     while args.pos < args.count:
@@ -226,9 +222,7 @@ def xtrim(Context ctx not None, Args args not None):
     if not trim.by_length and not trim.by_id and not trim.limit:
         raise CommandError(NO_STRATEGY)
     check_trim(&trim)
-    stream = ctx.db.writable_at(&args.items[1])
+    stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
         return 0
-    evicted = trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
-    ctx.keyspace.dirty += evicted
-    return evicted
+    return trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim, True)

@@ -15,8 +15,6 @@ from millstream.ids cimport make_id
 from millstream.storage.group cimport Consumer, Group
 from millstream.storage.stream cimport Stream
 
-from millstream.storage.idempotence import DURATION_S, MAXSIZE, Window
-
 cdef enum:
     # Expired pending entries dropped at once; what is left goes on with the next moment.
     EXPIRED_MAX = 10000
@@ -29,31 +27,6 @@ cdef enum:
 
 # ---------------------------------------------------------------- making and ending
 
-cdef Stream stream_to_write(Context ctx, bytes key):
-    """The stream at a key, made when there is none."""
-    cdef Stream stream = ctx.db.writable_stream(key)
-    if stream is None:
-        stream = ctx.db.make_stream(key, ctx.keyspace.next_incarnation(ctx.steady_ms))
-        # It is no change of its own for `dirty`: what is put into it counts.
-        ctx.effects.record(ctx.db.index, b"STREAM", key, stream.incarnation)
-        set_window(ctx, key, stream)
-        if ctx.events:
-            ctx.notify(b"n", b"new", key)
-        ctx.db.mark_ready(key)  # readers that wait on a group make it anew
-        stream = ctx.db.stream(key)
-    return stream
-
-
-cdef int set_window(Context ctx, bytes key, Stream stream) except -1:
-    """A new stream takes over the configured bounds of its idempotence window."""
-    if (ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize) == (DURATION_S, MAXSIZE):
-        return 0
-    stream.idempotence = Window(ctx.keyspace.idmp_duration_s, ctx.keyspace.idmp_maxsize)
-    ctx.effects.record(ctx.db.index, b"IDMPSET", key, ctx.keyspace.idmp_duration_s,
-                       ctx.keyspace.idmp_maxsize)
-    return 0
-
-
 cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
                      int64_t entries_read, uint64_t ttl_ms):
     """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
@@ -63,32 +36,21 @@ cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t
         waiting.join(name, stream, group)
     group.entries_read = entries_read
     stream.set_ttl(group, ttl_ms)
-    ctx.keyspace.dirty += 1
-    if ctx.effects.enabled:
-        ctx.effects.record(ctx.db.index, b"GROUP", key, name, bytes(make_id(ms, seq, False)),
-                           b"%d" % entries_read, ttl_ms)
-    if ctx.events:
-        ctx.notify(b"t", b"xgroup-create", key)
+    ctx.change((b"GROUP", key, name, bytes(make_id(ms, seq, False)), b"%d" % entries_read, ttl_ms),
+               b"xgroup-create", 1)
     return group
 
 
 cdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
     """Remove a group and all it knows; whoever waits on it is told."""
     stream.drop_group(name)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"GROUPDROP", key, name)
-    if ctx.events:
-        ctx.notify(b"t", b"xgroup-destroy", key)
-    return ctx.db.mark_ready(key)
+    return ctx.change((b"GROUPDROP", key, name), b"xgroup-destroy", 1)
 
 
 cdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
     """Add a consumer to a group that has none of this name."""
     cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
-    ctx.keyspace.dirty += 1
-    ctx.effects.record(ctx.db.index, b"CONSUMER", key, group.name, name, ctx.steady_ms)
-    if ctx.events:
-        ctx.notify(b"t", b"xgroup-createconsumer", key)
+    ctx.change((b"CONSUMER", key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
     return made
 
 
@@ -119,8 +81,7 @@ cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
             read_effects_most(key, group, b"", min(group.pending_count, <uint64_t>EXPIRED_MAX))):
         gone = group.take_expired(ctx.steady_ms, EXPIRED_MAX)
         if gone:
-            ctx.keyspace.dirty += len(gone)
-            record_ids(ctx, b"ACK", key, name, gone)
+            change_pending(ctx, b"ACK", key, name, gone, <uint64_t>len(gone))
     return group
 
 
@@ -130,12 +91,17 @@ def find_live_group(Context ctx not None, bytes key not None, Stream stream not 
     return live_group(ctx, key, stream, name)
 
 
-cdef int record_ids(Context ctx, bytes effect, bytes key, bytes name, list ids) except -1:
-    """An effect on some pending entries, (ms, seq) each."""
-    if ctx.effects.enabled:
-        ctx.effects.record(ctx.db.index, effect, key, name,
-                           *[bytes(make_id(ms, seq, False)) for ms, seq in ids])
-    return 0
+cdef list id_words(Context ctx, list ids):
+    """Ids, (ms, seq) each, as words of an effect; none where no effects are kept."""
+    if not ctx.effects.enabled:
+        return []
+    return [bytes(make_id(ms, seq, False)) for ms, seq in ids]
+
+
+cdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
+                        uint64_t count) except -1:
+    """Report a change of some pending entries, (ms, seq) each, of a group of this name."""
+    return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
 
 
 cdef int used(Context ctx, bytes key, Group group) except -1:
@@ -149,13 +115,12 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     next moment."""
     cdef Stream stream
     cdef Group group
-    value = ctx.db.get(key)
-    if not isinstance(value, Stream):
+    stream = ctx.maintained_stream(key)
+    if stream is None:
         return
     if not ctx.keyspace.may_delete:
         ctx.keyspace.put_off.append((ctx.db.index, key, name))
         return
-    stream = ctx.db.writable_stream(key)
     group = live_group(ctx, key, stream, name)
     if group is None:
         return

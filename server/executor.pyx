@@ -958,7 +958,7 @@ cdef class Executor:
     def key_expired(self, int db_index, bytes key) -> None:
         """A key went by its time: for the journal a deletion like any other."""
         self.effects.record(db_index, b"DEL", key)
-        self.context.notify(b"x", b"expired", key, db_index)
+        self.context.notify(b"expired", key, db_index)
 
     def group_due(self, int db_index, bytes key, bytes name) -> None:
         """A moment noted for a group has come: expire, end, or wake a reader."""

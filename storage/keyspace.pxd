@@ -43,7 +43,6 @@ cdef class Database:
     cdef settle(self, bytes key)
     cdef int settle_all(self) except -1
     cdef bytes key_of(self, Slice* key)
-    cdef Stream stream_at(self, Slice* key)
     cdef Stream writable_at(self, Slice* key)
     cpdef Stream stream(self, bytes key)
     cpdef Stream writable_stream(self, bytes key)
@@ -55,6 +54,7 @@ cdef class Database:
     cdef int forget_cached(self) noexcept
     cdef int begin_table(self) except -1
     cdef inline Stream find_at(self, Slice* key)
+    cdef Stream stream_at(self, Slice* key)
     cdef int note_use(self, bytes key, value) except -1
     cdef int schedule_groups(self, bytes key, Stream stream) except -1
     cdef int note_come(self, int slot, bytes key) except -1

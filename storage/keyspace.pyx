@@ -324,18 +324,11 @@ cdef class Database:
         return self.stream(PyBytes_FromStringAndSize(key.ptr, key.size))
 
     cdef Stream stream_at(self, Slice* key):
-        """The stream at a key, None when there is none; WRONGTYPE when it is something else.
-        Counts as a look-up."""
-        cdef Stream stream
-        self.keyspace.hits += 1  # what is of the wrong type is there, too
-        stream = self.find_at(key)
-        if stream is None:
-            self.keyspace.hits -= 1
-            self.keyspace.misses += 1
-        return stream
+        """As `stream`, for a key in a request."""
+        return self.find_at(key)
 
     cdef Stream writable_at(self, Slice* key):
-        """As stream_at, for a caller that will change the stream; not counted."""
+        """As `writable_stream`, for a key in a request."""
         cdef Stream stream = self.find_at(key)
         if self.keyspace.capture is not None and stream is not None:
             self.keyspace.capture.before_change(self, self.key_of(key), stream)

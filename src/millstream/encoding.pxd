@@ -9,6 +9,13 @@ cdef struct Slice:
     Py_ssize_t size
 
 
+# The head of an array that has begun and whose length is not known yet: where it stands and how
+# many bytes are left for it.
+cdef struct ArrayHead:
+    Py_ssize_t at
+    Py_ssize_t size
+
+
 cdef class Output:
     cdef char* buf
     cdef readonly Py_ssize_t size
@@ -19,6 +26,8 @@ cdef class Output:
     cdef char[24] id_text
 
     cdef int grow(self, Py_ssize_t extra) except -1
+    cdef int begin_array(self, ArrayHead* head, uint64_t most) except -1
+    cdef int end_array(self, const ArrayHead* head, uint64_t length) except -1
     cdef bytes take(self)
     cdef void clear(self) noexcept
     cpdef int put(self, bytes data) except -1

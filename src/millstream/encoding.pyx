@@ -7,6 +7,7 @@ what a reply means is the server's business.
 """
 
 from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
 
 cdef Py_ssize_t FIRST_CAPACITY = 512
 cdef Py_ssize_t KEPT_CAPACITY = 256 * 1024
@@ -44,6 +45,29 @@ cdef class Output:
             if moved != NULL:
                 self.buf = moved
                 self.capacity = FIRST_CAPACITY
+
+    cdef int begin_array(self, ArrayHead* head, uint64_t most) except -1:
+        """Begin an array of at most `most` elements, which the caller writes next."""
+        head.at = self.size
+        head.size = 4
+        while most >= 10:
+            most //= 10
+            head.size += 1
+        self.reserve(head.size)
+        self.size += head.size
+        return 0
+
+    cdef int end_array(self, const ArrayHead* head, uint64_t length) except -1:
+        """Write the head of an array whose elements have been written, `length` in number, and close
+        up the bytes that the head does not need."""
+        cdef char[24] text
+        cdef Py_ssize_t size = write_head(text, c'*', length)
+        cdef char* at = self.buf + head.at
+        if size < head.size:
+            memmove(at + size, at + head.size, self.size - head.at - head.size)
+            self.size -= head.size - size
+        memcpy(at, text, size)
+        return 0
 
     cdef bytes take(self):
         cdef bytes taken = self.buf[:self.size] if self.size else b""

@@ -71,7 +71,7 @@ class Room:
 
     def _on_expired(self, db_index: int, key: bytes) -> None:
         self.effects.record(db_index, b"DEL", key)
-        self.ctx.notify(b"x", b"expired", key, db_index)
+        self.ctx.notify(b"expired", key, db_index)
 
     def be_at(self, now_ms: int) -> None:
         self.ctx.now_ms = self.ctx.steady_ms = now_ms

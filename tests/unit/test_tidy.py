@@ -11,6 +11,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+from millstream.commands.events import EVENT_CLASSES
+
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
@@ -126,3 +128,41 @@ def test_no_markers_of_unfinished_work() -> None:
 def test_every_directory_at_the_top_is_known() -> None:
     relative = (path.relative_to(ROOT) for path in tracked())
     assert {path.parts[0] for path in relative if len(path.parts) > 1} - TOP_LEVEL == set()
+
+
+# What only the handler API may do, with the modules that are part of the API or record an append,
+# a delivery or an eviction in bytes, which a generic call would slow down.
+RESERVED = {
+    r"\bkeyspace\.(dirty|hits|misses)\b": {"context"},
+    r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "draft"},
+    r"\beffects\.record\(": {"context"},
+    r"\bmark_ready(_at)?\(": {"context", "appending", "upkeep"},
+    r"\b(same_word|next_is|is_word)\([^()]*, \d+\)": set(),
+}
+
+
+def test_handlers_use_the_handler_api() -> None:
+    """A handler that finds a stream or counts a change in another way forgets a part of it."""
+    wrong = [
+        f"{named(path)}: {found[0]}"
+        for path in sources(".py", ".pyx", ".pxd")
+        if path.parent.name == "commands"
+        for pattern, allowed in RESERVED.items()
+        if path.stem not in allowed
+        for found in re.finditer(pattern, path.read_text())
+    ]
+    assert wrong == []
+
+
+def test_events_are_in_the_table() -> None:
+    """An unknown event would fail only where somebody has asked for events."""
+    used = {
+        name
+        for path in sources(".py", ".pyx")
+        if path.parent.name in ("commands", "server")
+        for name in re.findall(
+            r'(?:event=|notify\(|change\([^"]*?, )b"([a-z_-]+)"', path.read_text()
+        )
+    }
+    assert used
+    assert used <= {name.decode() for name in EVENT_CLASSES}
