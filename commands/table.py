@@ -1,46 +1,14 @@
-"""Fills the command table: the list of families that a server answers to."""
+"""Fills the command table: every module of this folder registers the commands that it has."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 
-FAMILIES = (
-    "draft",
-    "streams",
-    "trimming",
-    "policy",
-    "deleting",
-    "idempotence",
-    "once",
-    "bulk",
-    "stream_reads",
-    "groups",
-    "group_reads",
-    "pending",
-    "inspect",
-    "strings",
-    "setting",
-    "counters",
-    "keys",
-    "migration",
-    "expiry",
-    "databases",
-    "connection",
-    "clients",
-    "pubsub",
-    "transactions",
-    "introspection",
-    "admin",
-    "saving",
-    "memory",
-    "monitoring",
-    "debug",
-    "scripts",
-    "absent",
-)
+import millstream.commands
 
 
 def load_table() -> None:
-    """Import every family, which registers its commands; a second call does nothing."""
-    for family in FAMILIES:
-        import_module(f"millstream.commands.{family}")
+    """Import every module of the folder; a second call does nothing."""
+    for module in iter_modules(millstream.commands.__path__):
+        import_module(f"millstream.commands.{module.name}")

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from pathlib import Path
-from typing import Any
-
 import pytest
-from tests.support.house import House
 
-from millstream.commands.arguments import OwnedArgs
 from millstream.commands.registry import COMMANDS, FLAGS, Command, command
 from millstream.commands.syntax import Argument, SyntaxLineError, parse_syntax, shown_syntax
 from millstream.commands.table import load_table
@@ -165,19 +158,3 @@ def test_syntax_labels_types_and_braces() -> None:
 def test_a_syntax_line_whose_brackets_do_not_fit(syntax: str) -> None:
     with pytest.raises(SyntaxLineError):
         parse_syntax(syntax)
-
-
-def test_the_example_of_contributing_counts_look_ups() -> None:
-    page = Path(__file__).parents[2] / "docs" / "contributing.md"
-    [example] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    names: dict[str, Any] = {"command": lambda *_, **__: lambda handler: handler}
-    exec(textwrap.dedent(example), names)
-    house = House()
-    player = house.player()
-    player.call("XADD s 1-1 a 1")
-    # Args.pos is at the first word after the name.
-    answers = [
-        names["xlen"](house.executor.context, OwnedArgs([b"XLEN", key])) for key in (b"s", b"no")
-    ]
-    assert answers == [1, 0]
-    assert (house.keyspace.hits, house.keyspace.misses) == (1, 1)

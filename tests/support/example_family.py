@@ -1,0 +1,50 @@
+"""XLAST and XDROPLAST: the last entry of a stream, returned and deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.registry import command
+from millstream.ids import Id
+
+if TYPE_CHECKING:
+    from millstream.commands.arguments import Args
+    from millstream.commands.context import Context
+
+
+@command(
+    "XLAST",
+    arity=2,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Returns the ID of the last entry of a stream.",
+    syntax="key",
+)
+def xlast(ctx: Context, args: Args) -> Id | None:
+    """Null for a key that does not exist and for a stream without entries."""
+    stream = ctx.read_stream(args.take())
+    if stream is None or stream.newest_id is None:
+        return None
+    return Id(*stream.newest_id)
+
+
+@command(
+    "XDROPLAST",
+    arity=2,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Deletes the last entry of a stream.",
+    syntax="key",
+)
+def xdroplast(ctx: Context, args: Args) -> int:
+    """1, or 0 when there was no entry."""
+    key = args.take()
+    stream = ctx.write_stream(key)
+    if stream is None or stream.newest_id is None:
+        return 0
+    last = stream.newest_id
+    stream.delete_id(*last)
+    ctx.changed(b"XDEL", key, bytes(Id(*last)), event=b"xdel")
+    return 1
