@@ -17,14 +17,13 @@ from millstream.commands.delivery cimport (
     LONG_DELIVERY, Ids, Room, deliver_long, give_idle, give_within, is_full, is_long_delivery,
     record_again,
 )
-from millstream.commands.groups cimport checked_name
 from millstream.commands.ranges cimport EntryRange, make_range
 from millstream.commands.replies cimport BlockedRead, make_raw
 from millstream.commands.stream_reads cimport (
     check_limits, make_parts, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.upkeep cimport (
-    asking_consumer, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
+    asking_consumer, checked_consumer_name, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
     used,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
@@ -99,7 +98,7 @@ def xreadgroup(Context ctx not None, Args args not None):
         raise CommandError(UNBALANCED)
     if read.group is None:
         raise CommandError("ERR Missing GROUP option for XREADGROUP")
-    checked_name(read.consumer)
+    checked_consumer_name(read.consumer)
     return first_read(ctx, args, read, streams // 2, block,
                       <int64_t>ctx.steady_ms + timeout_ms if timeout_ms else 0)
 

@@ -22,7 +22,7 @@ from millstream.commands.policy import policy_reply
 from millstream.commands.ranges import first_entries
 from millstream.commands.registry import command
 from millstream.commands.replies import MapHead, Several
-from millstream.commands.upkeep import find_live_group
+from millstream.commands.upkeep import live_group
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
 from millstream.storage.idempotence import Window
@@ -198,7 +198,7 @@ def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     never).
     """
     key, name = args.take(), args.take()
-    group = find_live_group(ctx, key, _stream(ctx, key), name)
+    group = live_group(ctx, key, _stream(ctx, key), name)
     if group is None:
         raise CommandError(
             f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"

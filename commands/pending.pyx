@@ -15,14 +15,13 @@ from millstream.commands.context cimport Context
 from millstream.commands.delivery cimport (
     Ids, acknowledge, drop_gone, one_more, record_claim,
 )
-from millstream.commands.groups cimport checked_name
 from millstream.commands.listings cimport pending_summary
 from millstream.commands.pending_range cimport PendingRange, pending_range
 from millstream.commands.ranges cimport take_end, take_start
 from millstream.commands.replies cimport make_raw
 from millstream.commands.stream_reads cimport make_parts
 from millstream.commands.upkeep cimport (
-    asking_consumer, id_words, live_group, note_seen, read_effects_most, used,
+    asking_consumer, checked_consumer_name, id_words, live_group, note_seen, read_effects_most, used,
 )
 from millstream.encoding cimport ArrayHead, Output
 from millstream.ids cimport EntryId, id_less, make_id, parse_id
@@ -141,7 +140,7 @@ def xclaim(Context ctx not None, Args args not None):
     min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XCLAIM")
     claim.min_idle_ms = max(min_idle_ms, 0)
     claim.take_options(ctx, args)
-    checked_name(args[3])
+    checked_consumer_name(args[3])
     if claim.with_last_id and id_less(
             group.offset_ms, group.offset_seq, claim.last_id.ms, claim.last_id.seq):
         move_offset(ctx, args[1], group, claim.last_id)
@@ -374,7 +373,7 @@ def xautoclaim(Context ctx not None, Args args not None):
     if refusal is not None:
         raise refusal
     group = group_in(ctx, args, stream)
-    checked_name(args[3])
+    checked_consumer_name(args[3])
     claim.min_idle_ms = max(min_idle_ms, 0)
     claim.deliveries = -1
     claim.delivery_ms = ctx.steady_ms

@@ -15,6 +15,8 @@ from millstream.ids cimport make_id
 from millstream.storage.group cimport Consumer, Group
 from millstream.storage.stream cimport Stream
 
+from millstream.errors import CommandError
+
 cdef enum:
     # Expired pending entries dropped at once; what is left goes on with the next moment.
     EXPIRED_MAX = 10000
@@ -24,11 +26,13 @@ cdef enum:
     # When what fell due while writes are refused is looked at again.
     REFUSED_AGAIN_MS = 1000
 
+NO_CONSUMER_NAME = "ERR The consumer name must not be empty: it stands for deliveries without owner"
+
 
 # ---------------------------------------------------------------- making and ending
 
-cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
-                     int64_t entries_read, uint64_t ttl_ms):
+cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
+                      int64_t entries_read, uint64_t ttl_ms):
     """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
     cdef Group group = stream.make_group(name, ms, seq, ctx.steady_ms)
     waiting = ctx.db.waiting.get(key)
@@ -41,13 +45,20 @@ cdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t
     return group
 
 
-cdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
+cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
     """Remove a group and all it knows; whoever waits on it is told."""
     stream.drop_group(name)
     return ctx.change((b"GROUPDROP", key, name), b"xgroup-destroy", 1)
 
 
-cdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
+cpdef bytes checked_consumer_name(bytes name):
+    """A consumer's name. The empty name stands for the deliveries of TREAD, which have no owner."""
+    if not name:
+        raise CommandError(NO_CONSUMER_NAME)
+    return name
+
+
+cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
     """Add a consumer to a group that has none of this name."""
     cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
     ctx.change((b"CONSUMER", key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
@@ -66,7 +77,7 @@ cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
 
 # ---------------------------------------------------------------- by itself
 
-cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
+cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
     """A group after all that was due by itself; None when there is none (any more). The stream
     was taken for writing."""
     cdef Group group = stream.group(name)
@@ -85,12 +96,6 @@ cdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
     return group
 
 
-def find_live_group(Context ctx not None, bytes key not None, Stream stream not None,
-                    bytes name not None) -> Group | None:
-    """`live_group` for handlers in Python."""
-    return live_group(ctx, key, stream, name)
-
-
 cdef list id_words(Context ctx, list ids):
     """Ids, (ms, seq) each, as words of an effect; none where no effects are kept."""
     if not ctx.effects.enabled:
@@ -104,7 +109,7 @@ cdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list i
     return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
 
 
-cdef int used(Context ctx, bytes key, Group group) except -1:
+cpdef int used(Context ctx, bytes key, Group group) except -1:
     """A command was about this group: its time to live starts anew."""
     group.last_used_ms = ctx.steady_ms
     return ctx.keyspace.schedule(ctx.db.index, key, group)

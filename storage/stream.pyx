@@ -728,6 +728,11 @@ cdef class Stream:
             group.gap_floor_seq = self.max_evicted_seq
         return 0
 
+    def set_group_offset(self, Group group not None, uint64_t ms, uint64_t seq,
+                         int64_t entries_read) -> None:
+        """`move_group` for callers in Python."""
+        self.move_group(group, ms, seq, entries_read)
+
     cdef int set_ttl(self, Group group, uint64_t ttl_ms) except -1:
         """Let a group end this long after its last use; 0: never."""
         group.ttl_ms = ttl_ms

@@ -1,1 +1,0 @@
-cdef bytes checked_name(bytes consumer)
