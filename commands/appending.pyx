@@ -4,7 +4,7 @@ XTRIM share. The stream is changed, the effect is recorded, and whoever waits on
 stream with a policy is trimmed behind each append, so whoever appends keeps it.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 
 from millstream.commands.context cimport Context
 from millstream.encoding cimport Slice
@@ -107,6 +107,24 @@ cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks
         # Ids rise: a moment that is not behind the newest entry's holds for the oldest, too.
         ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
     return evicted
+
+
+def trim_by_policy(Context ctx not None, bytes key not None, Stream stream not None) -> int:
+    """Evict what the policy of a stream, which was found for writing, does not keep; returns how
+    many blocks went."""
+    cdef Cut cut
+    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
+    return cut.blocks
+
+
+def policy_moment(Context ctx not None, bytes key not None) -> int:
+    """A moment noted for the stream at a key has come: evict what its policy does not keep any
+    more, and note the next one. Returns how many blocks were dropped."""
+    cdef Stream stream = ctx.maintained_stream(key)
+    if stream is None or stream.policy is None:
+        return 0
+    stream.policy.looked_at_ms = NEVER
+    return trim_by_policy(ctx, key, stream)
 
 
 def drop_oldest_block(Context ctx not None, bytes key not None) -> int:

@@ -35,7 +35,7 @@ from millstream.server.serving cimport Serving
 from millstream.server.statistics cimport Statistics
 from millstream.storage.keyspace cimport Database
 
-from millstream.commands.policy import policy_moment
+from millstream.commands.appending import policy_moment
 from millstream.commands.replies import Again, Several, Simple
 from millstream.commands.upkeep import group_moment
 from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity

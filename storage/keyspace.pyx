@@ -890,6 +890,10 @@ cdef class Keyspace:
             stream.policy.looked_at_ms = self.note_trim(moment_ms, db_index, key)
         return 0
 
+    def trim_soon(self, int db_index, bytes key not None, Stream stream not None) -> None:
+        """Look at a stream that has a policy as soon as the timer comes."""
+        stream.policy.looked_at_ms = self.note_trim(AT_ONCE, db_index, key)
+
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
         self.expiry_noted = True
         return self.calendar.note(moment_ms, db_index, key)

@@ -1,9 +1,0 @@
-from typing import Any
-
-from millstream.commands.arguments import Args
-from millstream.commands.context import Context
-from millstream.storage.policy import Policy
-
-def tpolicy(ctx: Context, args: Args) -> Any: ...
-def policy_reply(policy: Policy | None) -> dict[bytes, int | bytes] | None: ...
-def policy_moment(ctx: Context, key: bytes) -> int: ...
