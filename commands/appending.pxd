@@ -14,7 +14,7 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted)
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                        Py_ssize_t count, bytes producer, uint64_t seq, uint32_t slot)
+                        Py_ssize_t count, bytes producer, uint64_t seq)
 cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff

@@ -11,9 +11,8 @@ from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id, make_id, step_up
 from millstream.storage.block cimport payload_of
 from millstream.storage.keyspace cimport AT_ONCE
-from millstream.storage.policy cimport Policy
 from millstream.storage.retention cimport find_cut, oldest_block
-from millstream.storage.stream cimport Stream
+from millstream.storage.stream cimport Policy, Stream
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
@@ -37,11 +36,11 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
 
 
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
-                        Py_ssize_t count, bytes producer, uint64_t seq, uint32_t slot):
-    """As append_entry, for the entry that a producer numbers `seq`; `slot` was reserved for it."""
+                        Py_ssize_t count, bytes producer, uint64_t seq):
+    """As append_entry, for the entry that a producer numbers `seq`."""
     stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
-    stream.producers.note(slot, producer, seq)
+    stream.producers.put(producer, seq)
     if ctx.effects.enabled:
         ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
                                 producer, seq, items, count)

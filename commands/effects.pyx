@@ -15,10 +15,10 @@ from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, format_u64, id_less, parse_id, parse_u64
 from millstream.storage.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
 from millstream.storage.keyspace cimport Database, Keyspace
-from millstream.storage.producers cimport Producers
 from millstream.storage.stream cimport Stream, Walk
 
 from millstream.errors import CommandError
+from millstream.storage.producers import Producers
 from millstream.storage.journal import FRAME_SIZE
 
 APPLY = {}
@@ -323,7 +323,7 @@ cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
         stream.producers = Producers()
     if stream.producers.has_sent(name, number):
         raise ValueError(f"APPENDONCE of {name!r} with number {number}, not above its last")
-    stream.producers.note(stream.producers.reserve(name), name, number)
+    stream.producers.put(name, number)
     return 0
 
 

@@ -13,7 +13,7 @@ producer's number. Every word is checked before the first entry is appended. The
 are recorded as plain appends; the last one records the producer's number. All are in one frame.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.appending cimport (
     append_entry, append_numbered, count_appended, keep_policy_after_append, stream_to_append)
@@ -24,12 +24,12 @@ from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
 from millstream.storage.block cimport payload_of
 from millstream.storage.keyspace cimport Keyspace
-from millstream.storage.producers cimport NOT_THERE, Producers
 from millstream.storage.stream cimport Stream
 
 from millstream.commands.effects import effect
 from millstream.commands.registry import command
 from millstream.errors import EXHAUSTED, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
+from millstream.storage.producers import Producers
 
 cdef enum:
     NAME_BYTES_MAX = 1024
@@ -94,7 +94,6 @@ cdef append_from(Context ctx, Args args):
     cdef Slice* items = &args.items[5]
     cdef Py_ssize_t count = args.count - 5
     cdef uint64_t seq
-    cdef uint32_t slot
     cdef bytes name
     check_fields(args, 5)
     word = take_name(args, "TAPPENDONCE")
@@ -104,14 +103,13 @@ cdef append_from(Context ctx, Args args):
         stream = stream_to_append(ctx, &args.items[1], items, count)
     if stream.producers is None:
         stream.producers = Producers()
-    name = stream.producers.name_of(word.ptr, word.size)
+    name = word.ptr[:word.size]
     if stream.producers.has_sent(name, seq):
         return None
     payload_of(items, count)
     stream.next_id(ctx.now_ms, &entry_id)
     make_room(ctx, &args.items[1], stream.producers, name)
-    slot = stream.producers.reserve(name)
-    return append_numbered(ctx, &args.items[1], stream, entry_id, items, count, name, seq, slot)
+    return append_numbered(ctx, &args.items[1], stream, entry_id, items, count, name, seq)
 
 
 cdef Slice* take_name(Args args, str command_name) except NULL:
@@ -132,13 +130,13 @@ cdef uint64_t take_seq(Args args) except? 0:
     return seq
 
 
-cdef int make_room(Context ctx, Slice* key, Producers producers, bytes name) except -1:
+cdef int make_room(Context ctx, Slice* key, producers, bytes name) except -1:
     """Forget the producers that were silent longest where there are too many, one more counted if
     this one is new."""
     cdef uint64_t most = ctx.keyspace.producers_max
     cdef int forgotten = 0
-    while forgotten < FORGOTTEN_MAX and producers.count >= most and (
-            producers.count > most or producers.find(name) == NOT_THERE):
+    while forgotten < FORGOTTEN_MAX and <uint64_t>len(producers) >= most and (
+            <uint64_t>len(producers) > most or name not in producers):
         gone = producers.drop_oldest()
         ctx.change((b"PRODUCERDROP", ctx.db.key_of(key), gone), None, 0)
         forgotten += 1
@@ -321,7 +319,7 @@ cdef int check_stream(Context ctx, Slice* key, Sending* sending, uint64_t last_s
                 sending.name.ptr[:sending.name.size], last_seq)):
         raise CommandError(EXHAUSTED)
     if stream.producers is not None:
-        surplus = <int64_t>stream.producers.count + 1 - <int64_t>ctx.keyspace.producers_max
+        surplus = <int64_t>len(stream.producers) + 1 - <int64_t>ctx.keyspace.producers_max
     if surplus > 0:
         sending.effects_most += min(surplus, <int64_t>FORGOTTEN_MAX) * (
             NAME_BYTES_MAX + key.size + EFFECT_BYTES)
@@ -354,10 +352,9 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name) ex
     cdef int64_t sent_before = 0
     cdef Sent sent
     cdef bytes producer
-    cdef uint32_t slot
     if stream.producers is None:
         stream.producers = Producers()
-    producer = stream.producers.name_of(name.ptr, name.size)
+    producer = name.ptr[:name.size]
     while sent_before < count:
         take_sent(args, True, &sent)
         if not stream.producers.has_sent(producer, sent.id.seq):
@@ -366,13 +363,12 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name) ex
     if sent_before == count:
         return 0
     make_room(ctx, key, stream.producers, producer)
-    slot = stream.producers.reserve(producer)
-    append_rest(ctx, args, key, stream, &sent, count - sent_before, producer, slot)
+    append_rest(ctx, args, key, stream, &sent, count - sent_before, producer)
     return after_appends(ctx, key, stream, count - sent_before)
 
 
 cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* sent, int64_t count,
-                     bytes producer, uint32_t slot) except -1:
+                     bytes producer) except -1:
     """Append an entry and those after it, `count` in all. Each effect is recorded when the entry
     after it is there, so that the last one, wherever it stops, can tell the producer's number."""
     cdef Sent recorded
@@ -384,7 +380,6 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* se
         while True:
             stream.next_id(ctx.now_ms, &entry_id)
             put_entry(ctx, stream, entry_id, sent)
-            stream.producers.note(slot, producer, sent.id.seq)
             if done:
                 ctx.effects.append(ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq,
                                    recorded.items, recorded.count)
@@ -396,6 +391,7 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* se
             take_sent(args, True, sent)
     finally:
         if done:
+            stream.producers.put(producer, recorded.id.seq)
             ctx.effects.append_once(
                 ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq, producer,
                 recorded.id.seq, recorded.items, recorded.count)

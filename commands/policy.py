@@ -14,7 +14,7 @@ from millstream.commands.effects import effect
 from millstream.commands.registry import command
 from millstream.commands.replies import OK
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.policy import Policy
+from millstream.storage.stream import Policy
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args

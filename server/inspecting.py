@@ -20,9 +20,8 @@ from millstream.server.loading import Loader, LoadReport
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk
 from millstream.storage.manifest import Manifest, load_manifest, read_manifest
-from millstream.storage.policy import Policy
 from millstream.storage.snapshot import KeyRecord, SnapshotReader
-from millstream.storage.stream import Stream
+from millstream.storage.stream import Policy, Stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20
 _PENDING_BYTES = 36

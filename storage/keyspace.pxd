@@ -2,7 +2,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
-from millstream.storage.policy cimport Calendar
 from millstream.storage.stream cimport Stream
 
 
@@ -94,7 +93,7 @@ cdef class Keyspace:
     cdef public list ready
     cdef public list agenda
     cdef public list put_off
-    cdef readonly Calendar calendar
+    cdef readonly object calendar
     cdef readonly Capture capture
     cdef list walks
     cdef uint64_t capture_number

@@ -25,7 +25,6 @@ from itertools import islice
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
-from millstream.storage.policy cimport Calendar
 from millstream.storage.retention cimport due_ms
 from millstream.storage.skiplist cimport Blocks
 from millstream.storage.stream cimport Stream
@@ -33,6 +32,7 @@ from millstream.storage.stream cimport Stream
 from millstream.errors import WRONG_TYPE, CommandError
 from millstream.storage.checksum import crc32
 from millstream.storage.idempotence import DURATION_S, MAXSIZE
+from millstream.storage.policy import Calendar
 from millstream.storage.waste import discard_table
 
 cdef int SLOTS = 65536

@@ -14,9 +14,8 @@ from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.block cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
-from millstream.storage.policy cimport Policy
 from millstream.storage.skiplist cimport Place, block_at, place_behind, view_block
-from millstream.storage.stream cimport Stream
+from millstream.storage.stream cimport Policy, Stream
 
 from millstream.storage.waste import free_parts
 

@@ -4,8 +4,6 @@ from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId
 from millstream.storage.block cimport Block, Cursor, Entry, IdText, OpenBlock, View
 from millstream.storage.group cimport Group
-from millstream.storage.policy cimport Policy
-from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport Place, SkipList
 
 
@@ -18,6 +16,14 @@ cdef struct Walk:
 
 
 cdef list nodes_of(const View* view, uint64_t hidden)
+
+
+cdef class Policy:
+    cdef readonly uint64_t max_len
+    cdef readonly uint64_t max_age_ms
+    cdef readonly uint64_t max_bytes
+    cdef readonly bint exact
+    cdef uint64_t looked_at_ms  # when its stream is looked at next; NEVER: not noted
 
 
 cdef class Stream:
@@ -46,7 +52,7 @@ cdef class Stream:
     # Whether a group may have a time to live.
     cdef bint has_ttl
     cdef public object idempotence
-    cdef public Producers producers
+    cdef public object producers
 
     cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1
     cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,

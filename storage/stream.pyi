@@ -4,10 +4,22 @@ from typing import Any
 from millstream.storage.block import Block
 from millstream.storage.group import Group
 from millstream.storage.idempotence import Window
-from millstream.storage.policy import Policy
 from millstream.storage.producers import Producers
 
 Words = list[bytes]
+
+class Policy:
+    max_len: int
+    max_age_ms: int
+    max_bytes: int
+    exact: bool
+    def __init__(
+        self, max_len: int = 0, max_age_ms: int = 0, max_bytes: int = 0, exact: bool = False
+    ) -> None: ...
+    def is_limit(self) -> bool: ...
+    def dump(self) -> list[Any]: ...
+    @staticmethod
+    def load(row: list[Any]) -> Policy: ...
 
 class Stream:
     length: int

@@ -26,8 +26,6 @@ from millstream.storage.block cimport (
     view_find, view_last_live_before, view_live_before, view_nth_live, view_of,
 )
 from millstream.storage.group cimport Group, PendingAt
-from millstream.storage.policy cimport Policy
-from millstream.storage.producers cimport Producers
 from millstream.storage.skiplist cimport (
     Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
 )
@@ -35,6 +33,7 @@ from millstream.storage.shared_groups cimport shared_groups
 
 from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.idempotence import Window
+from millstream.storage.producers import Producers
 from millstream.storage.waste import discard, discard_items, discard_part, is_deferring
 
 
@@ -87,6 +86,38 @@ cdef list nodes_of(const View* view, uint64_t hidden):
                           live - before))
             before = live
     return found
+
+
+cdef class Policy:
+    """What a stream keeps: limits, 0 for none. A policy never changes; another one replaces it.
+
+    max_len counts entries, max_age_ms is compared with the milliseconds of an ID, max_bytes is
+    compared with `retention.kept_bytes`. exact: to the entry, else whole blocks only.
+    """
+
+    def __init__(self, uint64_t max_len=0, uint64_t max_age_ms=0, uint64_t max_bytes=0,
+                 bint exact=False):
+        self.max_len = max_len
+        self.max_age_ms = max_age_ms
+        self.max_bytes = max_bytes
+        self.exact = exact
+        self.looked_at_ms = MAX
+
+    def is_limit(self) -> bool:
+        """Whether it limits anything."""
+        return self.max_len > 0 or self.max_age_ms > 0 or self.max_bytes > 0
+
+    def dump(self) -> list:
+        """As in a stream's map (docs/formats.md)."""
+        return [self.max_len, self.max_age_ms, self.max_bytes, self.exact]
+
+    @staticmethod
+    def load(row) -> Policy:
+        """Make a policy of what `dump` gave; ValueError for a number that cannot be a limit."""
+        try:
+            return Policy(*row)
+        except OverflowError as error:
+            raise ValueError(f"the policy {row} is out of range") from error
 
 
 @cython.no_gc

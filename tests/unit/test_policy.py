@@ -18,9 +18,9 @@ from tests.support.resp import Error, Map, Null, Simple
 
 from millstream.errors import WRONG_TYPE
 from millstream.storage.keyspace import Keyspace
-from millstream.storage.policy import Calendar, Policy
+from millstream.storage.policy import NEVER, Calendar
 from millstream.storage.retention import bytes_of, cut_of, due_moment_ms
-from millstream.storage.stream import Stream
+from millstream.storage.stream import Policy, Stream
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")
@@ -198,23 +198,23 @@ def test_every_place_comes_out_behind_its_moment_and_within_half_a_second(
     want: dict[tuple[int, bytes], int] = {}
     for moment_ms, number in noted:
         key = b"%d" % number
-        rounded = calendar.add(moment_ms, 0, key)
+        rounded = calendar.note(moment_ms, 0, key)
         assert moment_ms <= rounded < moment_ms + 500
         want[rounded, key] = 1
     for now_ms in range(0, 6000, 250):
         due = set()
-        while (place := calendar.take_due(now_ms)) is not None:
+        while (place := calendar.take(now_ms)) is not None:
             due.add(place[1])
         assert due == {key for at, key in want if at <= now_ms}
         want = {pair: 1 for pair in want if pair[0] > now_ms}
     assert len(calendar) == 0
-    assert calendar.next_ms is None
+    assert calendar.next() == NEVER
 
 
 def test_a_place_noted_over_and_over_takes_no_room() -> None:
     calendar = Calendar()
     for _ in range(1000):
-        calendar.add(1700, 3, b"key")
+        calendar.note(1700, 3, b"key")
     assert len(calendar) == 1
 
 
@@ -473,7 +473,7 @@ def test_a_loaded_stream_is_looked_at_though_nobody_appends(house: House) -> Non
     player.call("TAPPEND s n 2")
     again = House()
     again.keyspace = house.replayed()
-    assert again.keyspace.calendar.next_ms == 0
+    assert again.keyspace.calendar.next() == 0
     assert len(again.keyspace.databases[0].stream(b"s")) == 2  # type: ignore[arg-type]
 
 
@@ -499,7 +499,7 @@ def test_very_many_streams_are_looked_at_in_turns(house: House) -> None:
         player.call(f"TPOLICY s{number} MAXAGE 60000")
     house.wait_ms(61_000)
     turns = 1
-    while house.keyspace.calendar.next_ms is not None and turns < 20:
+    while house.keyspace.calendar.next() != NEVER and turns < 20:
         house.wait_ms(0)
         turns += 1
     assert turns == 5  # a look and a block each: 500 in a turn

@@ -90,7 +90,7 @@ class ProducersMachine(RuleBasedStateMachine):
     def is_the_same(self) -> None:
         self.real.check()
         assert list(self.real.dump().items()) == list(self.naive.items())
-        assert len(self.real) == self.real.count == len(self.naive)
+        assert len(self.real) == len(self.naive)
 
 
 ProducersMachine.TestCase.settings = settings(max_examples=60, deadline=None)
@@ -106,7 +106,7 @@ def test_a_producer_takes_little_more_than_its_name() -> None:
     for number in range(100_000):
         producers.put(spark_name(number), number)
     named = sum(len(spark_name(number)) for number in range(100_000))
-    assert (producers.memory_bytes - named) / 100_000 < 100
+    assert (producers.memory_bytes - named) / 100_000 < 130
 
 
 def test_a_stream_with_one_producer_stays_small() -> None:
@@ -115,7 +115,7 @@ def test_a_stream_with_one_producer_stays_small() -> None:
     assert producers.memory_bytes < 500
 
 
-def test_sharing_copies_nothing_and_a_change_copies_one_page() -> None:
+def test_a_snapshot_packs_the_producers_of_its_moment_in_small_parts() -> None:
     producers = Producers()
     for number in range(10_000):
         producers.put(spark_name(number), number)

@@ -1,0 +1,131 @@
+"""The progress of each producer of a stream (TAPPENDONCE): one number per producer.
+
+A job may have a producer for each of its partitions and start new ones every day, so a stream may
+have 100,000 (docs/decisions/034-producers-in-a-dict.md has the cost). They are in a dict in the
+order of their last appends. A plain dict keeps that order when a name is removed and put in again,
+and copies itself in a hundredth of the time of an OrderedDict, which is what a snapshot needs. Only
+its first item is slow to find after many removals; therefore the silent ones are looked up many at
+a time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+_U64_MAX = 2**64 - 1
+_PACKED_PRODUCERS = 500  # packed at once; a snapshot's thread may have to rest between
+_SILENT_AT_ONCE = 1000
+# For MEMORY USAGE: a name's object without its text, the object of a number, and this object.
+_NAME_BYTES = 33
+_NUMBER_BYTES = 32
+_OBJECT_BYTES = 112
+
+
+class Producers:
+    """The last number of each producer, and which of them was silent longest."""
+
+    __slots__ = ("_names_bytes", "_seqs", "_silent")
+
+    def __init__(self) -> None:
+        self._seqs: dict[bytes, int] = {}
+        self._silent: dict[bytes, None] = {}  # the first names of _seqs, the very first at the end
+        self._names_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._seqs
+
+    def seq_of(self, name: bytes) -> int | None:
+        """A producer's last number; None when it is not known."""
+        return self._seqs.get(name)
+
+    def has_sent(self, name: bytes, seq: int) -> bool:
+        """Whether the producer's number is this one or a later one."""
+        return seq <= self._seqs.get(name, -1)
+
+    def put(self, name: bytes, seq: int) -> None:
+        """Set a producer's last number: it is then the last to be forgotten."""
+        if self._seqs.pop(name, None) is None:
+            self._names_bytes += len(name)
+        self._seqs[name] = seq
+        self._silent.pop(name, None)
+
+    def drop(self, name: bytes) -> bool:
+        """Forget a producer; False when it is not known."""
+        if self._seqs.pop(name, None) is None:
+            return False
+        self._silent.pop(name, None)
+        self._names_bytes -= len(name)
+        return True
+
+    def drop_oldest(self) -> bytes:
+        """Forget the producer whose last append is longest ago; returns its name."""
+        if not self._seqs:
+            raise IndexError("no producer to forget")
+        if not self._silent:
+            first = list(islice(self._seqs, _SILENT_AT_ONCE))
+            self._silent = dict.fromkeys(reversed(first))
+        name = next(reversed(self._silent))
+        self.drop(name)
+        return name
+
+    def copy(self) -> Producers:
+        made = Producers()
+        made._seqs = self._seqs.copy()
+        made._names_bytes = self._names_bytes
+        return made
+
+    def share(self) -> SharedProducers:
+        """The producers as they are now: copied at once, packed later."""
+        return SharedProducers(self._seqs.copy())
+
+    def dump(self) -> dict[bytes, int]:
+        """Names and numbers, the one that was silent longest first (docs/formats.md, producers)."""
+        return self._seqs.copy()
+
+    @classmethod
+    def load(cls, rows: Any) -> Producers:
+        """Make producers of what `dump` gave; ValueError when it is malformed."""
+        if not isinstance(rows, dict):
+            raise ValueError("its producers are not a map")
+        made = cls()
+        for name, seq in rows.items():
+            if not isinstance(name, bytes) or not isinstance(seq, int) or not 0 <= seq <= _U64_MAX:
+                raise ValueError(f"what its producer {name!r} has sent is malformed")
+            made.put(name, seq)
+        return made
+
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate of the memory it takes."""
+        objects = len(self._seqs) * (_NAME_BYTES + _NUMBER_BYTES)
+        return _OBJECT_BYTES + sys.getsizeof(self._seqs) + objects + self._names_bytes
+
+    def check(self) -> None:
+        """Raise AssertionError when anything does not fit together."""
+        assert sum(map(len, self._seqs)) == self._names_bytes
+        assert list(islice(self._seqs, len(self._silent))) == list(reversed(self._silent))
+
+
+class SharedProducers:
+    """The producers at one moment, as a snapshot holds them."""
+
+    __slots__ = ("_seqs",)
+
+    def __init__(self, seqs: dict[bytes, int]) -> None:
+        self._seqs = seqs
+
+    def packed(self) -> Iterator[bytes]:
+        """What Producers.dump gives, as msgpack in small parts, on any thread."""
+        packer = msgpack.Packer()
+        yield packer.pack_map_header(len(self._seqs))
+        rows = iter(self._seqs.items())
+        while some := list(islice(rows, _PACKED_PRODUCERS)):
+            yield b"".join([packer.pack(name) + packer.pack(seq) for name, seq in some])
