@@ -18,6 +18,7 @@ from millstream.storage.stream cimport Stream
 from millstream.commands.effects import WAKES_READERS
 from millstream.commands.events import EVENT_CLASSES
 from millstream.storage.idempotence import DURATION_S, MAXSIZE, Window
+from millstream.storage.watch import end_watch
 
 
 cdef class Session:
@@ -59,7 +60,7 @@ cdef class Session:
 
     def forget_watches(self) -> None:
         for (_, key), (db, state) in self.watches.items():
-            db.unwatch(key, state)
+            end_watch(db, key, state)
         self.watches = {}
 
 

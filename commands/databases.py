@@ -16,6 +16,7 @@ from millstream.commands.registry import command
 from millstream.commands.replies import OK
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
+from millstream.storage.swap import swap_databases
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -205,7 +206,7 @@ def flushall(ctx: Context, args: Args) -> object:
 @effect(b"SWAPDB")
 def apply_swapdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """SWAPDB a b: the keys of two databases change places."""
-    keyspace.swap(int(words[0]), int(words[1]))
+    swap_databases(keyspace, int(words[0]), int(words[1]))
 
 
 def _take_index(args: Args, which: str) -> int:
@@ -237,6 +238,6 @@ def swapdb(ctx: Context, args: Args) -> object:
         raise CommandError(DB_OUT_OF_RANGE)
     effect = (b"SWAPDB", first, second) if first != second else ()
     if effect:
-        ctx.keyspace.swap(first, second)
+        swap_databases(ctx.keyspace, first, second)
     ctx.changed_databases(*effect, count=1)
     return OK

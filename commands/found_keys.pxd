@@ -2,7 +2,6 @@ from libc.stdint cimport uint64_t
 
 from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
-from millstream.storage.keyspace cimport KeyWalk
 
 
 cdef class FoundKeys(Encodable):
@@ -10,7 +9,7 @@ cdef class FoundKeys(Encodable):
 
 
 cdef class SlicedKeys(Sliced):
-    cdef KeyWalk walk
+    cdef object walk
     cdef object matches
     # What was found and is not a piece yet; None when all keys were looked at.
     cdef Output out

@@ -1,7 +1,8 @@
 from collections.abc import Callable
 
 from millstream.commands.replies import Encodable, Sliced
-from millstream.storage.keyspace import Database, KeyWalk
+from millstream.storage.key_walk import KeyWalk
+from millstream.storage.keyspace import Database
 
 class FoundKeys(Encodable):
     def __init__(self, database: Database, matches: Callable[[bytes], object] | None) -> None: ...

@@ -9,7 +9,7 @@ What is found is kept as it will be sent; nothing leaves before the last key was
 from millstream.commands.ranges cimport SLICE_BYTES
 from millstream.commands.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
-from millstream.storage.keyspace cimport Database, KeyWalk
+from millstream.storage.keyspace cimport Database
 
 cdef enum:
     # Keys, and slots for keys, looked at in one turn.
@@ -32,7 +32,7 @@ cdef class FoundKeys(Encodable):
 cdef class SlicedKeys(Sliced):
     """`pieces` are what was found, encoded; the last one is to be sent first."""
 
-    def __init__(self, KeyWalk walk not None, matches):
+    def __init__(self, walk, matches):
         self.walk = walk
         self.matches = matches
         self.out = Output()

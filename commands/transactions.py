@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.commands.registry import command
 from millstream.commands.replies import NULL_ARRAY, OK, Run
 from millstream.errors import CommandError
+from millstream.storage.watch import begin_watch, is_changed
 
 if TYPE_CHECKING:
     from millstream.commands.arguments import Args
@@ -26,7 +27,7 @@ TOO_MANY_WATCHES = f"ERR a client can watch at most {WATCHES_MAX} keys"
 
 def has_changed_watches(watches: Watches) -> bool:
     """Whether one of a client's watched keys was changed since, so that EXEC will do nothing."""
-    return any(db.is_changed(key, state) for (_, key), (db, state) in watches.items())
+    return any(is_changed(db, key, state) for (_, key), (db, state) in watches.items())
 
 
 @command(
@@ -110,7 +111,7 @@ def watch(ctx: Context, args: Args) -> object:
             continue
         if len(session.watches) >= WATCHES_MAX:
             raise CommandError(TOO_MANY_WATCHES)
-        session.watches[ctx.db.index, key] = (ctx.db, ctx.db.watch(key))
+        session.watches[ctx.db.index, key] = (ctx.db, begin_watch(ctx.db, key))
     return OK
 
 

@@ -47,6 +47,7 @@ from millstream.server.slowlog import Slowlog
 from millstream.storage.block import Block
 from millstream.storage.disk import Disk, SystemDisk, make_directory
 from millstream.storage.keyspace import Keyspace
+from millstream.storage.restore import continue_times
 from millstream.storage.waste import defer
 
 KEEPALIVE_MAX_S = 32_767  # what Linux takes
@@ -189,7 +190,7 @@ class Server:
         newest_ms = self.keyspace.newest_steady_ms
         if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
             self.steady_clock.continue_from(newest_ms)
-            self.keyspace.continue_times(self.steady_clock.now_ms())
+            continue_times(self.keyspace, self.steady_clock.now_ms())
 
     async def _in_turns(self, slices: Iterator[None]) -> bool:
         """Go through them, and let the event loop have its turn every few milliseconds."""

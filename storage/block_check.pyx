@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """Whether the bytes of a block are one: every length and offset in it is looked at.
 
 The readers of the layout (`block`) trust what they read. Nothing that comes from a file or a socket

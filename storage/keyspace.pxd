@@ -9,28 +9,13 @@ cdef enum:
     AT_ONCE = 0  # the moment that has come already
 
 
-cdef class Due:
-    cdef dict keys
-    cdef list moments
-
-    cdef int add(self, uint64_t at_ms, bytes key) except -1
-    cdef int remove(self, uint64_t at_ms, bytes key) except -1
-    cdef uint64_t earliest_ms(self) except? 0
-    cdef bytes key_at(self, uint64_t at_ms)
-
-
-cdef class Watch:
-    cdef uint64_t changes
-    cdef uint64_t holders
-
-
 cdef class Database:
     cdef readonly int index
     cdef Keyspace keyspace
-    cdef dict table
-    cdef dict slots
-    cdef dict expiries
-    cdef Due due
+    cdef readonly dict table
+    cdef readonly dict slots
+    cdef readonly dict expiries
+    cdef object due
     cdef dict used_s
     cdef dict growing
     cdef readonly dict watched
@@ -40,7 +25,7 @@ cdef class Database:
 
     cdef peek(self, bytes key)
     cdef settle(self, bytes key)
-    cdef int settle_all(self) except -1
+    cdef int capture_stream(self, bytes key, Stream stream) except -1
     cdef bytes key_of(self, Slice* key)
     cdef Stream writable_at(self, Slice* key)
     cpdef Stream stream(self, bytes key)
@@ -49,33 +34,21 @@ cdef class Database:
     cdef int mark_ready_at(self, Slice* key) except -1
     cpdef int mark_ready(self, bytes key) except -1
     cpdef int before_change(self, bytes key) except -1
-    cdef int put(self, bytes key, value) except -1
-    cdef int forget_cached(self) noexcept
+    cpdef int put(self, bytes key, value) except -1
+    cpdef int forget_cached(self) noexcept
     cdef int begin_table(self) except -1
     cdef inline Stream find_at(self, Slice* key)
     cdef Stream stream_at(self, Slice* key)
     cdef int note_use(self, bytes key, value) except -1
-    cdef int schedule_groups(self, bytes key, Stream stream) except -1
+    cpdef int schedule_groups(self, bytes key, Stream stream) except -1
     cdef int note_come(self, int slot, bytes key) except -1
     cdef int note_gone(self, bytes key) except -1
     cdef int remove(self, bytes key) except -1
     cdef int forget_moment(self, bytes key, Stream stream) except -1
     cdef bint has_expired(self, bytes key) except -1
     cdef int drop_expired(self, bytes key) except -1
-    cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1
+    cpdef int note_expiry(self, bytes key, uint64_t at_ms) except -1
     cdef int drop_expiry(self, bytes key) except -1
-
-
-cdef class KeyWalk:
-    cdef Keyspace keyspace
-    cdef dict slots
-    cdef dict expiries
-    cdef uint64_t now_ms
-    cdef int slot
-    cdef set come
-    cdef list gone
-
-    cdef bint was_there(self, bytes key) except -1
 
 
 cdef class Keyspace:
@@ -94,8 +67,8 @@ cdef class Keyspace:
     cdef public list agenda
     cdef public list put_off
     cdef readonly object calendar
-    cdef readonly Capture capture
-    cdef list walks
+    cdef readonly object capture
+    cdef readonly list walks
     cdef uint64_t capture_number
     cdef uint32_t now_s
     cdef public bint expiring
@@ -116,32 +89,3 @@ cdef class Keyspace:
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1
     cpdef int schedule(self, int db_index, bytes key, Group group) except -1
     cpdef int schedule_after(self, int db_index, bytes key, Group group, uint64_t past_ms) except -1
-
-
-cdef class Captured:
-    cdef readonly int db
-    cdef readonly bytes key
-    cdef readonly str kind
-    cdef readonly dict meta
-    cdef readonly object blocks
-
-
-cdef class Capture:
-    cdef Keyspace keyspace
-    cdef uint64_t number
-    cdef list tables
-    cdef list slots
-    cdef list expiries
-    cdef dict places
-    cdef list early
-    cdef list done
-    cdef int db
-    cdef object slot_numbers
-    cdef object keys
-    cdef public uint64_t looked_at  # keys and slots; for tests
-
-    cdef int before_change(self, Database database, bytes key, value) except -1
-    cdef take(self, int db, bytes key, Stream stream)
-    cdef take_string(self, int db, bytes key, value)
-    cdef dict with_expiry(self, int db, bytes key, dict meta)
-    cdef bint next_slot(self) except -1

@@ -1,10 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""All keys of all databases, and how a point in time of them is captured while they change.
+"""All keys of all databases, and the look-ups that commands do.
 
 A value is a Stream or the bytes of a string. Whoever is about to change a stream gets it from
-`writable_at` or `writable_stream`: while a snapshot is being taken, that is where a key not yet
-captured is captured as it was. So a snapshot needs no fork and no pause: it walks the keys in
-slices, and writers keep ahead of it.
+`writable_at` or `writable_stream`: while a snapshot is being taken, a key that was not captured yet
+is captured there (storage/capture).
 
 SCAN must return every key that is there throughout. Each key has a fixed slot by its checksum and a
 cursor is a slot number, so no change elsewhere can move a key from behind a cursor to before it.
@@ -20,26 +19,28 @@ from libc.string cimport memcmp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from bisect import bisect_left
-from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from millstream.encoding cimport Slice
 from millstream.storage.group cimport Group
 from millstream.storage.retention cimport due_ms
-from millstream.storage.skiplist cimport Blocks
 from millstream.storage.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
+from millstream.storage.capture import Capture
 from millstream.storage.checksum import crc32
+from millstream.storage.expiry_queue import Due
 from millstream.storage.idempotence import DURATION_S, MAXSIZE
+from millstream.storage.key_walk import SLOTS as KEY_SLOTS
+from millstream.storage.key_walk import KeyWalk
 from millstream.storage.policy import Calendar
+from millstream.storage.restore import restore_key
 from millstream.storage.waste import discard_table
 
-cdef int SLOTS = 65536
+cdef int SLOTS = KEY_SLOTS
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 # Producers that a stream remembers, when nobody says otherwise.
 PRODUCERS_MAX = 100_000
-cdef Py_ssize_t EMPTY_MOMENTS_MIN = 1000
 
 
 class Appended(bytes):
@@ -53,229 +54,6 @@ class Sum(bytes):
 
 
 GROWING = Appended()
-
-
-cdef class Captured:
-    """One key as it was when the capture began."""
-
-    def __init__(self, int db, bytes key, str kind, dict meta, blocks):
-        self.db = db
-        self.key = key
-        self.kind = kind
-        self.meta = meta
-        self.blocks = blocks
-
-    def free_some(self, Py_ssize_t most) -> bool:
-        """Let go of about so many of the blocks when they are needed no more; False when none is
-        left. It is the last to have those that the stream has lost meanwhile."""
-        if isinstance(self.blocks, Blocks):
-            return self.blocks.free_some(most)
-        self.blocks = []
-        return False
-
-
-cdef class Capture:
-    """A point in time of a keyspace, taken in steps."""
-
-    def __init__(self, Keyspace keyspace, uint64_t number):
-        self.keyspace = keyspace
-        self.number = number
-        for db in keyspace.databases:
-            (<Database>db).settle_all()
-        # The table objects themselves: FLUSHALL gives a database a new one and leaves us the old.
-        self.tables = [(<Database>db).table for db in keyspace.databases]
-        # Slots that are added later hold new keys only.
-        self.slots = [(<Database>db).slots for db in keyspace.databases]
-        self.expiries = [(<Database>db).expiries for db in keyspace.databases]
-        # SWAPDB moves tables; a point in time knows them by the database they were in.
-        self.places = {id(table): db for db, table in enumerate(self.tables)}
-        self.early = []
-        self.done = [set() for _ in keyspace.databases]
-        self.db = -1
-        self.slot_numbers = iter(())
-        self.keys = iter(())
-
-    cdef int before_change(self, Database database, bytes key, value) except -1:
-        """A key is about to change: keep it as it is (None: it is not there), unless that was done
-        or its table is younger than this point in time. What is put there from now on does not
-        belong to this point in time."""
-        cdef Stream stream
-        place = self.places.get(id(database.table))
-        if place is None:
-            return 0
-        cdef int db = place
-        if isinstance(value, Stream):
-            stream = value
-            if stream.capture_mark != self.number:
-                self.early.append(self.take(db, key, stream))
-        elif key not in <set>self.done[db]:
-            (<set>self.done[db]).add(key)
-            if value is not None:
-                self.early.append(self.take_string(db, key, value))
-        return 0
-
-    cdef take_string(self, int db, bytes key, value):
-        (<set>self.done[db]).add(key)
-        return Captured(db, key, "string", self.with_expiry(db, key, {"value": value}), [])
-
-    cdef dict with_expiry(self, int db, bytes key, dict meta):
-        expiry_ms = (<dict>self.expiries[db]).get(key)
-        if expiry_ms is not None:
-            meta["expires_ms"] = expiry_ms
-        return meta
-
-    cdef take(self, int db, bytes key, Stream stream):
-        meta, blocks = stream.dump(True)
-        taken = Captured(db, key, "stream", self.with_expiry(db, key, meta), blocks)
-        (<set>self.done[db]).add(key)
-        stream.capture_mark = self.number  # last: one that could not be taken is still to come
-        return taken
-
-    def step(self, Py_ssize_t max_keys) -> list[Captured] | None:
-        """The next keys, at most max_keys; None at the end. Also looks at about that many keys at
-        most: an empty list says that they had been taken before."""
-        cdef list found = self.early[-max_keys:]
-        cdef Py_ssize_t left = max_keys - len(found)
-        del self.early[-max_keys:]
-        while left > 0:
-            left -= 1
-            self.looked_at += 1
-            key = next(self.keys, None)
-            if key is None:
-                if not self.next_slot():
-                    return found or None
-                continue
-            value = self.tables[self.db].get(key)
-            if isinstance(value, Stream):
-                if (<Stream>value).capture_mark != self.number:
-                    found.append(self.take(self.db, key, value))
-            elif value is not None and key not in <set>self.done[self.db]:
-                found.append(self.take_string(self.db, key, value))
-        return found
-
-    cdef bint next_slot(self) except -1:
-        """Go on with the keys of the next slot: few, so they are listed at once."""
-        number = next(self.slot_numbers, None)
-        while number is None:
-            if self.db + 1 >= len(self.tables):
-                return False
-            self.db += 1
-            self.slot_numbers = iter(list(self.slots[self.db]))
-            number = next(self.slot_numbers, None)
-        self.keys = iter(list((<dict>self.slots[self.db]).get(number, ())))
-        return True
-
-    def close(self) -> None:
-        """The capture is complete or given up."""
-        if self.keyspace.capture is self:
-            self.keyspace.capture = None
-
-
-cdef class KeyWalk:
-    """The keys of a database at one moment, in steps. Those of a slot not walked yet that come
-    meanwhile are noted, to be left out, and those that go, to be told at the end. What is flushed is
-    kept until the walk is over."""
-
-    def __init__(self, Keyspace keyspace not None, Database database not None):
-        self.keyspace = keyspace
-        self.slots = database.slots
-        self.expiries = database.expiries
-        self.now_ms = keyspace.now_ms
-        self.come = set()
-        self.gone = []
-        keyspace.walks.append(self)
-
-    cdef bint was_there(self, bytes key) except -1:
-        """Whether a key that is there or just goes was there when the walk began."""
-        if key in self.come:
-            return False
-        expiry_ms = self.expiries.get(key)
-        return expiry_ms is None or not self.keyspace.expiring or (
-            <uint64_t>expiry_ms > self.now_ms)
-
-    def step(self, Py_ssize_t most) -> list[bytes] | None:
-        """The next keys; None at the end. Looks at about `most` slots and keys."""
-        cdef list found = []
-        while most > 0 and self.slot < SLOTS:
-            keys = self.slots.get(self.slot)
-            self.slot += 1
-            most -= 1
-            if keys is None:
-                continue
-            most -= len(keys)
-            if self.come or self.expiries:
-                keys = [key for key in keys if self.was_there(key)]
-            found += keys
-        if most > 0:
-            if not self.gone and not found:
-                return None
-            found += self.gone[-most:]
-            del self.gone[-most:]
-        return found
-
-    def close(self) -> None:
-        """The walk is over or given up."""
-        if self in self.keyspace.walks:
-            self.keyspace.walks.remove(self)
-
-
-cdef class Due:
-    """Keys by the moment at which they go, in unix milliseconds.
-
-    `keys` maps a moment to its key, or to a dict of its keys where there are several: keys that
-    get their expiry in one go share moments, so that setting and taking away costs the same however
-    many there are. `moments` is a heap of them; one without keys stays there until it comes first
-    or most are empty.
-    """
-
-    def __init__(self):
-        self.keys = {}
-        self.moments = []
-
-    cdef int add(self, uint64_t at_ms, bytes key) except -1:
-        moment = at_ms
-        there = self.keys.get(moment)
-        if there is None:
-            self.keys[moment] = key
-            heappush(self.moments, moment)
-        elif type(there) is dict:
-            (<dict>there)[key] = None
-        else:
-            self.keys[moment] = {there: None, key: None}
-        return 0
-
-    cdef int remove(self, uint64_t at_ms, bytes key) except -1:
-        moment = at_ms
-        there = self.keys[moment]
-        if type(there) is dict:
-            del (<dict>there)[key]
-            if there:
-                return 0
-        del self.keys[moment]
-        if len(self.moments) > EMPTY_MOMENTS_MIN + 2 * len(self.keys):
-            self.moments = list(self.keys)
-            heapify(self.moments)
-        return 0
-
-    cdef uint64_t earliest_ms(self) except? 0:
-        """The earliest moment with a key; NEVER when there is none."""
-        while self.moments and self.moments[0] not in self.keys:
-            heappop(self.moments)
-        return self.moments[0] if self.moments else NEVER
-
-    cdef bytes key_at(self, uint64_t at_ms):
-        """A key that goes at this moment."""
-        there = self.keys[at_ms]
-        if type(there) is not dict:
-            return there
-        # The last one, found without a look at those that were there before: only popitem does so.
-        key, _ = (<dict>there).popitem()
-        (<dict>there)[key] = None
-        return key
-
-
-cdef class Watch:
-    """What is counted of a watched key: how often it was set, removed or given an expiry."""
 
 
 cdef class Database:
@@ -331,7 +109,7 @@ cdef class Database:
         """As `writable_stream`, for a key in a request."""
         cdef Stream stream = self.find_at(key)
         if self.keyspace.capture is not None and stream is not None:
-            self.keyspace.capture.before_change(self, self.key_of(key), stream)
+            self.capture_stream(self.key_of(key), stream)
         return stream
 
     cpdef Stream stream(self, bytes key):
@@ -354,8 +132,14 @@ cdef class Database:
         """As `stream`, for a caller that will change it."""
         cdef Stream stream = self.stream(key)
         if stream is not None and self.keyspace.capture is not None:
-            self.keyspace.capture.before_change(self, key, stream)
+            self.capture_stream(key, stream)
         return stream
+
+    cdef int capture_stream(self, bytes key, Stream stream) except -1:
+        """A stream is about to change: most were captured before, or came later."""
+        if stream.capture_mark != self.keyspace.capture_number:
+            self.keyspace.capture.before_change(self, key, stream)
+        return 0
 
     cpdef Stream make_stream(self, bytes key, uint64_t incarnation):
         """Put an empty stream at a free key."""
@@ -366,7 +150,7 @@ cdef class Database:
         self.put(key, stream)
         return stream
 
-    cdef int forget_cached(self) noexcept:
+    cpdef int forget_cached(self) noexcept:
         """The key last asked for may have another value now, and its stream may be gone."""
         self.cached_key = None
         self.cached_stream = None
@@ -391,10 +175,10 @@ cdef class Database:
         value = self.table[key] = Appended(self.growing.pop(key))
         return value
 
-    cdef int settle_all(self) except -1:
+    def settle_all(self) -> None:
+        """Give all strings that were growing their usual form."""
         for key in list(self.growing):
             self.settle(key)
-        return 0
 
     def string_bytes(self, bytes key not None) -> int | None:
         """The length of the string at a key; None when there is none, or something else."""
@@ -478,7 +262,8 @@ cdef class Database:
             self.schedule_groups(key, value)
         self.mark_ready(key)
 
-    cdef int put(self, bytes key, value) except -1:
+    cpdef int put(self, bytes key, value) except -1:
+        """Put a value at a key, without an effect on its expiry, and tell nobody."""
         old = self.table.get(key)
         if old is None:
             slot = crc32(key) & (SLOTS - 1)
@@ -496,7 +281,7 @@ cdef class Database:
             (<Stream>value).capture_mark = self.keyspace.capture_number
         return self.forget_cached()
 
-    cdef int schedule_groups(self, bytes key, Stream stream) except -1:
+    cpdef int schedule_groups(self, bytes key, Stream stream) except -1:
         """The moments of its groups and of its policy were noted under another key, or not at
         all. What its policy evicts for its age is looked for soon: at start entries may follow
         that tell nobody of their moment."""
@@ -526,21 +311,15 @@ cdef class Database:
 
     cdef int note_come(self, int slot, bytes key) except -1:
         """A key is new: it does not belong to what is being walked."""
-        cdef KeyWalk walk
         for walk in self.keyspace.walks:
-            if walk.slots is self.slots and slot >= walk.slot:
-                walk.come.add(key)
+            walk.note_come(self.slots, slot, key)
         return 0
 
     cdef int note_gone(self, bytes key) except -1:
         """A key goes: it belongs to what is being walked, unless it came or was due before."""
-        cdef KeyWalk walk
         cdef int slot = crc32(key) & (SLOTS - 1)
         for walk in self.keyspace.walks:
-            if walk.slots is self.slots and slot >= walk.slot:
-                if walk.was_there(key):
-                    walk.gone.append(key)
-                walk.come.discard(key)
+            walk.note_gone(self.slots, slot, key)
         return 0
 
     cdef int remove(self, bytes key) except -1:
@@ -565,6 +344,17 @@ cdef class Database:
         if stream.policy is not None:
             self.keyspace.calendar.forget(stream.policy.looked_at_ms, self.index, key)
         return 0
+
+    def exchange(self, Database other not None) -> None:
+        """Exchange all keys with another database; those who wait or watch stay."""
+        self.table, other.table = other.table, self.table
+        self.slots, other.slots = other.slots, self.slots
+        self.expiries, other.expiries = other.expiries, self.expiries
+        self.due, other.due = other.due, self.due
+        self.used_s, other.used_s = other.used_s, self.used_s
+        self.growing, other.growing = other.growing, self.growing
+        self.forget_cached()
+        other.forget_cached()
 
     def rename(self, bytes key not None, Database to not None, bytes new_key not None) -> None:
         """Move what is at a key, expiry and all, to another key of this or another database;
@@ -593,7 +383,7 @@ cdef class Database:
         """Remove every key; returns how many there were."""
         count = len(self.table)
         for key, watch in self.watched.items():
-            (<Watch>watch).changes += key in self.table
+            watch.changes += key in self.table
         for table in (self.table, self.slots, self.expiries, self.due.keys, self.used_s):
             discard_table(self.keyspace, table)
         self.begin_table()
@@ -610,7 +400,7 @@ cdef class Database:
         if self.watched:
             watch = self.watched.get(key)
             if watch is not None:
-                (<Watch>watch).changes += 1
+                watch.changes += 1
         return 0
 
     def keys(self):
@@ -618,7 +408,7 @@ cdef class Database:
         they are walked."""
         return self.table.keys()
 
-    def walk(self) -> KeyWalk:
+    def walk(self):
         """Begin to walk the keys that are there now. End it with `close`."""
         return KeyWalk(self.keyspace, self)
 
@@ -693,7 +483,7 @@ cdef class Database:
             self.note_expiry(key, at_ms)
         self.forget_cached()
 
-    cdef int note_expiry(self, bytes key, uint64_t at_ms) except -1:
+    cpdef int note_expiry(self, bytes key, uint64_t at_ms) except -1:
         self.expiries[key] = at_ms
         self.due.add(at_ms, key)
         self.keyspace.expiry_noted = True
@@ -717,31 +507,6 @@ cdef class Database:
         now_ms = self.keyspace.now_ms
         return sum(max(0, at - now_ms) for at in some) // len(some) if some else 0
 
-    # ------------------------------------------------------------ watching
-
-    def watch(self, bytes key not None) -> tuple:
-        """Begin to watch a key: its state now, for `is_changed`. End it with `unwatch`."""
-        cdef Watch watch = self.watched.get(key)
-        value = self.peek(key)
-        if watch is None:
-            watch = self.watched[key] = Watch()
-        watch.holders += 1
-        return watch, watch.changes, value is None, marks_of(value)
-
-    def is_changed(self, bytes key not None, tuple state) -> bool:
-        """Whether a watched key was changed since `watch` gave this state."""
-        watch, changes, absent, marks = state
-        value = self.peek(key)
-        # One that is due and may not be deleted now counts no change, but is not there.
-        return (<Watch>watch).changes != changes or (value is None) != absent or (
-            marks_of(value) != marks)
-
-    def unwatch(self, bytes key not None, tuple state) -> None:
-        cdef Watch watch = state[0]
-        watch.holders -= 1
-        if not watch.holders:
-            del self.watched[key]
-
     # ------------------------------------------------------------ readiness
 
     cdef int mark_ready_at(self, Slice* key) except -1:
@@ -754,16 +519,6 @@ cdef class Database:
         if key in self.waiting:
             self.keyspace.ready.append((self.index, key))
         return 0
-
-
-cdef marks_of(value):
-    """What differs after a stream's entries were changed in place; other values are replaced."""
-    cdef Stream stream
-    if not isinstance(value, Stream):
-        return None
-    stream = value
-    return (stream.incarnation, stream.entries_added, stream.length, stream.entries_deleted,
-            stream.entries_evicted, stream.last_id, stream.max_deleted_id)
 
 
 cdef class Keyspace:
@@ -813,18 +568,6 @@ cdef class Keyspace:
         self.newest_steady_ms = max(self.newest_steady_ms, steady_ms)
         return 0
 
-    def continue_times(self, uint64_t steady_ms) -> None:
-        """The clock goes on from a later time than that by which the data was loaded: the times to
-        live of all groups begin there."""
-        cdef Database db
-        self.steady_ms = steady_ms
-        for db in self.databases:
-            for key, value in db.table.items():
-                if isinstance(value, Stream) and (<Stream>value).groups:
-                    for group in (<Stream>value).groups.values():
-                        (<Group>group).last_used_ms = steady_ms
-                    db.schedule_groups(key, value)
-
     def next_expiry_ms(self) -> int | None:
         """The earliest moment at which a key expires; None when none will by itself."""
         if not self.active_expiry:
@@ -832,7 +575,8 @@ cdef class Keyspace:
         cdef Database db
         cdef uint64_t earliest = NEVER
         for db in self.databases:
-            earliest = min(earliest, db.due.earliest_ms())
+            if db.expiries:
+                earliest = min(earliest, <uint64_t>db.due.earliest_ms())
         return None if earliest == NEVER else earliest
 
     def expire_due(self, Py_ssize_t limit) -> int:
@@ -842,40 +586,10 @@ cdef class Keyspace:
         if not (self.active_expiry and self.may_delete and self.expiring):
             return 0
         for db in self.databases:
-            while dropped < limit and db.due.earliest_ms() <= self.now_ms:
+            while dropped < limit and db.expiries and db.due.earliest_ms() <= self.now_ms:
                 db.drop_expired(db.due.key_at(db.due.earliest_ms()))
                 dropped += 1
         return dropped
-
-    def swap(self, int first, int second) -> None:
-        """Exchange the keys of two databases; who waits or watches there stays."""
-        cdef Database a = self.databases[first]
-        cdef Database b = self.databases[second]
-        if a is b:
-            return
-        for db in (a, b):
-            for key in (<Database>db).watched:
-                # What is due is not there, and its end is no change of the other database's key.
-                a.peek(key)
-                b.peek(key)
-        for db in (a, b):
-            for key, watch in (<Database>db).watched.items():
-                (<Watch>watch).changes += key in a.table or key in b.table
-        a.table, b.table = b.table, a.table
-        a.slots, b.slots = b.slots, a.slots
-        a.expiries, b.expiries = b.expiries, a.expiries
-        a.due, b.due = b.due, a.due
-        a.used_s, b.used_s = b.used_s, a.used_s
-        a.growing, b.growing = b.growing, a.growing
-        self.expiry_noted = True
-        for db in (a, b):
-            (<Database>db).forget_cached()
-            for key, value in (<Database>db).table.items():
-                if isinstance(value, Stream) and (
-                        (<Stream>value).groups or (<Stream>value).policy is not None):
-                    (<Database>db).schedule_groups(key, value)
-            for key in (<Database>db).waiting:
-                (<Database>db).mark_ready(key)
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0:
         """A number for a new stream, above all given before; from the clock, so that it rises also
@@ -931,34 +645,22 @@ cdef class Keyspace:
         """Whether somebody looks at keys as they were, also at those that were flushed meanwhile."""
         return self.capture is not None or len(self.walks) > 0
 
-    def begin_capture(self) -> Capture:
-        """Begin to take a point in time: now."""
+    def begin_capture(self):
+        """Begin to take a point in time, now; returns a Capture."""
         if self.capture is not None:
             raise RuntimeError("a capture is already being taken")
         self.capture_number += 1
         self.capture = Capture(self, self.capture_number)
         return self.capture
 
+    def end_capture(self, capture) -> None:
+        """A capture is complete or given up."""
+        if self.capture is capture:
+            self.capture = None
+
     def restore(self, int db, bytes key, str kind, dict meta, list blocks) -> None:
         """Put back a captured key; ValueError when its parts do not fit together."""
-        cdef Database database
-        if not 0 <= db < len(self.databases):
-            raise ValueError(f"it belongs to database {db}; there are {len(self.databases)}")
-        if kind == "stream":
-            try:
-                value = Stream.load(meta, blocks, self.steady_ms)
-            except OverflowError as error:
-                raise ValueError(f"a number is out of range: {error}") from error
-        elif kind == "string":
-            value = meta["value"]
-        else:
-            raise ValueError(f"values of kind {kind!r} are not known to this version")
-        database = <Database>self.databases[db]
-        database.put(key, value)
-        if "expires_ms" in meta:
-            database.note_expiry(key, meta["expires_ms"])
-        if kind == "stream":
-            database.schedule_groups(key, value)
+        restore_key(self, db, key, kind, meta, blocks)
 
     def global_meta(self) -> dict:
         """What belongs to no key, as msgpack-able values."""

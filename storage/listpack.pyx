@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """Streams' entries and pending entries as they stand in a dump of Redis.
 
 Redis keeps the entries of one node of a stream in a listpack, a row of texts and numbers. The first

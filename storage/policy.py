@@ -43,7 +43,7 @@ class Calendar:
         """Remove and return the next place whose moment has come; None when there is none."""
         while self.next() <= now_ms:
             page_ms, page = self._pages.peekitem(0)
-            place = page.popitem()[0] if page else None
+            place: Place | None = page.popitem()[0] if page else None
             if not page:
                 del self._pages[page_ms]
             if place is not None:

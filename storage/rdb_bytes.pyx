@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """The checksum and the compression of Redis' dump format: CRC-64 and LZF.
 
 Both are loops over every byte: in plain Python a string of 100 MB would take ten seconds for its

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """What a stream's policy no longer keeps.
 
 Whole blocks are judged first, from the oldest on, each by its totals and without looking inside: a

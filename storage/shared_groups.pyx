@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """The groups of a stream, and the consumers of a group, as they are at one moment.
 
 A snapshot and a long reply of XINFO are made in small steps while commands go on, and show one

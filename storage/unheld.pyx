@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """What trimming with ACKED evicts: entries that every group has read and acknowledged.
 
 Redis goes from the head of a stream node by node and asks every group for every entry. What goes is

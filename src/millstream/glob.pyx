@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True, initializedcheck=False
 """Redis' glob patterns: ``*  ?  [a-z]  [^x]  \\x``, over bytes.
 
 A pattern is walked beside the text as it is, nothing is made of it before. It cannot run away:

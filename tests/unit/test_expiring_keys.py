@@ -6,7 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millstream.storage.keyspace import Captured, Database, Keyspace
+from millstream.storage.capture import Captured
+from millstream.storage.keyspace import Database, Keyspace
+from millstream.storage.swap import swap_databases
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 DATABASES = st.integers(0, 2)
@@ -77,7 +79,7 @@ class Expiring(RuleBasedStateMachine):
 
     @rule(first=DATABASES, second=DATABASES)
     def swap(self, first: int, second: int) -> None:
-        self.keyspace.swap(first, second)
+        swap_databases(self.keyspace, first, second)
         other = {first: second, second: first}
         self.model = {(other.get(db, db), key): value for (db, key), value in self.model.items()}
 

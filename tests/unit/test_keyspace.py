@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from millstream.storage.keyspace import Capture, Database, Keyspace
+from millstream.storage.capture import Capture
+from millstream.storage.keyspace import Database, Keyspace
 from millstream.storage.stream import Stream
+from millstream.storage.swap import swap_databases
 
 
 def finish(capture: Capture) -> dict[tuple[int, bytes], Any]:
@@ -141,7 +143,7 @@ class Walked:
         elif kind < 995:
             db.clear()
         else:
-            self.keyspace.swap(0, 1)
+            swap_databases(self.keyspace, 0, 1)
 
 
 @pytest.mark.parametrize("seed", range(30))
