@@ -541,9 +541,6 @@ cdef class Group:
         details.add(made)
         return made
 
-    def consumer_at(self, uint32_t index) -> Consumer | None:
-        return self.members()[index]
-
     def delete_consumer(self, bytes name) -> int:
         """Remove a consumer and its pending entries; returns how many those were."""
         cdef Consumer gone = self.consumer(name)
@@ -1398,54 +1395,6 @@ cdef class Group:
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 
-    def acknowledge_id(self, uint64_t ms, uint64_t seq) -> bool:
-        """Remove one entry from pending."""
-        return self.acknowledge(ms, seq)
-
-    def deliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, bytes consumer=b"",
-                   retry=None) -> None:
-        """Note a first delivery; retry is (retry_ms, expire_ms) or None."""
-        index = self.consumer(consumer).index if consumer else UNOWNED
-        self.deliver(ms, seq, now_ms, index, self.policy(*retry) if retry else NO_POLICY)
-
-    def deliver_ids(self, list ids, uint64_t now_ms, bytes consumer=b"", retry=None) -> None:
-        """As deliver_id for ids that rise, many at a time."""
-        index = self.consumer(consumer).index if consumer else UNOWNED
-        policy = self.policy(*retry) if retry else NO_POLICY
-        cdef EntryId* run = <EntryId*>malloc(max(len(ids), 1) * sizeof(EntryId))
-        cdef size_t count = len(ids)
-        cdef size_t done = 0
-        if run == NULL:
-            raise MemoryError("no memory for ids")
-        try:
-            for i, (ms, seq) in enumerate(ids):
-                run[<size_t>i].ms = ms
-                run[<size_t>i].seq = seq
-            while done < count:
-                done += self.deliver_some(&run[done], count - done, now_ms, index, policy)
-        finally:
-            free(run)
-
-    def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> bool:
-        """Note another delivery of a pending entry; a pair given replaces its own."""
-        cdef PendingAt at
-        cdef Pending* record = self.find(ms, seq, &at)
-        if record == NULL:
-            return False
-        policy = self.policy(*retry) if retry else NO_POLICY
-        self.redeliver(record, &at, now_ms, policy, retry is not None)
-        return True
-
-    def hand_over_id(self, uint64_t ms, uint64_t seq, bytes consumer, uint64_t delivery_ms,
-                     int64_t deliveries) -> bool:
-        """Give a pending entry another owner (b"": nobody), time of delivery and count."""
-        cdef PendingAt at
-        if self.find(ms, seq, &at) == NULL:
-            return False
-        index = self.consumer(consumer).index if consumer else UNOWNED
-        self.hand_over(&at, index, delivery_ms, deliveries)
-        return True
-
     def idle(self, uint64_t now_ms, uint64_t min_idle_ms,
              uint64_t limit) -> list[tuple[int, int]]:
         """Ids not delivered for at least min_idle_ms, idle longest first, then by id."""
@@ -1455,24 +1404,11 @@ cdef class Group:
         """Ids due now, earliest due first, then by id."""
         return self.take_due(now_ms, limit, with_zero)
 
-    def next_event_ms(self) -> int | None:
-        """The next moment something happens by itself: a timed retry, an expiry, the TTL's end."""
-        cdef uint64_t moment = min(self.next_wake_ms(), self.next_expiry_ms())
-        if self.ttl_ms and not self.blocked_clients:
-            moment = min(moment, later(self.last_used_ms, self.ttl_ms))
-        return None if moment == NEVER else moment
-
     def is_over(self, uint64_t now_ms) -> bool:
         """Whether its time to live has ended."""
         if not self.ttl_ms or self.blocked_clients:
             return False
         return now_ms >= later(self.last_used_ms, self.ttl_ms)
-
-    @property
-    def shared_chunks(self) -> int:
-        """Chunks that somebody else holds too."""
-        cdef uint32_t i
-        return sum(1 for i in range(self.own.chunk_count) if self.own.chunks[i].holders > 1)
 
     @property
     def memory_bytes(self) -> int:

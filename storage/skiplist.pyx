@@ -576,12 +576,6 @@ cdef class SkipList:
         cdef Place place = self.seek(ms, seq, &rank)
         return None if place.page == NULL else (block_at(place), rank)
 
-    def find_rank(self, uint64_t rank) -> tuple[Block, int] | None:
-        """The block that holds the entry of this rank and the entries before that block."""
-        cdef uint64_t before
-        cdef Place place = self.seek_rank(rank, &before)
-        return None if place.page == NULL else (block_at(place), before)
-
     def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
         """`cut_before` the last block whose first id is at most ms-seq, if there is one."""
         cdef Place place = self.seek(ms, seq, NULL)

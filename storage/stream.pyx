@@ -809,28 +809,13 @@ cdef class Stream:
             items[i].size = len(word)
         self.append(ms, seq, items, len(words), node_entries, node_bytes)
 
-    def upcoming_id(self, uint64_t now_ms) -> tuple[int, int]:
-        """The id an entry added at this time would get."""
-        cdef EntryId found
-        self.next_id(now_ms, &found)
-        return found.ms, found.seq
-
     def evict(self, uint64_t ms, uint64_t seq) -> int:
         """Evict every entry with an id below ms-seq; returns how many."""
         return self.evict_before(ms, seq)
 
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
-        """Delete one entry."""
+        """`delete` for callers in Python."""
         return self.delete(ms, seq)
-
-    def evict_some(self, list ids not None) -> int:
-        """Evict the entries with these ids, which rise; returns how many there were."""
-        return self.evict_ids(ids)
-
-    def move_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries=100,
-                     uint32_t node_bytes=4096) -> None:
-        """Set the last id generated; no entry is above it."""
-        self.set_last_id(ms, seq, node_entries, node_bytes)
 
     def range(self, uint64_t ms=0, uint64_t seq=0, end=None, limit=None) -> list:
         """Entries as (ms, seq, [field, value, ...]), oldest first."""
@@ -848,11 +833,6 @@ cdef class Stream:
     def rank(self, uint64_t ms, uint64_t seq) -> int:
         """How many entries have an id below ms-seq."""
         return self.rank_of(ms, seq)
-
-    def id_at(self, uint64_t rank) -> tuple[int, int] | None:
-        """The id of the entry with this rank, 0 being the oldest."""
-        cdef EntryId found
-        return (found.ms, found.seq) if self.nth(rank, &found) else None
 
     def count(self, uint64_t ms, uint64_t seq, uint64_t end_ms, uint64_t end_seq) -> int:
         """How many entries have start <= id <= end."""
@@ -874,11 +854,6 @@ cdef class Stream:
     @property
     def last_id(self) -> tuple[int, int]:
         """The last id ever generated."""
-        return self.last_ms, self.last_seq
-
-    @property
-    def visible_end(self) -> tuple[int, int]:
-        """Reads stop here. Today always the last id."""
         return self.last_ms, self.last_seq
 
     @property

@@ -46,6 +46,7 @@ from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.manifest import NAME as MANIFEST
 from millstream.storage.manifest import load_manifest
+from millstream.storage.restore import continue_times
 from millstream.storage.snapshot import SnapshotReader
 
 load_table()
@@ -381,7 +382,7 @@ class World:
         self.keyspace.expiring = True
         if self.keyspace.newest_steady_ms > self.steady_ms():
             self.steady_start_ms = self.keyspace.newest_steady_ms - self.loop.time_ms
-            self.keyspace.continue_times(self.steady_ms())
+            continue_times(self.keyspace, self.steady_ms())
         self.executor.end_tick()
         self.loop.call_later(1, self._tick_second)
 

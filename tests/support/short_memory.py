@@ -16,6 +16,7 @@ from tests.support.house import House, Player
 from tests.support.resp import Error, Reply
 
 from millstream.storage.stream import Stream
+from millstream.storage.testing import deliver_id
 
 MIB = 1 << 20
 
@@ -61,7 +62,7 @@ def redelivery(line: str) -> None:
     house, player, stream = large_stream()
     group = stream.groups[b"g"]
     for number in range(1, 97):
-        group.deliver_id(number, 1, house.wall_ms, retry=(0, 0))
+        deliver_id(group, number, 1, house.wall_ms, retry=(0, 0))
     before = group.pending()
     with spare_memory(48 * MIB):
         assert is_out_of_memory(player.call(line))

@@ -36,6 +36,7 @@ from millstream.errors import BlockError
 from millstream.storage.block import Block, OpenBlock, bulk_size_of, verdicts
 from millstream.storage.skiplist import SkipList
 from millstream.storage.stream import Stream
+from millstream.storage.testing import id_at
 
 END = (MAX, MAX)
 HEADER = 64
@@ -72,7 +73,7 @@ def reads_as(block: Block, entries: list[Entry]) -> None:
         backward = len(entries), encoded(entries[::-1], dotted)
         assert stream.encode(*everything, reverse=True) == backward
     for rank, (ms, seq, _) in enumerate(entries):
-        assert stream.id_at(rank) == (ms, seq)
+        assert id_at(stream, rank) == (ms, seq)
         assert stream.rank(ms, seq) == rank
 
 

@@ -19,6 +19,7 @@ from millstream.storage.block import Block, OpenBlock
 from millstream.storage.journal import JournalReader, read_head
 from millstream.storage.manifest import Manifest
 from millstream.storage.stream import Stream
+from millstream.storage.testing import deliver_id, hand_over_id, redeliver_id
 
 MASK = MAX
 HEADER = "<2sBBIIIIHHQQQQ8x"
@@ -153,11 +154,11 @@ def test_the_page_tells_how_to_read_a_stream_and_its_groups() -> None:
     stream.delete_id(5, 500)
     group = stream.make_group(b"g", 5, 7, 0)
     group.make_consumer(b"alice", 1)
-    group.deliver_id(5, 200, 10, b"alice")
-    group.deliver_id(5, 201, 11, retry=(100, 2000))
-    group.redeliver_id(5, 201, 111)
-    group.deliver_id(5, 202, 12, b"alice")
-    group.hand_over_id(5, 202, b"", 0, 2**63 - 1)
+    deliver_id(group, 5, 200, 10, b"alice")
+    deliver_id(group, 5, 201, 11, retry=(100, 2000))
+    redeliver_id(group, 5, 201, 111)
+    deliver_id(group, 5, 202, 12, b"alice")
+    hand_over_id(group, 5, 202, b"", 0, 2**63 - 1)
     meta, blocks = stream.dump()
     meta = msgpack.unpackb(msgpack.packb(meta))
     entries = [entry for block in blocks for entry in decode(block.to_bytes())]

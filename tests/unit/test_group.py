@@ -16,6 +16,15 @@ from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
 from millstream.errors import CommandError
 from millstream.storage.group import CHUNK_RECORDS as CHUNK
 from millstream.storage.group import PENDING_SIZE, Group
+from millstream.storage.testing import (
+    acknowledge_id,
+    consumer_at,
+    deliver_id,
+    deliver_ids,
+    hand_over_id,
+    next_event_ms,
+    redeliver_id,
+)
 
 retries = st.none() | st.tuples(
     st.sampled_from([0, 0, 1, 10, 50, 1000]), st.sampled_from([0, 0, 1, 25, 500])
@@ -38,7 +47,7 @@ class GroupMachine(RuleBasedStateMachine):
         if consumer and consumer not in self.model.consumers:
             self.real.make_consumer(consumer, self.now_ms)
             self.model.consumers.add(consumer)
-        self.real.deliver_id(*id_, self.now_ms, consumer, retry)
+        deliver_id(self.real, *id_, self.now_ms, consumer, retry)
         self.model.records[id_] = PendingModel(consumer, self.now_ms, 1, self.now_ms, retry)
 
     @rule(
@@ -60,7 +69,7 @@ class GroupMachine(RuleBasedStateMachine):
             for id_ in reversed(run):
                 self.deliver_one(id_, b"", retry)
             return
-        self.real.deliver_ids(run, self.now_ms, b"", retry)
+        deliver_ids(self.real, run, self.now_ms, b"", retry)
         for id_ in run:
             self.model.records[id_] = PendingModel(b"", self.now_ms, 1, self.now_ms, retry)
 
@@ -74,23 +83,23 @@ class GroupMachine(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject, count: int) -> None:
         for _ in range(count):
             id_ = self.known_id(data)
-            assert self.real.acknowledge_id(*id_) == (id_ in self.model.records)
+            assert acknowledge_id(self.real, *id_) == (id_ in self.model.records)
             self.model.records.pop(id_, None)
-            assert not self.real.acknowledge_id(*id_)
+            assert not acknowledge_id(self.real, *id_)
 
     @rule(seed=st.integers(0, 2**32), share=st.sampled_from([0.1, 0.5, 1.0]))
     def acknowledge_in_random_order(self, seed: int, share: float) -> None:
         known = sorted(self.model.records)
         chosen = random.Random(seed).sample(known, int(len(known) * share))
         for id_ in chosen:
-            assert self.real.acknowledge_id(*id_)
+            assert acknowledge_id(self.real, *id_)
             del self.model.records[id_]
 
     @rule(data=st.data(), retry=retries)
     def redeliver(self, data: st.DataObject, retry: tuple[int, int] | None) -> None:
         id_ = self.known_id(data)
         record = self.model.records.get(id_)
-        assert self.real.redeliver_id(*id_, self.now_ms, retry) == (record is not None)
+        assert redeliver_id(self.real, *id_, self.now_ms, retry) == (record is not None)
         if record is not None:
             record.last_ms = self.now_ms
             record.deliveries = min(record.deliveries + 1, MAX // 2)
@@ -107,7 +116,7 @@ class GroupMachine(RuleBasedStateMachine):
         owner = consumer if consumer in self.model.consumers else b""
         last_ms = max(0, self.now_ms - ago_ms)
         record = self.model.records.get(id_)
-        done = self.real.hand_over_id(*id_, owner, last_ms, deliveries)
+        done = hand_over_id(self.real, *id_, owner, last_ms, deliveries)
         assert done == (record is not None)
         if record is not None:
             record.consumer, record.last_ms, record.retry = owner, last_ms, None
@@ -128,7 +137,7 @@ class GroupMachine(RuleBasedStateMachine):
         found = self.real.due(self.now_ms, limit)
         assert found == self.model.due(self.now_ms, limit, True)
         for id_ in found:
-            assert self.real.redeliver_id(*id_, self.now_ms, retry)
+            assert redeliver_id(self.real, *id_, self.now_ms, retry)
             record = self.model.records[id_]
             record.last_ms = self.now_ms
             record.deliveries = min(record.deliveries + 1, MAX // 2)
@@ -182,11 +191,11 @@ class GroupMachine(RuleBasedStateMachine):
         assert set(self.real.consumers) == self.model.consumers
         for name, consumer in self.real.consumers.items():
             assert consumer.pending == owners.count(name)
-            assert self.real.consumer_at(consumer.index) is consumer
+            assert consumer_at(self.real, consumer.index) is consumer
 
     @rule()
     def next_event(self) -> None:
-        assert self.real.next_event_ms() == self.model.next_event_ms()
+        assert next_event_ms(self.real) == self.model.next_event_ms()
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
@@ -199,7 +208,7 @@ TestGroup = GroupMachine.TestCase
 def test_the_earliest_due_comes_first_and_then_the_smaller_id() -> None:
     group = Group(b"g")
     for ms, delivered in [(1, 30), (2, 10), (3, 20), (4, 10)]:
-        group.deliver_id(ms, 0, delivered, retry=(5, 0))
+        deliver_id(group, ms, 0, delivered, retry=(5, 0))
     assert group.due(100, 10) == [(2, 0), (4, 0), (3, 0), (1, 0)]
     assert group.due(100, 3) == [(2, 0), (4, 0), (3, 0)]
     assert group.due(15, 10) == [(2, 0), (4, 0)]
@@ -214,7 +223,7 @@ def test_due_order_holds_across_thousands_with_equal_moments() -> None:
     for ms in chance.sample(range(10_000), 3000):
         delivered = 1 + chance.randrange(5)
         retry = (chance.choice([0, 1, 2]), 0)
-        group.deliver_id(ms, 0, delivered, retry=retry)
+        deliver_id(group, ms, 0, delivered, retry=retry)
         model.records[ms, 0] = PendingModel(b"", delivered, 1, delivered, retry)
     group.check()
     for limit in (1, 100, 1500, 9000):
@@ -224,57 +233,57 @@ def test_due_order_holds_across_thousands_with_equal_moments() -> None:
 
 def test_retry_zero_is_due_at_once_and_wakes_nobody() -> None:
     group = Group(b"g")
-    group.deliver_id(1, 0, 50, retry=(0, 0))
+    deliver_id(group, 1, 0, 50, retry=(0, 0))
     assert group.due(50, 10) == [(1, 0)]
     assert group.due(50, 10, with_zero=False) == []
-    assert group.next_event_ms() is None
+    assert next_event_ms(group) is None
 
 
 def test_a_redelivery_keeps_the_pair_or_replaces_it() -> None:
     group = Group(b"g")
-    group.deliver_id(1, 0, 0, retry=(10, 100))
-    group.redeliver_id(1, 0, 10)
+    deliver_id(group, 1, 0, 0, retry=(10, 100))
+    redeliver_id(group, 1, 0, 10)
     assert group.pending() == [(1, 0, b"", 10, 2, 0, 10, 100)]
-    assert group.next_event_ms() == 20
-    group.redeliver_id(1, 0, 20, (30, 40))
+    assert next_event_ms(group) == 20
+    redeliver_id(group, 1, 0, 20, (30, 40))
     assert group.pending() == [(1, 0, b"", 20, 3, 0, 30, 40)]
-    assert group.next_event_ms() == 40, "expiry counts from the first delivery"
+    assert next_event_ms(group) == 40, "expiry counts from the first delivery"
     assert group.take_expired(39, 10) == []
     assert group.take_expired(40, 10) == [(1, 0)]
-    assert group.next_event_ms() is None
+    assert next_event_ms(group) is None
 
 
 def test_spans_that_pass_the_end_of_time_never_come() -> None:
     group = Group(b"g")
-    group.deliver_id(1, 0, 1000, retry=(MAX, MAX))
-    group.deliver_id(2, 0, 1000, retry=(MAX - 1000, 0))
+    deliver_id(group, 1, 0, 1000, retry=(MAX, MAX))
+    deliver_id(group, 2, 0, 1000, retry=(MAX - 1000, 0))
     group.check()
     assert group.due(MAX - 1, 10) == []
     assert group.take_expired(MAX - 1, 10) == []
-    assert group.next_event_ms() is None
+    assert next_event_ms(group) is None
 
 
 def test_an_acknowledged_record_no_longer_wakes() -> None:
     group = Group(b"g")
-    group.deliver_id(1, 0, 1, retry=(10, 0))
-    group.deliver_id(2, 0, 6, retry=(10, 0))
-    assert group.next_event_ms() == 11
-    group.acknowledge_id(1, 0)
-    assert group.next_event_ms() == 16
-    group.acknowledge_id(2, 0)
-    assert group.next_event_ms() is None
+    deliver_id(group, 1, 0, 1, retry=(10, 0))
+    deliver_id(group, 2, 0, 6, retry=(10, 0))
+    assert next_event_ms(group) == 11
+    acknowledge_id(group, 1, 0)
+    assert next_event_ms(group) == 16
+    acknowledge_id(group, 2, 0)
+    assert next_event_ms(group) is None
 
 
 def test_the_time_to_live_waits_for_blocked_clients() -> None:
     group = Group(b"g", now_ms=100)
     assert not group.is_over(MAX)
     group.ttl_ms = 50
-    assert group.next_event_ms() == 150
+    assert next_event_ms(group) == 150
     assert not group.is_over(149)
     assert group.is_over(150)
     group.blocked_clients = 1
     assert not group.is_over(10_000)
-    assert group.next_event_ms() is None
+    assert next_event_ms(group) is None
     group.blocked_clients = 0
     group.ttl_ms = MAX
     assert not group.is_over(10_000)
@@ -287,7 +296,7 @@ def mixed_ages(count: int) -> Group:
     group = Group(b"g")
     chance = random.Random(7)
     for ms in range(count):
-        group.deliver_id(ms, 0, chance.randrange(100_000), retry=(10, 200_000))
+        deliver_id(group, ms, 0, chance.randrange(100_000), retry=(10, 200_000))
     return group
 
 
@@ -308,7 +317,7 @@ def test_taking_a_few_due_looks_at_a_few_chunks() -> None:
 def test_taking_a_few_of_many_due_at_one_moment_looks_at_one_chunk() -> None:
     group = Group(b"g")
     for ms in range(50_000):
-        group.deliver_id(ms, 0, 5, retry=(10, 0))
+        deliver_id(group, ms, 0, 5, retry=(10, 0))
     before = group.steps
     assert group.due(100, 10) == [(ms, 0) for ms in range(10)]
     assert group.steps - before < 3 * CHUNK
@@ -318,19 +327,19 @@ def test_the_next_event_after_acknowledging_the_older_half_looks_at_each_record_
     group = mixed_ages(50_000)
     rows = sorted(group.pending(), key=lambda row: row[3])
     for row in rows[:25_000]:
-        group.acknowledge_id(*row[:2])
+        acknowledge_id(group, *row[:2])
     before = group.steps
-    assert group.next_event_ms() == rows[25_000][3] + 10
+    assert next_event_ms(group) == rows[25_000][3] + 10
     assert group.steps - before < 4 * 50_000
     before = group.steps
-    group.next_event_ms()
+    next_event_ms(group)
     assert group.steps - before < 4 * CHUNK
 
 
 def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
     group = Group(b"g")
     for ms in range(50_000):
-        group.deliver_id(ms, 0, 1000 + ms, retry=(10, 10_000))
+        deliver_id(group, ms, 0, 1000 + ms, retry=(10, 10_000))
     before = group.steps
     assert len(group.take_expired(11_099, 10_000)) == 100
     group.check()
@@ -343,10 +352,10 @@ def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
 def test_what_acknowledgements_leave_behind_is_brought_together() -> None:
     group = Group(b"g")
     for ms in range(CHUNK * 100):
-        group.deliver_id(ms, 0, 5, retry=(10, 0))
+        deliver_id(group, ms, 0, 5, retry=(10, 0))
     for ms in range(CHUNK * 100):
         if ms % CHUNK:
-            group.acknowledge_id(ms, 0)
+            acknowledge_id(group, ms, 0)
     group.check()
     assert [row[0] for row in group.pending()] == list(range(0, CHUNK * 100, CHUNK))
     assert group.memory_bytes < 400 + 100 * 200
@@ -368,15 +377,15 @@ def test_records_are_found_however_their_times_lie(case: str) -> None:
     group = Group(b"g")
     ids = UNEVEN[case]
     for id_ in ids:
-        group.deliver_id(*id_, 1000, b"", None)
+        deliver_id(group, *id_, 1000, b"", None)
     there = set(ids)
     source = random.Random(case)
     for ms, seq in source.sample(ids, len(ids)):
         beside = [(ms, seq + 1), (ms, seq - 1), (ms + 1, seq), (ms - 1, seq), (ms // 2, seq)]
         for near in beside:
             if near not in there and 0 <= near[0] <= MAX and 0 <= near[1] <= MAX:
-                assert not group.acknowledge_id(*near)
-        assert group.acknowledge_id(ms, seq)
+                assert not acknowledge_id(group, *near)
+        assert acknowledge_id(group, ms, seq)
         there.remove((ms, seq))
     assert group.pending_count == 0
 
@@ -384,10 +393,10 @@ def test_records_are_found_however_their_times_lie(case: str) -> None:
 def test_the_last_record_of_a_full_group_costs_little() -> None:
     group = Group(b"g")
     for ms in range(CHUNK):
-        group.deliver_id(ms, 0, 5)
+        deliver_id(group, ms, 0, 5)
     full = group.memory_bytes
     for ms in range(CHUNK - 1):
-        group.acknowledge_id(ms, 0)
+        acknowledge_id(group, ms, 0)
     group.check()
     assert full - group.memory_bytes > CHUNK * 36 * 3 // 4
 
@@ -398,18 +407,18 @@ def test_what_is_shared_stays_as_it_was_while_the_group_changes(seed: int) -> No
     group = Group(b"g")
     group.make_consumer(b"a", 1)
     for ms in range(2000):
-        group.deliver_id(2 * ms, 0, ms, *((b"a", None) if ms % 3 == 0 else (b"", (5, 500))))
+        deliver_id(group, 2 * ms, 0, ms, *((b"a", None) if ms % 3 == 0 else (b"", (5, 500))))
     expected = group.dump()["pending"]
     shared = group.share()["pending"]
     for _ in range(1500):
         ms = chance.randrange(4000)
         kind = chance.randrange(4)
         if kind == 0:
-            group.acknowledge_id(ms, 0)
+            acknowledge_id(group, ms, 0)
         elif kind == 1:
-            group.redeliver_id(ms, 0, 9999, (1, 1) if chance.random() < 0.5 else None)
+            redeliver_id(group, ms, 0, 9999, (1, 1) if chance.random() < 0.5 else None)
         elif kind == 2:
-            group.deliver_id(ms, 1, 9999)
+            deliver_id(group, ms, 1, 9999)
         elif chance.random() < 0.02:
             group.take_expired(chance.randrange(1500), 50)
     if seed % 2:
@@ -440,11 +449,11 @@ def test_thousands_of_consumers_are_made_and_deleted() -> None:
 def test_more_pairs_in_use_than_numbers_are_refused() -> None:
     group = Group(b"g")
     for i in range(65_535):
-        group.deliver_id(i, 0, 0, retry=(i, 1))
+        deliver_id(group, i, 0, 0, retry=(i, 1))
     with pytest.raises(CommandError, match="RETRY"):
-        group.deliver_id(70_000, 0, 0, retry=(70_000, 1))
-    group.acknowledge_id(5, 0)
-    group.deliver_id(70_000, 0, 0, retry=(70_000, 1))
+        deliver_id(group, 70_000, 0, 0, retry=(70_000, 1))
+    acknowledge_id(group, 5, 0)
+    deliver_id(group, 70_000, 0, 0, retry=(70_000, 1))
     group.check()
 
 
@@ -459,12 +468,12 @@ def test_policies_no_longer_used_make_room() -> None:
     for i in range(65_535):
         number = group.policy(i, 1)
         assert number == i + 1
-    group.deliver_id(1, 0, 0, retry=(7, 1))
+    deliver_id(group, 1, 0, 0, retry=(7, 1))
     fresh = group.policy(100_000, 1)
     assert 0 < fresh < 65_536
     assert len([pair for pair in group.dump()["policies"] if pair is not None]) == 2
     assert group.pending()[0][-2:] == (7, 1)
-    group.deliver_id(2, 0, 0, retry=(100_000, 1))
+    deliver_id(group, 2, 0, 0, retry=(100_000, 1))
     group.check()
     assert reloaded(group).pending() == group.pending()
 
@@ -474,7 +483,7 @@ def test_a_consumers_number_is_given_again_without_its_entries() -> None:
     first = group.make_consumer(b"a", 1)
     group.make_consumer(b"b", 1)
     for ms in range(300):
-        group.deliver_id(ms, 0, 5, [b"a", b"b", b""][ms % 3])
+        deliver_id(group, ms, 0, 5, [b"a", b"b", b""][ms % 3])
     assert group.delete_consumer(b"a") == 100
     again = group.make_consumer(b"c", 2)
     assert (again.index, again.pending) == (first.index, 0)
@@ -494,12 +503,12 @@ def test_any_order_of_delivery_gives_id_order(count: int, seed: int) -> None:
     order = list(range(count))
     random.Random(seed).shuffle(order)
     for ms in order:
-        group.deliver_id(ms // 7, ms % 7, 9)
+        deliver_id(group, ms // 7, ms % 7, 9)
     group.check()
     assert [row[:2] for row in group.pending()] == [(ms // 7, ms % 7) for ms in range(count)]
     random.Random(seed + 1).shuffle(order)
     for ms in order:
-        assert group.acknowledge_id(ms // 7, ms % 7)
+        assert acknowledge_id(group, ms // 7, ms % 7)
         group.check()
     assert group.pending_count == 0
 
@@ -508,7 +517,7 @@ def test_a_pending_entry_takes_few_bytes() -> None:
     """36 bytes a record; chunks filled in order stay full."""
     group = Group(b"g")
     for ms in range(20_000):
-        group.deliver_id(ms, 0, 9)
+        deliver_id(group, ms, 0, 9)
     assert PENDING_SIZE == 36
     assert group.memory_bytes < 20_000 * 40
 
@@ -523,11 +532,11 @@ def test_everything_but_the_last_use_survives_a_reload() -> None:
     group.ttl_ms = 5000
     group.make_consumer(b"a", 4).active_ms = 6
     group.make_consumer(b"idle", 5)
-    group.deliver_id(1, 0, 8, b"a")
-    group.deliver_id(2, MAX, 9, retry=(10, MAX))
+    deliver_id(group, 1, 0, 8, b"a")
+    deliver_id(group, 2, MAX, 9, retry=(10, MAX))
     loaded = reloaded(group, now_ms=1000)
     assert loaded.dump() == group.dump()
-    assert loaded.next_event_ms() == 19
+    assert next_event_ms(loaded) == 19
     assert not loaded.is_over(5999)
     assert loaded.is_over(6000), "the TTL runs anew from the load"
     assert [(c.name, c.seen_ms, c.active_ms) for c in loaded.consumers.values()] == [

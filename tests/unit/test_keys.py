@@ -19,6 +19,7 @@ from millstream.commands.table import load_table
 from millstream.errors import CommandError
 from millstream.storage.keyspace import Keyspace
 from millstream.storage.stream import Stream
+from millstream.storage.testing import acknowledge_id, deliver_id
 
 NOW_MS = 1_700_000_000_000
 LETTERS = b"g$xnmoct"
@@ -404,7 +405,7 @@ def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     stream = room.add_stream(b"s")
     group = stream.make_group(b"g", 0, 0, NOW_MS)
     group.make_consumer(b"alice", NOW_MS)
-    group.deliver_id(1, 1, NOW_MS, b"alice")
+    deliver_id(group, 1, 1, NOW_MS, b"alice")
     room.call("COPY", "s", "t", "DB", 1)
     copy = room.keyspace.databases[1].stream(b"t")
     assert copy is not None
@@ -412,7 +413,7 @@ def test_a_copy_and_its_original_change_apart(room: Room) -> None:
     assert copy.groups[b"g"].pending() == group.pending()
     stream.append_entry(9, 9, [b"only", b"here"])
     stream.delete_id(1, 1)
-    group.acknowledge_id(1, 1)
+    acknowledge_id(group, 1, 1)
     copy.append_entry(7, 7, [b"only", b"there"])
     copy.evict(2, 1)
     assert [entry[:2] for entry in stream.range()] == [(2, 1), (3, 1), (9, 9)]

@@ -16,6 +16,7 @@ from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
 from millstream.commands import inspect
 from millstream.storage.group import Group
 from millstream.storage.stream import Stream
+from millstream.storage.testing import acknowledge_id, deliver_id, next_event_ms
 from millstream.storage.waste import defer, free_some
 
 MANY = 4000
@@ -248,7 +249,7 @@ def populated(consumers: int, pending: int, seed: int = 0) -> Group:
     owners = [b"", *group.consumers]
     for number in range(pending):
         retry = chance.choice([None, (5, 500), (7, 0)])
-        group.deliver_id(number, 0, number, chance.choice(owners), retry)
+        deliver_id(group, number, 0, number, chance.choice(owners), retry)
     return group
 
 
@@ -270,11 +271,11 @@ def test_a_copy_of_a_group_is_one_of_its_own(consumers: int, pending: int) -> No
     named = [row for row in before["consumers"] if row is not None]
     assert [row for row in copy.dump()["consumers"] if row is not None] == named
     assert copy.pending() == stream.groups[b"g"].pending()
-    assert copy.next_event_ms() == stream.groups[b"g"].next_event_ms()
+    assert next_event_ms(copy) == next_event_ms(stream.groups[b"g"])
     copy.make_consumer(b"new", 1)
-    copy.deliver_id(10**6, 0, 5, b"new", (1, 2))
+    deliver_id(copy, 10**6, 0, 5, b"new", (1, 2))
     for number in range(0, pending, 2):
-        copy.acknowledge_id(number, 0)
+        acknowledge_id(copy, number, 0)
     copy.check()
     stream.groups[b"g"].check()
     assert stream.groups[b"g"].dump() == before
@@ -289,7 +290,7 @@ def test_captured_groups_are_packed_in_parts_as_they_were(consumers: int, pendin
     expected = stream.dump()[0]["groups"]
     captured = stream.dump(shared=True)[0]["groups"]
     for number in range(pending):
-        group.acknowledge_id(number, 0)
+        acknowledge_id(group, number, 0)
     for name in list(group.consumers):
         group.delete_consumer(name)
     stream.drop_group(b"empty7")
@@ -327,7 +328,7 @@ def test_what_a_stream_has_of_groups_is_freed_in_turns(house: House, kind: str) 
             if kind == "consumers":
                 group.make_consumer(b"%d" % number, 0)
             else:
-                group.deliver_id(number, 0, 0)
+                deliver_id(group, number, 0, 0)
         del group
     player.call("DEL s")
     turns = 0

@@ -9,6 +9,8 @@ import pytest
 from tests.support.house import House, Player
 from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
+from millstream.storage.testing import deliver_ids, shared_chunks
+
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300
 LONG = 1500  # entries that make a group's reply a long one
@@ -359,7 +361,7 @@ class Pending:
         if owner and self.group.consumer(owner) is None:
             self.ask(f"XGROUP CREATECONSUMER s g {owner.decode()}")
         ids = [(self.next_ms + number, 1) for number in range(count)]
-        self.group.deliver_ids(ids, self.house.wall_ms, owner)
+        deliver_ids(self.group, ids, self.house.wall_ms, owner)
         self.next_ms += count
         self.house.wall_ms += self.chance.choice([0, 1, 5])
 
@@ -429,11 +431,11 @@ def test_pending_entries_shared_with_a_reply_are_let_go_of(house: House) -> None
         request = encode_command(["XPENDING", "s", "g", "-", "+", "100000", "one"])
         house.executor.feed(reader, request)
         house.executor.end_tick()
-        assert pending.group.shared_chunks > 0
+        assert shared_chunks(pending.group) > 0
         if gone:
             house.executor.detach(reader)
         house.settle()
-        assert pending.group.shared_chunks == 0
+        assert shared_chunks(pending.group) == 0
 
 
 # ---------------------------------------------------------------- deliveries

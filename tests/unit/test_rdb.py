@@ -21,6 +21,12 @@ from millstream.storage import rdb
 from millstream.storage.listpack import NodeReader, NodeWriter
 from millstream.storage.rdb_bytes import compress, crc64, decompress
 from millstream.storage.stream import Stream
+from millstream.storage.testing import (
+    acknowledge_id,
+    deliver_id,
+    deliver_ids,
+    hand_over_id,
+)
 
 NOW_MS = 1_700_000_000_000
 WORDS = st.one_of(
@@ -170,10 +176,10 @@ def streams(draw: st.DrawFn) -> Stream:
             )
         for ms, seq in known:
             if consumers and draw(st.booleans()):
-                group.deliver_id(ms, seq, NOW_MS + seq, draw(st.sampled_from(consumers)))
+                deliver_id(group, ms, seq, NOW_MS + seq, draw(st.sampled_from(consumers)))
                 owner = draw(st.sampled_from([b"", *consumers]))
                 count = draw(st.sampled_from([1, 0, 70, 2**24, 2**63 - 1]))
-                group.hand_over_id(ms, seq, owner, 0 if not owner else NOW_MS, count)
+                hand_over_id(group, ms, seq, owner, 0 if not owner else NOW_MS, count)
     if draw(st.booleans()):
         stream.entries_added += draw(st.integers(0, 100))
     return stream
@@ -355,13 +361,13 @@ def test_a_dump_shows_the_stream_as_it_was_when_it_began() -> None:
         stream.append_entry(i, 0, [b"n", b"v"])
     group = stream.make_group(b"g", 0, 0, 1)
     group.make_consumer(b"ann", 1)
-    group.deliver_ids([(i, 0) for i in range(1, 500)], 5, b"ann")
+    deliver_ids(group, [(i, 0) for i in range(1, 500)], 5, b"ann")
     before = dumped(stream)
     source = rdb.StreamDump(stream)
     steps = source.steps()
     first = next(steps)
     for i in range(1, 400):
-        group.acknowledge_id(i, 0)
+        acknowledge_id(group, i, 0)
     stream.delete_id(700, 0)
     stream.evict(600, 0)
     stream.append_entry(2000, 0, [b"m", b"w"])

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millstream.storage.block import Block, OpenBlock
 from millstream.storage.skiplist import SkipList
+from millstream.storage.testing import find_rank
 
 
 def block_of(first: int, count: int) -> Block:
@@ -141,11 +142,11 @@ class SkipListMachine(RuleBasedStateMachine):
                 assert found is not None
                 assert (found[0].first_id, found[1]) == ((first, 0), rank)
             for nth in (rank, rank + len(live) - 1):
-                found = self.real.find_rank(nth)
+                found = find_rank(self.real, nth)
                 assert found is not None
                 assert (found[0].first_id, found[1]) == ((first, 0), rank)
             rank += len(live)
-        assert self.real.find_rank(rank) is None
+        assert find_rank(self.real, rank) is None
 
 
 SkipListMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
@@ -193,7 +194,7 @@ def test_what_is_the_last_to_have_many_blocks_frees_them_in_parts() -> None:
 def test_an_empty_list_finds_nothing() -> None:
     empty = SkipList()
     assert empty.find(5, 5) is None
-    assert empty.find_rank(0) is None
+    assert find_rank(empty, 0) is None
     assert not empty.delete(5, 5)
     empty.check()
 
@@ -209,7 +210,7 @@ def test_removing_last_blocks_one_by_one_keeps_the_ranks() -> None:
     for i in range(100, 200):
         made.push(block_of(100 * i + 100, 3))
     made.check()
-    found = made.find_rank(599)
+    found = find_rank(made, 599)
     assert found is not None
     assert found[0].first_id == (20000, 0)
 
@@ -222,6 +223,6 @@ def test_thousands_of_blocks_come_and_go_at_the_ends() -> None:
             made.drop_head()
     made.check()
     assert made.live == 1000
-    found = made.find_rank(500)
+    found = find_rank(made, 500)
     assert found is not None
     assert found[0].first_id == (45000, 0)

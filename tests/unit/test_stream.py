@@ -41,6 +41,13 @@ from tests.unit.models import (
 
 from millstream.storage.block import Block, OpenBlock
 from millstream.storage.stream import Stream
+from millstream.storage.testing import (
+    deliver_id,
+    evict_some,
+    id_at,
+    move_last_id,
+    upcoming_id,
+)
 
 END = (MAX, MAX)
 
@@ -131,7 +138,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 30))
     def evict_some(self, data: st.DataObject, count: int) -> None:
         ids = sorted({self.some_id(data) for _ in range(count)})
-        assert self.real.evict_some(ids) == self.model.evict_ids(ids)
+        assert evict_some(self.real, ids) == self.model.evict_ids(ids)
 
     @precondition(lambda self: self.model.entries)
     @rule(data=st.data(), every=st.integers(1, 5), count=st.integers(1, 400))
@@ -139,13 +146,13 @@ class StreamMachine(RuleBasedStateMachine):
         known = self.model.ids
         start = data.draw(st.integers(0, len(known) - 1))
         ids = known[start : start + count : every]
-        assert self.real.evict_some(ids) == self.model.evict_ids(ids) == len(ids)
+        assert evict_some(self.real, ids) == self.model.evict_ids(ids) == len(ids)
 
     @rule(data=st.data())
     def move_last_id(self, data: st.DataObject) -> None:
         lowest = self.model.ids[-1] if self.model.entries else (0, 0)
         last_id = max(lowest, self.some_id(data))
-        self.real.move_last_id(*last_id, self.model.node_entries, 0)
+        move_last_id(self.real, *last_id, self.model.node_entries, 0)
         self.model.move_last_id(last_id)
 
     @rule(data=st.data())
@@ -196,7 +203,7 @@ class StreamMachine(RuleBasedStateMachine):
         model, entries = self.model, self.model.entries
         assert len(self.real) == self.real.length == len(entries)
         assert self.real.range() == entries
-        assert self.real.last_id == self.real.visible_end == model.last_id
+        assert self.real.last_id == model.last_id
         assert self.real.first_id == (entries[0][:2] if entries else None)
         assert self.real.newest_id == (entries[-1][:2] if entries else None)
         assert self.real.entries_added == model.added
@@ -209,10 +216,10 @@ class StreamMachine(RuleBasedStateMachine):
     @invariant()
     def counts_the_same(self) -> None:
         known = self.model.ids
-        assert self.real.id_at(len(known)) is None
+        assert id_at(self.real, len(known)) is None
         for rank in {0, len(known) // 3, len(known) // 2, len(known) - 1} - {-1}:
             if rank < len(known):
-                assert self.real.id_at(rank) == known[rank]
+                assert id_at(self.real, rank) == known[rank]
                 assert self.real.rank(*known[rank]) == rank
                 assert self.real.rank(*(after(known[rank]) or END)) == rank + (known[rank] < END)
                 assert self.real.count(*known[rank], *END) == len(known) - rank
@@ -345,18 +352,18 @@ def test_about_never_drops_more_than_asked(
 
 def test_the_clock_going_back_reuses_the_last_millisecond() -> None:
     stream = Stream()
-    assert stream.upcoming_id(0) == (0, 1)
+    assert upcoming_id(stream, 0) == (0, 1)
     stream.append_entry(100, 0, [b"a", b"b"])
-    assert stream.upcoming_id(101) == (101, 0)
-    assert stream.upcoming_id(100) == (100, 1)
-    assert stream.upcoming_id(7) == (100, 1)
+    assert upcoming_id(stream, 101) == (101, 0)
+    assert upcoming_id(stream, 100) == (100, 1)
+    assert upcoming_id(stream, 7) == (100, 1)
     stream.append_entry(100, MAX, [b"a", b"b"])
-    assert stream.upcoming_id(7) == (101, 0)
+    assert upcoming_id(stream, 7) == (101, 0)
     stream.append_entry(MAX, MAX - 1, [b"a", b"b"])
-    assert stream.upcoming_id(7) == END
+    assert upcoming_id(stream, 7) == END
     stream.append_entry(*END, [b"a", b"b"])
     with pytest.raises(Exception, match="ERR The stream has exhausted the last possible ID"):
-        stream.upcoming_id(7)
+        upcoming_id(stream, 7)
     with pytest.raises(ValueError, match="rise"):
         stream.append_entry(*END, [b"a", b"b"])
 
@@ -383,7 +390,7 @@ def test_a_stream_emptied_by_eviction_shows_what_comes_next(first_kept: EntryId)
     stream = from_disk(*stream.dump())
     stream.append_entry(50, 1, [b"n", b"new"])
     assert stream.range() == [(50, 1, [b"n", b"new"])]
-    assert stream.first_id == stream.id_at(0) == (50, 1)
+    assert stream.first_id == id_at(stream, 0) == (50, 1)
     stream.check()
 
 
@@ -402,8 +409,8 @@ def test_a_smaller_last_id_given_to_an_empty_stream_hides_nothing() -> None:
 
 def test_ids_that_trimming_left_behind_do_not_hold_up_a_smaller_last_id() -> None:
     stream = filled(50, 10)
-    assert stream.evict_some([(48, 0), (50, 0)]) == 2
-    stream.move_last_id(49, 5)
+    assert evict_some(stream, [(48, 0), (50, 0)]) == 2
+    move_last_id(stream, 49, 5)
     assert (stream.last_id, stream.max_evicted_id) == ((49, 5), (49, 5))
     stream.append_entry(49, 6, [b"n", b"new"])
     assert [ms for ms, _, _ in stream.range(46)] == [46, 47, 49, 49]
@@ -435,11 +442,11 @@ def test_a_stream_copied_over_and_over_is_byte_for_byte_as_one_that_never_was(se
             for stream in (plain, copied):
                 stream.append_entry(*id_, words, 10, 1000)
         elif act < 0.85 and plain.length:
-            id_ = plain.id_at(chance.randrange(plain.length)) or END
+            id_ = id_at(plain, chance.randrange(plain.length)) or END
             assert plain.delete_id(*id_)
             assert copied.delete_id(*id_)
         elif act < 0.88 and plain.length:
-            id_ = plain.id_at(chance.randrange(min(20, plain.length))) or END
+            id_ = id_at(plain, chance.randrange(min(20, plain.length))) or END
             assert plain.evict(*id_) == copied.evict(*id_)
         else:
             copied = from_disk(*copied.dump())
@@ -509,7 +516,7 @@ def test_groups_travel_with_their_stream() -> None:
     stream = filled(10)
     stream.evict(3, 0)
     group = stream.make_group(b"g", 0, 0, 5)
-    group.deliver_id(4, 0, 100, retry=(10, 0))
+    deliver_id(group, 4, 0, 100, retry=(10, 0))
     late = stream.make_group(b"late", 6, 0, 5)
     assert (group.gap_floor_ms, group.gap_floor_seq) == (2, 0)
     assert (late.gap_floor_ms, late.gap_floor_seq) == (0, 0)

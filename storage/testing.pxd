@@ -1,0 +1,1 @@
+# Nothing is declared here: only tests use this module, and from Python.
