@@ -215,7 +215,7 @@ def test_counting_groups_looks_at_none(house: House, monkeypatch: pytest.MonkeyP
     def looked_at(*_: object) -> None:
         raise AssertionError("a group was looked at")
 
-    monkeypatch.setattr(inspect, "find_live_group", looked_at)
+    monkeypatch.setattr(inspect, "live_group", looked_at)
     for line in ("XINFO STREAM s", "TINFO s"):
         assert fields(player.call(line))[b"groups"] == 50
 
