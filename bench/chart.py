@@ -44,9 +44,9 @@ PNG_DPI = 150
 LEFT = 0.025
 """Where titles start, as a share of the figure's width."""
 NAMES_AT, TITLES_AT, COSTS_AT = -0.48, -0.03, 1.08
-"""Where the words beside the bars stand, as a share of the plot's width."""
+"""The positions of the words next to the bars, as a share of the plot's width."""
 WORDS_AT_MOST = 20
-"""The ratio beyond which there is no room for words behind a row's line."""
+"""The ratio beyond which there is no room for words after a row's line."""
 TIMES, ARROW, DIVIDED_BY = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}", "\N{DIVISION SIGN}"
 
 OWN_UNITS = ("times", "% more")
@@ -100,8 +100,8 @@ def draw(report: dict[str, Any]) -> Figure:
     for row, at in zip(rows, bars, strict=True):
         draw_row(axes, row, at)
     for name, at in names.items():
-        beside(axes, NAMES_AT, at, name, weight="bold", size=10.5, color=INK)
-    beside(axes, COSTS_AT, -0.1, f"Redis {ARROW} {ours_name(report)}", size=8.5, color=FAINT)
+        write_words(axes, NAMES_AT, at, name, weight="bold", size=10.5, color=INK)
+    write_words(axes, COSTS_AT, -0.1, f"Redis {ARROW} {ours_name(report)}", size=8.5, color=FAINT)
     draw_words(figure, report, inches)
     return figure
 
@@ -148,13 +148,13 @@ def draw_row(axes: Axes, row: dict[str, Any], at: float) -> None:
         zorder=6,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
     )
-    beside(axes, TITLES_AT, at, row["title"], ha="right", size=9, color=INK)
+    write_words(axes, TITLES_AT, at, row["title"], ha="right", size=9, color=INK)
     costs = [cost_text(row[lane]["cost"]["median"], row["unit"]) for lane in (REDIS, OURS)]
-    beside(axes, COSTS_AT, at, f" {ARROW} ".join(costs), size=8.5, color=FAINT)
+    write_words(axes, COSTS_AT, at, f" {ARROW} ".join(costs), size=8.5, color=FAINT)
 
 
 def ratio_text(row: dict[str, Any]) -> str:
-    """The ratio in words; where commands per second have a goal too, theirs beside it."""
+    """The ratio in words; if commands per second have a goal too, also their ratio."""
     text = f"{row['ratio']['median']:.2f}{TIMES}"
     if row["goal"]["rate_ratio"] is not None and row["ops_ratio"]:
         text += f"  ({row['ops_ratio']['median']:.2f}{TIMES} in ops)"
@@ -206,7 +206,7 @@ def key() -> list[Patch | Line2D]:
     ]
 
 
-def beside(axes: Axes, x: float, at: float, text: str, **style: Any) -> None:
-    """Words beside the bars: `x` as a share of the plot's width, `at` in rows."""
+def write_words(axes: Axes, x: float, at: float, text: str, **style: Any) -> None:
+    """Words next to the bars: `x` as a share of the plot's width, `at` in rows."""
     transform = blended_transform_factory(axes.transAxes, axes.transData)
     axes.text(x, at, text, transform=transform, va="center", **style)

@@ -88,7 +88,7 @@ class Walk:
         check_loaded(self.side, entries)
 
     def compare_seeks(self, pipeline: int) -> None:
-        """Both streams in turns: what a machine has beside its work differs from minute to
+        """Both streams in turns: the other load of a machine differs from minute to
         minute."""
         for key, entries in ((SMALL_KEY, SMALL), (KEY, self.entries)):
             self.seek(key, entries, pipeline)

@@ -30,7 +30,7 @@ JOURNAL = (
     *("--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"),
     *("--appendfsync", "no"),
 )
-"""Effects are kept, and nobody rewrites them while somebody measures."""
+"""Effects are kept, and the journal is not rewritten during a measurement."""
 
 
 def journal_of(mode: str) -> tuple[str, ...]:
@@ -147,14 +147,14 @@ def replays(stand: Stand, entries: int) -> Lanes:
 
 
 def starts(stand: Stand, pair: Pair, entries: int, times: int) -> Lanes:
-    """Start both servers again from their directories, each `times` a round and every time behind a
-    start from an empty directory, which is taken off: medians of the differences."""
+    """Start both servers again from their directories, each `times` a round and every time after a
+    start from an empty directory, whose time is subtracted: medians of the differences."""
 
     def once(side: Side) -> Reading:
         costs_ns, seconds = [], []
         for _ in range(times):
             side.server.kill()
-            empty = side.server.beside()
+            empty = side.server.another()
             empty_ns, empty_s = empty.cpu_ns(), empty.ready_s
             empty.stop()
             seconds.append(side.server.start(START_TIMEOUT_S) - empty_s)

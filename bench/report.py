@@ -161,9 +161,9 @@ def lane_json(readings: Sequence[Reading]) -> dict[str, Any]:
 def write_json(report: dict[str, Any], path: Path) -> None:
     """Write the report, in one move, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
-    beside.replace(path)
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(report, indent=1) + "\n")
+    new.replace(path)
 
 
 def machine_facts(versions: dict[str, str]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def machine_facts(versions: dict[str, str]) -> dict[str, Any]:
 
 
 def installed_version() -> str:
-    """The version installed beside the benchmark."""
+    """The version of millstream installed with the benchmark."""
     try:
         return importlib.metadata.version("millstream")
     except importlib.metadata.PackageNotFoundError:

@@ -29,7 +29,7 @@ SETTLE_TIMEOUT_S = 30.0
 IDLE_SHARE_MAX = 0.05
 PR_SET_PDEATHSIG = 1
 PARENT_FIELD = 1
-"""In /proc/PID/stat, counted behind the name in brackets."""
+"""In /proc/PID/stat, counted after the name in brackets."""
 UTIME_FIELD = 11
 """stime, cutime and cstime follow it."""
 
@@ -62,7 +62,7 @@ class Server:
         self.ready_s = time.monotonic() - began
         return self.ready_s
 
-    def beside(self) -> Server:
+    def another(self) -> Server:
         """Another one of the same kind, with an empty directory."""
         return Server(self._command, self._directives, self._core)
 
@@ -181,7 +181,7 @@ class Server:
 def family_cpu_ticks(pid: int) -> dict[int, int]:
     """CPU time of a process and of each of its descendants, in the kernel's ticks of mostly 10 ms.
 
-    Each one's own, not what it inherits from those that have ended: whoever compares two readings
+    Each one's own, without the time inherited from ended processes: code that compares two readings
     (`cpu_s_between`) does not see the time of a process vanish when it ends.
     """
     children = _children()

@@ -3,7 +3,7 @@
 How many entries Spark reads or writes for a second of CPU time of everything that works for it:
 the JVM, the Python workers, the driver. CPU time and not seconds, since that is what a cluster is
 paid for.
-Beside the data source `millstream` stand native Parquet with the same rows, a source that hands
+The data source `millstream` is compared with native Parquet with the same rows, a source that hands
 over tuples, and XRANGE paging with redis-py. All lanes of a row that read the same streams have to
 give the same answer. The slow ones read a few of the streams; a rate takes that into account.
 """

@@ -1,8 +1,8 @@
 """The test stand: a pair of servers, alternating rounds, and the kinds of measurement rows are
 made of.
 
-One pair runs at a time. Rows that ask for the same pair share it (a stream of twenty million
-entries is loaded once), and whoever asks for another one stops it. All readings of a row come from
+One pair runs at a time. Rows that need the same pair share it (a stream of twenty million
+entries is loaded once), and a request for another pair stops it. All readings of a row come from
 rounds that alternate between the two sides, after one short round each that is thrown away.
 """
 
@@ -85,7 +85,7 @@ class Side:
         return (f"{self.dialect}RANGE", key, start, "+", "COUNT", str(count))
 
     def read(self, key: str, after: str, count: int) -> tuple[str, ...]:
-        """`count` entries behind an id."""
+        """`count` entries after an id."""
         if self.dialect == "T":
             return ("TREAD", key, after, str(count))
         return ("XREAD", "COUNT", str(count), "STREAMS", key, after)
@@ -269,7 +269,7 @@ class Stand:
         return self._ranges(entries, start, count, Load(self.plan.size(full, quick), pipeline))
 
     def reads(self, entries: int, count: int, pipeline: int, full: int, quick: int) -> Lanes:
-        """Read `count` entries behind an id in the middle of a long stream."""
+        """Read `count` entries after an id in the middle of a long stream."""
         after = entry_id(range_start("middle", entries, count))
         request = Load(self.plan.size(full, quick), pipeline)
 
@@ -300,7 +300,7 @@ class Stand:
         return self._measure(once, request, self.loaded_pair(entries))
 
     def _measure(self, once: Callable[[Side, Load], Reading], request: Load, pair: Pair) -> Lanes:
-        """Both sides, and our own X command beside our T command."""
+        """Both sides, and our own X command compared with our T command."""
         sides = dict(pair)
         if pair[OURS].dialect == "T":
             sides[OURS_X] = Side(pair[OURS].server, "X")

@@ -1,7 +1,7 @@
 """Blocked readers: how much it costs, and how long it takes, until one append has reached them all.
 
 redis-benchmark cannot wait for what another connection does, so the readers are sockets of this
-process, all on one epoll. Each append is measured by itself, from a moment at which every reader
+process, all on one epoll. Each append is measured separately, from a moment at which every reader
 waits and the server is idle: what the readers send to wait again is not in the figures.
 """
 

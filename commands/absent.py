@@ -1,7 +1,7 @@
 """Commands about what this server does not have: cluster and modules.
 
-Clients and tools ask on the way. The answers are the true ones: no cluster, no modules. What would
-load a module is not there at all, so that nobody finds it in COMMAND and counts on it.
+Clients and tools send these commands when they connect. The replies are true: no cluster, no
+modules. Commands that would load a module are absent, so COMMAND does not list them.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ SUBCOMMANDS: dict[bytes, Row] = {
     ),
     b"SLEEP": (1, 1, _sleep, "<seconds>", "Stops the whole server for so long."),
     b"STRINGMATCH-LEN": (
-        2, 2, _stringmatch, "<length> <pattern>", "Matches a pattern against so many letters a.",
+        2, 2, _stringmatch, "<length> <pattern>", "Matches a pattern against this many letters a.",
     ),
 }  # fmt: skip
 NOTHING_TO_DO = (

@@ -1,7 +1,7 @@
 """XINFO and TINFO: what a stream, its groups and their consumers look like from outside.
 
 Plain Python, because it is asked seldom. Looking changes nothing that a client could notice: a
-group's time to live is not refreshed. What has ended by itself is gone here too, whether or not its
+group's time to live is not refreshed. What has expired is gone here too, whether or not its
 timer has run yet. Radix-tree figures are those of Redis' tree, which is not here: computed.
 """
 

@@ -15,8 +15,8 @@ from millstream.commands.registry import Command
 
 class KeySpec(NamedTuple):
     """Keys that are used in one way: from `first` to `last` (relative to first; negative: from the
-    end) by `step`; or behind the word `keyword`, the first half of what follows; or as many as the
-    word at `first` says (`counted`), behind it."""
+    end) by `step`; or after the word `keyword`, the first half of the words; or the number of keys
+    that the word at `first` gives (`counted`), after it."""
 
     flags: str
     first: int
@@ -81,7 +81,7 @@ SECOND_KEY = {
     "rename": ("RW access delete", "OW update"),
     "renamenx": ("RW access delete", "OW insert"),
 }
-# Keys stand behind this word, which is looked for from that position on.
+# Keys follow this word, which is searched from that position on.
 KEYWORD = {"xread": ("STREAMS", 1), "xreadgroup": ("STREAMS", 4)}
 
 # How many keys there are stands in the word at this position, before them; then their step.

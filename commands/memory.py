@@ -1,7 +1,7 @@
 """MEMORY: what keys and the process take.
 
-What a key takes is known of streams and estimated of strings; what the process takes, and how much
-of that is in use, is told by server/memory.
+The size of a stream is known and that of a string is estimated; server/memory measures what the
+process takes, and how much of that is in use.
 """
 
 from __future__ import annotations

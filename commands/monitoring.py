@@ -192,7 +192,7 @@ MONITORING_OFF = (
 ADVICE = {
     "command": "SLOWLOG GET shows which commands they were (slowlog-log-slower-than says from when "
     "on). Long ranges, KEYS, FLUSHALL of many keys and DEBUG take the longest.",
-    "fast-command": "These commands are quick by themselves: look whether the machine is busy with "
+    "fast-command": "These commands are quick: check whether the machine is busy with "
     "something else, or swaps.",
 }
 

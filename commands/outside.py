@@ -122,7 +122,7 @@ class Outside(Protocol):
         """Whether the data is being read from the disk."""
 
     def now_us(self) -> int:
-        """Microseconds since the epoch, read anew at each call."""
+        """Microseconds since the epoch, read at each call."""
 
     @property
     def last_save_s(self) -> int:
@@ -132,7 +132,7 @@ class Outside(Protocol):
     def pubsub(self) -> Exchange: ...
 
     def push(self, client: Any, message: object) -> None:
-        """Sends a client a message of its own, behind the reply of the command that runs."""
+        """Sends a client a message of its own, after the reply of the command that runs."""
 
     def add_monitor(self, client: Any) -> None:
         """From now on the client is shown every command (MONITOR)."""
@@ -200,7 +200,7 @@ class Outside(Protocol):
         """Whether appendonly is on."""
 
     def journal_position(self) -> int:
-        """The end of the journal behind everything done so far."""
+        """The end of the journal after everything done so far."""
 
     @property
     def journal_synced(self) -> int:

@@ -1,4 +1,4 @@
-"""Publish and subscribe: messages to whoever listens at that moment, kept by nobody.
+"""Publish and subscribe: messages to all subscribers of that moment; none are stored.
 
 Answers to subscriptions are pushes, one for each channel, so that a client can tell them from the
 messages in between. Which of a client's other commands may run while it is subscribed is the
@@ -48,7 +48,7 @@ def _each(ctx: Context, word: bytes, names: list[bytes], one: One) -> list[Push]
 def _unsubscribe(
     ctx: Context, word: bytes, names: list[bytes], held: Collection[bytes], one: One
 ) -> object:
-    """Without names: all that are held; a client that holds none is told so, with a null."""
+    """Without names: all that are held; a client that holds none gets a null."""
     answers = _each(ctx, word, names or list(held), one)
     return _answer(ctx, answers or [Push([word, None, subscription_count(ctx.session)])])
 

@@ -1,6 +1,6 @@
 """Scripts: no Lua, but the few that this server knows by heart.
 
-Clients let go of a lock, or extend it, by a script: a fixed text that is the same everywhere, so
+Clients release a lock, or extend it, by a script: a fixed text that is the same everywhere, so
 its SHA1 tells which one it is. For each of these there is a function here that does what the script
 says; any other text is refused. So locks of redis-py work, and nothing is interpreted. For a client
 all is as with Redis: a digest is known once its text was loaded, by SCRIPT LOAD or EVAL, until
@@ -142,10 +142,10 @@ def _run(ctx: Context, digest: bytes, keys: int, words: list[bytes]) -> int:
 
 
 def find_keys(words: list[bytes]) -> list[int]:
-    """Positions of the keys behind their number; ValueError when there are not so many."""
+    """Positions of the keys after their number; ValueError when there are fewer than that."""
     keys = int(words[2])
     if not 0 <= keys <= len(words) - 3:
-        raise ValueError("not so many keys")
+        raise ValueError("there are fewer keys")
     return list(range(3, 3 + keys))
 
 

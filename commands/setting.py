@@ -1,7 +1,7 @@
 """SET and its variants: a value is put at a key whatever was there, or only on a condition.
 
 IFEQ, IFNE, IFDEQ and IFDNE are Redis 8.4's: a client that read a value writes or deletes it only
-while it is (or is not) still the same, by itself or by its digest.
+while it is (or is not) still the same, compared directly or by its digest.
 """
 
 from __future__ import annotations

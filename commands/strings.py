@@ -1,4 +1,4 @@
-"""Plain values beside the streams: locks, sessions and counters that stream users keep.
+"""Plain values in addition to streams: locks, sessions and counters that stream users keep.
 
 A value is `bytes` in the database. This module has what all string commands share, the commands
 that read, and those that change a part: `setting` has SET and its variants, `counters` INCR and its

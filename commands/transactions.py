@@ -2,7 +2,7 @@
 
 Queueing and running belong to the executor, which knows how a request is run; here is what the
 commands themselves decide. A key that was watched is compared with what it was (Database.watch), so
-commands that change data need to tell nobody.
+commands that change data need no extra calls.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def cast_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """Arrow's cast of the whole column; None where Arrow accepts what is not accepted here. Whether
-    it did is asked in ways that cost little beside the cast."""
+    """Arrow's cast of the whole column; None where Arrow accepts what is not accepted here. The
+    checks for this cost little compared with the cast."""
     if pa.types.is_boolean(wanted):
         return _booleans(texts)
     if pa.types.is_decimal128(wanted):

@@ -46,7 +46,7 @@ def arrow_from_ddl(ddl: str | None) -> pa.Schema:
     names = [name for name, _ in columns]
     for name in names:
         if names.count(name) > 1:
-            raise OptionError(f"the column {name!r} is there twice in the schema {ddl!r}")
+            raise OptionError(f"the column {name!r} appears twice in the schema {ddl!r}")
     return pa.schema([_field(name, type_ or PARTS.get(name, "string")) for name, type_ in columns])
 
 
@@ -55,7 +55,7 @@ def _field(name: str, text: str) -> pa.Field:
     found = _TYPES.get(plain) or _decimal(plain) or _nested(plain)
     if found is None:
         raise OptionError(
-            f"column {name!r}: {text!r} is no type that a column can have, such as string, binary,"
+            f"column {name!r}: {text!r} is not a valid column type, such as string, binary,"
             " bigint, double, decimal(10,2), boolean, date, timestamp or map<string,string>"
         )
     return pa.field(name, found)

@@ -32,25 +32,25 @@ def _fail(problem: object) -> NoReturn:
 
 
 @click.command(
-    epilog="A directory gives what its newest snapshot holds, without what the journal has since; "
-    "BGSAVE brings it up to date. Texts that are not UTF-8 have U+FFFD in them; a column of the "
-    "type binary keeps the bytes, in jsonl and csv as base64."
+    epilog="A directory is read from its newest snapshot, without later changes in the journal; "
+    "run BGSAVE first to include them. Bytes that are not UTF-8 become U+FFFD; a column of the "
+    "type binary keeps them, in jsonl and csv as base64."
 )
 @click.argument("source", metavar="DIR|URL")
 @click.option("--format", "format_", required=True, type=click.Choice(["parquet", "jsonl", "csv"]))
-@click.option("--key", metavar="PATTERN", help="Only these streams; a pattern as of KEYS.")
-@click.option("--from", "start", metavar="ID|TIME", help="Nothing before this id or time.")
-@click.option("--to", "end", metavar="ID|TIME", help="Nothing after this id or time.")
+@click.option("--key", metavar="PATTERN", help="Only streams that match; a pattern as in KEYS.")
+@click.option("--from", "start", metavar="ID|TIME", help="Only entries from this ID or time on.")
+@click.option("--to", "end", metavar="ID|TIME", help="Only entries up to this ID or time.")
 @click.option("--schema", metavar="COLUMNS",
-              help="Columns and types, as Spark has them: key, id, ts, ms, seq, fields, and any "
+              help="Columns and types in Spark's notation: key, id, ts, ms, seq, fields, and any "
               "other name for the field of that name.  [default: key, id, ts, fields]")  # fmt: skip
 @click.option("--mode", default="PERMISSIVE", show_default=True,
               type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
-              help="A value that is not what its column asks for: null, its row left out, an "
-              "error.")  # fmt: skip
+              help="What to do with a value that does not match its column: null, drop the "
+              "row, or fail.")  # fmt: skip
 @click.option("--output", metavar="PATH|URI",
-              help="The file, replaced when all is written; - for standard output.  [default: "
-              "DIR's name with the format's]")  # fmt: skip
+              help="Output file, replaced when all data is written; - for standard output.  "
+              "[default: DIR's name with the format's]")  # fmt: skip
 @click.option("--db", type=click.IntRange(min=0), metavar="N", help="The database.  [default: 0]")
 def export(
     source: str,

@@ -56,7 +56,7 @@ class Request:
 
 
 def export_to(name: str, request: Request, tell: Tell) -> int:
-    """Writes the file of this path or URI, in the place of one that is there; returns the number of
+    """Writes the file of this path or URI, replacing an existing one; returns the number of
     its rows."""
     with replacing(name) as file:
         return export(file, request, tell)
@@ -147,6 +147,6 @@ def _bound(flag: str, text: str | None, *names: str) -> dict[str, str]:
             Selection.of(Options({name: text}, SCAN), False)
             return {name: text}
     raise OptionError(
-        f"{flag} is {text!r}; it must be an id like 1526919030474-55, milliseconds since 1970, or"
+        f"{flag} is {text!r}; it must be an ID like 1526919030474-55, milliseconds since 1970, or"
         " a time like 2026-11-01T12:00:00Z"
     )

@@ -49,7 +49,7 @@ class SourceFile(Protocol):
 
 
 class RemoteFile:
-    """A file behind pyarrow.fs."""
+    """A file opened through pyarrow.fs."""
 
     def __init__(self, system: FileSystem, path: str) -> None:
         self.name = path

@@ -1,5 +1,5 @@
-"""How far a query is behind the ends of its streams: what it reports in its progress, and the same
-asked from outside.
+"""A query's lag: the number of entries between its position and the ends of its streams, as its
+progress reports it, and the same from outside.
 
 Spark shows `metrics` of a source only if the source is written for the JVM. What it does show of a
 Python source is the latest offset that the source reports, so the metrics lie there. They have the
@@ -23,7 +23,7 @@ STREAMS_PER_STEP = 100
 
 
 def lag(offset: str, **options: str) -> dict[str, Any]:
-    """How far an offset is behind the server now: the `endOffset` of a query's progress, or a line
+    """The current lag of an offset: the `endOffset` of a query's progress, or a line
     of its checkpoint. `options` are those of the query: `server`, `subscribe` and so on."""
     chosen = Options(options, STREAM)
     read = Offset.from_json(json.loads(offset)).streams
@@ -78,16 +78,16 @@ def _by_counters(begin: Position, info: Info) -> int:
     return max(0, min(added, info.length))
 
 
-def _oldest_ms(server: Server, behind: Mapping[bytes, Id]) -> int | None:
+def _oldest_ms(server: Server, after: Mapping[bytes, Id]) -> int | None:
     """The time of the oldest of all entries that follow these ids. An entry is newer than the id
     that it follows, so streams are asked from the lowest id on until none can have an older one."""
-    keys = sorted(behind, key=lambda key: behind[key])
+    keys = sorted(after, key=lambda key: after[key])
     oldest: Id | None = None
     for start in range(0, len(keys), STREAMS_PER_STEP):
         step = keys[start : start + STREAMS_PER_STEP]
-        if oldest is not None and behind[step[0]] >= oldest:
+        if oldest is not None and after[step[0]] >= oldest:
             break
-        firsts = seek(server, {key: [(behind[key], 1)] for key in step}).values()
+        firsts = seek(server, {key: [(after[key], 1)] for key in step}).values()
         found = [seen.sought[0][1] for seen in firsts]
         oldest = min((id_ for id_ in [oldest, *found] if id_ is not None), default=None)
     return None if oldest is None else oldest[0]

@@ -2,7 +2,7 @@
 
 Every stream gets the same, and what a short one does not need goes to the others; so a stream with
 a large backlog does not keep the rest waiting. Where the limit does not reach for all, those that
-are furthest behind in time come first: what is served moves on, so nobody starves.
+with the largest lag in time come first: streams that are served advance, so none starves.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Patience:
 
 def share(limit: int, waiting: Mapping[bytes, tuple[int, Id]]) -> dict[bytes, int]:
     """How many entries of each stream are read: at most `limit` in all. `waiting` has for each
-    stream the number of its entries that wait and the id behind which they stand."""
+    stream the number of its entries that wait and the id that they follow."""
     shares: dict[bytes, int] = {}
     left, streams = limit, len(waiting)
     by_count = sorted(waiting, key=lambda key: waiting[key][0])
@@ -64,7 +64,7 @@ def share(limit: int, waiting: Mapping[bytes, tuple[int, Id]]) -> dict[bytes, in
 def _split(
     left: int, keys: list[bytes], waiting: Mapping[bytes, tuple[int, Id]]
 ) -> dict[bytes, int]:
-    """The same for each, the rest one by one to those furthest behind."""
+    """The same for each, the rest one by one to those with the largest lag."""
     each, rest = divmod(left, len(keys))
     oldest = sorted(keys, key=lambda key: (waiting[key][1], key))
     return {key: each + (at < rest) for at, key in enumerate(oldest)}

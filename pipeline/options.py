@@ -101,8 +101,8 @@ class Options:
         _check_name(name, self.purpose)
         if name in self._texts:
             raise OptionError(
-                f"options {_WRITTEN[self._written[name]]!r} and {_WRITTEN[written]!r} are the same:"
-                " give one of both"
+                f"options {_WRITTEN[self._written[name]]!r} and {_WRITTEN[written]!r} are the same"
+                " option: give only one"
             )
         self._texts[name] = text
         self._written[name] = written
@@ -187,7 +187,7 @@ def _unknown(name: str, names: list[str]) -> OptionError:
 def _check_name(name: str, purpose: str) -> None:
     spelled = _SPELLED.get(name)
     if name == "paths":  # what Spark makes of load([a, b])
-        raise OptionError("load one data directory at a time, and put them together by union")
+        raise OptionError("load one data directory at a time, and combine them with union")
     names = [one for one, purposes in OPTIONS.items() if purpose in purposes]
     if spelled is None:
         raise _unknown(name, names)

@@ -33,12 +33,12 @@ from millstream.pipeline.survey import ALL, Info, Seen, seek
 log = logging.getLogger(__name__)
 
 # Partitions are made at most this large, so that a task that is tried again does not cost much, and
-# not smaller than this, because a task costs some milliseconds by itself.
+# not smaller than this, because each task costs some milliseconds.
 ENTRIES_PER_PARTITION_MAX = 1_000_000
 ENTRIES_PER_PARTITION_MIN = 10_000
 # Into how many partitions a large batch is divided at least.
 PARTITIONS_WANTED = 8
-# Cuts asked for at once, in a transaction during which the server answers nobody else.
+# Cuts requested at once, in a transaction during which the server serves no other client.
 CUTS_PER_REQUEST = 1000
 NOTHING_KNOWN: Mapping[bytes, Info] = MappingProxyType({})
 
@@ -75,9 +75,10 @@ class Losses:
         """DataLossError, or a warning in the log if reading is to go on without them."""
         if self.is_fatal:
             raise DataLossError(
-                f"{what}. To go on with what is there, set the option failOnDataLoss to false"
+                f"{what}. To continue with the remaining entries, set the option"
+                " failOnDataLoss to false"
             )
-        log.warning("%s; going on with what is there", what)
+        log.warning("%s; continuing with the remaining entries", what)
 
     def evicted(self, key: bytes, after: Id, count: int, is_exact: bool) -> None:
         number = str(count) if is_exact else f"up to {count}"
@@ -95,14 +96,14 @@ class Losses:
 
     def put_back(self, key: bytes, read: Position, now: int) -> None:
         self.report(
-            f"the stream {key_text(key)!r} was put back to an older state: {read.added} entries"
+            f"the stream {key_text(key)!r} was restored to an older state: {read.added} entries"
             f" had been added to it up to {id_text(read.id)}, and now it has had {now} in all"
         )
 
     def made_again(self, key: bytes, after: Id) -> None:
         self.report(
-            f"the stream {key_text(key)!r} was deleted and made again; what it had after "
-            f"{id_text(after)} cannot be read any more"
+            f"the stream {key_text(key)!r} was deleted and created again; what it had after "
+            f"{id_text(after)} can no longer be read"
         )
 
 
@@ -209,7 +210,7 @@ def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]
     cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
     found = _ids_at(server, range_, cuts)
     if len(found) < len(cuts):
-        return [range_]  # gone meanwhile: whoever reads it will say so
+        return [range_]  # gone in the meantime: the task that reads it will report it
     ids = [range_.after, *found, range_.until]
     ends = [*cuts, range_.entries]
     counts = [end - begin for begin, end in zip([0, *cuts], ends, strict=True)]
@@ -220,7 +221,7 @@ def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]
 
 
 def _ids_at(server: Server, range_: Range, counts: list[int]) -> list[Id]:
-    """The ids behind so many entries of a range; fewer when entries have gone."""
+    """The ids after `counts` entries of a range; fewer when entries have gone."""
     ids: list[Id] = []
     for start in range(0, len(counts), CUTS_PER_REQUEST):
         asked = [(range_.after, count) for count in counts[start : start + CUTS_PER_REQUEST]]

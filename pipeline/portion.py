@@ -43,7 +43,7 @@ class Portion:
         except (FileNotFoundError, ReplacedError):
             raise DataError(
                 f"{snapshot.folder}: the snapshot {snapshot.file} was replaced by another"
-                " after this query was planned; load the directory anew (in Spark by load(): a"
+                " after this query was planned; load the directory again (in Spark by load(): a"
                 " DataFrame keeps its plan) and run the query again"
             ) from None
 

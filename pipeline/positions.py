@@ -1,6 +1,6 @@
 """How far streams have been read: the offsets that Spark keeps in its checkpoint.
 
-A position is the id of the last entry read and, beside it, what lets a reader notice later that
+A position is the id of the last entry read and the facts by which a reader can notice later that
 something is missing: how many entries had been added up to that id, and which incarnation of the
 stream it was. As JSON: `{"streams": {"sensor:7": {"id": "17-0", "added": 12, "incarnation": 3}}}`.
 More than `PLAIN_MAX` streams are packed (`packing`): `{"streams": [1, 20000, "...", "..."]}`.
@@ -155,7 +155,7 @@ def _named_time(value: Any, is_end: bool) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     ms = time_ms(str(value), is_end) if is_number or isinstance(value, str) else None
     if ms is None:
-        raise ValueError(f"{json.dumps(value)} is no time")
+        raise ValueError(f"{json.dumps(value)} is not a time")
     return ms
 
 

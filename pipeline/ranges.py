@@ -18,9 +18,9 @@ from millstream.pipeline.server import Address, Command, Server
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What a request brings at most. The reader holds one answer beside the batch that it builds.
+# Maximum size of a reply. The reader holds one reply in addition to the batch that it builds.
 BYTES_PER_REQUEST = 4 << 20
-# Small ranges are asked for together, up to so many entries and streams.
+# Small ranges are requested together, up to this number of entries and streams.
 ENTRIES_PER_REQUEST = 20_000
 RANGES_PER_REQUEST = 200
 

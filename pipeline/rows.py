@@ -37,7 +37,7 @@ from millstream.pipeline.positions import Id, key_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What the reader makes of an entry's id beside the id itself.
+# What the reader makes of an entry's id in addition to the id.
 _OF_THE_ID = ("ts", "ms", "seq")
 # Up to here Arrow writes decimals as digits whatever they are.
 _SCALE_OF_DIGITS = 6
@@ -155,7 +155,7 @@ class Layout:
         except ValueError as error:
             shown = text.decode("utf-8", "backslashreplace")
             raise RowError(
-                f"row {row}: {shown!r} is no id of an entry such as 1700000000000-0"
+                f"row {row}: {shown!r} is not an entry ID such as 1700000000000-0"
             ) from error
 
     def _fields(self, batch: pa.RecordBatch, first_row: int) -> Iterator[list[bytes]]:

@@ -67,8 +67,8 @@ class PushFilters:
 
     While Spark's switch `spark.sql.python.filterPushdown.enabled` is off it fails every query of a
     reader that overrides this method, also one without filters; it recognises that by the method's
-    `__func__`. Here that is Spark's own, which is true as long as nobody calls: a reader that is
-    not asked pushes nothing.
+    `__func__`. Here that is Spark's own, which is true as long as there is no call: a reader whose
+    method is not called pushes nothing.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

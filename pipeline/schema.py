@@ -52,7 +52,7 @@ ALLOWED = {
     "ms": "bigint or decimal(20,0)",
     "seq": "bigint or decimal(20,0)",
     "fields": "map<string,string>, map<string,binary> or array<struct<name: string, value: string>>"
-    " (binary in the place of string as you like)",
+    " (either may have binary in place of string)",
 }
 
 # What Spark calls the types that Arrow has other names for.
@@ -371,7 +371,7 @@ class _Batch:
         array = _binary(column.type, self._rows, nulls, buffers)
         if nulls and self._mode != PERMISSIVE:
             rows = np.flatnonzero(np.asarray(array.is_null()))
-            self._bad(column, rows, "its time does not fit a timestamp")
+            self._bad(column, rows, "its time is outside the range of a timestamp")
         return array
 
     def _field(self, column: Column, nulls: int, buffers: list[Buffer | None]) -> pa.Array:
@@ -445,7 +445,7 @@ class _Batch:
 
 
 def _mended(raw: pa.Array, bad: list[int]) -> pa.Array:
-    """The texts with U+FFFD in the place of bytes that are not UTF-8."""
+    """The texts with U+FFFD in place of bytes that are not UTF-8."""
     mask = np.zeros(len(raw), np.bool_)
     mask[bad] = True
     texts = [raw[i].as_py().decode("utf-8", "replace").encode() for i in bad]

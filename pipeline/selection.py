@@ -132,7 +132,7 @@ def _parsed(options: Options, name: str, text: str, missing_seq: int) -> EntryId
         return parse(text.encode(), True, missing_seq)
     except ValueError:
         raise options.wrong(
-            name, "an id like 1526919030474-55, or its milliseconds, with ( before it to exclude it"
+            name, "an ID like 1526919030474-55, or its milliseconds, with ( before it to exclude it"
         ) from None
 
 

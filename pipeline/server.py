@@ -1,8 +1,8 @@
 """A connection to a live server: one URL, and errors that say which server answered what.
 
 An `Address` is what travels to Spark's workers; a `Server` is opened where it is used. Everything
-that is sent may be sent twice, reads and `TAPPENDONCE` alike, so a connection that breaks is made
-anew and the request repeated, until the option `timeout` is used up: a server that restarts costs
+that is sent may be sent twice, reads and `TAPPENDONCE` alike, so a connection that breaks is opened
+again and the request repeated, until the option `timeout` is used up: a server that restarts costs
 a job some seconds and not its life.
 """
 
@@ -30,7 +30,7 @@ TIMEOUT_S_MAX = 3600
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
 
-# What passes by itself: a connection that broke, a server that is still loading its data.
+# Temporary failures: a connection that broke, a server that is still loading its data.
 _PASSING = (redis.ConnectionError, redis.TimeoutError)
 _BAD_URL = (
     "option 'server' cannot be read as redis://user:password@host:port/db. Characters such as / and"
@@ -169,7 +169,7 @@ class Server:
         return self._persist(once) if commands else []
 
     def _persist(self, attempt: Callable[[], Answer]) -> Answer:
-        """The attempt's answer; what passes by itself is tried again until time is up."""
+        """The attempt's answer; after a temporary failure it is repeated until time is up."""
         end, pause_s = time.monotonic() + self.address.timeout_s, PAUSE_S
         while True:
             try:

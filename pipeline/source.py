@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class MillstreamDataSource(DataSource):
     """`spark.read.format("millstream")`, `.readStream`, `.write` and `.writeStream`.
 
-    A module `pyspark_millstream` makes it known to Spark by itself; where that is not found,
+    Spark discovers it through a module `pyspark_millstream`; where that is not found,
     `spark.dataSource.register(MillstreamDataSource)` does.
     """
 

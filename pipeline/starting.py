@@ -118,8 +118,8 @@ class Bound:
         return self.default if self.time is None else self.time
 
     def _check_evicted(self, key: bytes, at: Id, info: Info, losses: Losses) -> None:
-        """An id that a user names was read once, so what came behind it should be there. 0-0 and a
-        time ask for what there is."""
+        """An id that a user names was read once, so the entries after it should be there. 0-0 and a
+        time mean the entries that exist."""
         if key in self.named and FIRST < at < info.max_evicted_id:
             losses.report(
                 f"entries of {key_text(key)!r} after {id_text(at)} were evicted before they were "

@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif self.choice.wants(key):
                 self.losses.deleted(key, at.id)
             else:
-                log.info("the stream %r is not asked for any more", key_text(key))
+                log.info("the stream %r is no longer requested", key_text(key))
 
     def _check_same(self, key: bytes, at: Position, info: Info) -> None:
         if info.incarnation != at.incarnation:
@@ -172,17 +172,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(begin, last, key=lambda position: position.id)
 
     def _limited(self, begins: Positions, lasts: Positions, rows_max: int) -> Positions:
-        """The ends after which at most so many entries are read."""
-        behind = {key: begins[key].id for key, last in lasts.items() if last.id > begins[key].id}
-        counted = seek(self.server, {key: [(after, ALL)] for key, after in behind.items()})
-        waiting = {key: (seen.sought[0][0], behind[key]) for key, seen in counted.items()}
+        """The ends after which at most `rows_max` entries are read."""
+        starts = {key: begins[key].id for key, last in lasts.items() if last.id > begins[key].id}
+        counted = seek(self.server, {key: [(after, ALL)] for key, after in starts.items()})
+        waiting = {key: (seen.sought[0][0], starts[key]) for key, seen in counted.items()}
         shares = share(rows_max, waiting)
         asked = {
-            key: [(behind[key], ALL), (behind[key], count)]
+            key: [(starts[key], ALL), (starts[key], count)]
             for key, count in shares.items()
             if count
         }
-        ends = {key: begins[key] if key in behind else last for key, last in lasts.items()}
+        ends = {key: begins[key] if key in starts else last for key, last in lasts.items()}
         for key, seen in seek(self.server, asked).items():
             (waits, _), (count, reached) = seen.sought
             if reached is not None:

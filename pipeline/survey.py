@@ -44,7 +44,7 @@ class Info(NamedTuple):
 
     def count_between(self, begin: Position, last: Position) -> int | None:
         """How many entries lie between two positions of this stream, if its counters tell: nothing
-        was deleted one by one or evicted there, and nobody has set the counters. None: ask."""
+        was deleted individually or evicted there, and the counters were not set. None: unknown."""
         counted = self.length + self.entries_evicted
         if (
             begin.added is None
@@ -70,9 +70,9 @@ class Info(NamedTuple):
     def latest(self) -> Position:
         return self.position(self.last_id, 0)
 
-    def position(self, at: Id, behind: int) -> Position:
-        """The position with this id, which `behind` entries follow."""
-        return Position(at, self.entries_added - behind, self.incarnation)
+    def position(self, at: Id, following: int) -> Position:
+        """The position with this id, which `following` entries follow."""
+        return Position(at, self.entries_added - following, self.incarnation)
 
 
 class Seen(NamedTuple):
@@ -152,7 +152,9 @@ def _commands(part: Iterable[tuple[bytes, Sequence[tuple[Id, int]]]]) -> Iterabl
 
 def _info(server: Server, key: bytes, reply: Any) -> Info | None:
     if isinstance(reply, Exception) and "unknown command" in str(reply):
-        raise ServerError(f"the server at {server.address} is no millstream: it answered {reply}")
+        raise ServerError(
+            f"the server at {server.address} is not a millstream server: it answered {reply}"
+        )
     if isinstance(reply, Exception):
         shown = key.decode("utf-8", "backslashreplace")
         raise ServerError(f"{shown!r} at {server.address}: {reply}") from reply

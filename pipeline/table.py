@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 METADATA = "millstream"
 _SECRET = ("username", "password")
 _NOT_KEPT = (
-    "there are no options. Of a table that was created with a list of columns, Spark hands a Python"
-    " source no options: create it without the list and name the columns in the option 'columns',"
+    "there are no options. If a table was created with a list of columns, Spark passes no options"
+    " to a Python source: create it without the list and name the columns in the option 'columns',"
     " or give the options in the query: SELECT * FROM t WITH (server '...', subscribe '...')"
 )
 _INSTEAD = (
-    "Spark hands a Python source no options of a table that is written. Give them in the statement,"
-    " INSERT INTO t WITH (server '...', key '...') VALUES ..., or insert into a temporary view that"
-    " was created with them"
+    "Spark passes no options to a Python source of a table that is written. Give them in the"
+    " statement, INSERT INTO t WITH (server '...', key '...') VALUES ..., or insert into a"
+    " temporary view that was created with them"
 )
 
 

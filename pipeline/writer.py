@@ -8,7 +8,7 @@ a fresh one) and the partition. Rows that bring their ids need no number: `TAPPE
 skips an id that is not above the stream's last.
 
 This rests on a partition having the same rows in the same order when it is computed again. Where
-the order may differ, behind a shuffle for example, the option `sortRows` puts the rows of a
+the order may differ, after a shuffle for example, the option `sortRows` puts the rows of a
 partition in the order of all their columns first.
 
 A request is sent when the one before it was answered, and taken or refused as a whole. If a row
@@ -88,7 +88,7 @@ class RowWriter:
             raise OptionError(
                 "a stream is only ever appended to: write with mode append (a streaming query with "
                 "outputMode append, or with update and foreachBatch), and delete the stream before "
-                "if it is to be made anew"
+                "if it is to be made again"
             )
         self.layout = Layout(schema, options)
         self.address = Address.from_options(options)

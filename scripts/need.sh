@@ -31,7 +31,7 @@ find_python() {
     for candidate in "${candidates[@]}"; do
         path=$(command -v "$candidate") || continue
         if { can_make_venv "$path" && can_compile "$path"; } >/dev/null 2>&1; then
-            # Behind a version manager's shim stands the real program, which stays the same.
+            # A version manager's shim runs the real program, which stays the same.
             "$path" -c 'import sys; print(sys.executable)'
             return
         fi

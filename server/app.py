@@ -51,7 +51,7 @@ from millstream.storage.restore import continue_times
 from millstream.storage.waste import defer
 
 KEEPALIVE_MAX_S = 32_767  # what Linux takes
-SPARE_FILES = 32  # descriptors beside the clients': journals, snapshots, log
+SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
 STOP_GRACE_S = 2.0
 LOADING_TURN_S = 0.005
 GC_THRESHOLDS = (200_000, 50, 100)
@@ -65,7 +65,7 @@ PROTECTED = (
     b"password is set for the default user. In this mode connections are only accepted from the "
     b"loopback interface. To connect from another computer, set a password with the directive "
     b"requirepass, or switch the protection off with 'CONFIG SET protected-mode no' sent from "
-    b"this computer, once you are sure that nobody outside can reach the port.\r\n"
+    b"this computer, once you are sure that the port cannot be reached from outside.\r\n"
 )
 PROMISES = {
     "always": "a reply leaves once the journal is on disk, a crash loses nothing acknowledged",
@@ -253,7 +253,7 @@ class Server:
             mode = self.config.appendfsync
             LOGGER.info("journal  appendfsync %s: %s", mode, PROMISES[mode])
         else:
-            LOGGER.warning("journal  off: a crash loses what came after the last snapshot")
+            LOGGER.warning("journal  off: a crash loses everything after the last snapshot")
         LOGGER.info(
             "ready    millstream %s listens on %s (process %d)",
             __version__, where, os.getpid(),
@@ -474,7 +474,7 @@ class Server:
         self.persistence.set_appendonly(wanted)
 
     def _set_events(self, letters: str) -> None:
-        """notify-keyspace-events: without K or E nobody would be told, so nothing is noted."""
+        """notify-keyspace-events: without K or E there is no channel, so nothing is recorded."""
         self.pubsub.tells_keyspace = "K" in letters
         self.pubsub.tells_keyevent = "E" in letters
         told = "K" in letters or "E" in letters

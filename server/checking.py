@@ -1,7 +1,7 @@
 """Whether a data directory is whole: every file read to its end, and all of it loaded once.
 
-Nothing is changed. First each file by itself, in pieces, so that memory is bounded whatever its
-size and everything that is wrong is found, not only the first thing. Then, if all of them are
+Nothing is changed. First each file is checked separately, in pieces, so that memory is bounded
+for any size and all damage is found, not only the first. Then, if all of them are
 sound, a load as at the start of a server, which takes the memory that a server takes: it alone
 tells whether the effects can be applied. What is torn and what is damaged is decided by the reader
 that a start uses.
@@ -75,7 +75,7 @@ class Place:
 class FileReport:
     """One file. `state` is ok, torn, damaged, missing, unknown (another version's), misplaced
     (of another data directory),
-    unread (nothing tells which of its frames count), unjudged (nothing tells whether it counts),
+    unread (it is unknown which of its frames count), unjudged (it is unknown whether it counts),
     unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
     `holds` says in words what is in it, `loses` what a repair cannot keep."""
 
@@ -174,7 +174,7 @@ class Checker:
             return
         if not report.manifest.files:  # another program's file perhaps, and nothing to be saved
             report.manifest = None
-            report.hopeless = f"beside {NAME} there is no file of a server"
+            report.hopeless = f"the directory has a {NAME} but no file of a server"
             return
         named = ", ".join(report.manifest.files)
         report.notes.append(f"from the files themselves it follows that {named} count")
@@ -240,7 +240,7 @@ class Checker:
         for name in foreign:
             self._misplaced(manifest, name)
         if manifest.base in missing:
-            self._miss(manifest.base, "nothing tells what it held")
+            self._miss(manifest.base, "it is unknown what it held")
             first_seq = None
         elif manifest.base in foreign:
             first_seq = None
@@ -271,7 +271,7 @@ class Checker:
         damage = DamageError(name, None, f"is missing although {NAME} names it")
         file = FileReport(name)
         file.wrong(damage)
-        file.loses.append("all that was in it, which nothing tells")
+        file.loses.append("all that was in it, which is unknown")
         self.report.files.append(file)
         self.report.worsen(Verdict.DAMAGED)
         if hopeless is not None:
@@ -285,7 +285,7 @@ class Checker:
     # The base
 
     def _check_base(self, name: str) -> int | None:
-        """The number of the frame that is due behind it; None when that cannot be told."""
+        """The number of the frame that must follow it; None when that cannot be determined."""
         file = FileReport(name, self._size(name))
         self.report.files.append(file)
         with ExitStack() as stack:

@@ -213,7 +213,7 @@ class DataFiles:
         return next((name for name in names if not self.disk.holds(name)), None)
 
     def lock_again(self) -> None:
-        """The files were taken away and all data is written anew: perhaps into a new directory."""
+        """The files were removed and all data is written again: perhaps into a new directory."""
         self.disk.unlock()
         try:
             self.disk.lock()

@@ -8,8 +8,8 @@ exact, else a block can be passed over for one round through the keys.
 
 The work is done in slices, each within a few milliseconds: one before a client's requests, and as
 many turns of the loop after it as it takes. Until they are done, commands that need memory run as
-long as a slice finds something to drop. What the data has let go of, and is still to be freed, goes
-before anything that it has.
+long as a slice finds something to drop. Released objects that still have to be freed go
+before any data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Place = tuple[int, bytes]
 
 class Eviction:
     """Keeps used memory within `limit_bytes`, 0 for no limit; evicts when `evicts` is set.
-    `bytes_in` gives how much clients have sent so far: more than that nobody adds unseen."""
+    `bytes_in` gives the bytes that clients have sent so far: unnoticed growth is at most that."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Eviction:
             )
 
     def _excess(self) -> int:
-        """Bytes used above the limit. Measured anew where the estimate may be out."""
+        """Bytes used above the limit. Measured again where the estimate may be out."""
         now_s, bytes_in = self._now_s(), self._bytes_in()
         if (
             now_s - self._measured_s >= MEASURED_EVERY_S

@@ -262,7 +262,7 @@ def _persistence(server: Server) -> Section:
     fields = dict(server.persistence.info())
     if server.persistence.appendonly:
         fields["journal_queue_stalls"] = server.executor.backpressure.count
-    # Where Redis has it: behind what is being loaded and saved now.
+    # In Redis' order: after what is being loaded and saved now.
     now = ("loading", "async_loading", "current_")
     first = {name: fields.pop(name) for name in list(fields) if name.startswith(now)}
     return {**first, "rdb_changes_since_last_save": changes, **fields}

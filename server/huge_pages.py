@@ -2,14 +2,14 @@
 processor keeps addresses for, and each miss walks the page tables (docs/decisions has figures).
 
 Redis keeps huge pages off because its snapshots fork, and a forked process copies two megabytes for
-each page that changes. There is no fork here. Where the system gives huge pages to who asks
+each page that changes. There is no fork here. If the system provides huge pages on request
 (``madvise``, the usual setting), glibc asks for its heap when GLIBC_TUNABLES says so. It reads that
 before any of our code runs, so the server starts itself once more, in the same process.
 
-Such a heap grows and shrinks by two megabytes, and what it takes anew the kernel fills with zeros
+Such a heap grows and shrinks by two megabytes, and the kernel fills new pages with zeros
 first. Left alone, glibc gives the last page back as soon as a buffer at the heap's end is free, and
 takes it again for the next: loading and long replies cleared each page several times over. So
-KEPT_BYTES stay, and buffers up to SHARED_BYTES lie in the heap (glibc finds that size by itself,
+KEPT_BYTES stay, and buffers up to SHARED_BYTES lie in the heap (glibc finds that size on its own,
 but no longer once the other one is set). What is larger is given back the moment it is free.
 """
 

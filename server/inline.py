@@ -37,12 +37,12 @@ def split_inline(line: bytes) -> list[bytes] | None:
 
 
 def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int | None:
-    """Read up to the closing quote into `word`; returns the place behind it."""
+    """Read up to the closing quote into `word`; returns the position after it."""
     while at < len(line):
         letter = line[at : at + 1]
         if letter == quote:
-            behind = line[at + 1 : at + 2]
-            return None if behind and behind not in _SPACES else at + 1
+            following = line[at + 1 : at + 2]
+            return None if following and following not in _SPACES else at + 1
         if letter == b"\\" and at + 1 < len(line):
             following = line[at + 1 : at + 2]
             digits = line[at + 2 : at + 4]

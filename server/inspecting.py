@@ -1,8 +1,8 @@
 """What a data directory holds, stream by stream, without a server.
 
-From the index of the base alone, which is small beside the data, so that a directory of any size is
-listed in bounded memory; a server may be using it meanwhile. The journals behind the base are in
-such a list only as a number of bytes. Where that matters all of it is loaded instead, as at the
+It uses only the index of the base, which is small compared with the data, so a directory of any
+size is listed in bounded memory, even while a server uses it. Such a list shows the journals after
+the base only as a number of bytes. Where that matters all of it is loaded instead, as at the
 start of a server: at once if the directory is small, else when asked for.
 """
 

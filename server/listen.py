@@ -1,7 +1,7 @@
 """Listening sockets, bound before the data is loaded.
 
-So a port in use is told at once and not after minutes of loading; the sockets begin to listen only
-when the data is there, and until then connections are refused.
+So a port in use is reported at once and not after minutes of loading. The sockets begin to listen
+only when the data is loaded; until then connections are refused.
 """
 
 from __future__ import annotations

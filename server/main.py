@@ -36,7 +36,7 @@ Usage: millstream-server [FILE] [--directive value ...]
        millstream-server -v | --version
        millstream-server -h | --help
 
-FILE has a directive a line, as redis.conf; what the command line says counts more. Examples:
+FILE has one directive per line, as redis.conf; the command line takes precedence. Examples:
 
   millstream-server
   millstream-server /etc/millstream.conf --port 7000
@@ -119,7 +119,7 @@ def _refuse(sentence: str) -> int:
     "docs/configuration.md lists them. CONFIG GET * shows them in a running server.",
 )
 @click.option("--port", metavar="PORT", help="TCP port [default: 6455].")
-@click.option("--dir", metavar="FOLDER", help="Where the data is kept [default: data].")
+@click.option("--dir", metavar="FOLDER", help="Data directory [default: data].")
 @click.option("--bind", metavar="ADDRESS", help="Address to listen on [default: 127.0.0.1].")
 @click.option(
     "--config",
@@ -136,7 +136,7 @@ def serve(
     file: Path | None,
     directives: Sequence[str],
 ) -> None:
-    """Run a server until it is told to stop (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
+    """Run a server until it is stopped (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
     named = {"port": port, "dir": dir, "bind": bind}
     given = [word for name, value in named.items() if value is not None
              for word in (f"--{name}", value)]  # fmt: skip

@@ -3,15 +3,15 @@
 What the process holds of the machine's memory (its resident set) is no measure to evict by: blocks
 that were freed stay with the C library for the next ones, so it hardly falls however much goes. The
 C library could be asked, but walks everything that is free to answer: a tenth of a second and more
-for 100,000 holes. So the bytes of blocks and the rest are told apart. Blocks are counted as they
-come and go. The rest is what is held beside them, less the room that blocks have left free: it
+for 100,000 holes. So the bytes of blocks and the rest are counted separately. Blocks are counted as
+they come and go. The rest is all other memory, minus the space that blocks have left free: it
 grows when the process takes memory that the blocks, with that room, do not account for, and falls
 as it gives memory back that no blocks have left. What others take of the free room shows as soon as
 it is used up; until then the process does not grow.
 
 Journal frames that wait for the disk take memory for a moment, more when the disk is slow. They are
-no data: dropping data for them would lose what the disk is only late for. So they are told apart
-like blocks, but not counted as used.
+not data: dropping data for them would lose what the disk has only delayed. So they are counted
+separately, like blocks, but not as used memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Gauge:
         self._rest = self._rest_at_first = max(0, self._held - self._blocks)
 
     def measure(self) -> int:
-        """Used memory, looked at anew."""
+        """Used memory, measured again."""
         held, transient = self._read_held(), self.transient()
         blocks = self._read_blocks() + transient
         more_held, more_blocks = held - self._held, blocks - self._blocks

@@ -3,7 +3,7 @@
 A reply can be held back by not running the client's next request, but messages of channels and
 MONITOR's lines come from others' commands. So a limit is the only end to what waits for a client
 that does not read. The hard limit is looked at whenever something is sent to a client whose
-socket is full, and whenever more is held for it (behind a long reply, or until the journal is
+socket is full, and whenever more is held for it (after a long reply, or until the journal is
 durable), so that a burst cannot run far past it. For the soft limit, those for whom something waits
 are looked at once a second too.
 """
@@ -33,7 +33,7 @@ class OutputLimits:
 
     @property
     def least_bytes(self) -> int:
-        """Below this nobody has too much waiting."""
+        """Below this no client has too much waiting."""
         limits = [self._config.client_output_buffer_limit[kind] for kind in ("normal", "pubsub")]
         sizes = [size for limit in limits for size in (limit.hard_bytes, limit.soft_bytes) if size]
         return min([*sizes, UNLIMITED_BYTES])

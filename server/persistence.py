@@ -64,7 +64,7 @@ class Unsaved:
 
 
 class Config(snapshots.Config, Protocol):
-    """The directives used here; read anew each time, so that CONFIG SET works."""
+    """The directives used here; read again each time, so that CONFIG SET works."""
 
     appendonly: bool
     appendfsync: str
@@ -79,7 +79,7 @@ class Persistence:
     """See the module's text. All methods are called on the loop's thread.
 
     Hooks, set by the executor: `on_durable(seq)`, `on_synced()` (the journal was forced to disk; it
-    comes behind `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
+    comes after `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
     still tells what may be answered; then it rises to `last_seq`), `on_writable()` (writes were
     refused and are not any more), `on_queue()` (what waits for the disk may have become less),
     `flush_tick()` (commit the effects of this tick so far: called before a capture) and
@@ -153,7 +153,7 @@ class Persistence:
         """Record one tick's effects; their sequence number. `durable_seq` says when to answer.
 
         None: they could not be put into words. The journal then fails, as when it cannot be
-        written: no frame may come behind one that is missing.
+        written: no frame may come after one that is missing.
         """
         seq = self.last_seq = self.last_seq + 1
         journal = self._journal
@@ -268,7 +268,7 @@ class Persistence:
         if journal is not self._journal:
             return
         if error is None and self._space_error is not None:
-            log.warning("%s: space can be reserved again, writes are taken", journal.name)
+            log.warning("%s: space can be reserved again, writes are accepted", journal.name)
         elif error is not None and self._space_error is None:
             wanted_bytes = self._config.journal_reserve_size
             log.error(
@@ -348,8 +348,8 @@ class Persistence:
         self.snapshots.save()
 
     def finish(self) -> None:
-        """Bring the snapshot or rewrite under way, and the one scheduled behind it, to an end
-        before this returns."""
+        """Finish the snapshot or rewrite under way, and the one scheduled after it, before this
+        returns."""
         self.snapshots.finish()
 
     def bgsave(self, schedule: bool = False) -> str:
@@ -425,7 +425,7 @@ class Persistence:
         self.snapshots.start_if_due(changes, self.current_bytes(), self.base_bytes)
 
     def current_bytes(self) -> int:
-        """Bytes of the base and of the journals behind it."""
+        """Bytes of the base and of the journals after it."""
         journal = self._journal.size_bytes if self._journal is not None else 0
         return self.base_bytes + self._older_bytes + journal
 
@@ -451,13 +451,13 @@ class Persistence:
         if lost is not None and self._lost_error is None:
             log.error(
                 "%s in the data directory %s is gone, or the directory is another one than at the"
-                " start: writes are refused, the next start would not find them; put back what is"
-                " missing, or make the directory and write all data anew with BGREWRITEAOF",
+                " start: writes are refused, the next start would not find them; restore what is"
+                " missing, or make the directory and write all data again with BGREWRITEAOF",
                 lost,
                 self._disk.directory,
             )
         elif lost is None and self._lost_error is not None:
-            log.warning("the data directory is there again, writes are taken")
+            log.warning("the data directory is available again, writes are accepted")
         self._lost_error = None if lost is None else misconf(gone())
         self._set_misconf()
 

@@ -104,7 +104,7 @@ class PubSub:
             del self._clients[client]
 
     def forget(self, client: Listener) -> None:
-        """The client is gone or starts anew: end its subscriptions, without a word."""
+        """The client is gone or starts again: end its subscriptions, without a message."""
         for channel in list(client.channels):
             self.unsubscribe(client, channel)
         for pattern in list(client.patterns):

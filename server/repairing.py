@@ -81,7 +81,7 @@ class _Repair:
         self._try_out(manifest)
         self._lay_down(manifest)
         self._publish(manifest)
-        self._done.append(f"{NAME} is written anew: {', '.join(manifest.files) or 'no file'}")
+        self._done.append(f"{NAME} is written again: {', '.join(manifest.files) or 'no file'}")
         return self._done
 
     def publish_new(self, manifest: Manifest) -> list[str]:
@@ -146,7 +146,7 @@ class _Repair:
         return result
 
     def _lay_down(self, manifest: Manifest) -> None:
-        """Beside the manifest that counts, and keep what it replaces."""
+        """Write the new manifest next to the current one, and keep what it replaces."""
         write_manifest(self._disk, manifest)
         try:
             self._keep_what_goes(manifest)
@@ -182,8 +182,8 @@ class _Repair:
 class Salvage:
     """All that can be read of what a manifest names, in a keyspace; `seq` is the last frame's.
 
-    Effects of keys that lost something may not apply any more. Those are left out, and what is
-    appended to a stream that is lost makes it anew: it was acknowledged, and can be read.
+    Effects of keys that lost something may not apply any more. Those are left out. An append to a
+    lost stream creates the stream again: the entry was acknowledged, and can be read.
     """
 
     def __init__(self, disk: Disk, manifest: Manifest, now_ms: int) -> None:
@@ -252,7 +252,7 @@ class Salvage:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"this cannot be repaired: the key {record.key!r} cannot be restored ({error})"
-                " though its checksums fit; restore the directory from a copy"
+                " although its checksums are correct; restore the directory from a copy"
             ) from error
 
     def _what_is_left(self, gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[Block]] | None:

@@ -91,7 +91,7 @@ def _says_it(line: str, config: Config, name: str) -> bool:
 
 
 def rewrite_file(path: Path, config: Config) -> None:
-    """Put the new text in the place of the file at once; OSError when that cannot be done."""
+    """Replace the file by the new text in one step; OSError when that cannot be done."""
     target = path.resolve()  # a link stays a link
     text = rewritten(target.read_text() if target.exists() else "", config)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -47,7 +47,7 @@ _REFUSING_RETRY_MS_MAX = 60_000
 
 
 class Config(Protocol):
-    """The directives used here; read anew each time, so that CONFIG SET works.
+    """The directives used here; read again each time, so that CONFIG SET works.
 
     `save` is Redis' text ("3600 1 300 100"), "" for none, None for the default: Redis' points when
     appendonly is off, none when it is on.
@@ -140,7 +140,7 @@ class _Cancelled(Exception):
 
 
 class Snapshots:
-    """The snapshot under way, if any, the one that waits behind it, and how the last ones went."""
+    """The snapshot under way, if any, the one that waits after it, and how the last ones went."""
 
     def __init__(
         self,
@@ -190,8 +190,8 @@ class Snapshots:
             raise CommandError(f"ERR the snapshot could not be written: {in_words(job.error)}")
 
     def finish(self) -> None:
-        """Bring the snapshot or rewrite under way, and the one scheduled behind it, to an end
-        before this returns. What was posted to the loop for it finds it gone."""
+        """Finish the snapshot or rewrite under way, and the one scheduled after it, before this
+        returns. Callbacks that were posted to the loop for it then find nothing to do."""
         while (job := self.job) is not None:
             self._worker.drain()  # the steps handed out are done, the rest is done here
             if job.writer is None:
@@ -249,7 +249,7 @@ class Snapshots:
             " SCHEDULE in order to schedule a BGSAVE whenever possible."
         )
 
-    # When it is due by itself
+    # When an automatic snapshot is due
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
         """Once a second. `changes` is the keyspace's change counter; the bytes are those of all

@@ -1,4 +1,4 @@
-"""What happens by itself: waits that time out, retries and expiries that fall due, groups that end.
+"""Timers: waits that time out, retries and expiries that become due, groups that end.
 
 Nothing is polled. Every moment stands in one heap; the executor keeps one timer, to the earliest.
 A moment may be noted too early (a group that was used in the meantime lives on); the action then

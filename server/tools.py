@@ -35,12 +35,12 @@ _VERDICTS = {
     Verdict.UNCHECKED: "cannot be checked",
 }
 _HINTS = {
-    "unread": "nothing tells which of its frames count",
-    "unjudged": "nothing tells whether it counts",
+    "unread": "it is unknown which of its frames count",
+    "unjudged": "it is unknown whether it counts",
     "unfinished": "left by a crash; a start removes it",
     "unnamed": "counts for nothing",
     "kept": "what a repair replaced; may be removed",
-    "foreign": "not a file of the server's; left alone",
+    "foreign": "not a file of the server; not touched",
 }
 _WIDE = 10_000  # columns where the output is not a terminal: nothing is cut off
 
@@ -84,17 +84,17 @@ def _as_json(value: object) -> str:
 
 
 @click.command(
-    epilog="Exit codes: 0 the data is whole, or now repaired; 1 it is damaged; 2 it cannot be "
-    "checked. The end of a journal that a crash tore is no damage."
+    epilog="Exit codes: 0 the data is undamaged, or now repaired; 1 it is damaged; 2 it cannot be "
+    "checked. A journal end torn by a crash is not damage."
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--repair", "mend", is_flag=True, help="Save what can be read, and keep what was there."
+    "--repair", "mend", is_flag=True, help="Save what can be read, and keep the replaced files."
 )
 @click.option(
     "--no-load",
     is_flag=True,
-    help="Only read the files, without loading all data as a start does, which takes its memory.",
+    help="Only read the files; do not load all data, which needs as much memory as a server.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
@@ -185,19 +185,21 @@ def _print_more(count: int) -> None:
 
 
 @click.command(
-    epilog="Without the journal the list is that of the last snapshot, comes from its index alone, "
-    "and FIRST is an id that no entry is below."
+    epilog="Without the journal, the list shows the last snapshot, from its index alone, and FIRST "
+    "is a lower bound of the IDs."
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--journal/--no-journal",
     "journals",
     default=None,
-    help="Load everything with the journal, as a start does. [default: up to 64 MiB]",
+    help="Load everything including the journal, as at start. [default: up to 64 MiB]",
 )
-@click.option("--key", "pattern", metavar="PATTERN", help="Only these keys; a pattern as of KEYS.")
+@click.option(
+    "--key", "pattern", metavar="PATTERN", help="Only keys that match; a pattern as in KEYS."
+)
 @click.option("--limit", type=click.IntRange(min=0), default=1000, show_default=True,
-              metavar="N", help="List at most so many keys.")  # fmt: skip
+              metavar="N", help="List at most N keys.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def inspect(
     directory: Path, journals: bool | None, pattern: str | None, limit: int, as_json: bool

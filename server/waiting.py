@@ -100,7 +100,7 @@ class KeyQueue:
                 del self.groups[name]
 
     def join(self, name: bytes, stream: Stream, group: Group) -> None:
-        """A group was made: whoever waits on its name is counted there, served or not."""
+        """A group was made: count every reader that waits on its name there, served or not."""
         if name in self.groups:
             for waiter in self.groups[name].waiters:
                 waiter.read.join(stream, group)

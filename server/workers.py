@@ -1,4 +1,4 @@
-"""What runs where: the event loop as persistence needs it, and threads that work beside it.
+"""What runs where: the event loop as persistence needs it, and worker threads.
 
 Disk work happens in order on a thread of its own, so nothing here needs a lock: a worker runs one
 task after the other, and what it has to tell is posted to the loop. Both are passed in, so a test
@@ -52,7 +52,7 @@ class ThreadWorker:
     _TELL_MAX_S = 30.0
 
     def __init__(self, name: str, niceness: int = 0) -> None:
-        """niceness: by how much the thread steps back behind the event loop, 0 to 19."""
+        """niceness: by how much the thread's priority is below the event loop's, 0 to 19."""
         self._niceness = niceness
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._name = name
@@ -106,5 +106,5 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
     """Carry something over to the loop, from any thread."""
     try:
         scheduler.call_soon_threadsafe(callback, *args)
-    except RuntimeError:  # the loop is closed: nobody is left to be told
+    except RuntimeError:  # the loop is closed, so there is no receiver
         log.debug("the event loop is closed")

@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: modules `pyspark_*` with a `DefaultSource`."""
+"""Spark discovers data sources by searching modules `pyspark_*` for `DefaultSource`."""
 
 from millstream.pipeline.source import MillstreamDataSource as DefaultSource
 

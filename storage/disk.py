@@ -156,7 +156,7 @@ _CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 class SystemFile:
-    """A file of the operating system, behind one descriptor."""
+    """A file of the operating system, with one descriptor."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = path.name
@@ -232,10 +232,11 @@ class SystemFile:
 
 
 def _is_nobodys(descriptor: int) -> bool:
-    """Whether a file has no name any more, and nobody else has it open: only then is a lease given.
+    """Whether a file has no name any more and no other process has it open: only then is a lease
+    given.
 
-    It is given back at once. Whoever opened the file by /proc would wait for it, and the kernel
-    would tell this process so with SIGIO, which ends it; with SIGURG it does not.
+    The lease is returned at once. A process that opened the file by /proc would wait for it, and
+    the kernel would notify this process with SIGIO, which ends it; with SIGURG it does not.
     """
     if sys.platform != "linux" or os.fstat(descriptor).st_nlink:
         return False
@@ -249,8 +250,8 @@ def _is_nobodys(descriptor: int) -> bool:
 
 
 def _shrink(descriptor: int) -> None:
-    """Give back a file's space a little at a time. The kernel would do it in one go, and whoever
-    shares the processor would wait some 10 ms for 50 MB."""
+    """Free a file's space a little at a time. The kernel would do it in one step, and processes on
+    the same processor would wait some 10 ms for 50 MB."""
     size = os.fstat(descriptor).st_size
     with contextlib.suppress(OSError):  # whatever is left goes with the descriptor
         for end in range(size - _SHRINK_STEP_BYTES, 0, -_SHRINK_STEP_BYTES):
@@ -260,8 +261,9 @@ def _shrink(descriptor: int) -> None:
 class SystemDisk:
     """A directory of the operating system.
 
-    Locked is the directory itself, which nobody can take away from under a server as a file in it
-    could be; and a file too, since network file systems do not lock directories. It tells who.
+    The directory itself is locked, which cannot be removed under a server as a file in it
+    could be; and a file too, since network file systems do not lock directories. Its text names
+    the owner.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -4,7 +4,7 @@ A producer names itself and each of its messages; the stream remembers the newes
 producer, for some seconds, with the id the entry got. Two bounds hold: a name is forgotten when its
 time is over or when its producer has sent `maxsize` newer ones. Whatever a question would find too
 old is not there, whether or not it was already removed, so no timer is needed and an effect that
-records a name needs no clock. Adding a name also lets go of producers that have long been silent,
+records a name needs no clock. Adding a name also removes producers that have long been silent,
 and of the one that has been so longest when there are more than PRODUCERS_MAX: what is kept grows
 with what was sent within the window, not with how many producers ever were.
 
@@ -111,7 +111,7 @@ class Window:
             over = []
             for name, seen in names.items():
                 if not self._is_over(seen, now_ms):
-                    break  # nor is any behind it
+                    break  # nor is any after it
                 over.append(name)
             if len(over) == len(names):
                 del self.producers[producer]
@@ -184,7 +184,7 @@ class Window:
             window.producers[producer] = names
             window._check(producer, len(rows))
         if len(window.producers) != len(meta["producers"]):
-            raise ValueError("a producer is in its idempotence window twice")
+            raise ValueError("a producer appears twice in its idempotence window")
         return window
 
     def _check(self, producer: bytes, count: int) -> None:

@@ -6,7 +6,7 @@ and the loop does not wait for it; it waits for the worker only in `close`. Afte
 `always` to another mode frames still go to the worker, until the worker has done all it was given.
 What waits in memory is counted (`queued_bytes`); the owner bounds it by adding no more while
 `is_full`. Under `everysec` and `no` the loop itself writes (a write(2) of a small frame costs less
-than handing it over) and the worker syncs, or nobody does.
+than passing it to a thread), and the worker syncs (`everysec`) or there is no sync (`no`).
 
 `JournalReader` reads all journals of a directory as one sequence. Where it ends badly it decides
 between a torn end, which is cut, and damage, which is refused; the rules are in docs/formats.md. A
@@ -39,8 +39,8 @@ HEADER_SIZE = 128
 FRAME_SIZE = 24
 ID_SIZE = 16
 SALT_SIZE = 8
-# With less than this kept ahead writes are refused. A quarter of it is for what happens by itself:
-# what expires, is trimmed or ends in one turn, a few thousand short effects.
+# With less than this kept ahead writes are refused. A quarter of it is for automatic changes: what
+# expires, is trimmed or ends in one turn, a few thousand short effects.
 RESERVE_LEAST = 1 << 20
 UNBOUNDED = 1 << 62
 # The most that one frame may hold. Its length has four bytes in the file.
@@ -237,7 +237,7 @@ def create_journal(disk: Disk, name: str, directory: bytes) -> File:
 
 
 def reserve_ahead(file: File, wanted_bytes: int) -> int:
-    """Keep up to `wanted_bytes` free behind the end of `file`; how many it could be.
+    """Keep up to `wanted_bytes` free after the end of `file`; returns how many were reserved.
 
     What does not fit is halved down to RESERVE_LEAST; OSError when not even that much fits.
     """
@@ -245,7 +245,7 @@ def reserve_ahead(file: File, wanted_bytes: int) -> int:
 
 
 def _reserve_behind(file: File, end: int, wanted_bytes: int, least_bytes: int) -> int:
-    """Keep up to `wanted_bytes` free behind offset `end`, at least `least_bytes`."""
+    """Keep up to `wanted_bytes` free after offset `end`, at least `least_bytes`."""
     step_bytes = wanted_bytes
     while True:
         try:
@@ -259,7 +259,7 @@ def _reserve_behind(file: File, end: int, wanted_bytes: int, least_bytes: int) -
 
 
 def give_back(file: File) -> None:
-    """Free what is reserved behind the end of a journal that gets no more frames."""
+    """Free what is reserved after the end of a journal that gets no more frames."""
     with contextlib.suppress(OSError):  # only space is lost, and the file's removal frees it
         file.truncate(file.size)
 
@@ -434,7 +434,7 @@ class Journal:
             self._want_space()
 
     def sync_soon(self) -> None:
-        """Sync what is written, unless that comes by itself (`always`) or nothing is to be done."""
+        """Sync what is written, unless it is automatic (`always`) or there is nothing to sync."""
         if self.error is None and self.mode != "always" and self.synced_seq < self._seq:
             self._sync_soon()
 
@@ -672,7 +672,7 @@ class Journal:
 
 
 def _as_os_error(error: Exception) -> OSError:
-    """A failure that is not the disk's, as the owner of a journal is told of one."""
+    """A failure that is not the disk's, in the form in which the journal's owner gets it."""
     if isinstance(error, MemoryError):
         return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     return OSError(errno.EIO, f"{type(error).__name__}: {error}")
@@ -690,7 +690,7 @@ class TornEnd:
     torn_bytes: int
 
     def kept(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Which of the journals go on to count; one that would begin behind a gap does not."""
+        """Which of the journals continue to count; one that would begin after a gap does not."""
         return tuple(names[: self.index + (self.offset > 0)])
 
 
@@ -1013,10 +1013,10 @@ def _gap(due: int, found: int) -> str:
 
 def _reason(file: File, form: FrameFormat, offset: int) -> str:
     if _passes_end(file, form, offset):
-        return "a frame passes the end of the file"
+        return "a frame extends past the end of the file"
     if not any(file.read_at(offset, 4)):
         return "a frame has no length"
-    return "the checksum of a frame does not fit"
+    return "the checksum of a frame is wrong"
 
 
 def _damage(file: File, offset: int, reason: str) -> DamageError:

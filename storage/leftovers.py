@@ -5,7 +5,7 @@ holds more than that was named once: the manifest is older than the file. A file
 another data directory, or does not tell whose it is, was put here; its number proves nothing. Such
 a file is never removed; the server does not start.
 
-How a crash between any two steps of a snapshot is told from that: files get their final names only
+A crash between two steps of a snapshot is recognized as follows: files get their final names only
 after `manifest.tmp`, which names them, is on the disk. What that file names, and the manifest does
 not, never counted.
 
@@ -65,7 +65,7 @@ class Leftover:
         if self.is_foreign:
             return ForeignError(self.name, None, self.reason, move)
         return DamageError(
-            self.name, None, self.reason, f"put back the manifest that names it, or {move}"
+            self.name, None, self.reason, f"restore the manifest that names it, or {move}"
         )
 
 

@@ -96,7 +96,7 @@ class Manifest:
         """Read what `to_bytes` wrote; DamageError names the offset of the first thing wrong."""
         end = data.rfind(b"crc32 ")
         if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
-            raise _damaged(max(end, 0), "its checksum does not fit")
+            raise _damaged(max(end, 0), "its checksum is wrong")
         lines = data[:end].decode("ascii").splitlines()
         if not lines or lines[0] not in (_TITLE, _OLD_TITLE):
             raise FormatError(
@@ -139,7 +139,7 @@ def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
         if not manifest.directory:
             ours = f"{NAME} has none"
         reason = f"belongs to another data directory: {whose}, {ours}"
-        raise ForeignError(file, None, reason, "put back the file of this directory")
+        raise ForeignError(file, None, reason, "restore the file of this directory")
 
 
 def is_owned(manifest: Manifest, file: str, directory: bytes) -> bool:
@@ -159,7 +159,7 @@ def check_manifest_owner(manifest: Manifest, directories: dict[str, bytes]) -> N
         theirs = f"the ID of {named} is {others.pop().hex()}"
         ours = f"its own is {manifest.directory.hex()}" if manifest.directory else "it has none"
         reason = f"belongs to another data directory: {theirs}, {ours}"
-        raise ForeignError(NAME, None, reason, "put back the manifest of this directory")
+        raise ForeignError(NAME, None, reason, "restore the manifest of this directory")
 
 
 def read_manifest(disk: Disk) -> Manifest | None:
@@ -197,7 +197,7 @@ def store_manifest(disk: Disk, manifest: Manifest) -> None:
 
 
 def write_manifest(disk: Disk, manifest: Manifest) -> None:
-    """Lay a manifest down beside the one that counts. After an OSError the old one does."""
+    """Write a manifest and replace the current one by it. After an OSError the old one counts."""
     try:
         file = disk.create(TEMPORARY)
         try:

@@ -5,7 +5,7 @@ Reading checks everything, since a payload may come from anywhere: PayloadError 
 value, and nothing is reserved for a length before the bytes are there. Writing takes the oldest
 type that has a place for what the stream holds, so that as old a Redis as possible takes it.
 
-Both work through a value in steps, with a pause between them for whoever runs a server. What Redis
+Both work through a value in steps, with a pause between them for other work. What Redis
 has no place for is left out; docs/commands/dump.md lists it.
 """
 
@@ -178,7 +178,7 @@ class Reader:
         """A unix time as a time of the steady clock; -1 for none."""
         wall_ms = self.unpack("<q")
         if wall_ms < -1:
-            raise PayloadError("a time is before time began")
+            raise PayloadError("a time is before 1970")
         return shifted_ms(wall_ms, -self.wall_ahead_ms)
 
     def length(self) -> int:
@@ -241,7 +241,7 @@ def _load_stream(
     for _ in range(reader.length()):
         group = yield from _load_group(reader, kind, now_ms)
         if group.name in stream.groups:
-            raise PayloadError("a group is there twice")
+            raise PayloadError("a group appears twice")
         stream.groups[group.name] = group
         yield
     if kind >= STREAM_4:
@@ -279,7 +279,7 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
         consumers.append(consumer)
         names.add(consumer[0])
         if len(names) < number:
-            raise PayloadError("a consumer is there twice")
+            raise PayloadError("a consumer appears twice")
         yield
     if kind >= STREAM_5:
         count = reader.length()

@@ -586,7 +586,7 @@ def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
     `without` are files that are known to be of another directory.
 
     The newest base counts, since a base gets its name only when it is finished. Of the journals
-    those count that go on behind it, each where the one before ends; what is all in the base was
+    those count that continue after it, each where the one before ends; what is all in the base was
     replaced by it.
     """
     names = [name for name in disk.names() if name not in without]

@@ -1,10 +1,10 @@
-"""The snapshot file: a keyspace at one moment, as chunks of blocks and an index behind them.
+"""The snapshot file: a keyspace at one moment, as chunks of blocks followed by an index.
 
 Blocks go into the file as they are in memory and come back the same; packing them into common
 chunks is what makes small streams cheap to store and to scan. The index is a footer, so that it can
 be written in one pass, and is read without the chunks: a reader plans with it and then fetches
-single chunks. Both are written in small steps, because the writer runs beside an event loop and
-must not keep the interpreter for long. The byte layout is in docs/formats.md.
+single chunks. Both are written in small steps, because the writer shares the process with an event
+loop and must not keep the interpreter for long. The byte layout is in docs/formats.md.
 """
 
 import struct
@@ -171,7 +171,7 @@ class SnapshotWriter:
 
     `directory` is the ID of the data directory, `salt` random bytes that the checksums of chunks
     and index begin with. Without `compressed` chunks hold the bytes as they are. `pause` is called
-    between small pieces of work; a writer beside an event loop gives way there.
+    between small pieces of work, so that an event loop in the same process can run.
     """
 
     def __init__(
@@ -741,7 +741,7 @@ class SnapshotReader(SnapshotEnds):
                 yield from run
 
     def piece_runs(self, piece: Piece, block_type: BlockType[B]) -> Iterator[list[B]]:
-        """The blocks of one piece of a key in order, some at a time. DamageError behind the last
+        """The blocks of one piece of a key in order, some at a time. DamageError after the last
         when they are not what the index says of them."""
         data = self._slice(piece.chunk, piece.offset, piece.length)
         at = live = done = 0

@@ -1,7 +1,7 @@
 """millstream: an append-only stream server that speaks RESP, the protocol of Redis.
 
-This package is the face of the project: the version, and the small modules (ids, errors, encoding)
-that every other part may import. The rooms behind it are the top-level folders `server/`,
+This is the common package: the version, and the small modules (ids, errors, encoding) that every
+other package may import. The packages above it are the top-level folders `server/`,
 `commands/` and `storage/`, installed as `millstream.server` and so on.
 """
 

@@ -1,4 +1,4 @@
-"""The `millstream` program, also as `python -m millstream`: a door to the rooms behind it.
+"""The `millstream` program, also as `python -m millstream`: the entry point to all packages.
 
 A room is entered only when one of its commands is asked for: `millstream serve` never loads what
 exporting needs, and a library that only one command wants may be absent. So what the help says of
@@ -15,7 +15,7 @@ from millstream import __version__
 
 # Name: where the click command is, and its line in the help.
 COMMANDS = {
-    "serve": ("millstream.server.main:serve", "Run a server until it is told to stop."),
+    "serve": ("millstream.server.main:serve", "Run a server until it is stopped."),
     "check": ("millstream.server.tools:check", "Verify every byte of a data directory."),
     "inspect": ("millstream.server.tools:inspect", "List the keys in a data directory."),
     "export": ("millstream.pipeline.export:export", "Copy streams into one file for analysis."),

@@ -1,4 +1,4 @@
-"""Errors that cross rooms, in the words a client or an operator reads.
+"""Errors that cross packages, in the words that a client or an operator reads.
 
 A handler refuses a command by raising CommandError; the executor turns it into a RESP error.
 Texts follow Redis 8.6 where Redis has words for the case.
@@ -20,8 +20,8 @@ class DataError(Exception):
 class DamageError(DataError):
     """A file of the data is not what was once written, or is gone.
 
-    `offset` counts bytes from the file's beginning; None where it is the file as a whole, and
-    `reason` then goes on behind its name.
+    `offset` counts bytes from the file's beginning. If it is None the error concerns the whole
+    file, and `reason` then continues the sentence after the file's name.
     """
 
     def __init__(

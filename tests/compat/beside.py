@@ -33,7 +33,7 @@ LATER_FIELDS = {b"inactive", b"active-time", b"idmp-duration", b"idmp-maxsize", 
                 b"iids-tracked", b"iids-added", b"iids-duplicates"}  # fmt: skip
 # How long ago a consumer was seen, and figures of the implementation.
 MASKED_FIELDS = {b"idle", b"seen-time", b"radix-tree-keys", b"radix-tree-nodes"}
-# How far a group has read. Where something is missing from the stream, 7.4 and later reckon it in
+# How far a group has read. Where something is missing from the stream, 7.4 and later compute it in
 # another way than 7.0; the lag is then held against `lag_promised`.
 COUNTER_FIELDS = {b"entries-read", b"lag"}
 # Words that later versions changed: those of 7.0, and what 8.6 says.
@@ -68,7 +68,7 @@ class Difference:
         return f"{lines}\n    ours:  {self.ours}\n    redis: {self.theirs}"
 
 
-class Beside:
+class Comparison:
     """Two servers that are played the same."""
 
     def __init__(self, ours: Server, theirs: Server, protocol: int) -> None:
@@ -230,7 +230,7 @@ def wrong_lag(words: Words, reply: Reply) -> tuple[str, str] | None:
 
 
 def lag_promised(stream: dict[Reply, Reply], group: dict[Reply, Reply]) -> int | None:
-    """How many entries are before a group, as 8.6 reckons it; None where it cannot tell."""
+    """How many entries are before a group, as 8.6 computes it; None where it cannot tell."""
     length, added = as_int(stream[b"length"]), as_int(stream[b"entries-added"])
     first, last, deleted = (
         id_of(stream[name])
@@ -239,7 +239,7 @@ def lag_promised(stream: dict[Reply, Reply], group: dict[Reply, Reply]) -> int |
     at, read = id_of(group[b"last-delivered-id"]), group[b"entries-read"]
     if not length:
         return 0
-    whole = deleted < first  # nothing is missing behind the first entry
+        whole = deleted < first  # nothing is missing after the first entry
     if at < first and whole:
         return length
     if isinstance(read, int) and (whole or at > deleted):
@@ -332,15 +332,15 @@ def main() -> int:
     kinds: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = new_servers(Path(folder))
-        beside = {protocol: Beside(ours, theirs, protocol) for protocol in (2, 3)}
+        compared = {protocol: Comparison(ours, theirs, protocol) for protocol in (2, 3)}
         for seed in range(options.first, options.first + options.seeds):
             protocol, requests = drawn(seed, options.length)
-            found = beside[protocol].difference(requests)
+            found = compared[protocol].difference(requests)
             if found is None:
                 continue
             kinds[found.kind] = kinds.get(found.kind, 0) + 1
             if kinds[found.kind] <= options.each:
-                short = shortest(found, beside[protocol].difference)
+                short = shortest(found, compared[protocol].difference)
                 print(f"seed {seed}, RESP{protocol}, {short.kind}\n{short}\n", flush=True)
         for server in (ours, theirs):
             server.kill()

@@ -28,7 +28,7 @@ ODD_WORDS = [
     "NOMKSTREAM", "MKSTREAM", "ENTRIESREAD", "IDLE", "TIME", "RETRYCOUNT", "FORCE", "JUSTID",
     "LASTID", "FULL", "ENTRIESADDED", "MAXDELETEDID", "REPLACE", "DB",
 ]  # fmt: skip
-DAY_MS = "86400000"  # older than anything here gets by itself
+DAY_MS = "86400000"  # older than anything here becomes
 HALF_DAY_MS = "43200000"
 FAR_S = 4_000_000_000  # a moment to expire at, in the year 2096
 

@@ -1,4 +1,4 @@
-"""Consumer groups beside a real redis-server 7.0: the same conversation, reply by reply.
+"""Consumer groups compared with a real redis-server 7.0: the same conversation, reply by reply.
 
 Left out is what later versions answer differently: the lag of trimmed streams, a wait that ends
 with its group (7.0 has words of its own there), more entries read than there were, and fields that

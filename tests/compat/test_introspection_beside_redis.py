@@ -1,4 +1,4 @@
-"""INFO, COMMAND and CONFIG beside a real redis-server: the same names, or it is said here why not.
+"""INFO, COMMAND and CONFIG compared with redis-server: the same names, or the reason why not.
 
 Debian's redis-server is 7.0; what later versions changed is named too.
 """

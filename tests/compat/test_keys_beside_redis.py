@@ -1,8 +1,8 @@
-"""Strings, expiry and keys of any type beside a real redis-server 7.0: random conversations.
+"""Strings, expiry and keys of any type compared with redis-server 7.0: random conversations.
 
 A conversation is a list of requests, sent at once to two emptied servers; every reply has to be the
 same, and so has what is there afterwards. Moments are far away or long past, so that no reply
-hangs on the clock, and chance itself (RANDOMKEY) and the order of SCAN are left out. Hypothesis
+depends on the clock, and chance itself (RANDOMKEY) and the order of SCAN are left out. Hypothesis
 makes a conversation that differs as short as it can.
 """
 
@@ -67,7 +67,7 @@ DB_WORDS = st.sampled_from([*DATABASES, *DATABASES, "16", "-1", "x", "9999999999
 
 
 def flat(words: object) -> Words:
-    """Nested tuples and lists of words, one behind the other."""
+    """Nested tuples and lists of words, flattened in order."""
     if isinstance(words, str):
         return [words]
     assert isinstance(words, list | tuple)
@@ -88,7 +88,7 @@ REQUESTS = st.one_of(
     request("GETEX", KEYS, GETEX_OPTIONS),
     request("SETNX", KEYS, VALUES),
     request(st.sampled_from(["SETEX", "PSETEX"]), KEYS, INTEGERS, VALUES).filter(
-        lambda words: words[2] not in RELATIVE  # moments that hang on the clock
+        lambda words: words[2] not in RELATIVE  # moments that depend on the clock
     ),
     request("MSET", st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=3)),
     request("MSET", KEYS, VALUES, KEYS),

@@ -1,4 +1,4 @@
-"""redis-py's locks: let go of and extended by scripts, which the server knows without any Lua."""
+"""redis-py's locks: released and extended by scripts, which the server knows without any Lua."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_scripts_run_in_a_transaction(server: Server) -> None:
         assert pipe.execute() == [True, 0, 1, 0]
 
 
-def test_a_lock_is_held_extended_and_let_go(server: Server) -> None:
+def test_a_lock_is_held_extended_and_released(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
         lock = client.lock("name", timeout=LONG_S)
         with lock:

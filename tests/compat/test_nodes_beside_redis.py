@@ -1,4 +1,4 @@
-"""Where nodes end beside a real redis-server: `~` trims what it trims there, by entries and by
+"""Where nodes end, compared with redis-server: `~` trims what it trims there, by entries and by
 bytes. Values are no integers: Redis packs those, and here they count as the text they were sent as.
 """
 

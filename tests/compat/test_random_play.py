@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.compat.beside import Beside, Difference, drawn, lag_promised, new_servers, shortest
+from tests.compat.beside import Comparison, Difference, drawn, lag_promised, new_servers, shortest
 
 BATCHES = 8
 BATCH_SEEDS = 50
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Beside]]:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Comparison]]:
     """Both servers, by protocol."""
-    servers = new_servers(tmp_path_factory.mktemp("beside"))
-    yield {protocol: Beside(*servers, protocol) for protocol in (2, 3)}
+    servers = new_servers(tmp_path_factory.mktemp("compared"))
+    yield {protocol: Comparison(*servers, protocol) for protocol in (2, 3)}
     for server in servers:
         server.kill()
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_whatever_is_said_both_answer_alike(beside: dict[int, Beside], batch: int) -> None:
+def test_both_servers_give_the_same_replies(compared: dict[int, Comparison], batch: int) -> None:
     for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
         protocol, requests = drawn(seed)
-        found = beside[protocol].difference(requests)
+        found = compared[protocol].difference(requests)
         if found is not None:
-            short = shortest(found, beside[protocol].difference)
+            short = shortest(found, compared[protocol].difference)
             pytest.fail(f"seed {seed}, RESP{protocol}:\n{short}")
 
 
@@ -55,7 +55,7 @@ def test_a_difference_is_shown_in_as_few_words_as_can_be() -> None:
         (3, 5, b"3-1", b"2-1", b"1-1", 9, 3),  # all that is there is before it
         (5, 5, b"1-1", b"0-0", b"2-1", 2, 3),
         (4, 5, b"1-1", b"3-1", b"2-1", 2, None),  # one of those before it is missing
-        (4, 5, b"1-1", b"2-1", b"3-1", 3, 2),  # the missing one is behind it
+        (4, 5, b"1-1", b"2-1", b"3-1", 3, 2),  # the missing one is after it
         (4, 5, b"1-1", b"2-1", b"5-1", None, 0),
         (5, 5, b"1-1", b"0-0", b"1-1", None, 4),
         (5, 5, b"1-1", b"0-0", b"2-1", None, None),

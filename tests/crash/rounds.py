@@ -190,7 +190,7 @@ class Trimmer(Client):
 
 
 class Worker(Client):
-    """Reads as the draft has it: nobody's entries, given out again when they were forgotten."""
+    """Reads as the draft has it: entries without owners, delivered again if forgotten."""
 
     def act(self) -> None:
         key = self.chance.choice(STREAMS[:2])

@@ -1,4 +1,4 @@
-"""`millstream check` and `millstream inspect` as programs, beside real servers and directories."""
+"""`millstream check` and `millstream inspect` as programs, with real servers and directories."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A disk that is really full: writes are refused before they execute, reads go on, nothing that was
-answered is lost, and it is over by itself once there is space again.
+answered is lost, and writes are accepted automatically once there is space again.
 
 On a small tmpfs. What cannot be timed there (full at this very write of the manifest) is tried in
 `tests/unit/test_persistence.py` on a simulated disk.
@@ -198,7 +198,7 @@ def test_a_snapshot_without_space_leaves_everything_as_it_was(
         ended = attempt(client, attempted)
         assert ended == "err"
         assert not isinstance(writer.append(100), Error), "the journal has its space"
-    wait_until(bases, lambda now: now == base, "the unfinished one gone")  # behind the answer
+    wait_until(bases, lambda now: now == base, "the unfinished one gone")  # after the answer
     assert disk.free_bytes() > free_bytes - MEGABYTE // 2, "each attempt takes more of it"
     writer.check_after_a_kill(server)
     disk.free()

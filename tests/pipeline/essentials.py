@@ -97,7 +97,7 @@ class Essentials:
         return "nothing"
 
     def register(self) -> dict[str, int]:
-        """What there is to do where Spark does not find the source by itself."""
+        """What to do if Spark does not discover the source."""
         from millstream.pipeline.source import MillstreamDataSource
 
         self.spark.dataSource.register(MillstreamDataSource)

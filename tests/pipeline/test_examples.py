@@ -42,7 +42,7 @@ def test_sensors_to_hours_to_a_picture_and_to_a_lake(
             run("sensors.py", url(durable_server), "--days", 2)
         assert client.call("XLEN", "sensor:hall") == 2 * PER_DAY
         client.call("SAVE")
-        client.call("TAPPEND", "sensor:hall", "temperature", "99")  # behind the snapshot
+        client.call("TAPPEND", "sensor:hall", "temperature", "99")  # after the snapshot
     _check_hours(run, durable_server.directory, tmp_path)
     _check_lake(run, durable_server.directory, tmp_path / "lake")
 

@@ -254,7 +254,7 @@ def test_a_schema_is_understood_as_by_spark(ddl: str, request: pytest.FixtureReq
         ("a text", "column 'a': 'text' is no type"),
         ("a decimal(50,2)", "column 'a'"),
         ("a map<string,int>", "column 'a'"),
-        ("a int, a string", "'a' is there twice"),
+        ("a int, a string", "'a' appears twice"),
         ("a int,, b int", "a name is missing"),
     ],
 )

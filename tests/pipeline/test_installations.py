@@ -1,5 +1,5 @@
-"""Wherever millstream meets Spark: behind Spark Connect, with the oldest PySpark, and installed
-from a wheel beside nothing but what it requires. Each time one program does all the essentials."""
+"""The ways in which millstream and Spark meet: through Spark Connect, with the oldest PySpark, and
+installed from a wheel with only its requirements. Each time one program does all the essentials."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def essentials(
 
 
 def path_with(python: Path) -> dict[str, str]:
-    """The environment behind the `activate` of a virtualenv."""
+    """The environment after the `activate` of a virtualenv."""
     return {"PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]])}
 
 
@@ -80,7 +80,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def test_behind_spark_connect(
+def test_through_spark_connect(
     filled: Server, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     seen = essentials(filled, tmp_path, _here(spark_environment), "--remote", "local[2]")
@@ -102,7 +102,7 @@ def test_with_the_oldest_pyspark(
 def test_installed_from_a_wheel_with_what_it_requires(
     filled: Server, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Nothing is said to Spark: the virtualenv is the one in PATH, as behind its `activate`."""
+    """Spark gets no settings: the virtualenv is the one in PATH, as after its `activate`."""
     venv = tmp_path / "venv"
     install(make_wheel(tmp_path), "spark", venv)
     java = {name: text for name, text in spark_environment.items() if name.startswith("JAVA")}

@@ -2,7 +2,7 @@
 goes on from its checkpoint: every entry is copied once.
 
 The query starts at the end of the streams. That is the hard case: when it is killed in its first
-batch, Spark asks anew where it starts, and the end is somewhere else by then."""
+batch, Spark asks again where it starts, and the end is at another place by then."""
 
 from __future__ import annotations
 

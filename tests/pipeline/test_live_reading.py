@@ -121,7 +121,7 @@ def test_a_read_is_fixed_when_it_is_planned_also_up_to_a_time_that_is_not_there_
         client.call("XDEL", "s", client.call("XREVRANGE", "s", "+", "-", "COUNT", "1")[0][0])  # type: ignore[index, arg-type]
 
 
-def test_what_was_evicted_behind_the_end_is_no_loss(server: Server, client: RawClient) -> None:
+def test_entries_evicted_after_the_end_are_not_a_loss(server: Server, client: RawClient) -> None:
     client.pipeline([("XADD", "s", f"{number}-0", "n", str(number)) for number in range(1, 9)])
     client.call("XTRIM", "s", "MAXLEN", "3")
     assert numbers(server, subscribe="s", endingOffsets='{"s": "2-0"}') == []
@@ -239,6 +239,6 @@ def test_an_impossible_read_says_why(server: Server, client: RawClient) -> None:
         batch_read(server, subscribe="s", startingOffsets='{"s": "1-0"}')
 
 
-def test_a_redis_is_told_from_a_millstream(redis_server: Server) -> None:
+def test_redis_and_millstream_are_distinguished(redis_server: Server) -> None:
     with pytest.raises(ServerError, match="is no millstream"):
         batch_read(redis_server, subscribe="s")

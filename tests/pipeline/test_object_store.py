@@ -1,4 +1,4 @@
-"""Snapshots and exports behind a URI: an object store that speaks S3."""
+"""Snapshots and exports at a URI: an object store that speaks S3."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_spark_reads_a_snapshot_from_an_object_store(
 
 
 def test_an_export_goes_from_store_to_store(store: Store, three: Path, tmp_path: Path) -> None:
-    for _ in range(2):  # the second time in the place of the first
+    for _ in range(2):  # the second replaces the first
         done = export(store.uri("three/"), store.uri("out/s.parquet"))
         assert (done.exit_code, done.output) == (0, "s3://bucket/out/s.parquet: 400 rows\n")
     assert export(str(three), str(tmp_path / "s.parquet")).exit_code == 0

@@ -373,7 +373,7 @@ def test_a_filter_on_a_field_is_left_to_spark(either_spark: SparkSession, four: 
     ("name", "value", "words"),
     [
         ("strtId", "1", "unknown option 'strtid'; did you mean 'startId'?"),
-        ("startId", "abc", "option 'startId' is 'abc'; it must be an id like"),
+        ("startId", "abc", "option 'startId' is 'abc'; it must be an ID like"),
         ("maxEntriesPerTrigger", "5", "does not belong to reading a snapshot"),
     ],
 )

@@ -24,7 +24,7 @@ SPARKS = {"path", "checkpointLocation", "queryName"}
 def test_the_spark_session_of_the_readme(
     spark_environment: dict[str, str], durable_server: Server, tmp_path: Path
 ) -> None:
-    """With nothing said to Spark but by the virtualenv in PATH, as behind its `activate`."""
+    """Spark gets no settings except the virtualenv in PATH, as after its `activate`."""
     (session,) = re.findall(r"^```pycon\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert session.count("6455") == session.count('"data"') == 1
     session = session.replace("6455", str(durable_server.port))

@@ -226,7 +226,7 @@ def test_a_stream_made_again_is_an_error_or_read_from_its_beginning(
     with pytest.raises(DataLossError, match="the stream 's:a' was deleted; what it had"):
         query.run()
     append(client, "s:a", range(100, 103))
-    with pytest.raises(DataLossError, match="'s:a' was deleted and made again"):
+    with pytest.raises(DataLossError, match="'s:a' was deleted and created again"):
         query.run()
     assert query.run(failOnDataLoss=False) == [rows_of("s:a", range(100, 103))]
     append(client, "s:a", range(103, 105))
@@ -344,7 +344,7 @@ def test_progress_knows_where_the_streams_end(query: DirectQuery, client: RawCli
     assert reader.reportLatestOffset()["streams"]["s:a"]["added"] == 10
 
 
-def test_a_query_reports_how_far_it_is_behind(query: DirectQuery, client: RawClient) -> None:
+def test_a_query_reports_its_lag(query: DirectQuery, client: RawClient) -> None:
     append(client, "s:a", range(10))
     append(client, "s:b", range(3))
     reader = query.start(maxEntriesPerTrigger=4)
@@ -367,7 +367,7 @@ def test_a_query_reports_how_far_it_is_behind(query: DirectQuery, client: RawCli
     assert lag(query.planned, **query.options)["offsetsBehindLatest"] == 5
 
 
-def test_a_restarted_query_that_repeats_a_batch_reports_the_lag_behind_that_batch(
+def test_a_restarted_query_that_repeats_a_batch_reports_the_lag_of_that_batch(
     query: DirectQuery, client: RawClient
 ) -> None:
     append(client, "s:a", range(10))

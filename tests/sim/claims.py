@@ -46,7 +46,7 @@ def named(model: Model, client: ClientModel, words: Request) -> tuple[Stream, Gr
 
 
 def option(words: Request, name: bytes) -> bytes | None:
-    """The word behind this one."""
+    """The word after this one."""
     return words[words.index(name) + 1] if name in words else None
 
 
@@ -382,8 +382,8 @@ def tappendmany(model: Model, client: ClientModel, words: Request) -> Answer:
 def tseek(model: Model, client: ClientModel, words: Request) -> Answer:
     """TSEEK key after-id n"""
     stream = model.stream(client, words[1])
-    behind = [] if stream is None else stream.newer(parse_id(words[2]))[: int(words[3])]
-    return [len(behind), dotted(behind[-1]) if behind else None]
+    after = [] if stream is None else stream.newer(parse_id(words[2]))[: int(words[3])]
+    return [len(after), dotted(after[-1]) if after else None]
 
 
 @does("xcfgset")

@@ -128,7 +128,7 @@ class Stream:
     once: Once = field(default_factory=Once)
     policy: Policy | None = None
     producers: dict[bytes, int] = field(default_factory=dict)  # the most silent one first
-    # What was deleted behind the first entry: it takes its bytes until its block goes.
+    # What was deleted after the first entry: it takes its bytes until its block goes.
     ghosts: dict[EntryId, tuple[bytes, ...]] = field(default_factory=dict)
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:

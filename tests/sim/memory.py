@@ -45,12 +45,12 @@ class Memory:
         return self.blocks() + REST_BYTES
 
     def held_at(self, part: float) -> float:
-        """What would be held with so many times the blocks."""
+        """The memory held with `part` times the blocks."""
         return REST_BYTES + part * self.blocks()
 
 
 def judge_bytes(keyspace: Keyspace, memory: Memory) -> None:
-    """Behind all freeing: the sealed blocks that are counted are those that streams have. The last
+    """After all freeing: the sealed blocks that are counted are those that streams have. The last
     block of a stream may be an open one."""
     least = most = 0
     for stream in streams_in(keyspace).values():
@@ -113,7 +113,7 @@ class WatchedEviction(Eviction):
             demand(not full and not dropped, f"{excess} bytes too many: {full}, {dropped}")
         elif has_freed:
             may_wait = self._world.keyspace.capture is not None
-            text = f"what was let go of goes first: {full}, {dropped}"
+            text = f"released memory goes first: {full}, {dropped}"
             demand(may_wait or not (full or dropped), text)
         elif not self.evicts:
             demand(full and not dropped, f"{excess} bytes too many and {full}, {dropped}")
@@ -123,7 +123,7 @@ class WatchedEviction(Eviction):
             # With very many keys a turn may come to none that has a block.
             text = f"refused with {left} bytes too many and blocks to drop"
             demand(not (full and self._is_exact()), text)
-            demand(self.goes_on, f"{left} bytes too many, and nobody goes on")
+            demand(self.goes_on, f"{left} bytes too many, and the eviction has stopped")
 
     def _drop_oldest(self) -> int:
         demand(self._excess_bytes() > 0, "a block is dropped without need")

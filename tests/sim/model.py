@@ -1,8 +1,8 @@
 """What the server promises, written down naively: commands on plain data.
 
-The model is told what was sent and when the server turned to it, runs each command by itself and
+The model gets what was sent and when the server turned to it, runs each command and
 says what every client must be answered. Where the server may choose - how late a timer runs, which
-of two due keys comes first, what goes with a block - it is told whose waits were ended and what was
+of two due keys comes first, what goes with a block - it gets whose waits were ended and what was
 trimmed, and demands that this was right.
 """
 
@@ -23,7 +23,7 @@ from millstream.commands.table import load_table
 U64_MAX = 2**64 - 1
 COUNT_MAX = 2**63 - 1
 TRIMMED_AT_ONCE = 1000  # blocks that an append trims at the most; the rest is the timer's
-AGE_GRACE_MS = 1000  # an entry goes so long behind its coming of age, at the latest
+AGE_GRACE_MS = 1000  # an entry that is too old goes within this time
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 KEY_NEEDED = (
@@ -62,7 +62,7 @@ NEED_MEMORY = {name for name, row in COMMANDS.items() if "denyoom" in row.flags}
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 
 NULL_ARRAY = object()
-ANY = object()  # a reply whose text nobody predicts
+ANY = object()  # a reply whose text is not predicted
 
 Answer = object
 
@@ -121,7 +121,7 @@ class Due:
     seq: int | None = None
     queued: list[Request] = field(default_factory=list)
     is_unknown: bool = False
-    """The journal failed in the tick in which it was done: nobody may be told."""
+    """The journal failed in the tick in which it was done: no reply may be sent."""
 
     @property
     def is_known(self) -> bool:
@@ -317,7 +317,7 @@ class Model:
         steady_ahead_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """Go on from what a server has loaded at `now_ms`. In `told` is what it tells of itself;
-        its blocks have no more than so many entries; so far is its steady clock ahead."""
+        its blocks have at most that number of entries; so far is its steady clock ahead."""
         self._told = told
         self._steady_ahead_ms = steady_ahead_ms
         self._block_entries = block_entries
@@ -377,7 +377,7 @@ class Model:
             self._resumable.append(client)
 
     def _meets_slow_disk(self, client: ClientModel) -> bool:
-        """Whether the client's next request waits: what is told first of its own is that."""
+        """Whether the client's next request waits: the first event for this client shows it."""
         for told in self._told:
             if isinstance(told, Held):
                 return told.words == list(client.requests[0])
@@ -399,7 +399,7 @@ class Model:
         stream.evict(gone)
 
     def look_for_memory(self, now_ms: int) -> None:
-        """The server looks with nobody asking."""
+        """The server checks its memory without a request."""
         self._turn(now_ms)
 
     def feed(self, client: ClientModel, requests: list[Request], now_ms: int) -> None:
@@ -490,7 +490,7 @@ class Model:
         client.requests.clear()
 
     def upkeep(self, now_ms: int) -> None:
-        """Bring everything that happens by itself up to date, as a server whose timers ran."""
+        """Apply all due automatic changes, as a server whose timers ran."""
         self.now_ms = now_ms
         for key in self.expired(now_ms):
             self.delete(key)
@@ -586,7 +586,7 @@ class Model:
             return refusal
 
     def _end_request(self, request: Request) -> None:
-        """What is told next is of another request. The end of an EXEC is not told."""
+        """The next events are for another request. The end of an EXEC has no event."""
         done = Done(request)
         if request[0] != b"EXEC" and done in self._told:
             while self._told.popleft() != done:
@@ -618,7 +618,7 @@ class Model:
     # ------------------------------------------------------------ values
 
     def value(self, key: Key) -> Value | None:
-        """What is at a key; one whose time has come is thereby deleted, as the server does it."""
+        """The value at a key; an expired key is deleted by this, as in the server."""
         number, name = key
         expiry_ms = self.data.expiries[number].get(name)
         if expiry_ms is not None and expiry_ms <= self.now_ms:
@@ -714,7 +714,7 @@ class Model:
         self.waiters += 1
 
     def _remove(self, waiter: Waiter) -> None:
-        """The wait is over; the time to live of its group starts anew."""
+        """The wait is over; the time to live of its group starts again."""
         self.waiters -= 1
         waiter.client.waiter = None
         for key in dict.fromkeys(waiter.keys):
@@ -761,7 +761,7 @@ class Model:
                             empty_handed.add((waiter.group, waiter.kind))
 
     def _try_consumer_again(self, waiter: Waiter) -> None:
-        """An XREADGROUP ends with an error when a group of it is gone, made anew or not."""
+        """An XREADGROUP ends with an error when one of its groups is gone, even if made again."""
         assert waiter.group is not None
         if self.write_error is not None:
             return
@@ -803,7 +803,7 @@ class Model:
         if found is not None:
             self.end_wait(waiter, found)
 
-    # ------------------------------------------------------------ groups by themselves
+    # ------------------------------------------------------------ automatic changes of groups
 
     def _groups(self) -> list[tuple[Key, bytes, Group]]:
         return [
@@ -953,7 +953,7 @@ class Model:
         return entry_id
 
     def keep_policy(self, key: Key, stream: Stream) -> None:
-        """Behind an append, or when the policy is set."""
+        """After an append, or when the policy is set."""
         if stream.policy is None:
             return
         at_once = len(stream.entries) < TRIMMED_AT_ONCE
@@ -1127,7 +1127,7 @@ class Model:
                 keep, at = False, at - 1
             at += 2
         names = words[at + 1 :]
-        keys, behind = names[: len(names) // 2], list(names[len(names) // 2 :])
+        keys, starts = names[: len(names) // 2], list(names[len(names) // 2 :])
         for key in keys:
             self._open(client, key, words[2])
         waiter = Waiter(
@@ -1135,20 +1135,20 @@ class Model:
             self.steady_ms + block_ms if block_ms else 0, ZERO, group=words[2], consumer=words[3],
             keep=keep, claim_ms=claim_ms,
         )  # fmt: skip
-        answer = self._consume(waiter, behind)
+        answer = self._consume(waiter, starts)
         for key in keys:
             self._open(client, key, words[2]).last_used_ms = self.steady_ms
         if answer is not None:
             return answer
         return NULL_ARRAY if block_ms is None else waiter
 
-    def _consume(self, waiter: Waiter, behind: list[bytes]) -> Pairs | None:
+    def _consume(self, waiter: Waiter, starts: list[bytes]) -> Pairs | None:
         """What an XREADGROUP gets: [[key, entries], ...] of the streams that have some."""
         found = Pairs()
         assert waiter.group is not None
         assert waiter.consumer is not None
         claim_ms = waiter.claim_ms
-        for (number, key), start in zip(waiter.keys, behind, strict=True):
+        for (number, key), start in zip(waiter.keys, starts, strict=True):
             stream = self.data.databases[number][key]
             assert isinstance(stream, Stream)
             group = stream.groups[waiter.group]
@@ -1177,11 +1177,11 @@ class Model:
         return found or None
 
     def _history(
-        self, stream: Stream, group: Group, waiter: Waiter, behind: EntryId
+        self, stream: Stream, group: Group, waiter: Waiter, after: EntryId
     ) -> list[Answer]:
         """A consumer's own pending entries, each delivered once more."""
         reply: list[Answer] = []
-        own = [i for i, r in group.pending.items() if r.owner == waiter.consumer and i > behind]
+        own = [i for i, r in group.pending.items() if r.owner == waiter.consumer and i > after]
         for entry_id in sorted(own)[: waiter.limit]:
             if entry_id not in stream.entries:
                 reply.append([_dashed(entry_id), NULL_ARRAY])

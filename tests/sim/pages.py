@@ -38,7 +38,7 @@ class Page(Judged):
         following = None
         if facts[b"next-id"] not in (Null.BULK, Null.RESP3):
             following = parse_id(word_of(facts, b"next-id"))
-            demand(first < following <= last, f"behind {first} to {last} comes {following}")
+            demand(first < following <= last, f"after {first} to {last} comes {following}")
             there = [i for i in there if i < following]
         found = self._entries(facts[b"blocks"], first, last)
         demand(list(found) == there, f"a page has {list(found)} and not {there}")

@@ -96,12 +96,12 @@ class Profile:
         )
         if chance.random() < 0.15:
             profile.clock_jumps = True
-            # What a clock that was ahead has let go for good, one that is back would still know.
+            # A clock that was ahead has expired data that a clock that is back would still keep.
             profile.roles = profile.roles.replace("repeater", "plain")
             profile.ttls_ms = profile.expires_ms = (0,)
         if profile.renames:
             # A group that is over and not yet dropped, and then moved to where a reader waits for
-            # one of its name: who comes first is nobody's promise.
+            # one of its name: the order is not promised.
             profile.ttls_ms = (0,)
         profile.policies_by_blocks = profile.policies and chance.random() < 0.7
         if chance.random() < 0.12:
@@ -254,7 +254,7 @@ class Player:
         return [(b"TAPPEND", STOCK, b"n", b"%030d" % n) for n in range(PILE_ENTRIES)]
 
     def _as_hoarder(self) -> Request:
-        """Has large streams and lets go of them, in whole or in part."""
+        """Has large streams and deletes them, in whole or in part."""
         heap, other = self.chance.sample(HEAPS, 2)
         roll = self.chance.random()
         if roll < 0.3:
@@ -369,7 +369,7 @@ class Player:
         return (*words, b"STREAMS", *keys, *ids)
 
     def _as_claimer(self) -> Request:
-        """Takes over what others have, gives it back, deletes what nobody needs any more."""
+        """Takes over what others have, gives it back, deletes what is no longer needed."""
         if self.chance.random() < 0.4:
             return self._as_consumer()
         key, ids = self.key, self._some_ids()
@@ -479,7 +479,7 @@ class Player:
         return (b"GET", key) if self.chance.random() < 0.7 else (b"DEL", key)
 
     def _as_expirer(self) -> Request:
-        """Keys that go by themselves; strings and streams."""
+        """Keys that expire; strings and streams."""
         key = self._any_key() if self.chance.random() < 0.3 else b"k%d" % self.chance.randrange(3)
         life = self._ms(self.profile.lives_ms)
         at = b"%d" % (self.now_ms() + self.chance.choice([-5, 0, 1, 20, 300]))
@@ -548,7 +548,7 @@ class Player:
             return b"XADD", key, b"*", *self._fields()
         if roll < 0.95:
             keep = (b"MAXLEN", b"%d" % self.chance.choice([0, 2, 9]))
-            # Where a policy goes by blocks nobody tells which of two trims took a reference.
+            # If a policy trims by blocks, it is unknown which of two trims took a reference.
             by_blocks = self.profile.policies_by_blocks or self.profile.heaps
             policy = () if by_blocks else self.chance.choice([(), (), (b"DELREF",)])
             return b"XADD", key, *policy, *keep, b"*", *self._fields()

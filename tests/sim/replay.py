@@ -93,7 +93,7 @@ class Replay:
         self.data.put(self._db, key, value + more, keep_expiry=True)
 
     def _judge_count(self, key: bytes, value: bytes) -> None:
-        """Whoever sets a counter has watched it, and sets it to one more than it was."""
+        """A client that sets a counter has watched it, and sets it to one more than it was."""
         if key.startswith(COUNTER):
             was = self.data.databases[self._db].get(key, b"0")
             demand(was == b"%d" % (int(value) - 1), f"{key!r} was {was!r} and becomes {value!r}")

@@ -105,8 +105,8 @@ class Simulation:
 
     def run(self) -> str:
         """Play; returns the trace's hash. SimulationFailure when a promise is broken."""
-        # The bytes of what others have left would count until somewhen. What is left then is not
-        # looked at again: that makes the next time cheap.
+        # The bytes of what other plays have left would count until some later moment. The rest is
+        # not looked at again: that makes the next time cheap.
         gc.collect()
         gc.freeze()
         logger = logging.getLogger("millstream")
@@ -140,7 +140,7 @@ class Simulation:
         self.profile.roles = " ".join(roles)
 
     def _fill(self) -> None:
-        """So many keys that a snapshot takes several slices, with changes between them."""
+        """Enough keys that a snapshot takes several slices, with changes between them."""
         client = self._idle_client()
         if client is None:
             return
@@ -167,7 +167,7 @@ class Simulation:
         return None
 
     def _pile_up(self) -> None:
-        """A stream of so many blocks that it is freed in turns, to be copied."""
+        """A stream of enough blocks that it is freed in turns, to be copied."""
         client = next(iter(self.world.clients.values()))
         for request in client.player.pile():
             client.ask(request)
@@ -238,7 +238,7 @@ class Simulation:
 
     def _can_send(self, client: SimClient) -> bool:
         if client.player.role == "scanner":
-            # Its replies come in slices, between which the server stops: nobody knows how many.
+            # Its replies come in slices, between which the server stops: their number is unknown.
             return not client.is_stopped() and (bool(client.unsent) or not client.model.due)
         return bool(client.unsent) or len(client.model.due) < self.profile.pipeline
 
@@ -382,7 +382,7 @@ class Simulation:
         self.world.executor.outbox.room(client)
 
     def _rewrite(self) -> None:
-        """What the server does by itself when the journal has grown."""
+        """The automatic rewrite when the journal has grown."""
         self._note("rewrite")
         with contextlib.suppress(CommandError):
             self.world.persistence.rewrite()
@@ -449,7 +449,7 @@ class Simulation:
             self.world.executor.blocked_count == self.model.waiters,
             f"{self.world.executor.blocked_count} wait and not {self.model.waiters}",
         )
-        demand(not self.world.eviction.goes_on, "more is to be dropped, and nobody goes on")
+        demand(not self.world.eviction.goes_on, "more is to be dropped, but eviction has stopped")
         now_ms = self.world.now_ms()
         patient = self.world.steady_ms() - self._refused_ms <= REFUSED_AGAIN_MS
         undone = self.model.overdue(now_ms, patient, not self.profile.clock_jumps)
@@ -550,7 +550,7 @@ class Simulation:
         return len(raw)
 
     def _judge(self, client: SimClient, due: Due, raw: bytes, reply: Reply) -> None:
-        """A reply that is not predicted as a whole: each part by itself."""
+        """A reply that is not predicted as a whole: each part separately."""
         parts: list[tuple[Request, Answer, bytes, Reply]] = []
         if due.queued and isinstance(due.answer, list):
             demand(isinstance(reply, list), f"client {client.id} got {raw!r} of EXEC")
@@ -638,14 +638,14 @@ class Simulation:
         demand(found is None, f"a clean restart changed {found}")
 
     def _free(self) -> None:
-        """What the data has let go of is freed within a moment."""
+        """Released data is freed within a moment."""
         for _ in range(FREED_MS_MAX):
             if not has_waste():
                 break
             self.world.loop.time_ms += 1
             self._settle()
         else:
-            raise BrokenPromise("what was let go of is not freed")
+            raise BrokenPromise("released data is not freed")
         judge_bytes(self.world.keyspace, self.world.memory)
 
     def _crash_now(self) -> None:

@@ -132,7 +132,7 @@ def test_a_loaded_group_ends_by_its_ttl_without_any_client() -> None:
     assert again.groups(b"s") == []
 
 
-def test_a_group_made_anew_lives_while_any_of_its_readers_waits() -> None:
+def test_a_group_made_again_lives_while_any_of_its_readers_waits() -> None:
     bench, _, readers = _three_readers_of_a_group_made_anew("0", "30")
     bench.world.executor.detach(readers[1])
     bench.wait(60)
@@ -268,7 +268,7 @@ def test_a_group_moved_away_from_its_waiting_reader_ends_by_its_ttl(move: str) -
     stream = bench.world.keyspace.databases[number].stream(key)
     assert stream is not None
     bench.wait(49)
-    assert list(stream.groups) == [b"g"], "its time begins when the reader lets go of it"
+    assert list(stream.groups) == [b"g"], "its time begins when the reader leaves it"
     bench.wait(2)
     assert list(stream.groups) == []
 

@@ -135,7 +135,7 @@ class Play:
         return (b"XADD", b"s", b"*", name, bytes(self.chance.choice(SIZES))), [name]
 
     def start_again(self) -> None:
-        """Behind a kill."""
+        """After a kill."""
         self.disk.locked = False
         self.world = self.new_world(self.disk)
         self.clients = [self.new_client()]

@@ -75,10 +75,10 @@ def youngest_first(stream: Stream) -> int | None:
     return None if moment_ms is None else -moment_ms
 
 
-def test_what_was_let_go_of_goes_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_memory_goes_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction_module, "free_some", lambda most: False)
     seeds = [seed for seed in range(300) if Simulation(seed).profile.memory]
-    with pytest.raises(SimulationFailure, match="what was let go of goes first"):
+    with pytest.raises(SimulationFailure, match="released memory goes first"):
         list(map(play, seeds))
 
 

@@ -1,6 +1,6 @@
 """What the model knows of trims that go by blocks or bytes, whose place only the server knows.
 
-It is told what was trimmed. Which entries may go for a policy, and which must, follows from what an
+It gets what was trimmed. Which entries may go for a policy, and which must, follows from what an
 exact policy keeps, from how many entries a block can have, and from how few and how many bytes an
 entry can take.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tests.sim.data import EntryId, Policy, Stream
 
-# Of an entry beside its words and their lengths: head, id, how many names, an offset in each table.
+# Of an entry without its words and their lengths: head, id, number of names, offset in each table.
 ENTRY_BYTES_MAX = 1 + 7 + 1 + 3 * 4
 # Entries that went before the first of a block have left their offsets in its tables.
 SETS_MAX = 30
@@ -60,7 +60,7 @@ def must_go(stream: Stream, now_ms: int, block_entries: int, grace_ms: int = 0) 
 
 
 def _count_beyond(stream: Stream, size: int) -> int:
-    """Entries from which on all could take more than so many bytes."""
+    """Entries from which on all could take more than `size` bytes."""
     beyond = 0
     total = sum(map(_most_bytes, [*stream.entries.values(), *stream.ghosts.values()]))
     ghosts = sorted(stream.ghosts, reverse=True)
@@ -75,7 +75,7 @@ def _count_beyond(stream: Stream, size: int) -> int:
 
 
 def _count_surely_beyond(stream: Stream, ids: list[EntryId], size: int, more: int) -> int:
-    """Entries too many if, without so many more of the first ones, they take too many bytes."""
+    """Entries too many if, without the `more` first ones, they take too many bytes."""
     left = [_least_bytes(stream.entries[entry_id]) for entry_id in ids]
     count, total = 0, sum(left[more:])
     while total > size:

@@ -98,7 +98,7 @@ class FakeFile:
                 self._disk.step("write", self.name)
                 written = self._disk.room_for(self.inode, len(self.inode.data) + len(data))
             except (Crashed, OSError):
-                # What a failed write leaves behind is anything from nothing to all of it.
+                # A failed write leaves anything from nothing to all of it.
                 if not self._disk.off:
                     self.inode.data += data[: self._disk.chance.randint(0, len(data))]
                 raise

@@ -4,7 +4,7 @@ A `History` takes down every request when it is sent and every reply when it has
 clients in one order. It knows no model of the server, only what an answer promises:
 
 * an acknowledged append is there once, with its fields, unless something was asked that may have
-  removed it; nothing is there that nobody asked for; ids rise in the order of the answers;
+  removed it; nothing is there that was not requested; ids rise in the order of the answers;
 * a producer's number is answered with an id once, and then neither it nor a lower one again;
 * what an answered trim or deletion removed stays away;
 * an acknowledged entry stays acknowledged and is not given out again; a group's position never goes
@@ -13,7 +13,7 @@ clients in one order. It knows no model of the server, only what an answer promi
 * a string has the value of a SET that no later answered one replaced.
 
 A request without an answer (its client or the server died) may have happened or not. What makes a
-promise hard to state weakens it: a key that was deleted or overwritten begins anew, a group that
+promise hard to state weakens it: a key that was deleted or overwritten begins again, a group that
 was moved or destroyed promises nothing more. So a complaint is always a fault of the server.
 """
 
@@ -166,14 +166,14 @@ class History:
         keeps_producers: bool = True,
     ) -> None:
         """`retries_are_timed`: the clock of `now_ms` is the one retries run by, and does not jump.
-        `owned_renames`: nobody but its sender uses the keys of a RENAME, which therefore does not
-        begin anew what is known of them. `checks_strings`: they are only SET. `keeps_producers`:
-        there are never so many that one is forgotten."""
+        `owned_renames`: only its sender uses the keys of a RENAME, which therefore does not
+        reset what is known of them. `checks_strings`: they are only SET. `keeps_producers`:
+        there are never enough that one is forgotten."""
         self._place = 0
         self._streams: dict[Key, StreamHistory] = {}
         self._asked: Counter[Words] = Counter()  # fields of the entries that may be somewhere
         self._numbered: set[tuple[int, Words]] = set()  # asked once or more, there once at most
-        self._tearing: dict[int, Operation] = {}  # asked, and done at a moment nobody knows
+        self._tearing: dict[int, Operation] = {}  # asked, and done at an unknown moment
         self._expiring: set[Key] = set()  # keys that may go at any moment
         self._sets: dict[Key, list[Operation]] = {}
         self._other: set[Key] = set()  # strings changed by more than SET
@@ -421,7 +421,7 @@ class History:
             before = group.least_retry_ms
             group.least_retry_ms = retry_ms if before is None else min(before, retry_ms)
             if int(words[at + 2]):
-                group.moved = True  # they go by themselves
+                group.moved = True  # they expire
         if b"CLAIM" in words or (b"GROUP" in words and words[0] == b"TREAD" and _ttl_ms(words)):
             group.moved = True
 
@@ -450,7 +450,7 @@ class History:
             group.newest = max(group.newest, entry_id)
         else:  # a retry of what a client was given that did not live to tell
             lost = any(read.asked < operation.asked for read in group.reads_unanswered.values())
-            text = f"got {entry_id} behind {group.new.greatest_before(operation.asked)}"
+            text = f"got {entry_id} after {group.new.greatest_before(operation.asked)}"
             _demand(lost and group.least_retry_ms is not None, operation, text)
         group.given[entry_id] = operation.asked_ms, operation.ended_ms
         words = operation.words

@@ -32,7 +32,7 @@ class Timer:
 
 
 class Loop:
-    """Callbacks wait until `run`; timers never ring by themselves."""
+    """Callbacks wait until `run`; timers never ring automatically."""
 
     def __init__(self) -> None:
         self.ready: deque[Callable[[], object]] = deque()

@@ -1,7 +1,7 @@
 """Which commands a test needs, and which of them the server has.
 
 The black-box tests are written from the specification, ahead of the server. What a test sends is
-held against the server's own command table: a test comes into the collection by itself on the day
+compared with the server's own command table: a test is collected automatically on the day
 when its last command is registered, and what works is never left out. Options are looked up in
 the command's syntax line; only the few of OPTIONS, of which test_needs asks the server itself.
 

@@ -1,7 +1,7 @@
 """Programs for Node.js, with the client libraries that tests/compat/node/package.json names.
 
-The libraries are fetched once, into the virtualenv, in a folder named after what is asked for: a
-changed package.json fetches anew, and `make clean` takes all away.
+The libraries are fetched once, into the virtualenv, in a folder named after the requirements: a
+changed package.json fetches again, and `make clean` removes all.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def run_with_restarts(
         finally:
             asked.put(None)
 
-    # A daemon: a library that hangs on its way out must not hold up the tests.
+    # A daemon: a library that blocks at its end must not hold up the tests.
     threading.Thread(target=in_thread, daemon=True).start()
     while (is_done := asked.get(timeout=PROGRAM_DEADLINE_S + EXIT_DEADLINE_S)) is not None:
         try:

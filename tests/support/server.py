@@ -1,6 +1,6 @@
 """A real server process on a spare port and a data directory of its own.
 
-The process is the installed `millstream-server` beside the running Python, started as a user would
+The process is the installed `millstream-server` of the running Python, started as a user would
 start it. `MILLSTREAM_TEST_SERVER` names another program (a wheel installed elsewhere, or
 redis-server, against which the machinery itself was tried).
 """
@@ -33,7 +33,7 @@ RESTART_WAYS = ("SIGTERM", "SIGKILL", "SAVE and SIGKILL", "BGREWRITEAOF and SIGK
 
 
 def free_port() -> int:
-    """A port nobody listens on at this moment, chosen by the operating system."""
+    """A port that is free at this moment, chosen by the operating system."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -165,7 +165,7 @@ class Server:
         return RawClient(self.port, protocol)
 
     def reset(self) -> None:
-        """Empty the server and wait until nobody of an earlier test is still blocked."""
+        """Empty the server and wait until no client of an earlier test is still blocked."""
         with self.client() as client:
             client.wait_blocked(0)
             assert client.call("FLUSHALL") == Simple("OK")
@@ -202,7 +202,7 @@ class Server:
 
 
 def _needs(program: Sequence[str]) -> dict[str, str]:
-    """redis-server needs to be told what millstream does by itself."""
+    """redis-server needs options for what millstream does by default."""
     if Path(program[0]).name != "redis-server":
         return {}
     return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}

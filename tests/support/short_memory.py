@@ -1,7 +1,7 @@
 """Plays a delivery whose reply does not fit into memory, in a process of its own.
 
 How much memory a process can still find depends on what it freed before, so tests that others ran
-before would decide the outcome: `python -m tests.support.short_memory LINE` begins anew.
+before would decide the outcome: `python -m tests.support.short_memory LINE` starts fresh.
 """
 
 from __future__ import annotations

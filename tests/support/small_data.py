@@ -157,7 +157,7 @@ def play(house: House, player: Player, lines: list[str]) -> list[bytes]:
 
 
 def write_small_data(directory: bytes = ID) -> Written:
-    """The directory of a server that was killed behind IN_THE_LAST."""
+    """The directory of a server that was killed after IN_THE_LAST."""
     written = Written(FakeDisk())
     disk, house = written.disk, House()
     house.keyspace.node_entries = 2

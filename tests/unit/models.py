@@ -2,7 +2,7 @@
 
 The tests run the same steps on a model and on the real structure and compare what both say. The
 strategies lean towards the borders: ids at both ends of the 64-bit numbers, equal milliseconds,
-names and values of no bytes, and so many field-name sets that a block's table runs full.
+names and values of no bytes, and enough field-name sets that a block's table runs full.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class StreamModel:
     """Entries in a list, and the ids written to each node, to know where `~` may trim.
 
     Nodes end by their number of entries here. A block may also end by its bytes, which the model
-    does not count: `append` is told, and accepts it of a block that has become large.
+    does not count: `append` gets that as an argument, and accepts it of a large block.
     """
 
     node_entries: int

@@ -333,7 +333,7 @@ def test_a_wrong_trim_of_the_large_stream_is_noticed(removed: int, first: int, r
             walk.trim()
 
 
-def test_the_file_of_the_large_stream_is_told_by_all_entries_in_it() -> None:
+def test_the_file_of_the_large_stream_is_recognized_by_all_of_its_entries() -> None:
     walk = hundred_million.Walk(cast(Any, None), 3_000_000)
     walk.side = cast(Any, SimpleNamespace(server=SimpleNamespace(data_bytes=lambda: 40_000_000)))
     walk.note_file()

@@ -174,7 +174,7 @@ def test_a_row_of_blocks_is_packed_up_to_its_limits_and_comes_back(
     assert [block.to_bytes() for block in again] == [block.to_bytes() for block in row[:taken]]
 
 
-def test_in_a_row_the_block_that_is_wrong_is_told_by_its_place() -> None:
+def test_a_wrong_block_in_a_row_is_reported_with_its_position() -> None:
     row = row_of_blocks([5, 5, 5])
     data = b"".join(block.to_bytes() for block in row)
     second = row[0].size_bytes
@@ -462,7 +462,7 @@ def test_no_changed_byte_under_a_right_checksum_leads_astray(make: object) -> No
 
 @pytest.fixture
 def before_forbidden() -> Iterator[Callable[[bytes], memoryview]]:
-    """Puts bytes where reading behind the last of them ends the process."""
+    """Puts bytes where reading past the last of them ends the process."""
     page = mmap.PAGESIZE
     with mmap.mmap(-1, 2 * page) as memory:
         view = memoryview(memory)
@@ -482,7 +482,7 @@ def before_forbidden() -> Iterator[Callable[[bytes], memoryview]]:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_no_changed_byte_makes_the_check_look_behind_the_block(
+def test_no_changed_byte_makes_the_check_read_past_the_block(
     make: object, before_forbidden: Callable[[bytes], memoryview]
 ) -> None:
     data = make()  # type: ignore[operator]

@@ -102,10 +102,10 @@ def test_tseek_counts_as_a_list_does(
     for _ in range(8):
         after = data.draw(st.sampled_from(some_ids(stream)))
         count = data.draw(st.integers(0, len(there) + 2))
-        behind = [entry_id for entry_id in there if entry_id > after][:count]
+        found = [entry_id for entry_id in there if entry_id > after][:count]
         wanted: list[object] = [0, Null.BULK]
-        if behind:
-            wanted = [len(behind), written(behind[-1]).encode()]
+        if found:
+            wanted = [len(found), written(found[-1]).encode()]
         assert player.call(f"TSEEK s {written(after)} {count}") == wanted
 
 

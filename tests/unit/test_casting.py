@@ -1,4 +1,4 @@
-"""Texts cast to what a column asks for: the right value or none, whatever stands beside it."""
+"""Texts cast to what a column asks for: the right value or none, whatever the other values are."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ words = st.sampled_from(["", " ", "true", "T", "no", "on", "nan", "nan(1)", "0x1
 @example(text="0" * 40 + "7", wanted=pa.int64())
 @example(text="0000-01-01", wanted=pa.date32())
 @example(text="0000-01-01T00:00", wanted=MOMENTS)
-def test_a_text_means_the_same_whether_or_not_a_bad_one_is_beside_it(
+def test_a_text_means_the_same_with_or_without_a_bad_one_in_the_column(
     text: str, wanted: pa.DataType
 ) -> None:
     """A column without a bad text is cast as a whole by Arrow, another one value by value."""
     (alone,) = cast(text, to=wanted)
-    beside, bad, missing = cast(text, NO_VALUE, None, to=wanted)
-    assert repr(alone) == repr(beside)
+    with_others, bad, missing = cast(text, NO_VALUE, None, to=wanted)
+    assert repr(alone) == repr(with_others)
     assert bad is None
     assert missing is None
 

@@ -330,7 +330,7 @@ def without_section(disk: FakeDisk, section: int) -> FakeDisk:
     return changed
 
 
-def test_what_is_appended_behind_a_lost_stream_is_kept(written: Written) -> None:
+def test_what_is_appended_after_a_lost_stream_is_kept(written: Written) -> None:
     """A section of the index is gone, with it the stream's name: the journals name it again."""
     for section in range(len(SnapshotReader(written.disk.read(BASE)).summary.sections)):
         disk = without_section(written.disk, section)
@@ -343,7 +343,7 @@ def test_what_is_appended_behind_a_lost_stream_is_kept(written: Written) -> None
 
 
 def numbered_data() -> FakeDisk:
-    """A stream in the base, and behind it what a producer numbers."""
+    """A stream in the base, and after it what a producer numbers."""
     disk, house = FakeDisk(), House()
     player = house.player()
     seq = len(play(house, player, ["XADD a 1-1 f v"]))
@@ -355,7 +355,7 @@ def numbered_data() -> FakeDisk:
     return disk
 
 
-def test_what_a_producer_numbers_behind_a_lost_stream_is_kept_and_stays_numbered() -> None:
+def test_what_a_producer_numbers_after_a_lost_stream_is_kept_and_stays_numbered() -> None:
     disk = without_section(numbered_data(), 0)
     mend(disk)
     stream = loads(disk).databases[0].stream(b"a")
@@ -365,7 +365,7 @@ def test_what_a_producer_numbers_behind_a_lost_stream_is_kept_and_stays_numbered
     assert stream.producers.dump() == {b"p": 3}
 
 
-def test_a_lost_frame_of_a_producer_is_told() -> None:
+def test_a_lost_frame_of_a_producer_is_reported() -> None:
     disk = numbered_data()
     content = bytearray(disk.content(FIRST))
     content[frame_starts(bytes(content))[0] + 30] ^= 0xFF
@@ -594,7 +594,7 @@ def test_without_the_base_nothing_is_repaired(written: Written) -> None:
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_journals_that_nobody_read_are_not_called_sound(written: Written, gone: bool) -> None:
+def test_journals_that_were_not_read_are_not_called_sound(written: Written, gone: bool) -> None:
     disk = written.disk.copy()
     if gone:
         disk.remove(BASE)
@@ -612,13 +612,15 @@ def test_a_manifest_alone_that_cannot_be_read_is_not_repaired_to_an_empty_direct
     disk.put("notes.txt", b"of another program")
     report = check(disk)
     assert report.verdict is Verdict.DAMAGED
-    assert report.hopeless == "beside manifest there is no file of a server"
-    with pytest.raises(DataError, match="cannot be repaired: beside manifest there is no file"):
+    assert report.hopeless == "the directory has a manifest but no file of a server"
+    with pytest.raises(
+        DataError, match="cannot be repaired: the directory has a manifest but no file"
+    ):
         mend(disk)
     assert disk.content(NAME) == b"{}"
 
 
-def test_beside_a_manifest_of_another_version_no_file_is_said_to_count_for_nothing(
+def test_with_a_manifest_of_another_version_no_file_is_called_unused(
     written: Written,
 ) -> None:
     disk = written.disk.copy()
@@ -633,7 +635,7 @@ def test_beside_a_manifest_of_another_version_no_file_is_said_to_count_for_nothi
     }  # fmt: skip
 
 
-def test_a_lost_manifest_is_told_from_the_files(written: Written) -> None:
+def test_a_lost_manifest_is_reconstructed_from_the_files(written: Written) -> None:
     before = load_manifest(written.disk)
     disk = written.disk.copy()
     disk.remove(NAME)
@@ -669,7 +671,7 @@ def test_a_gap_between_the_files_leaves_a_lost_manifest_lost(written: Written) -
         repair(disk, report, CREATED_MS, FOLDER)
 
 
-def test_a_directory_with_journals_alone_is_told_too() -> None:
+def test_a_directory_with_only_journals_is_reported_too() -> None:
     written = write_small_data()
     disk = FakeDisk()
     for number, name in ((1, FIRST), (2, LAST)):

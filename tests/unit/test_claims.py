@@ -65,7 +65,7 @@ class Record:
     owner: bytes
     last_ms: int
     deliveries: int
-    retried: bool = False  # TREAD delivered it with RETRY, and nobody has claimed it since
+    retried: bool = False  # TREAD delivered it with RETRY, and it was not claimed since
 
 
 def same_but_for_polls(found: list[Any], wanted: list[Any]) -> bool:
@@ -732,7 +732,7 @@ def test_events_are_those_of_redis(house: House, player: Player) -> None:
         "XACK s g 1-1": [],
         "XGROUP SETID s g 0": [b"xgroup-setid"],
         "XGROUP DELCONSUMER s g dave": [b"xgroup-delconsumer"],
-        "XGROUP DELCONSUMER s g nobody": [],
+        "XGROUP DELCONSUMER s g absent": [],
         "XGROUP DESTROY s g": [b"xgroup-destroy"],
         "XGROUP DESTROY s g ": [],
         "TREAD s 0 1 GROUP h 5": [b"xgroup-create"],
@@ -766,7 +766,7 @@ def test_changes_are_counted_as_redis_does(house: House, player: Player) -> None
         "XNACK s g FAIL IDS 2 2-1 3-1": 2,
         "XACK s g 2-1 3-1 9-9": 2,
         "XGROUP SETID s g 0": 1,
-        "XGROUP DELCONSUMER s g nobody": 0,
+        "XGROUP DELCONSUMER s g absent": 0,
         "XGROUP DELCONSUMER s g alice": 1,
         "XGROUP DESTROY s g": 1,
     }.items():

@@ -74,7 +74,7 @@ def outcome(read: Callable[[], Result]) -> Result | DamageError:
 
 
 def has_zero_sector(data: bytes, start: int) -> bool:
-    """Whether some sector's part of what lies behind `start` is zero."""
+    """Whether some sector's part of the bytes after `start` is zero."""
     edges = [start, *range(start - start % SECTOR + SECTOR, len(data), SECTOR), len(data)]
     return any(not any(data[begin:end]) for begin, end in pairwise(edges))
 
@@ -135,7 +135,7 @@ def test_a_changed_byte_of_the_newest_journal_stops_the_start_or_looks_torn(
 
 @pytest.mark.parametrize("start", [*range(SECTOR - 21, SECTOR + 2)])
 def test_a_changed_last_frame_at_any_place_in_a_sector_is_damage_or_looks_torn(start: int) -> None:
-    """The last frame begins at `start` and reaches some bytes into the sector behind it."""
+    """The last frame begins at `start` and reaches some bytes into the sector after it."""
     for size in (1, SECTOR - start % SECTOR, SECTOR - start % SECTOR + 3, SECTOR):
         disk = FakeDisk()
         first = b"x" * (start - HEADER_SIZE - FRAME_SIZE)

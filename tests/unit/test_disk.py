@@ -107,7 +107,7 @@ def test_who_opens_a_file_while_it_is_removed_neither_waits_nor_ends_the_server(
             os.close(descriptor)
 
 
-def test_a_large_file_that_nobody_has_gives_back_its_space_in_steps(
+def test_a_large_file_that_no_process_has_open_frees_its_space_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "base").write_bytes(MUCH)

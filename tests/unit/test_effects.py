@@ -12,7 +12,7 @@ SOUND = encode_command(["STREAM", "s", "1"])
 
 
 def refusal(*words: str) -> str:
-    """What is said of this effect, which stands behind a sound one."""
+    """The error for this effect, which follows a sound one."""
     with pytest.raises(EffectError) as caught:
         apply_effects(Keyspace(), SOUND + encode_command(words))
     assert caught.value.offset == len(SOUND)
@@ -44,20 +44,20 @@ def record_half(effects: Effects) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("behind", [0, 1])
-def test_a_tick_with_half_an_effect_has_no_payload(before: int, behind: int) -> None:
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_tick_with_half_an_effect_has_no_payload(before: int, after: int) -> None:
     effects = Effects()
     for _ in range(before):
         effects.record(0, b"SET", b"a", b"1")
     record_half(effects)
-    for _ in range(behind):
+    for _ in range(after):
         effects.record(0, b"SET", b"b", b"2")
     assert len(effects)
     assert effects.take_payload() is None
     assert not len(effects)
 
 
-def test_the_tick_behind_half_an_effect_is_whole() -> None:
+def test_the_tick_after_half_an_effect_is_whole() -> None:
     effects = Effects()
     record_half(effects)
     effects.take_payload()

@@ -1,6 +1,6 @@
 """maxmemory: what counts as used, what is refused, and that the oldest blocks go first.
 
-Memory is a number that the tests make: what the streams' blocks hold and something beside.
+Memory is a number that the tests make: what the streams' blocks hold, plus a constant.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def test_nothing_is_evicted_while_writes_are_refused() -> None:
     assert limited.call("XLEN s") == 0
 
 
-def test_a_slice_drops_no_more_than_so_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_drops_a_limited_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = Limited()
     limited.house.keyspace.node_entries = 1  # four entries a block
     limited.fill("s", 1, 2000)

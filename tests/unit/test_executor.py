@@ -43,7 +43,7 @@ def test_any_number_of_empty_requests_is_none(empty: bytes) -> None:
     assert parse_pieces([data]) == [[b"PING"], [b"PING"]]
 
 
-def test_an_empty_line_makes_nobody_trusted() -> None:
+def test_an_empty_line_does_not_authenticate() -> None:
     (error,) = parse_pieces([b"\r\n*1\r\n$100000000\r\n"], trusted=False)
     assert error == b"Protocol error: unauthenticated bulk length"
 
@@ -55,7 +55,7 @@ def closing(house: House) -> ClosingPlayer:
     return player
 
 
-def test_quit_closes_only_behind_every_held_reply() -> None:
+def test_quit_closes_only_after_every_held_reply() -> None:
     journal = SlowJournal()
     house = House(journal)
     player = closing(house)
@@ -75,7 +75,7 @@ PONG = b"+PONG\r\n"
 
 
 def behind_a_write(house: House) -> Player:
-    """A client beside one whose write is not durable yet."""
+    """A client next to one whose write is not durable yet."""
     writer, other = house.player(), house.player()
     writer.send("XADD s 1-1 a 1")
     assert writer.unread == b""
@@ -122,7 +122,7 @@ def test_what_shows_data_waits_for_the_journal_and_so_do_its_errors(line: str) -
         ("XADD s 1-2 a 1", b"$3\r\n1-2\r\n"),
     ],
 )
-def test_a_ping_stays_behind_what_its_own_client_asked_before(
+def test_a_ping_waits_for_earlier_requests_of_its_own_client(
     at_once: bool, before: str, answer: bytes
 ) -> None:
     house = House(SlowJournal())
@@ -138,7 +138,7 @@ def test_a_ping_stays_behind_what_its_own_client_asked_before(
     assert other.unread == answer + PONG
 
 
-def test_a_ping_stays_behind_a_write_whose_reply_nobody_wants() -> None:
+def test_a_ping_waits_for_a_write_without_reply() -> None:
     house = House(SlowJournal())
     player = house.player()
     player.send("CLIENT REPLY SKIP")
@@ -149,7 +149,7 @@ def test_a_ping_stays_behind_a_write_whose_reply_nobody_wants() -> None:
     assert player.unread == PONG
 
 
-def test_a_ping_stays_behind_a_served_read_whose_reply_nobody_wants() -> None:
+def test_a_ping_waits_for_a_served_read_without_reply() -> None:
     house = House(SlowJournal())
     reader = house.player()
     reader.send("CLIENT REPLY SKIP")
@@ -161,7 +161,7 @@ def test_a_ping_stays_behind_a_served_read_whose_reply_nobody_wants() -> None:
     assert reader.unread == PONG
 
 
-def test_a_ping_stays_behind_a_message_that_waits() -> None:
+def test_a_ping_waits_for_a_waiting_message() -> None:
     house = House(SlowJournal())
     listener = behind_a_write(house)
     house.executor.push_encoded(listener, b"+news\r\n")
@@ -192,7 +192,7 @@ def test_a_journal_that_fails_closes_whom_the_tick_under_way_has_answers_for() -
     assert pinging.unread == PONG
 
 
-def test_a_journal_that_fails_closes_nobody_who_was_told_what_is_safe() -> None:
+def test_a_journal_that_fails_closes_no_client_with_safe_replies() -> None:
     journal = SlowJournal()
     house = House(journal)
     reader = closing(house)
@@ -237,7 +237,7 @@ def test_a_closed_client_is_given_nothing() -> None:
     assert b"$1\r\na\r\n$1\r\n1\r\n" in alive.unread
 
 
-def test_a_served_wait_leaves_no_alarm_behind() -> None:
+def test_a_served_wait_leaves_no_alarm() -> None:
     house = House()
     reader, writer = closing(house), closing(house)
     for _ in range(1000):
@@ -331,7 +331,7 @@ def test_requests_left_over_many_times_are_not_mixed_up() -> None:
 
 @pytest.mark.parametrize("line", [b"NOSUCH\r\n", b"GET\r\n", b"TIME\r\n", b"\r\n" * 40])
 def test_whatever_it_sends_a_clients_turn_ends_in_time(line: bytes) -> None:
-    """Refused and empty requests count like others; who waits behind them gets a turn."""
+    """Refused and empty requests count like others; clients that wait for them get a turn."""
     house = House()
     busy, other = house.player(), house.player()
     house.tick_per_look_ms = 1
@@ -424,7 +424,7 @@ def test_a_long_transaction_is_answered_in_slices() -> None:
     assert player.call("PING") == Simple("PONG")
 
 
-def test_keys_expire_by_themselves_again_behind_a_pause() -> None:
+def test_keys_expire_again_after_a_pause() -> None:
     house = House()
     house.executor.start_pause(house.wall_ms + 300, True)
     house.executor.look_again()

@@ -231,7 +231,7 @@ def test_due_order_holds_across_thousands_with_equal_moments() -> None:
             assert group.due(5, limit, with_zero) == model.due(5, limit, with_zero)
 
 
-def test_retry_zero_is_due_at_once_and_wakes_nobody() -> None:
+def test_retry_zero_is_due_at_once_and_wakes_no_reader() -> None:
     group = Group(b"g")
     deliver_id(group, 1, 0, 50, retry=(0, 0))
     assert group.due(50, 10) == [(1, 0)]
@@ -349,7 +349,7 @@ def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
 # ---------------------------------------------------------------- chunks
 
 
-def test_what_acknowledgements_leave_behind_is_brought_together() -> None:
+def test_sparse_chunks_left_by_acknowledgements_are_joined() -> None:
     group = Group(b"g")
     for ms in range(CHUNK * 100):
         deliver_id(group, ms, 0, 5, retry=(10, 0))
@@ -381,8 +381,8 @@ def test_records_are_found_however_their_times_lie(case: str) -> None:
     there = set(ids)
     source = random.Random(case)
     for ms, seq in source.sample(ids, len(ids)):
-        beside = [(ms, seq + 1), (ms, seq - 1), (ms + 1, seq), (ms - 1, seq), (ms // 2, seq)]
-        for near in beside:
+        neighbours = [(ms, seq + 1), (ms, seq - 1), (ms + 1, seq), (ms - 1, seq), (ms // 2, seq)]
+        for near in neighbours:
             if near not in there and 0 <= near[0] <= MAX and 0 <= near[1] <= MAX:
                 assert not acknowledge_id(group, *near)
         assert acknowledge_id(group, ms, seq)
@@ -538,7 +538,7 @@ def test_everything_but_the_last_use_survives_a_reload() -> None:
     assert loaded.dump() == group.dump()
     assert next_event_ms(loaded) == 19
     assert not loaded.is_over(5999)
-    assert loaded.is_over(6000), "the TTL runs anew from the load"
+    assert loaded.is_over(6000), "the TTL starts again at the load"
     assert [(c.name, c.seen_ms, c.active_ms) for c in loaded.consumers.values()] == [
         (b"a", 4, 6),
         (b"idle", 5, -1),

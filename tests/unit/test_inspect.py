@@ -143,7 +143,7 @@ def test_files_replaced_by_a_server_meanwhile_are_looked_for_again(
     assert contents.keys == 5
 
 
-def test_a_directory_that_is_not_there_is_told_as_check_tells_it(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported_as_by_check(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     said = {CliRunner().invoke(tool, [missing]).stderr for tool in (tools.inspect, tools.check)}
     assert said == {

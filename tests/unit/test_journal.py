@@ -375,7 +375,7 @@ def test_room_for_a_large_frame_is_there_once_it_was_promised(mode: str) -> None
     )
     journal.request_space()
     worker.drain()
-    for seq in (1, 2):  # the second behind a first that may not be written yet
+    for seq in (1, 2):  # the second after a first that may not be written yet
         size_bytes = 8 * RESERVE_LEAST
         assert journal.make_room(size_bytes) >= size_bytes
         journal.append(seq, bytes(size_bytes))

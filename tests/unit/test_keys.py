@@ -106,7 +106,7 @@ class Room:
     def replayed(self) -> Keyspace:
         """A keyspace made of nothing but the effects recorded so far."""
         copy = Keyspace()
-        copy.set_time(NOW_MS + 10**9)  # no effect hangs on when it is applied
+        copy.set_time(NOW_MS + 10**9)  # no effect depends on when it is applied
         apply_effects(copy, self.effects.take_payload())
         return copy
 
@@ -160,7 +160,7 @@ APPENDING = [
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_string_that_grows_is_a_string_like_any(seed: int) -> None:
-    """As in a room where every value is read, and so settled, behind each command; and a point in
+    """As in a database where every value is read, and so settled, after each command; a point in
     time taken on the way is what was there then."""
     chance = Random(seed)
     room, settled = Room(), Room()
@@ -478,7 +478,7 @@ def test_events_come_in_the_order_of_redis(room: Room) -> None:
         assert room.events() == events, words
 
 
-def test_a_changed_type_is_told(room: Room) -> None:
+def test_a_changed_type_is_reported(room: Room) -> None:
     room.add_stream(b"s")
     room.ctx.events = LETTERS
     room.call("SET", "s", "v")

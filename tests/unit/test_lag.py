@@ -1,4 +1,4 @@
-"""How far a query is behind, against a naive server that keeps lists of ids."""
+"""How far a query lags, compared with a naive server that keeps lists of ids."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_lag_is_what_follows_the_positions(
     assert found["oldestEntryAgeMs"] == (None if oldest is None else NOW_MS - oldest)
 
 
-def test_the_oldest_entry_is_found_where_its_stream_is_not_the_one_furthest_behind() -> None:
+def test_the_oldest_entry_is_found_if_its_stream_does_not_have_the_largest_lag() -> None:
     """The stream with the lowest position may have its next entry late."""
     server = TimedServer(early=NaiveStream(), late=NaiveStream())
     server.streams[b"early"].append((1, 0), (4_000_000, 0))
@@ -81,7 +81,7 @@ def test_of_many_streams_only_those_that_may_have_the_oldest_entry_are_asked() -
     assert asked.count("TSEEK") == STREAMS_PER_STEP
 
 
-def test_a_stream_that_the_query_does_not_know_yet_is_behind_with_all_it_has() -> None:
+def test_the_lag_of_a_stream_unknown_to_the_query_is_all_of_its_entries() -> None:
     server = TimedServer(a=stream_of(3), b=stream_of(4, incarnation=9))
     found = measured(server, {b"b": Position((4, 0), 4, 1)})
     assert (found["offsetsBehindLatest"], found["minOffsetsBehindLatest"]) == (7, 3)

@@ -67,7 +67,7 @@ def test_a_journal_that_an_older_manifest_does_not_name_stops_the_start() -> Non
         DamageError, match=rf"^{LAST} holds the frames \d+ to \d+ and {NAME} "
     ) as one:
         start(disk)
-    assert "put back the manifest that names it" in str(one.value)
+    assert "restore the manifest that names it" in str(one.value)
     assert (disk.files.keys(), disk.content(LAST)) == before
 
 
@@ -83,7 +83,7 @@ def test_check_tells_of_it_and_a_repair_takes_the_frames_in() -> None:
     assert contents_of(state_of(keyspace)) == contents_of(write_small_data().states[0])
 
 
-def test_frames_that_do_not_go_on_are_kept_beside_the_data() -> None:
+def test_frames_that_do_not_continue_are_kept_next_to_the_data() -> None:
     disk = write_small_data().disk
     write_journal(disk, "journal-9.log", 500, [b"x", b"y"])
     with pytest.raises(DamageError, match=r"journal-9\.log holds the frames 500 to 501"):

@@ -166,7 +166,7 @@ def test_before_is_the_next_smaller_id(id_: tuple[int, int]) -> None:
     st.integers(1, 1000),
     st.dictionaries(st.binary(max_size=3), st.tuples(st.integers(0, 500), IDS), max_size=8),
 )
-def test_a_limit_is_used_up_but_not_passed_and_nobody_gets_less_than_a_richer_one(
+def test_a_limit_is_used_up_but_not_exceeded_and_shares_are_fair(
     limit: int, waiting: dict[bytes, tuple[int, tuple[int, int]]]
 ) -> None:
     shares = share(limit, waiting)
@@ -178,7 +178,7 @@ def test_a_limit_is_used_up_but_not_passed_and_nobody_gets_less_than_a_richer_on
             assert all(other <= mine + 1 for other in shares.values())
 
 
-def test_where_a_limit_does_not_reach_those_furthest_behind_come_first() -> None:
+def test_streams_with_the_largest_lag_come_first_if_a_limit_is_small() -> None:
     waiting = {b"new": (9, (300, 0)), b"old": (9, (100, 0)), b"middle": (9, (200, 0))}
     assert share(1, waiting) == {b"new": 0, b"old": 1, b"middle": 0}
     assert share(8, waiting) == {b"new": 2, b"old": 3, b"middle": 3}

@@ -81,7 +81,7 @@ def test_a_duration_that_is_none_is_refused(text: str) -> None:
         ),
         (
             {"maxEntriesPerTrigger": "5", "maxoffsetspertrigger": "5"},
-            "'maxEntriesPerTrigger' and 'maxOffsetsPerTrigger' are the same: give one of both",
+            "'maxEntriesPerTrigger' and 'maxOffsetsPerTrigger' are the same option: give only one",
         ),
         ({"minOffsetPerTrigger": "5"}, "did you mean 'minOffsetsPerTrigger'"),
     ],

@@ -206,7 +206,7 @@ def test_a_long_value_goes_out_in_slices_as_it_was(house: House, size: int) -> N
     ok, queued = Simple("OK"), Simple("QUEUED")
     assert [reader.read() for _ in range(4)] == [ok, ok, queued, queued]
     assert reader.read() == [value, Simple("PONG")]
-    assert reader.read() == b"short", "the request behind a long reply runs when that is done"
+    assert reader.read() == b"short", "the request after a long reply runs when that is done"
     assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
@@ -299,7 +299,7 @@ def test_keys_within_a_transaction_are_those_before_what_follows(house: House) -
     assert not reader.unread
 
 
-def test_keys_nobody_waits_for_any_more_are_not_looked_for(house: House) -> None:
+def test_keys_without_waiting_readers_are_not_searched(house: House) -> None:
     with_keys(house)
     leaving, silent = listener(house), listener(house)
     house.executor.feed(leaving, encode_command(["KEYS", "*"]))
@@ -336,7 +336,7 @@ Row = tuple[bytes, bytes, int, int]
 
 
 class Pending:
-    """A group of very many pending entries of two consumers and nobody, delivered over a while."""
+    """A group of very many pending entries, of two consumers or without owner."""
 
     def __init__(self, house: House, seed: int) -> None:
         self.house = house
@@ -405,7 +405,7 @@ def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
         high = chance.choice([10**9, 10**9, 10**9, chance.randrange(pending.next_ms)])
         idle_ms = chance.choice([0, 0, 0, 1, 20, 60, 10**15])
         limit = chance.choice([10, 5000, 5001, 9000, 10**9, 10**9])
-        owner = chance.choice([None, None, "one", "one", "two", "nobody"])
+        owner = chance.choice([None, None, "one", "one", "two", "absent"])
         request = f"XPENDING s g IDLE {idle_ms} {low} {high} {limit} {owner or ''}"
         expected = pending.rows(low, high, idle_ms, limit, owner.encode() if owner else None)
         reader = listener(house)
@@ -424,7 +424,7 @@ def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
     assert turns > 5, "too few of them were long"
 
 
-def test_pending_entries_shared_with_a_reply_are_let_go_of(house: House) -> None:
+def test_pending_entries_shared_with_a_reply_are_released(house: House) -> None:
     pending = Pending(house, 1)
     reader = listener(house)
     for gone in (False, True):

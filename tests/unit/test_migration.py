@@ -61,7 +61,7 @@ def test_a_long_stream_is_dumped_and_restored_in_turns() -> None:
     assert player.call("XLEN t") == 5000
 
 
-def test_what_is_sent_behind_a_long_restore_waits_for_it() -> None:
+def test_requests_after_a_long_restore_wait_for_it() -> None:
     house = House()
     payload = long_stream(house)
     player = house.player()

@@ -97,7 +97,7 @@ def test_a_repair_of_format_1_makes_the_present_format() -> None:
 
 
 def upgraded(disk: FakeDisk) -> DataFiles:
-    """Where a rewrite has let a journal of the present format count beside the old files."""
+    """Where a rewrite has added a journal of the present format to the old files."""
     files = DataFiles(disk)
     files.open(LoadReport())
     name = f"journal-{files.new_number()}.log"

@@ -45,7 +45,7 @@ def test_the_hard_limit_holds_at_once() -> None:
 
 
 @pytest.mark.parametrize("subscription", ["channels", "patterns", ""])
-def test_a_class_is_told_by_the_subscriptions(subscription: str) -> None:
+def test_the_subscriptions_determine_the_class(subscription: str) -> None:
     guard = Guard(1000)
     guard.client.channels.clear()
     if subscription:
@@ -60,7 +60,7 @@ def test_the_soft_limit_holds_after_its_time() -> None:
     assert guard.is_exceeded(1000, after_s=0.1)
 
 
-def test_the_time_above_the_soft_limit_begins_anew_below_it() -> None:
+def test_the_time_above_the_soft_limit_begins_again_after_a_time_below_it() -> None:
     guard = Guard(0, 1000, 10)
     assert not guard.is_exceeded(1000)
     assert not guard.is_exceeded(999, after_s=9)
@@ -69,7 +69,7 @@ def test_the_time_above_the_soft_limit_begins_anew_below_it() -> None:
     assert guard.is_exceeded(1000, after_s=1)
 
 
-def test_a_forgotten_client_begins_anew() -> None:
+def test_a_forgotten_client_begins_again() -> None:
     guard = Guard(0, 1000, 10)
     assert not guard.is_exceeded(1000)
     client: Any = guard.client
@@ -91,7 +91,7 @@ def test_zero_is_no_limit() -> None:
         ({"normal": (50, 0, 0), "pubsub": (500, 100, 1)}, 50),
     ],
 )
-def test_below_the_least_limit_nobody_is_looked_at(
+def test_below_the_smallest_limit_no_client_is_checked(
     config: dict[str, tuple[int, int, int]], least_bytes: int
 ) -> None:
     directives = Config()
@@ -122,7 +122,7 @@ def watched(house: House) -> list[tuple[Player, int]]:
     return asked
 
 
-def test_messages_behind_a_long_reply_are_looked_at_as_they_come() -> None:
+def test_messages_after_a_long_reply_are_checked_as_they_come() -> None:
     house = House()
     writer, reader = house.player(), house.player()
     for number in range(1, 301):

@@ -213,7 +213,7 @@ def test_a_capture_starts_at_a_tick_even_in_the_middle_of_one() -> None:
     assert reload(world.disk.copy()).keyspace.numbers() == [1, 2]
 
 
-def test_a_snapshot_lets_go_in_parts_of_what_it_has_written() -> None:
+def test_a_snapshot_releases_what_it_has_written_in_parts() -> None:
     world = new_world()
     write_many(world, 20_000, b"long")
     world.settle()
@@ -266,7 +266,7 @@ def shown_jobs(world: World) -> list[object]:
 def test_a_job_is_finished_at_any_of_its_steps(
     appendonly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A save behind a rewrite, and a rewrite scheduled behind a snapshot, do not wait for the
+    """A save after a rewrite, and a rewrite scheduled after a snapshot, do not wait for the
     loop; what the loop still has of them does nothing."""
     failures: list[object] = []
     monkeypatch.setattr(Snapshots, "_note_failure", lambda self, job: failures.append(job.error))
@@ -311,7 +311,7 @@ def test_the_journal_is_read_again_as_soon_as_it_is_on() -> None:
     write_many(world, 5)
     world.persistence.rewrite()
     world.config.appendonly = True
-    world.persistence.set_appendonly(True)  # behind the rewrite that is given up
+    world.persistence.set_appendonly(True)  # after the rewrite that is given up
     write_many(world, 2)
     read_again(world)
     assert world.keyspace.numbers() == list(range(1, 8))
@@ -389,7 +389,7 @@ def test_one_failure_anywhere_in_a_rewrite_costs_nothing(operation: str) -> None
      if operation in ("create", "write", "sync")
      or (operation == "rename") == (name != "journal-9")],
 )  # fmt: skip
-def test_attempts_that_fail_leave_nothing_behind(operation: str, name: str) -> None:
+def test_failed_attempts_leave_no_files(operation: str, name: str) -> None:
     """On a full disk every try would otherwise take more of what is left."""
     world = new_world()
     write_many(world, 5)
@@ -703,7 +703,7 @@ def test_a_full_disk_refuses_writes_before_they_execute() -> None:
     assert world.persistence.info()["aof_last_write_status"] == "ok"
 
 
-def test_a_full_disk_is_told_with_directive_and_size(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_reported_with_directive_and_size(caplog: pytest.LogCaptureFixture) -> None:
     world = new_world(FakeDisk(capacity=10_000), journal_reserve_size=16 << 20)
     assert world.persistence.writable_error() == FULL
     assert any(
@@ -1111,7 +1111,7 @@ def queue_told(world: World) -> list[int]:
     return told
 
 
-def test_that_the_queue_is_shorter_is_told_once_it_is_written() -> None:
+def test_a_shorter_queue_is_reported_once_it_is_written() -> None:
     world = new_world()
     told = queue_told(world)
     write_many(world, 3)
@@ -1123,7 +1123,7 @@ def test_that_the_queue_is_shorter_is_told_once_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("way", ["write fails", "appendonly no", "appendfsync no"])
-def test_whatever_ends_the_queue_is_told(way: str) -> None:
+def test_any_end_of_the_queue_is_reported(way: str) -> None:
     world = new_world()
     told = queue_told(world)
     write_many(world, 3)

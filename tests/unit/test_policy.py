@@ -70,9 +70,9 @@ def whole_blocks_gone(stream: Stream, policy: Policy, now_ms: int) -> list[tuple
     gone: list[tuple[int, int]] = []
     blocks = block_rows(stream)
     for number, (rows, last_id, _) in enumerate(blocks):
-        behind = blocks[number + 1 :]
-        entries_behind = sum(len(rows) for rows, _, _ in behind)
-        bytes_behind = sum(size for _, _, size in behind)
+        rest = blocks[number + 1 :]
+        entries_behind = sum(len(rows) for rows, _, _ in rest)
+        bytes_behind = sum(size for _, _, size in rest)
         if not (
             (policy.max_len and entries_behind >= policy.max_len)
             or (policy.max_bytes and bytes_behind >= policy.max_bytes)
@@ -152,7 +152,7 @@ def test_bytes_are_those_of_the_blocks_from_the_first_kept_entry_on(chance: rand
         hidden = whole - bytes_of(stream)
         assert hidden >= 0
         kept = stream.range(limit=1)[0]
-        # Its value stands behind its id, which is short here, and maybe the names.
+        # Its value follows its id, which is short here, and maybe the names.
         place = first.rindex(kept[2][1]) if kept[2][1] else len(first)
         assert place >= hidden
 
@@ -191,7 +191,7 @@ def test_the_entry_with_the_very_last_id_goes_too() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 20))))
-def test_every_place_comes_out_behind_its_moment_and_within_half_a_second(
+def test_every_place_comes_out_after_its_moment_and_within_half_a_second(
     noted: list[tuple[int, int]],
 ) -> None:
     calendar = Calendar()
@@ -328,7 +328,7 @@ def test_what_is_not_named_stays_and_zero_lifts(player: Player) -> None:
         ("TPOLICY s EXACT", NO_LIMIT),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_and_changes_nothing(player: Player, line: str, error: str) -> None:
+def test_errors_are_reported_and_change_nothing(player: Player, line: str, error: str) -> None:
     fill(player, 3)
     player.call("SET str value")
     assert player.call(line) == Error(error)
@@ -344,10 +344,10 @@ def test_a_map_in_resp3(house: House) -> None:
     assert isinstance(player.call("TPOLICY s"), Map)
 
 
-# ---------------------------------------------------------------- by itself
+# ---------------------------------------------------------------- automatic trimming
 
 
-def test_what_comes_of_age_goes_within_a_second_with_nobody_there(house: House) -> None:
+def test_old_entries_go_within_a_second_without_a_client(house: House) -> None:
     player = house.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000 EXACT")
@@ -365,7 +365,7 @@ def test_what_comes_of_age_goes_within_a_second_with_nobody_there(house: House) 
     replays(house)
 
 
-def test_a_block_goes_when_its_youngest_entry_has_come_of_age(house: House) -> None:
+def test_a_block_goes_when_its_youngest_entry_is_too_old(house: House) -> None:
     player = house.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000")
@@ -396,7 +396,7 @@ def test_ids_ahead_of_the_clock_are_young(house: House) -> None:
     assert player.call("XLEN s") == 0
 
 
-def test_a_group_is_told_of_the_gap_and_keeps_what_it_has_pending(house: House) -> None:
+def test_a_group_gets_a_nil_for_the_gap_and_keeps_its_pending_entries(house: House) -> None:
     player = house.player()
     player.call("TAPPEND s n 1")
     player.call("XGROUP CREATE s g 0")
@@ -465,8 +465,8 @@ def test_keys_that_are_gone_are_not_kept_in_mind_until_they_would_be_due(
     assert len(house.keyspace.calendar) == 0
 
 
-def test_a_loaded_stream_is_looked_at_though_nobody_appends(house: House) -> None:
-    """From the journal alone: entries that the effects put in behind the policy."""
+def test_a_loaded_stream_is_checked_without_an_append(house: House) -> None:
+    """From the journal alone: entries that the effects put in after the policy."""
     player = house.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000 EXACT")
@@ -539,7 +539,7 @@ def test_trimming_by_the_timer_is_no_use_of_the_key(house: House) -> None:
     assert player.call("OBJECT IDLETIME s") == 10
 
 
-def test_who_watches_the_key_is_told_of_the_trim(house: House) -> None:
+def test_clients_that_watch_the_key_notice_the_trim(house: House) -> None:
     player, other = house.player(), house.player()
     other.call("TAPPEND s n 1")
     other.call("TPOLICY s MAXAGE 1000")

@@ -93,7 +93,7 @@ def test_a_closed_client_is_not_counted() -> None:
     assert gone.got == []
 
 
-def test_a_pattern_that_is_too_long_leaves_nothing_behind() -> None:
+def test_a_pattern_that_is_too_long_changes_nothing() -> None:
     pubsub, listener = made(), Listener()
     with pytest.raises(CommandError):
         pubsub.subscribe_pattern(listener, b"*" * 100_000)
@@ -167,7 +167,7 @@ def test_messages_keep_their_order_among_the_replies_of_a_listener() -> None:
         assert listener.read() == text
 
 
-def test_own_messages_come_behind_the_answer_in_a_pipeline_too() -> None:
+def test_own_messages_come_after_the_reply_in_a_pipeline_too() -> None:
     house = Exchange()
     listener = listening(house, resp=3)
     request = b"*3\r\n$7\r\nPUBLISH\r\n$4\r\nnews\r\n$1\r\nx\r\n"

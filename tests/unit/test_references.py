@@ -131,7 +131,7 @@ class ReferencesMachine(RuleBasedStateMachine):
             return self.model.evict_ids(self.not_held(keep, minid, about, limit))
         gone = self.head(policy, keep, minid, about, limit)
         if policy == "DELREF" and gone:
-            # What was deleted between the entries that go, or right behind them, goes too.
+            # What was deleted between the entries that go, or right after them, goes too.
             node = next(node for node in self.nodes if gone[-1] in node)
             rest = [one for one in self.model.ids if gone[-1] < one <= node[-1]]
             is_exact = len(gone) == len(self.head(policy, keep, minid, False, 0))
@@ -363,7 +363,7 @@ def ids(player: Player) -> list[int]:
     return [parsed(entry[0])[0] for entry in reply]  # type: ignore[index]
 
 
-def test_acked_leaves_what_is_held_and_goes_on_behind_it(player: Player) -> None:
+def test_acked_keeps_held_entries_and_continues_after_them(player: Player) -> None:
     filled(player, 10)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g c COUNT 8 STREAMS s >")
@@ -466,7 +466,7 @@ def test_a_group_whose_time_is_over_holds_nothing() -> None:
     assert player.call("XTRIM s MAXLEN 0 ACKED") == 4
 
 
-def test_a_draft_reader_is_told_of_what_acked_evicted(player: Player) -> None:
+def test_a_draft_reader_gets_a_nil_for_entries_evicted_by_acked(player: Player) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g c COUNT 4 STREAMS s >")

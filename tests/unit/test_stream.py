@@ -407,7 +407,7 @@ def test_a_smaller_last_id_given_to_an_empty_stream_hides_nothing() -> None:
     stream.check()
 
 
-def test_ids_that_trimming_left_behind_do_not_hold_up_a_smaller_last_id() -> None:
+def test_ids_left_by_trimming_do_not_hold_up_a_smaller_last_id() -> None:
     stream = filled(50, 10)
     assert evict_some(stream, [(48, 0), (50, 0)]) == 2
     move_last_id(stream, 49, 5)

@@ -1,8 +1,8 @@
-"""The house rules that no other tool holds.
+"""The rules of the codebase that no other tool checks.
 
-Ruff, mypy and import-linter read Python only. Here are the rules about folders, about the files of
-Cython and about what must not be left lying in the repository. Each test collects every offence
-before it fails, so one run tells all there is to mend.
+Ruff, mypy and import-linter read only Python. Here are the rules about folders, about the files of
+Cython, about the words of texts, and about what must not be left in the repository. Each test
+collects every offence before it fails, so one run shows everything that has to be fixed.
 """
 
 import re
@@ -21,7 +21,8 @@ FACE = ROOT / "src" / "millstream"
 ROOMS = {"server", "commands", "storage", "pipeline"}
 TOP_LEVEL = {".ci", "bench", "docs", "scripts", "src", "tests"} | ROOMS
 
-# Which rooms a file may import from beside its own and the face. The face may use none.
+# The packages that a file may import from, in addition to its own and the common package, which
+# may import none.
 BELOW = {
     "server": {"commands", "storage"},
     "commands": {"storage"},
@@ -31,6 +32,11 @@ BELOW = {
 
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\.|millstream\b[.\w]*)(.*)", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/")
+# Texts that are not ours to change: the licence, and recordings of what Redis answers to what.
+NOT_OURS = {"LICENSE", "tests/compat/side_by_side.txt"}
+RECORDINGS = "tests/compat/golden/"
+WORDS_TO_AVOID = Path(__file__).with_name("words_to_avoid.txt")
+TEST_NAME = re.compile(r"\bdef test_\w+")
 MARKER = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")  # the brackets keep it from finding itself
 
 
@@ -53,7 +59,7 @@ def named(path: Path) -> str:
 
 
 def sources(*suffixes: str) -> list[Path]:
-    """The files of the face and of the rooms that end in one of `suffixes`."""
+    """The files of the common package and of the others that end in one of `suffixes`."""
     rooms = (FACE, *(ROOT / room for room in ROOMS))
     return [path for path in tracked() if path.suffix in suffixes and path.parent in rooms]
 
@@ -68,13 +74,13 @@ def matching_lines(pattern: re.Pattern[str]) -> list[str]:
 
 
 def rooms_in(names: list[str]) -> set[str]:
-    """`storage` for `millstream.storage` or `src/millstream/storage`; left out are the face itself
-    and "", where modules lie that are in no package."""
+    """`storage` for `millstream.storage` or `src/millstream/storage`; except the common package
+    and "", which stands for modules in no package."""
     return {re.split(r"[./]", name)[-1] for name in names} - {"millstream", ""}
 
 
 def imported_rooms(module: str, rest: str) -> set[str]:
-    """The rooms one import names: `from millstream.storage.block cimport X` names storage."""
+    """The packages an import names: `from millstream.storage.block cimport X` names storage."""
     if module == "millstream":
         return set(re.findall(r"\w+", rest)) & ROOMS
     return {module.split(".")[1]} & ROOMS
@@ -99,7 +105,7 @@ def test_links_are_relative() -> None:
 def test_imports_run_one_way() -> None:
     wrong = []
     for path in sources(".py", ".pyi", ".pyx", ".pxd"):
-        if path == FACE / "__main__.py":  # the door: it leads to every room
+        if path == FACE / "__main__.py":  # the entry point imports every package
             continue
         room = path.parent.name
         allowed = BELOW[room] | {room} if room in BELOW else set()
@@ -123,6 +129,65 @@ def test_no_path_of_a_developer_machine() -> None:
 
 def test_no_markers_of_unfinished_work() -> None:
     assert matching_lines(MARKER) == []
+
+
+def words_to_avoid() -> list[tuple[re.Pattern[str], str]]:
+    """The rows of the word list: a pattern for whole words, and what to say instead."""
+    rows = [line for line in WORDS_TO_AVOID.read_text().splitlines() if not line.startswith("#")]
+    pairs = (row.rsplit("|", 1) for row in rows)
+    return [
+        (re.compile(rf"(?<![\w.]){words.strip()}(?!\w)", re.IGNORECASE), advice.strip())
+        for words, advice in pairs
+    ]
+
+
+def plain_lines(text: str) -> list[str]:
+    """The lines of a text, with spaces in place of the underscores in names of tests."""
+    spaced = TEST_NAME.sub(lambda name: name[0].replace("_", " "), text)
+    return spaced.splitlines()
+
+
+def avoidable(text: str) -> list[tuple[int, str, str]]:
+    """(line, words, advice) for each phrase of the list in a text."""
+    return [
+        (number, found[0], advice)
+        for number, line in enumerate(plain_lines(text), 1)
+        for words, advice in words_to_avoid()
+        for found in words.finditer(line)
+        if not found[0].isupper()  # a constant
+    ]
+
+
+def is_ours(path: Path) -> bool:
+    name = named(path)
+    if path.suffix in (".pyx", ".pxd"):
+        return False  # their comments are not rewritten yet
+    return path != WORDS_TO_AVOID and name not in NOT_OURS and not name.startswith(RECORDINGS)
+
+
+def test_texts_are_plain_english() -> None:
+    found = []
+    for path in filter(is_ours, tracked()):
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue  # not a text
+        found += [
+            f"{named(path)}:{number}: '{words}': say {advice}"
+            for number, words, advice in avoidable(text)
+        ]
+    assert found == []
+
+
+def test_the_word_list_finds_phrases_in_sentences_and_in_names_of_tests() -> None:
+    words = [words for words, _ in words_to_avoid()]
+    assert len(words) > 10
+    rows = [line for line in WORDS_TO_AVOID.read_text().splitlines() if not line.startswith("#")]
+    plain = {row.split("|")[0].strip() for row in rows if "(" not in row.split("|")[0]}
+    for phrase in plain:
+        assert avoidable(f"One is {phrase} the other."), phrase
+        assert avoidable(f"def test_one_is_{phrase.replace(' ', '_')}_the_other() -> None:"), phrase
+    assert avoidable("after it, next to it, again, in place of it\n") == []
 
 
 def test_every_directory_at_the_top_is_known() -> None:

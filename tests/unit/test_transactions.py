@@ -188,7 +188,7 @@ def test_a_watched_key_belongs_to_its_database(alice: Player, bob: Player) -> No
     assert alice.call("EXEC") == []
 
 
-def test_a_client_watches_so_many_keys_and_no_more(
+def test_a_client_watches_a_limited_number_of_keys(
     alice: Player, bob: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "WATCHES_MAX", 3)
@@ -224,7 +224,9 @@ def test_reads_do_not_wait_within(alice: Player, bob: Player) -> None:
     assert alice.call("PING") == Simple("PONG")
 
 
-def test_waiting_readers_are_served_behind_the_whole(house: House, alice: Player) -> None:
+def test_waiting_readers_are_served_after_the_whole_transaction(
+    house: House, alice: Player
+) -> None:
     reader = house.player()
     reader.send("XREAD BLOCK 0 STREAMS s $")
     for line in ("MULTI", "XADD s 1-1 a 1", "XADD s 2-1 b 2", "EXEC"):
@@ -232,7 +234,7 @@ def test_waiting_readers_are_served_behind_the_whole(house: House, alice: Player
     assert reader.read() == [[b"s", [[b"1-1", [b"a", b"1"]], [b"2-1", [b"b", b"2"]]]]]
 
 
-def test_a_stream_emptied_before_the_end_serves_nobody(house: House, alice: Player) -> None:
+def test_a_stream_emptied_before_the_end_serves_no_reader(house: House, alice: Player) -> None:
     reader = house.player()
     reader.send("XREAD BLOCK 0 STREAMS s $")
     for line in ("MULTI", "XADD s 1-1 a 1", "DEL s", "EXEC"):
@@ -250,7 +252,7 @@ def test_long_replies_are_whole_within(house: House, alice: Player) -> None:
     assert (len(entries), length) == (3000, 3000)
 
 
-def test_a_database_chosen_within_is_the_one_behind_it(alice: Player) -> None:
+def test_a_database_selected_inside_stays_selected_after_it(alice: Player) -> None:
     for line in ("MULTI", "SELECT 3", "SET k v", "EXEC"):
         alice.call(line)
     assert alice.call("GET k") == b"v"

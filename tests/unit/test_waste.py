@@ -183,7 +183,7 @@ def test_deleting_many_small_streams_frees_them_in_turns_too() -> None:
 
 
 def small_stream(blocks: int) -> Stream:
-    """A stream of so many sealed blocks of the same length, and an open one."""
+    """A stream of `blocks` sealed blocks of the same length, and an open one."""
     stream = Stream()
     for number in range(1, blocks + 2):
         stream.append_entry(number, 0, [b"f", b"v"], node_bytes=1)

@@ -429,7 +429,7 @@ def test_the_end_of_its_group_ends_a_wait(
     assert house.executor.blocked_count == 0
 
 
-def test_a_tread_in_front_that_makes_the_group_anew_does_not_save_a_consumers_wait(
+def test_an_earlier_tread_that_makes_the_group_again_does_not_save_a_consumers_wait(
     house: House, player: Player
 ) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
@@ -444,7 +444,7 @@ def test_a_tread_in_front_that_makes_the_group_anew_does_not_save_a_consumers_wa
     assert house.group().blocked_clients == 0
 
 
-def test_a_consumer_deleted_while_it_waits_is_made_anew(house: House, player: Player) -> None:
+def test_a_consumer_deleted_while_it_waits_is_made_again(house: House, player: Player) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
     waiting = house.player()
     waiting.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
@@ -650,7 +650,7 @@ def test_pending_entries_by_range_idle_time_and_consumer(house: House, player: P
         "4 2 10": [],
         "- + 10 alice": [two, four],
         "- + 1 bob": [three],
-        "- + 10 nobody": [],
+        "- + 10 absent": [],
         '- + 10 ""': [],
         "IDLE 107 - + 10": [one, two],
         "IDLE 108 - + 10": [],

@@ -1,4 +1,4 @@
-"""Clients that mean harm, or are broken: each attack against one live server, watched from beside.
+"""Harmful or broken clients: each attack against one live server, watched by another client.
 
 `python -m tests.wire.hostile` runs them at full size and prints, for each, the longest that a PING
 of another client took meanwhile and by how much the server's memory grew at most; it fails where a
@@ -141,7 +141,7 @@ def accept_storm(server: Server, sizes: Sizes) -> None:
         try:
             with sockets(server.port, sizes.storm_clients) as storm:
                 refused = [one for one in storm if has_been_refused(one)]
-                # The admin and whoever watches have their places among the first thousand.
+                # The admin and the watcher have their places among the first thousand.
                 assert len(refused) >= sizes.storm_clients - LIMIT_CLIENTS
                 assert int(admin.info("clients")["connected_clients"]) <= LIMIT_CLIENTS
         finally:
@@ -449,12 +449,12 @@ def allow_files() -> None:
 
 
 def watched(attack: Attack, server: Server, sizes: Sizes) -> Watcher:
-    """Run one attack; what a client beside it saw. The server is alive and answers behind it."""
+    """Run one attack; what another client saw. The server is alive and answers after it."""
     with Watcher(server) as watcher:
         attack.run(server, sizes)
         settle(server)
     if watcher.failure is not None:
-        raise AssertionError(f"a client beside {attack.name} was harmed") from watcher.failure
+        raise AssertionError(f"a client during {attack.name} was harmed") from watcher.failure
     return watcher
 
 

@@ -1,4 +1,4 @@
-"""Clients beside each other in a real process: subscribers that do not read, who is listed, who is
+"""Several clients in a real process: subscribers that do not read, who is listed, who is
 killed, what MONITOR shows."""
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def test_monitor_shows_what_runs(server: Server) -> None:
         assert monitor.call("MONITOR") == Simple("OK")
         for words in (
             ("SELECT", "3"), ("SET", 'a "b"', "x\n\x00"), ("CONFIG", "GET", "port"), ("NOSUCH",),
-            ("MULTI",), ("SET", "k", "v"), ("EXEC",), ("AUTH", "nobody", "secret"),
-            ("HELLO", "2", "AUTH", "nobody", "secret"), ("DEL", 'a "b"', "k"),
+            ("MULTI",), ("SET", "k", "v"), ("EXEC",), ("AUTH", "stranger", "secret"),
+            ("HELLO", "2", "AUTH", "stranger", "secret"), ("DEL", 'a "b"', "k"),
         ):  # fmt: skip
             client.call(*words)
         shown = []
@@ -209,7 +209,7 @@ def test_a_password_is_needed_to_subscribe(new_server: NewServer) -> None:
         assert client.call("SUBSCRIBE", "news") == [b"subscribe", b"news", 1]
 
 
-def test_a_silent_client_is_read_again_behind_a_pause(server: Server) -> None:
+def test_a_silent_client_is_read_again_after_a_pause(server: Server) -> None:
     with server.client() as silent, server.client() as other:
         silent.send("CLIENT", "REPLY", "OFF")
         silent.send("CLIENT", "PAUSE", "300")

@@ -1,4 +1,4 @@
-"""The attacks of tests/wire/hostile.py, small: behind each the server answers, those who were there
+"""The attacks of tests/wire/hostile.py, small: after each the server answers, those who were there
 before it too, and its memory has stayed within bounds."""
 
 from __future__ import annotations

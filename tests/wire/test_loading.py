@@ -103,7 +103,7 @@ class HeldServer:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Many keys in a base, and a journal behind it."""
+    """Many keys in a base, and a journal after it."""
     server = ServerProcess(tmp_path_factory.mktemp("loading") / "data").start()
     with server.client() as client:
         client.pipeline([("XADD", f"s{n}", f"{n + 1}-1", "f", "v" * 1000) for n in range(ENTRIES)])
@@ -190,7 +190,7 @@ def test_a_transaction_is_refused_when_its_commands_are(held: HeldServer) -> Non
         assert reply.text.startswith("EXECABORT")
 
 
-def test_a_pause_begun_meanwhile_holds_behind_it(held: HeldServer) -> None:
+def test_a_pause_begun_meanwhile_holds_after_it(held: HeldServer) -> None:
     with held.client() as client, held.client() as other:
         assert client.call("CLIENT", "PAUSE", "100000", "WRITE") == OK
         held.go_on()

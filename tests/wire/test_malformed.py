@@ -74,9 +74,7 @@ def answer(server: Server, request: bytes, ends_here: bool) -> bytes:
 
 
 @pytest.mark.parametrize("name", FATAL)
-def test_protocol_error_is_told_in_redis_words(
-    server: Server, redis_server: Server, name: str
-) -> None:
+def test_protocol_errors_use_redis_words(server: Server, redis_server: Server, name: str) -> None:
     request, words = FATAL[name]
     wanted = f"-ERR Protocol error: {words}\r\n".encode()
     assert answer(redis_server, request, ends_here=True) == wanted

@@ -96,7 +96,7 @@ def test_pattern_tells_replies_apart(pattern: str, reply: Reply, protocol: int, 
         "mark t\nat least 100000 ms since t",
         "> XADD s 1-1 f v\n<tid>",
         "repeat 2 > XADD s 1-1 f v",
-        "> XRANGE s - ${nobody}\n[]",
+        "> XRANGE s - ${unknown}\n[]",
     ],
 )
 def test_wrong_conversation_fails(conversation: str, tmp_path: Path, redis_server: Server) -> None:

@@ -192,7 +192,7 @@ def test_writes_are_refused_once_the_data_directory_is_gone(new_server: NewServe
         )
 
 
-def test_a_new_directory_in_place_of_a_removed_one_is_written_anew(new_server: NewServer) -> None:
+def test_a_new_directory_in_place_of_a_removed_one_is_written_again(new_server: NewServer) -> None:
     server = new_server().start()
     with server.client() as client:
         assert client.call("SET", "k", "v") == Simple("OK")
@@ -256,7 +256,7 @@ def test_killed_clients_are_gone(server: Server) -> None:
         wait_until(lambda: killer.call("CLIENT", "LIST", "ID", str(number)), lambda line: not line)
 
 
-def test_quit_closes_behind_the_answer(server: Server) -> None:
+def test_quit_closes_after_the_reply(server: Server) -> None:
     with server.client() as client:
         client.send_raw(b"PING\r\nQUIT\r\nPING\r\n")
         assert end_of(client) == b"+PONG\r\n+OK\r\n"
@@ -276,7 +276,7 @@ def test_protected_mode_turns_strangers_away(new_server: NewServer) -> None:
         assert stranger.recv(100) == b"+PONG\r\n"
 
 
-def test_the_counters_start_anew_with_resetstat(server: Server) -> None:
+def test_the_counters_start_again_with_resetstat(server: Server) -> None:
     with server.client() as client:
         assert isinstance(client.call("NOSUCH"), Error)
         assert int(client.info("stats")["total_error_replies"]) > 0

@@ -105,7 +105,7 @@ def test_replies_reach_a_client_that_reads_late(server: Server) -> None:
         slow.pipeline([("XADD", "s", f"{n}-1", "f", value) for n in range(1, 501)])
         for _ in range(4):
             slow.send("TREAD", "s", "0", "500")
-        # 20 MB wait for `slow`; nobody else does.
+        # 20 MB wait for `slow`; no other client waits.
         assert other.call("XLEN", "s") == 500
         for _ in range(4):
             entries = as_list(slow.read())
@@ -113,7 +113,7 @@ def test_replies_reach_a_client_that_reads_late(server: Server) -> None:
             assert entries[499] == [b"500.1", b"f", value]
 
 
-def test_messages_stay_in_order_while_a_client_falls_behind_and_catches_up(server: Server) -> None:
+def test_messages_stay_in_order_while_a_client_is_slow_and_catches_up(server: Server) -> None:
     """What it is sent comes while the socket has room again and older messages still wait."""
     messages = [b"%d " % number * 2000 for number in range(2000)]
     chance = random.Random(1)
@@ -129,7 +129,7 @@ def test_messages_stay_in_order_while_a_client_falls_behind_and_catches_up(serve
             found += piece
         assert published.result() == [1] * len(messages)
     is_same = found == expected
-    assert is_same, f"the first difference is behind {_length_of_same_start(found, expected)} bytes"
+    assert is_same, f"the first difference is after {_length_of_same_start(found, expected)} bytes"
 
 
 def _length_of_same_start(one: bytes | bytearray, other: bytes) -> int:

@@ -7,7 +7,7 @@ async function connect(library, port, protocol) {
     return new module.Redis({ port, protocol });
   }
   const client = module.createClient({ url: `redis://127.0.0.1:${port}`, RESP: protocol });
-  client.on('error', () => {}); // it reconnects by itself
+  client.on('error', () => {}); // it reconnects automatically
   await client.connect();
   return client;
 }
