@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Appending to a stream and evicting from it, as a command does both: what TAPPEND, TAPPEV, XADD and
-XTRIM share. The stream is changed, the effect is recorded, and whoever waits on the key is noted. A
-stream with a policy is trimmed behind each append, so whoever appends keeps it.
+XTRIM share. The stream is changed, the effect is recorded, and readers that wait on the key are marked. A
+stream with a policy is trimmed after each append, so every append enforces it.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
@@ -103,7 +103,7 @@ cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks
     if cut.more:
         policy.looked_at_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
     elif policy.max_age_ms and policy.looked_at_ms > stream.last_ms + policy.max_age_ms:
-        # Ids rise: a moment that is not behind the newest entry's holds for the oldest, too.
+        # Ids rise: a time that is not before the newest entry's holds for the oldest, too.
         ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
     return evicted
 
@@ -128,7 +128,7 @@ def policy_moment(Context ctx not None, bytes key not None) -> int:
 
 def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
     """Evict the first block of a stream that has one, to make room; returns how many entries went.
-    It is nobody's use of the key."""
+    It does not count as a use of the key."""
     cdef Stream stream = ctx.maintained_stream(key)
     cdef EntryId last
     cdef bint is_open

@@ -73,7 +73,7 @@ def parse_integer(bytes text not None) -> int | None:
 
 
 cdef class Args:
-    """A view of one request. Index 0 is the command's name; the cursor starts behind it."""
+    """A view of one request. Index 0 is the command's name; the cursor starts after it."""
 
     cdef Slice* take_slice(self) except NULL:
         if self.pos >= self.count:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """For readers that take a stream by the million: TSEEK and TBLOCKS.
 
-TSEEK says where the n-th entry behind an id is, from the counts in the skiplist: how a reader cuts
+TSEEK finds the n-th entry after an id, from the counts in the skiplist: how a reader cuts
 a stream into parts without reading it. TBLOCKS hands out whole blocks in the form they have in a
 snapshot (docs/formats.md). The server copies and adds a checksum, instead of encoding every entry;
 the reader decodes with the code that reads snapshots, instead of making an object of every word.

@@ -73,8 +73,8 @@ cdef class Context:
     `write_error` is why nothing may be changed now (None when it may), for commands that change
     something only in some of their forms. `may_block` is false inside a transaction. While waiting
     readers are served, `shared` keeps encoded replies for all readers of one append, and `remade`
-    the groups, (db, key, name), that one of the readers has made anew; else both are None.
-    `events` holds the letters of notify-keyspace-events, b"" when nobody is told anything, and
+    the groups, (db, key, name), that one of the readers has created again; else both are None.
+    `events` holds the letters of notify-keyspace-events, b"" when no events are published, and
     `scripts` the digests of the scripts that clients have loaded.
     """
 

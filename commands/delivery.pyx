@@ -27,7 +27,7 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    # At least so many entries are looked at together, to find those that can be claimed.
+    # At least this number of entries are examined together, to find those that can be claimed.
     CLAIM_BATCH = 128
     # Ids of a long delivery that are found before they are delivered.
     RUN_MAX = 128
@@ -44,7 +44,7 @@ cdef class Retry:
 # ---------------------------------------------------------------- delivery
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept:
-    """Whether entries behind the group's offset were evicted unread; for a group that began at 0
+    """Whether entries after the group's offset were evicted unread; for a group that began at 0
     those evicted before its creation do not count."""
     return id_less(group.offset_ms, group.offset_seq, stream.max_evicted_ms,
                    stream.max_evicted_seq) and id_less(
@@ -83,9 +83,9 @@ cdef class Ids:
 cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                        bint keep, Retry retry, uint64_t limit, bint dotted,
                        Output out) except? 0xffffffffffffffff:
-    """Deliver up to `limit` entries behind the group's offset into `out`; returns how many.
+    """Deliver up to `limit` entries after the group's offset into `out`; returns how many.
 
-    keep: they become pending, of `consumer` (b"" for nobody), with `retry` or without (None).
+    keep: they become pending, of `consumer` (b"": no owner), with `retry` or without (None).
     The whole delivery is one effect.
     """
     cdef Room room
@@ -134,7 +134,7 @@ cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, by
 
 
 cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
-    """Whether so many new entries are to be delivered that the reply is better made in slices."""
+    """Whether there are enough new entries to deliver that the reply is better made in slices."""
     cdef EntryId start
     if min(limit, stream.length) <= LONG_DELIVERY:
         return False
@@ -269,7 +269,7 @@ cdef bint is_full(Output out, Room* room) noexcept:
 
 
 cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1:
-    """Behind the entry encoded at `at`, how long it has been idle and how often it was delivered
+    """After the entry encoded at `at`, how long it has been idle and how often it was delivered
     before."""
     out.buf[at + 1] = c'4'  # it began with `*2`
     put_idle(out, idle_ms)
@@ -290,9 +290,9 @@ cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
 cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                         uint64_t min_idle_ms, uint64_t limit, Output out,
                         Room* room) except? 0xffffffffffffffff:
-    """Hand over to a consumer up to `limit` pending entries that were not delivered for so long,
-    idle longest first, whoever has them; returns how many. What is gone from the stream is no
-    longer pending. The whole is one effect."""
+    """Claim up to `limit` entries for a consumer that have been idle for at least that long, longest
+    idle first, whoever owns them; returns how many. Entries that are gone from the stream are no
+    longer pending. All of it is one effect."""
     cdef Pending* record
     cdef PendingAt at
     cdef View view
@@ -351,7 +351,7 @@ cdef list idle_entries(Context ctx, bytes key, Stream stream, Group group, uint6
         gone = [(ms, seq) for ms, seq in found if not stream.find(ms, seq, &view, &entry)]
         if not gone:
             return found[:limit] if <uint64_t>len(found) > limit else found
-        # What is claimed behind this was asked for already, without what is gone.
+        # The claims after this one were requested already, without what is gone.
         if not ctx.effects.has_room(read_effects_most(
                 key, group, b"", min(limit, group.pending_count) + <uint64_t>len(gone))):
             break

@@ -183,7 +183,7 @@ def tread(Context ctx not None, Args args not None):
 
 
 cdef bint plain_gap(Stream stream, EntryId after) noexcept:
-    """Whether entries behind `after` were evicted; a reader that begins at 0 misses none."""
+    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
     return (after.ms or after.seq) and id_less(
         after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
 
@@ -323,7 +323,7 @@ cdef class GroupRead(BlockedRead):
     """A TREAD with GROUP. While it waits it holds its group: a group cannot end under it."""
 
     cdef Group ready_group(self, Context ctx, Stream stream):
-        """The group, made anew where it is missing: at the id given when the reader came; once the
+        """The group, created again if it is missing: at the id given when the reader came; once the
         reader waits, at 0 if the key came back, so that its first entry is not lost, and at the end
         if only the group was destroyed."""
         cdef Group group = live_group(ctx, self.key, stream, self.group)
@@ -337,7 +337,7 @@ cdef class GroupRead(BlockedRead):
             offset.ms = stream.last_ms
             offset.seq = stream.last_seq
         if self.waiting and ctx.remade is not None:
-            # For the XREADGROUPs behind us in the queue, whose group is gone all the same.
+            # For the XREADGROUPs after us in the queue, whose group is gone all the same.
             ctx.remade.add((self.db_index, self.key, self.group))
         return new_group(ctx, self.key, stream, self.group, offset.ms, offset.seq,
                          0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
@@ -373,7 +373,7 @@ cdef class GroupRead(BlockedRead):
 
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
                  const ArrayHead* head, uint64_t lead):
-        """The gap's nil, which comes with new entries behind it, redeliveries, new entries."""
+        """The gap's nil, which comes only with new entries, then redeliveries, then new entries."""
         cdef Output again = Output()
         cdef int resp = ctx.session.resp
         cdef uint64_t made = give_due(

@@ -8,7 +8,7 @@ from millstream.storage.stream cimport Stream
 cdef enum:
     # An id as a word of an effect, at most.
     ID_WORD_BYTES = 48
-    # An effect beside its names and ids, at most.
+    # The maximum size of an effect in addition to its names and ids.
     EFFECT_BYTES = 256
 
 

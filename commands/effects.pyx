@@ -26,7 +26,7 @@ APPLY = {}
 WAKES_READERS = set()
 
 cdef int64_t ROOM_UNBOUNDED = 1 << 62
-# What a frame costs in the journal beside its payload.
+# The size of a frame in the journal in addition to its payload.
 cdef int64_t FRAME_BYTES = FRAME_SIZE
 
 
@@ -58,7 +58,7 @@ def effect(bytes name not None, *, bint wakes_readers=False):
 cdef class Effects:
     """The effects of one tick. Nothing is kept while `enabled` is false (no journal).
 
-    Whoever records an effect calls `begin`, puts its words into `out` and calls `finish`. One that
+    To record an effect, call `begin`, put its words into `out` and call `finish`. One that
     was begun and not finished failed on its way (out of memory): what it should have told may have
     happened already, so the whole tick has no payload, and the journal ends before it.
 
@@ -70,12 +70,12 @@ cdef class Effects:
     def __init__(self, bint enabled=True):
         self.enabled = enabled
         self.out = Output()
-        self.out.reserve(64)  # what is begun leaves something behind, whatever memory is left
+        self.out.reserve(64)  # what is begun leaves a trace, whatever memory is left
         self.room = ROOM_UNBOUNDED
         self.make_room = unbounded_room
 
     cdef int require(self, int64_t size) except -1:
-        """Refuse what may record so many bytes, if the journal has no room for them."""
+        """Refuse a request that may record `size` bytes, if the journal has no space for them."""
         if self.out.size + size > self.room and self.enabled:
             self.room = self.make_room(self.out.size + size)
         return 0
@@ -453,7 +453,7 @@ def apply_deliver(Keyspace keyspace, int db, list words):
 
     The undeleted entries from..to were given out and the group's offset moved to `to`. Mode `keep`
     makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
-    nobody.
+    no owner.
     """
     cdef bytes key = words[0]
     cdef Stream stream = stream_of(keyspace, db, key)
@@ -542,7 +542,7 @@ def apply_claim(Keyspace keyspace, int db, list words):
 
 @effect(b"RELEASE", wakes_readers=True)
 def apply_release(Keyspace keyspace, int db, list words):
-    """RELEASE key group ms deliveries id [id ...]: entries that nobody owns any more; one that is
+    """RELEASE key group ms deliveries id [id ...]: entries lose their owners; one that is
     not pending becomes so, with no delivery before what deliveries says: a number, `-` for one
     less, `=` for as many as before."""
     cdef Group group = group_of(keyspace, db, words[0], words[1])

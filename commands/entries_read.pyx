@@ -102,7 +102,7 @@ def entries_up_to(Stream stream not None, uint64_t ms, uint64_t seq) -> int:
 
 
 cdef bint is_broken(Stream stream, Group group) noexcept:
-    """Whether the count of entries read cannot just go on: entries behind the group's offset were
+    """Whether the count of entries read cannot just go on: entries after the group's offset were
     deleted, or evicted unread."""
     cdef EntryId oldest
     return has_tombstones(stream, group.offset_ms, group.offset_seq) or (

@@ -20,19 +20,19 @@ cdef class ConsumerRead(BlockedRead):
     cdef list held
 
     cdef tuple open_one(self, Context ctx, bytes key, Stream stream)
-    cdef serve(self, Context ctx, list opened, list behind, bint first)
-    cdef int64_t effects_most(self, list opened, list behind) except -1
+    cdef serve(self, Context ctx, list opened, list after, bint first)
+    cdef int64_t effects_most(self, list opened, list after) except -1
     cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,
                   list parts)
-    cdef bint has_something(self, Context ctx, Stream stream, Group group, behind) except -1
-    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, behind,
+    cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1
+    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
                          Output out, Room* room) except -1
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
                           Consumer consumer, Output out, Room* room) except? 0xffffffffffffffff
     cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept
     cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room)
     cdef bint is_long_history(self, Group group, Room* room) except -1
-    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, behind,
+    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
                                  Output out, Room* room)
     cdef int note_use(self, Context ctx, list opened) except -1
     cdef int hold(self, list groups) except -1

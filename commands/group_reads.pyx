@@ -117,16 +117,16 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
     is anything delivered."""
     cdef Py_ssize_t i
     cdef list opened = []
-    cdef list behind = []
+    cdef list after = []
     cdef bytes key
     read.keys = []
     for i in range(args.pos, args.pos + count):
         key = args[i]
         opened.append(read.open_one(ctx, key, ctx.read_for_update(key)))
-        behind.append(read_behind(&args.items[i + count]))
+        after.append(read_behind(&args.items[i + count]))
         read.keys.append((read.db_index, key))
     ctx.count_hits(count)  # Redis looks up each again to read it
-    reply = read.serve(ctx, opened, behind, True)
+    reply = read.serve(ctx, opened, after, True)
     if reply is None and block:
         read.hold([group for _, group in opened])
     read.note_use(ctx, opened)
@@ -136,7 +136,7 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
 
 
 cdef read_behind(Slice* word):
-    """What an id argument asks for: None for new entries (`>`), else the history behind an id."""
+    """The meaning of an id argument: None for new entries (`>`), else the history after an id."""
     cdef EntryId found
     if word.size == 1 and word.ptr[0] == c'>':
         return None
@@ -169,7 +169,7 @@ cdef class ConsumerRead(BlockedRead):
             raise no_group(key, self.group)
         return stream, group
 
-    cdef serve(self, Context ctx, list opened, list behind, bint first):
+    cdef serve(self, Context ctx, list opened, list after, bint first):
         """The streams that have something, or None when none has. On the first look the consumer
         has asked every group, whether or not it has anything."""
         cdef Py_ssize_t i
@@ -187,16 +187,16 @@ cdef class ConsumerRead(BlockedRead):
         room.made = 0
         room.with_age = False
         if first:
-            ctx.effects.require(self.effects_most(opened, behind))
-        elif not ctx.effects.has_room(self.effects_most(opened, behind)):
+            ctx.effects.require(self.effects_most(opened, after))
+        elif not ctx.effects.has_room(self.effects_most(opened, after)):
             put_off(ctx, self.keys, self.group)
             return None
         for i in range(len(opened)):
             stream, group = opened[i]
             key = (<tuple>self.keys[i])[1]
-            if behind[i] is not None:
+            if after[i] is not None:
                 self.claim_idle_ms = NO_CLAIM  # in Redis, too, a history ends what CLAIM is for
-            if not self.has_something(ctx, stream, group, behind[i]) or (
+            if not self.has_something(ctx, stream, group, after[i]) or (
                     out is not None and is_full(out, &room)):
                 if first:
                     note_seen(ctx, key, group, asking_consumer(ctx, key, group, self.consumer))
@@ -207,28 +207,28 @@ cdef class ConsumerRead(BlockedRead):
                 out = Output()
                 out.begin_array(&head, len(opened))
                 room.full_size = widened(self.limits.size_bytes, head.size)
-            if behind[i] is None and self.is_long(stream, group, &room):
+            if after[i] is None and self.is_long(stream, group, &room):
                 if parts is None:
                     parts = []
                 put_key(out, key, ctx.session.resp)
                 parts.append(out.take_bytes())
                 parts.append(self.put_long(ctx, key, stream, group, &room))
                 answered += 1
-            elif behind[i] is not None and self.is_long_history(group, &room):
+            elif after[i] is not None and self.is_long_history(group, &room):
                 if parts is None:
                     parts = []
                 put_key(out, key, ctx.session.resp)
-                entries = self.put_long_history(ctx, key, stream, group, behind[i], out, &room)
+                entries = self.put_long_history(ctx, key, stream, group, after[i], out, &room)
                 parts.append(out.take_bytes())
                 parts.append(entries)
                 answered += 1
-            elif self.put_stream(ctx, key, stream, group, behind[i], out, &room):
+            elif self.put_stream(ctx, key, stream, group, after[i], out, &room):
                 answered += 1
         if answered == 0:
             return None
         return self.finished(ctx, out, &head, answered, parts)
 
-    cdef int64_t effects_most(self, list opened, list behind) except -1:
+    cdef int64_t effects_most(self, list opened, list after) except -1:
         """How large the effects are at most: what is claimed or shown again is listed."""
         cdef Group group
         cdef Consumer consumer
@@ -238,7 +238,7 @@ cdef class ConsumerRead(BlockedRead):
         for i in range(len(opened)):
             group = (<tuple>opened[i])[1]
             ids = 0
-            if behind[i] is not None:
+            if after[i] is not None:
                 consumer = group.consumer(self.consumer)
                 ids = 0 if consumer is None else min(self.limits.entries, consumer.pending)
             elif self.claim_idle_ms != NO_CLAIM:
@@ -262,11 +262,11 @@ cdef class ConsumerRead(BlockedRead):
         parts[0] = first.take_bytes()
         return make_parts(parts)
 
-    cdef bint has_something(self, Context ctx, Stream stream, Group group, behind) except -1:
-        return behind is not None or stream.has_newer(group.offset_ms, group.offset_seq) or (
+    cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
+        return after is not None or stream.has_newer(group.offset_ms, group.offset_seq) or (
             self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms))
 
-    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, behind,
+    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
                          Output out, Room* room) except -1:
         """The key and the array of one stream's entries; False and nothing when all that seemed to
         be there to claim is gone from the stream."""
@@ -279,7 +279,7 @@ cdef class ConsumerRead(BlockedRead):
         out.begin_array(&head, min(self.limits.entries, stream.length + group.pending_count))
         # A stream that is begun answers an entry, whatever its head has added.
         room.full_size = max(widened(full_size, head.size), out.size + 1)
-        if behind is None:
+        if after is None:
             made = self.put_new(ctx, key, stream, group, consumer, out, room)
             if made == 0:
                 room.full_size = full_size
@@ -287,7 +287,7 @@ cdef class ConsumerRead(BlockedRead):
                 note_seen(ctx, key, group, consumer)
                 return False
         else:
-            made = give_history(ctx, key, stream, group, consumer, behind, self.limits.entries, out,
+            made = give_history(ctx, key, stream, group, consumer, after, self.limits.entries, out,
                                 room)
             note_seen(ctx, key, group, consumer)
         room.full_size = full_size
@@ -332,12 +332,12 @@ cdef class ConsumerRead(BlockedRead):
         return consumer is not None and room.full_size == PY_SSIZE_T_MAX and (
             min(self.limits.entries, room.entries, consumer.pending) > LONG_DELIVERY)
 
-    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, behind,
+    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
                                  Output out, Room* room):
-        """Deliver pending entries again; behind the array's head they are encoded later, from the
+        """Deliver pending entries again; after the array's head they are encoded later, from the
         blocks as they are now."""
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
-        cdef Chosen entries = choose_history(ctx, key, stream, group, consumer, behind,
+        cdef Chosen entries = choose_history(ctx, key, stream, group, consumer, after,
                                              min(self.limits.entries, room.entries))
         note_seen(ctx, key, group, consumer)
         out.put_head(c'*', entries.ids.count)
@@ -353,7 +353,7 @@ cdef class ConsumerRead(BlockedRead):
         opened = []
         for _, key in self.keys:
             if ctx.remade is not None and (self.db_index, key, self.group) in ctx.remade:
-                # A waiting TREAD was tried before us and made the group anew: ours is gone.
+                # A waiting TREAD was tried before us and made the group again: ours is gone.
                 ctx.write_stream(key)  # WRONGTYPE where another type is there
                 raise no_group(key, self.group)
             opened.append(self.open_one(ctx, key, ctx.read_for_update(key)))
@@ -419,9 +419,9 @@ cdef no_group(bytes key, bytes name):
 
 
 cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                           behind, uint64_t limit, Output out,
+                           after, uint64_t limit, Output out,
                            Room* room) except? 0xffffffffffffffff:
-    """A consumer's own pending entries with ids above `behind`, each thereby delivered once more;
+    """A consumer's own pending entries with ids above `after`, each counted as delivered once more;
     one whose entry is gone is shown with a null in place of its fields. Returns how many."""
     cdef EntryId start
     cdef Pending* record
@@ -431,7 +431,7 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     cdef uint64_t left = consumer.pending
     cdef Ids again = Ids.__new__(Ids)
     cdef Finder finder = finder_of(stream)
-    start.ms, start.seq = behind
+    start.ms, start.seq = after
     step_up(&start)
     id_text.size = 0
     id_text.dotted = False
@@ -454,7 +454,7 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
 
 
 cdef Chosen choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                           behind, uint64_t limit):
+                           after, uint64_t limit):
     """As `give_history` for very many entries, which are only chosen."""
     cdef EntryId start
     cdef Pending* record
@@ -462,7 +462,7 @@ cdef Chosen choose_history(Context ctx, bytes key, Stream stream, Group group, C
     cdef Chosen chosen = choice_of(stream)
     cdef Ids again = Ids.__new__(Ids)
     cdef Finder finder = finder_of(stream)
-    start.ms, start.seq = behind
+    start.ms, start.seq = after
     step_up(&start)
     limit = min(limit, consumer.pending)
     record = group.first_at_least(start.ms, start.seq, &at)

@@ -49,11 +49,11 @@ NAME_BYTES = 16
 
 cdef bint take_once(Args args, Once* once) except -1:
     """Take IDMP or IDMPAUTO if the next argument is one and what it needs follows."""
-    cdef Py_ssize_t behind = args.count - args.pos - 1
+    cdef Py_ssize_t following = args.count - args.pos - 1
     cdef bint auto
-    if behind >= 2 and args.next_is(b"IDMP"):
+    if following >= 2 and args.next_is(b"IDMP"):
         auto = False
-    elif behind >= 1 and args.next_is(b"IDMPAUTO"):
+    elif following >= 1 and args.next_is(b"IDMPAUTO"):
         auto = True
     else:
         return False

@@ -492,7 +492,7 @@ cdef class SlicedGroups(SlicedListing):
         return 0
 
     cdef int put_pending(self, Output out, Py_ssize_t full_size) except -1:
-        """The first pending entries of the group, whoever owns them."""
+        """The first pending entries of the group, of all owners."""
         cdef const Chunk* chunk
         cdef const Pending* record
         while self.left and out.size < full_size:

@@ -33,7 +33,7 @@ from millstream.storage.producers import Producers
 
 cdef enum:
     NAME_BYTES_MAX = 1024
-    # Producers forgotten behind one append, where stream-producers-max was lowered.
+    # Producers forgotten after one append, if stream-producers-max was lowered.
     FORGOTTEN_MAX = 64
     # Entries of one TAPPENDMANY: they take the server some milliseconds.
     MANY_MAX = 10000

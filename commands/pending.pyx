@@ -33,7 +33,7 @@ from millstream.commands.registry import command
 from millstream.errors import SYNTAX, CommandError, shown
 
 cdef enum:
-    # XAUTOCLAIM looks at so many entries for each that it may answer.
+    # XAUTOCLAIM examines this number of entries for each that it may return.
     LOOKS_PER_CLAIM = 10
     DEFAULT_COUNT = 100
     # A longer reply of XAUTOCLAIM is made in slices.
@@ -151,7 +151,7 @@ def xclaim(Context ctx not None, Args args not None):
 
 
 cdef int move_offset(Context ctx, bytes key, Group group, EntryId last_id) except -1:
-    """LASTID: the group goes on behind this id; how many entries it has read is not touched."""
+    """LASTID: the group goes on after this id; how many entries it has read is not touched."""
     group.offset_ms = last_id.ms
     group.offset_seq = last_id.seq
     return ctx.change((b"GROUPSETID", key, group.name,

@@ -3,8 +3,8 @@
 
 With a least idle time or a consumer very many may have to be looked at for a few, and how many
 there are stands before them. So what is not found quickly is looked for in turns, only to be
-counted, and then encoded as the client takes it. Meanwhile the chunks of the moment of asking are
-shared with the group, as a snapshot does; those in which nothing was found are let go of.
+counted, and then encoded as the client takes it. In the meantime the chunks of that moment are
+shared with the group, as a snapshot does; those in which nothing was found are released.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -47,8 +47,8 @@ cdef PendingRange pending_range(Group group, EntryId start, EntryId end, int64_t
 
 
 cdef class PendingRange(Encodable):
-    """[[id, consumer, idle ms, deliveries], ...] in id order; nobody's name is empty, and what
-    XNACK released has been idle for -1. Encode it before anything changes the group."""
+    """[[id, consumer, idle ms, deliveries], ...] in id order; an entry without an owner has an empty
+    name, and what XNACK released has been idle for -1. Encode it before anything changes the group."""
 
     cdef int encode(self, Output out, int resp) except -1:
         cdef Search search
@@ -87,7 +87,7 @@ cdef class PendingRange(Encodable):
 
     cdef int look(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
                   Output out, Py_ssize_t full_size) except -1:
-        """Go on with a search for about so many looks; what is found is encoded until `out` is
+        """Continue a search for about `looks` steps; what is found is encoded until `out` is
         full."""
         cdef const Chunk* chunk
         looks += search.looks
@@ -190,7 +190,7 @@ cdef class SlicedPending(Sliced):
         return self.counting
 
     cdef int count_chunk(self) except -1:
-        """Count what is found in the next chunk, and let go of it when that is nothing."""
+        """Count what is found in the next chunk, and release the chunk when that is nothing."""
         cdef uint64_t before = self.search.found
         cdef const Chunk* chunk
         if self.search.at.chunk >= self.shared.count:

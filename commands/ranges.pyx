@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Entries between two ids as a reply: what TRANGE, TREAD, XRANGE and XREAD have in common.
 
-An EntryRange is made by a handler and encoded by the executor right behind it, from the blocks
+An EntryRange is made by a handler and encoded by the executor right after it, from the blocks
 straight into the output. How many entries there are is known only afterwards, so
 the array is begun before and ended with its length. A reply of more than SLICE_BYTES goes on in
 slices: the blocks that hold the rest are kept as they are (they never change) and encoded when the
@@ -62,7 +62,7 @@ cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1:
 
 
 cdef int take_limit(Args args, uint64_t* limit) except -1:
-    """What may stand behind a range's two ids: COUNT n, where a number below 0 is 0."""
+    """The option after a range's two ids: COUNT n, where a number below 0 is 0."""
     cdef int64_t count
     while args.pos < args.count:
         if not args.next_is(b"COUNT"):
@@ -167,7 +167,7 @@ cdef class EntryRange(Encodable):
             self.dotted, full_size, last)
 
     cdef Sliced rest_behind(self, EntryId* last, uint64_t left):
-        """`left` entries behind this one; all from the start on when it is NULL."""
+        """`left` entries after this one; all from the start on when it is NULL."""
         cdef SlicedRange rest = SlicedRange.__new__(SlicedRange)
         rest.start = self.start
         rest.end = self.end
@@ -194,7 +194,7 @@ cdef class EntryRange(Encodable):
 
 
 cdef class SlicedChain(Sliced):
-    """Replies one behind the other: bytes, and what goes out in slices itself."""
+    """Replies in order: bytes, and replies that are sent in slices themselves."""
 
     def __init__(self, list parts):
         self.parts = parts

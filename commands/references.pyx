@@ -34,7 +34,7 @@ cdef bint take_policy(Args args, Policy* policy) noexcept:
 
 
 cdef int settle_groups(Context ctx, bytes key, Stream stream) except -1:
-    """Do what is due by itself in every group, so that none holds an entry beyond its time."""
+    """Apply due automatic changes in every group, so that none holds an entry beyond its time."""
     for name in stream.due_groups(ctx.steady_ms):
         live_group(ctx, key, stream, name)
     return 0
@@ -85,7 +85,7 @@ cdef list pending_between(Group group, uint64_t ms, uint64_t seq, uint64_t end_m
 
 
 cdef int64_t dropped_most(bytes key, Stream stream, uint64_t ids) except -1:
-    """How large the effects are at most when so many ids leave the groups' pending entries."""
+    """The maximum size of the effects when `ids` ids leave the groups' pending entries."""
     cdef Group group
     cdef int64_t most = 0
     for group in stream.groups.values():

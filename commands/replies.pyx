@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What a handler may return, beside plain Python values.
+"""What a handler may return, in addition to plain Python values.
 
 The executor encodes by type: int, bytes (bulk string), Simple (+status), Id, None (null), list or
 tuple (array), dict (map), set, float, bool, and the classes below. Handlers so never see the wire
@@ -62,7 +62,7 @@ cdef class MapHead(Encodable):
 
 
 cdef class SlicedBytes(Sliced):
-    """The bytes of a long bulk string, behind its head; they are not copied as a whole."""
+    """The bytes of a long bulk string, after its head; they are not copied as a whole."""
 
     def __init__(self, bytes data):
         self.data = data
@@ -108,8 +108,8 @@ class Again:
 
 
 class Several(list):
-    """Replies one behind the other (SUBSCRIBE answers one for each channel), or the parts of one
-    that may be long: behind a MapHead, an Encodable among them may leave its rest for later."""
+    """Replies in order (SUBSCRIBE has one for each channel), or the parts of one
+    that may be long: after a MapHead, an Encodable among them may leave its rest for later."""
 
 
 class Pairs(list):
@@ -157,7 +157,7 @@ cdef class BlockedRead:
         raise NotImplementedError
 
     def join(self, stream, group) -> None:
-        """The group was made (anew) while the read waits."""
+        """The group was made (again) while the read waits."""
 
     def timeout_reply(self, ctx):
         return NULL_ARRAY

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""XREAD: what comes behind an id of each of several streams, now or once it is there.
+"""XREAD: the entries after an id of each of several streams, now or once they are there.
 
 The reply holds blocks instead of entries where it is long, and is encoded slice by slice as the
 client takes it; one with MAXSIZE is no longer than the client says and is made at once. Semantics
@@ -148,7 +148,7 @@ cdef class OneStream(EntryRange):
 
 
 cdef read_one(Context ctx, Args args, uint64_t limit):
-    """The short way of most reads: one stream, and something behind a plain id. None where there is
+    """The short way of most reads: one stream, and entries after a plain id. None where there is
     more to decide."""
     cdef OneStream reply
     cdef Slice* key = &args.items[args.pos]
@@ -175,7 +175,7 @@ cdef read_one(Context ctx, Args args, uint64_t limit):
 
 
 cdef class StreamsRead(BlockedRead):
-    """An XREAD: its keys and, for each, the id behind which it reads."""
+    """An XREAD: its keys and, for each, the id after which it reads."""
 
     needs_stream = True
 
@@ -300,7 +300,7 @@ cdef int put_off_range(list later, EntryRange entries) except -1:
 
 
 cdef class Parts(Encodable):
-    """A reply of bytes and many entries, one behind the other. Once there is enough for a
+    """A reply of bytes and many entries, in order. Once there is enough for a
     slice, the rest is kept and goes out when the client has taken it."""
 
     cdef list parts

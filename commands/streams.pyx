@@ -95,7 +95,7 @@ def xadd(Context ctx not None, Args args not None):
 
 
 cdef append_auto(Context ctx, Args args):
-    """Append the words behind the `*` at the cursor."""
+    """Append the words after the `*` at the cursor."""
     cdef Slice* items = &args.items[args.pos + 1]
     cdef Py_ssize_t count = args.count - args.pos - 1
     cdef Stream stream
@@ -121,7 +121,7 @@ cdef add_with_options(Context ctx, Args args):
     cdef bytes iid = None
     auto = is_star(&args.items[args.pos])
     if not auto:
-        # A malformed id is told before all that does not fit together, as Redis does.
+        # A malformed id is reported before options that contradict each other, as in Redis.
         any_seq = read_id(&args.items[args.pos], &entry_id)
         if once.producer != NULL:
             raise CommandError(ONCE_WITH_ID)
@@ -153,7 +153,7 @@ cdef add_with_options(Context ctx, Args args):
 
 
 cdef int trim_behind(Context ctx, bytes key, Stream stream, Trim* trim) except -1:
-    """Trim behind an append, which is done: what the journal has no room to list stays until the
+    """Trim after an append, which is done: what the journal has no room to list stays until the
     next trim."""
     try:
         trim_stream(ctx, key, stream, trim, False)

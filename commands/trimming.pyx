@@ -2,9 +2,9 @@
 """Evicting a stream's oldest entries: XTRIM, and the same options of XADD.
 
 What goes is one range from the head: its end is found first and recorded as the first id that is
-kept. Only ACKED may leave entries standing in the range; those that go behind the first of these are
+kept. Only ACKED may leave entries in the range; those that go after the first of these are
 recorded one by one (EVICTIDS). Both count as evictions: a reader of the draft's dialect that has not
-seen them is told of a gap. As in Redis, trimming does not move `max-deleted-entry-id`.
+seen them gets a nil for the gap. As in Redis, trimming does not move `max-deleted-entry-id`.
 """
 
 from libc.stdint cimport UINT32_MAX, int64_t, uint64_t
@@ -78,7 +78,7 @@ cdef bint take_trim(Args args, Trim* trim) except -1:
 cdef int begin_strategy(Args args, Trim* trim) except -1:
     if trim.by_id or trim.by_length:
         raise CommandError(TWO_STRATEGIES)
-    # A `~` without anything behind it is the threshold, and a bad one.
+    # A `~` without anything after it is the threshold, and a bad one.
     if args.pos + 1 < args.count:
         trim.approximate = args.next_is(b"~")
         if not trim.approximate:
@@ -146,7 +146,7 @@ cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream, Trim* trim,
     """Evict what the options say, but for entries that a group holds. What goes before the first of
     these is one range."""
     cdef Goal goal
-    cdef EntryId behind
+    cdef EntryId past
     cdef uint64_t together
     cdef uint64_t evicted
     settle_groups(ctx, key, stream)
@@ -164,9 +164,9 @@ cdef uint64_t trim_acked(Context ctx, bytes key, Stream stream, Trim* trim,
     if together == <uint64_t>len(ids) == stream.length:
         return evict_to(ctx, key, stream, "all", counts)
     if together:
-        behind.ms, behind.seq = ids[together - 1]
-        step_up(&behind)
-        evict_to(ctx, key, stream, (behind.ms, behind.seq), counts)
+        past.ms, past.seq = ids[together - 1]
+        step_up(&past)
+        evict_to(ctx, key, stream, (past.ms, past.seq), counts)
     evicted = len(ids)
     ids = ids[together:]
     if ids:

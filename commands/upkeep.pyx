@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Streams, groups and consumers as every command of both dialects finds, makes and ends them.
 
-Here is also what happens to a group by itself (pending entries that expire, a time to live that
+This module also makes the automatic changes of a group (pending entries that expire, a time to live that
 ends). It is done when the moment comes and, because a timer may be late, again before any command
 looks at the group; so no reply depends on when the timer ran.
 """
@@ -46,7 +46,7 @@ cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_
 
 
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
-    """Remove a group and all it knows; whoever waits on it is told."""
+    """Remove a group and all it knows; readers that wait on it are notified."""
     stream.drop_group(name)
     return ctx.change((b"GROUPDROP", key, name), b"xgroup-destroy", 1)
 
@@ -75,10 +75,10 @@ cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
     return consumer
 
 
-# ---------------------------------------------------------------- by itself
+# ---------------------------------------------------------------- automatic changes
 
 cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
-    """A group after all that was due by itself; None when there is none (any more). The stream
+    """A group after all due automatic changes; None when there is none (any more). The stream
     was taken for writing."""
     cdef Group group = stream.group(name)
     if group is None:
@@ -110,7 +110,7 @@ cdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list i
 
 
 cpdef int used(Context ctx, bytes key, Group group) except -1:
-    """A command was about this group: its time to live starts anew."""
+    """A command was about this group: its time to live starts again."""
     group.last_used_ms = ctx.steady_ms
     return ctx.keyspace.schedule(ctx.db.index, key, group)
 
@@ -132,7 +132,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     group.scheduled_ms = MAX
     if group.retry_waiters and group.next_wake_ms() <= ctx.steady_ms or (
             group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle())):
-        # The readers' turn comes behind this; each that blocks again notes the next moment.
+        # The readers are served after this; each that blocks again notes the next moment.
         ctx.db.mark_ready(key)
     group.next_expiry_ms()
     ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
@@ -155,8 +155,8 @@ cdef int put_off(Context ctx, list keys, bytes name) except -1:
 
 
 cdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
-    """How large at most the effects are of a read that makes a consumer, gives entries out and
-    names so many ids."""
+    """The maximum size of the effects of a read that makes a consumer, delivers entries and
+    names `ids` ids."""
     return (READ_EFFECTS * (EFFECT_BYTES + len(key) + len(group.name) + len(consumer))
             + <int64_t>ids * ID_WORD_BYTES)
 

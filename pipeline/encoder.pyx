@@ -64,7 +64,7 @@ class RowFault(ValueError):
 
 
 cdef const uint8_t* address_of(buffer) except? NULL:
-    """Where a buffer lies; whoever asks keeps the buffer."""
+    """The address of a buffer; the caller keeps the buffer."""
     cdef Py_buffer view
     cdef const uint8_t* found
     if buffer is None:
@@ -330,7 +330,7 @@ cdef class RowEncoder:
         return 0
 
     cdef Py_ssize_t put_group(self, Py_ssize_t most) except -1:
-        """Up to so many entries of one stream, at least one; returns how many."""
+        """Up to `most` entries of one stream, at least one; returns how many."""
         cdef Py_ssize_t taken = 0
         cdef EntryId before
         cdef EntryId entry_id
@@ -354,7 +354,7 @@ cdef class RowEncoder:
         if parse_id(text.ptr, text.size, True, 0, entry_id) < 0 or (
                 entry_id.ms == 0 and entry_id.seq == 0):
             shown = text.ptr[:text.size].decode("utf-8", "backslashreplace")
-            raise RowFault(row, f"{shown!r} is no id of an entry such as 1700000000000-0")
+            raise RowFault(row, f"{shown!r} is not an entry ID such as 1700000000000-0")
         return 0
 
     cdef int put_entry(self, Py_ssize_t row) except -1:

@@ -2,9 +2,9 @@
 """The one place where a command runs: look it up, check it, call its handler, record, reply.
 
 A batch is what one client sent at once; a tick is all that happens in one turn of the event loop.
-Within a batch each request runs to its end: the handler returns a value, which is encoded behind
+Within a batch each request runs to its end: the handler returns a value, which is encoded after
 the replies before it, or a Wait, which parks the client. Readers that a command made ready are
-served right behind that command, never inside it. At the end of the tick the effects of all batches
+served right after that command, never inside it. At the end of the tick the effects of all batches
 become one journal frame (several when they are large), and then each client gets one write; while the journal has not yet made
 durable what was executed, everything a client would see, reads included, is held back in order.
 
@@ -54,46 +54,46 @@ LOGGER = logging.getLogger("millstream")
 cdef enum:
     RESUMED_MAX = 1000
     DUE_MAX = 1000
-    # One client's requests run for this long, looked at every so many of them; then it is others'
-    # turn.
+    # One client's requests run for this long, checked after this number of requests; then other
+    # clients have their turn.
     BATCH_NS = 2000000
     BATCH_MIN_NS = 100000
     BATCH_LOOK = 16
     # Clients that go on with what they sent before run for this long in one turn of the loop.
     RESUMED_NS = 4000000
     EXPIRED_MAX = 200
-    # What was let go of is freed for this long, looked at every so many blocks or keys.
+    # Released objects are freed for this long, checked after this number of blocks or keys.
     FREE_NS = 1000000
     FREE_LOOK = 256
     # Streams looked at for their policies and blocks dropped, together, in one turn.
     TRIMMED_MAX = 1000
     # A request of more words may take long whatever its command.
     HOT_WORDS_MAX = 64
-    # The effects of a batch are at most so many times its bytes, and this: nearly always far less
-    # than the journal has room for, and no request need be looked at.
+    # The effects of a batch are at most this number of times its bytes, plus this: nearly always far
+    # less than the space left in the journal, and then no request has to be checked.
     BATCH_GROWTH = 8
     BATCH_EFFECTS_BYTES = 4096
     # A tick whose effects are larger ends its frame between two requests, one whose replies are
     # larger ends between two clients. After a small part of that the queue is looked at.
     TICK_BYTES = 4194304
     LOOK_PARTS = 16
-    # What the effects of a request hold beside its words, for each word and in all. Names of up to
-    # some length stand in several of them; what longer ones take beyond is spared for, as for what
-    # happens by itself.
+    # The size of a request's effects in addition to its words, for each word and in total. Names of
+    # up to some length appear in several effects; longer ones use the space that is reserved for
+    # automatic changes.
     WORD_BYTES = 48
     KEY_REPEATS = 5
     NAME_BYTES = 4096
     REQUEST_EFFECTS_BYTES = 1024
 
 cdef uint64_t NEVER = 0xffffffffffffffffULL
-# The wall clock may jump: whoever waits for a time of day looks at it at least this often.
+# The wall clock may jump: timers for a time of day check it at least this often.
 cdef uint64_t WALL_LOOK_MS = 1000
 
 ROOM_AGAIN_S = 1.0
-# Between two turns that free what was let go of; and while a snapshot needs it still.
+# Between two turns that free released objects; and while a snapshot still needs them.
 FREE_PAUSE_S = 0.001
 FREE_AGAIN_S = 0.1
-QUEUED_WORD_BYTES = 64  # what a queued word costs beside its own bytes
+QUEUED_WORD_BYTES = 64  # cost of a queued word in addition to its own bytes
 NOAUTH = "NOAUTH Authentication required."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 QUEUED = Simple(b"QUEUED")
@@ -164,8 +164,8 @@ cdef class Executor:
 
     @property
     def loading(self) -> bool:
-        """Whether the data is being read from the disk: most commands are refused, and nothing
-        happens by itself. What fell due meanwhile is done when it is over."""
+        """Whether the data is being read from the disk: most commands are refused, and there are no
+        automatic changes. What became due in the meantime is done afterwards."""
         return self._loading
 
     @loading.setter
@@ -243,8 +243,8 @@ cdef class Executor:
         return 0
 
     cdef str lack_of_room(self):
-        """Why nothing may be changed now: even what is kept for what happens by itself is being
-        used, and the disk is full. What is put off for it is looked at again a little later."""
+        """Why nothing may be changed now: the space kept for automatic changes is being used, and
+        the disk is full. What is put off for this reason is tried again a little later."""
         try:
             self.effects.require(0)
         except CommandError as error:
@@ -273,7 +273,7 @@ cdef class Executor:
         return 0
 
     def look_again(self) -> None:
-        """Read the clock anew within a command that takes its time (DEBUG SLEEP)."""
+        """Read the clock again within a long command (DEBUG SLEEP)."""
         self.look_around()
 
     cdef int run_batch(self, Client client) except -1:
@@ -348,7 +348,7 @@ cdef class Executor:
         while True:
             if client.unfinished:
                 return 0
-            # Behind the request before, whether it was answered or failed.
+            # After the previous request, whether it was answered or failed.
             if self.keyspace.ready:
                 self.serving.serve_ready()
             if self.effects.out.size > self.tick_bytes:
@@ -540,7 +540,7 @@ cdef class Executor:
                     later.append(self.out.buf[mark:self.out.size])
                     self.out.size = mark
                 if client.producer is not None:
-                    # The rest of a long reply; what follows it in the array can only come behind.
+                    # The rest of a long reply; what follows it in the array can only come after it.
                     later = [] if later is None else later
                     later.append(client.producer)
                     client.producer = None
@@ -580,8 +580,8 @@ cdef class Executor:
         return 0
 
     cdef int conclude(self, Client client) except -1:
-        """A request of a client in a special state was answered: drop what it does not want to
-        hear, send behind it what was said to it meanwhile."""
+        """A request of a client in a special state was answered: drop the reply if the client has
+        replies off, and send the messages that arrived in the meantime after it."""
         if not self.context.may_block:
             return 0  # within EXEC, which concludes as a whole
         if client.postponed is not None:
@@ -611,7 +611,7 @@ cdef class Executor:
         return 0
 
     def push(self, Client client not None, message) -> None:
-        """Send a message of its own to a client, behind the reply of the command that runs."""
+        """Send a message of its own to a client, after the reply of the command that runs."""
         cdef Output out = Output()
         put_reply(out, message, client.resp)
         self.push_encoded(client, out.take_bytes())
@@ -690,7 +690,7 @@ cdef class Executor:
         return 0
 
     cdef int put_several(self, Client client, parts) except -1:
-        """Replies one behind the other; what follows one that goes out in slices waits for it."""
+        """Replies in order; those after one that is sent in slices wait for it."""
         cdef list later = []
         cdef Py_ssize_t mark
         for part in parts:
@@ -837,8 +837,8 @@ cdef class Executor:
         cdef Py_ssize_t waiting = len(self.resumable)
         cdef uint64_t end_ns = self.statistics.read() + RESUMED_NS if waiting else 0
         self.tick_scheduled = False
-        # Only those that may run now: a client that comes back meanwhile has its turn behind the
-        # other sockets.
+        # Only those that may run now: a client that comes back in the meantime has its turn after
+        # the other sockets.
         while self.resumable and resumed < RESUMED_MAX and resumed < waiting:
             client = self.resumable.popleft()
             resumed += 1
@@ -870,16 +870,16 @@ cdef class Executor:
             self.loop.call_later(FREE_PAUSE_S, self.free_waste)
 
     def journal_failed(self) -> None:
-        """Nobody is told what may be lost now. That is not only what waits for frames: the tick
-        under way has perhaps done more, which no frame will have."""
+        """Send no reply that depends on data that may be lost. That is not only what waits for
+        frames: the current tick may have done more, which no frame will have."""
         cdef bint tick_failed = (
             self.effects.out.size > 0 or self.persistence.durable_seq < self.persistence.last_seq)
         if tick_failed and self.current is not None:
-            self.current.end(False)  # it switches the journal off, behind what it did before
+            self.current.end(False)  # it switches the journal off, after what it did before
         self.outbox.journal_failed(tick_failed)
 
     def free_waste(self) -> None:
-        """Free for a moment what large streams and databases have left behind."""
+        """Free released parts of large streams and databases for a short time."""
         cdef uint64_t end_ns = self.statistics.read() + FREE_NS
         self.freeing = False
         while free_some(FREE_LOOK):
@@ -967,8 +967,8 @@ cdef class Executor:
         group_moment(self.context, key, name)
 
     cdef int keep_policies(self) except -1:
-        """Trim streams whose entries have come of age; what is more than a turn's work is due again
-        in the next one."""
+        """Trim streams with entries that have become too old; what is more than a turn's work is due
+        again in the next one."""
         cdef int64_t left = TRIMMED_MAX
         if not self.keyspace.may_delete:
             return 0
@@ -994,8 +994,8 @@ cdef class Executor:
         self.look_for_room()
 
     def look_for_room(self) -> None:
-        """A turn's work to bring used memory within its limit, and another as long as there is
-        some: with nobody asking, or behind a client for whom not all was done."""
+        """A turn's work to bring used memory within its limit, and another while there is
+        more: without a request, or after a client's request that could not do all of it."""
         self.room_scheduled = False
         if self.eviction is None or self._loading:
             return
@@ -1086,8 +1086,8 @@ cdef class Executor:
 
 
 cdef int64_t effects_most(Args args) noexcept:
-    """How large the effects of a request are at most, where its words tell: what may record much
-    more than it says (reads of groups, XAUTOCLAIM, references dropped) asks by itself."""
+    """The maximum size of a request's effects, where its words show it. Commands that may record
+    much more (reads of groups, XAUTOCLAIM, dropped references) check this themselves."""
     cdef int64_t most = REQUEST_EFFECTS_BYTES + WORD_BYTES * args.count
     cdef Py_ssize_t i
     for i in range(args.count):

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Finding a request's command in the table, and what is counted of each.
 
-The table is the registry's, in a small open hash: a name is told by its first and its last eight
+The table is the registry's, in a small open hash: a name is identified by its first and its last eight
 bytes, read as two numbers with the letters in lower case.
 """
 
@@ -26,8 +26,8 @@ WHEN_SUBSCRIBED = frozenset({
     "ping", "quit", "reset",
 })
 
-# What these answer says nothing of the data, so that it need not wait until a crash leaves the data
-# as it is: who asks whether the server lives, and who connects, do not wait for the disk. Nor does
+# Replies of these commands show no data, so they do not wait until a crash would leave the data
+# as it is: health checks and new connections do not wait for the disk. Nor does
 # a look at what the server itself does, which is wanted most while the disk is slow: INFO's count
 # of keys is the one in memory.
 SHOW_NO_DATA = frozenset({

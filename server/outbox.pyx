@@ -32,7 +32,7 @@ cdef class Client(Session):
     `paused` while the client does not take what it was sent."""
 
     cpdef int transmit(self, bytes data) except -1:
-        """Send these bytes behind all before."""
+        """Send these bytes after all earlier ones."""
         raise NotImplementedError
 
     cpdef int transmit_all(self, list pieces, uint64_t size) except -1:
@@ -72,7 +72,7 @@ cdef class Client(Session):
 
     @property
     def query_buffer_free_bytes(self) -> int:
-        """Room kept beside that: for what is received, and for where its words are."""
+        """Memory in addition to that: for what is received, and for the positions of its words."""
         if self.parser is None:
             return 0
         return self.parser.capacity - self.parser.waiting_bytes() + self.parser.table_bytes()
@@ -260,7 +260,7 @@ cdef class Outbox:
         if client.closed or client.producer is None:
             return
         if client.dirty or client.held_pieces:
-            return  # its first slice is still to come; that one's release begins anew
+            return  # its first slice is still to come; the release of that one starts again
         if client.producer.prepare():
             self.loop.call_soon(self.pump, client)
             return

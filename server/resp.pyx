@@ -116,7 +116,7 @@ cdef class Parser:
                 self.capacity = 0
             return 0
         if self.end != self.start and self.buf <= self.command_start <= self.buf + self.end:
-            # It stands there already, behind what was executed since.
+            # It is there already, after the requests that have run since.
             self.start = self.command_start - self.buf
             self.data = self.command_start
             return 0

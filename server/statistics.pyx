@@ -14,7 +14,7 @@ from millstream.server.lookup cimport Row
 from millstream.server.outbox cimport Client
 
 cdef enum:
-    # Below this threshold in nanoseconds every command is timed by itself for the slow log.
+    # Below this threshold in nanoseconds every command is timed individually for the slow log.
     EXACT_BELOW_NS = 1000000
     # More kinds of errors than anybody reads; a client cannot fill the memory with new ones.
     CODES_MAX = 128
@@ -35,7 +35,7 @@ cdef class Statistics:
         return monotonic_ns() if self.clock is None else <uint64_t>self.clock() * 1000000
 
     cdef int begin(self, Row row) except -1:
-        """From now on the time is this row's (None: nobody's)."""
+        """From now on the time counts for this row (None: for no row)."""
         cdef uint64_t now = self.read()
         if self.timed is not None:
             self.timed.add_time(now - self.since)
@@ -44,7 +44,7 @@ cdef class Statistics:
         return 0
 
     cdef int finish(self, Row row, Client client, Args args, uint64_t now_ms) except -1:
-        """A command that is timed by itself is done."""
+        """A command that is timed individually has ended."""
         cdef uint64_t since = self.since
         cdef uint64_t taken
         self.begin(row)

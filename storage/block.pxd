@@ -18,7 +18,7 @@ cdef enum:
     REF_LITERAL = 31
 
 
-# A block's first 64 bytes, in memory as on the disk, but for two numbers: `crc32`, which is reckoned
+# A block's first 64 bytes, in memory as on the disk, but for two numbers: `crc32`, which is computed
 # when the block is written out, and `owner`, the Block that has these bytes, which is 0 there.
 cdef struct Head:
     char[2] magic

@@ -33,7 +33,7 @@ cdef enum:
     NODES_MAX = 4
     BLOCK_ENTRIES_MAX = 4096
     BLOCK_BYTES_MAX = 65536
-    # Readable bytes kept behind the entries, so that short copies may read past their end.
+    # Readable bytes kept after the entries, so that short copies may read past their end.
     SLACK = 32
     PAYLOAD_MAX = 0x7fffffff
 
@@ -66,7 +66,7 @@ cdef inline uint32_t listpack_int(int64_t number) noexcept nogil:
 
 
 cdef inline uint64_t listpack_text(uint64_t size) noexcept nogil:
-    """Bytes of a text of this size in a listpack of Redis: with its length in front, and behind."""
+    """Bytes of a text of this size in a listpack of Redis, with its length before and after it."""
     return size + 2 + (size >= 64) + (size >= 126) + 3 * (size >= 4096)
 
 
@@ -346,7 +346,7 @@ cdef inline Py_ssize_t write_id(char* at, uint64_t ms, uint64_t seq,
 
 
 cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end) noexcept nogil:
-    """Names and values as bulk strings; `end` becomes the position behind the values."""
+    """Names and values as bulk strings; `end` becomes the position after the values."""
     cdef const uint8_t* name = entry.names
     cdef const uint8_t* value = entry.values
     cdef uint64_t size
@@ -370,7 +370,7 @@ cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end
 
 cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* entry,
                                      IdText* id_text) except NULL:
-    """Encode one entry in the dialect of id_text; returns the position behind its values."""
+    """Encode one entry in the dialect of id_text; returns the position after its values."""
     cdef const uint8_t* end
     # What is left of the block bounds the values; a value's length and line ends take at most 14.
     cdef Py_ssize_t bound = (view.entries + view.size - entry.values) + entry.names_size
@@ -524,7 +524,7 @@ cdef uint64_t view_disk_size(const View* view) noexcept nogil:
 
 
 cdef void view_of(const Head* head, View* out) noexcept nogil:
-    """Look at the block that lies behind this header."""
+    """Read the layout of the block that follows this header."""
     cdef const uint32_t* tables = <const uint32_t*>(head + 1)
     out.count = head.count
     out.live = head.live
@@ -543,8 +543,8 @@ cdef void view_of(const Head* head, View* out) noexcept nogil:
 
 
 cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
-    """What the header tells to be wrong with a disk form of which at most so many bytes are there,
-    or NULL. Neither checksum nor entries are looked at."""
+    """The fault in the header of a disk form of which `size` bytes are present, or NULL. Does not
+    check the checksum or the entries."""
     if size < BLOCK_HEADER_BYTES:
         return b"it is shorter than its header"
     if head.magic[0] != c'M' or head.magic[1] != c'B':
@@ -559,7 +559,7 @@ cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
 
 
 cdef Head* new_head(Block owner, uint64_t data_size) except NULL:
-    """Room for a block with so many bytes behind its header; those beyond read as zeros."""
+    """Allocate a block with data_size bytes after its header; bytes beyond that read as zeros."""
     cdef uint64_t size = BLOCK_HEADER_BYTES + data_size
     cdef Head* head = <Head*>malloc(size + SLACK)
     if head == NULL:
@@ -629,7 +629,7 @@ cdef class Block:
         return copy
 
     cdef inline void mark(self, Py_ssize_t at) noexcept:
-        """Delete the entry whose head is at this byte; only in a copy that nobody else has yet."""
+        """Delete the entry whose head is at this byte; only in a copy that is not shared yet."""
         (<uint8_t*>self.head)[at] |= DELETED
         self.head.live -= 1
 
@@ -672,7 +672,7 @@ cdef class Block:
 
     @staticmethod
     def pack(blocks, Py_ssize_t bytes_max, Py_ssize_t entries_max):
-        """The disk forms of these blocks back to back: of the first at least, and of no more behind
+        """The disk forms of these blocks back to back: of the first at least, and none after
         the one that reaches bytes_max bytes or entries_max entries. (bytes, blocks, entries with
         the deleted ones, entries without)."""
         cdef Py_ssize_t taken = 0
@@ -711,7 +711,7 @@ cdef class Block:
     @staticmethod
     def unpack(data, Py_ssize_t at, Py_ssize_t count):
         """Read disk forms that lie back to back in `data` from byte `at` on: (blocks, the byte
-        behind them). BlockError at the first that is none. Their checksums are not looked at: a
+        after them). BlockError at the first invalid one. Their checksums are not checked: a
         chunk of a snapshot has one over all of it."""
         cdef const uint8_t[::1] raw = data
         cdef list blocks = []
@@ -840,7 +840,7 @@ cdef class OpenBlock:
         cdef bint full
         if self.count == 0:
             self.closed = large
-            self.node_count = 0  # 1 when memory ran out behind an earlier call
+            self.node_count = 0  # 1 when memory ran out after an earlier call
             return self.start_node() == 0
         full = node_entries != 0 and self.count - self.node_start >= node_entries
         full = full or (node_bytes != 0 and self.node_listpack + payload >= node_bytes)
@@ -864,7 +864,7 @@ cdef class OpenBlock:
 
     cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
                     uint64_t payload) except -1:
-        """Write one entry of count // 2 fields, `payload` bytes together, behind a true `place`;
+        """Write one entry of count // 2 fields, `payload` bytes together, after a true `place`;
         its id must be above the last one."""
         cdef Py_ssize_t i
         cdef uint8_t* at
@@ -898,8 +898,8 @@ cdef class OpenBlock:
 
     cdef inline void measure(self, uint8_t ref, uint64_t ms, uint64_t seq, uint64_t names,
                              uint64_t values, uint64_t fields) noexcept:
-        """Note what the entry behind the last would add to a listpack of Redis, whose names and
-        values take so many bytes there. Numbers count as the text they were sent as."""
+        """Record how much the entry after the last would add to a listpack of Redis, where its names
+        and values take `values` and `fields` bytes. Numbers count as the text they were sent as."""
         if self.count == self.node_start:
             self.node_ref = ref
             self.node_ms = ms
@@ -983,7 +983,7 @@ cdef class OpenBlock:
         cdef int ref
         if self.set_count == 0:
             return -1
-        # The first set stands behind the first entry's head byte: with very many streams every
+        # The first set is stored after the first entry's head byte: with very many streams every
         # place in memory less that an append touches counts.
         if same_names(self.data + (1 if self.last_ref == 0 else self.sets[self.last_ref]), items,
                       count):

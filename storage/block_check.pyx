@@ -2,7 +2,7 @@
 """Whether the bytes of a block are one: every length and offset in it is looked at.
 
 The readers of the layout (`block`) trust what they read. Nothing that comes from a file or a socket
-reaches them before it was looked at here, so that no bytes, whoever wrote them, lead a reader out
+reaches them before it was checked here, so that no bytes from any source can lead a reader out
 of its block. `first_fault` walks a block entry by entry and says what does not fit. Nearly every
 block is sound, and a start checks millions of entries, so `fits` comes first: it only says yes or
 no, and walks two stretches between checkpoints at once. In a walk each step waits for the length
@@ -57,7 +57,7 @@ cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
 
 
 cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) noexcept nogil:
-    """Check one field name, a bulk string behind its length; the position behind it, or NULL."""
+    """Check one field name, a bulk string after its length; the position after it, or NULL."""
     cdef uint64_t size
     cdef uint64_t length = 0
     cdef const uint8_t* digit
@@ -78,7 +78,7 @@ cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) no
 
 cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
                                      uint64_t* fields) noexcept nogil:
-    """Check one field-name set; the position behind it, or NULL."""
+    """Check one field-name set; the position after it, or NULL."""
     cdef uint64_t names_size
     cdef uint64_t _
     cdef const uint8_t* stop
@@ -98,7 +98,7 @@ cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
 
 cdef const uint8_t* check_values(const uint8_t* at, const uint8_t* end,
                                  uint64_t fields) noexcept nogil:
-    """Check an entry's values; the position behind them, or NULL."""
+    """Check an entry's values; the position after them, or NULL."""
     cdef uint64_t number
     cdef uint64_t _
     for _ in range(fields):
@@ -288,8 +288,8 @@ cdef bint read_sets(const View* view, Sets* sets) noexcept nogil:
 
 cdef const uint8_t* begin_lane(const View* view, const Sets* sets, uint32_t index,
                                Lane* lane) noexcept nogil:
-    """Behind the first entry of the lane that starts with entry `index`, which has a checkpoint;
-    NULL: it does not fit."""
+    """The position after the first entry of the lane that starts with entry `index`, which has a
+    checkpoint; NULL if that entry is not valid."""
     cdef const uint8_t* at
     cdef uint32_t offset = 0
     lane.ms, lane.seq = view.first_ms, view.first_seq - 1
@@ -320,7 +320,7 @@ cdef bint end_lane(const uint8_t* at, Lane* lane, const Lane* before,
 
 cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View* view,
                                       const Sets* sets) noexcept nogil:
-    """Behind the lane's next entry, NULL when that does not fit. An entry as most are, whose id is
+    """The position after the lane's next entry, NULL when that is not valid. A typical entry, whose id is
     the next, whose names are known and whose values are short, is passed here."""
     cdef const uint8_t* end = view.entries + view.size
     cdef uint64_t fields, size, is_next_ms

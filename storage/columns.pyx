@@ -38,7 +38,7 @@ cdef enum:
     KIND_FIELD = 9
     # Arrow's offsets are 32 bits wide and signed.
     BUFFER_BYTES_MAX = 0x7fffffff
-    # Writable bytes kept behind what is written, so that short copies may be of whole vectors.
+    # Writable bytes kept after the written ones, so that short copies may use whole vectors.
     SLACK = 64
     LAYOUTS_MAX = 64
     SETS_IN_BLOCK_MAX = 31
@@ -123,8 +123,8 @@ cdef inline bint begin_offsets(Heap* offsets) noexcept nogil:
 
 cdef inline bint put_text(Texts* texts, const uint8_t* source, uint64_t size,
                           const uint8_t* limit) noexcept nogil:
-    """Append one text. Short ones are copied as whole vectors, which reads behind their end but not
-    behind `limit`."""
+    """Append one text. Short ones are copied as whole vectors, which reads past their end but not
+    past `limit`."""
     cdef uint8_t* to
     if not reserve(&texts.offsets, 4) or not reserve(&texts.data, size):
         return False
@@ -612,7 +612,7 @@ cdef class Decoder:
 
     cdef const uint8_t* add_values(self, Layout* layout, const uint8_t* at, const uint8_t* limit,
                                    Py_ssize_t row) noexcept nogil:
-        """Put one entry's values where its layout says; the position behind them, or NULL."""
+        """Put one entry's values where its layout says; the position after them, or NULL."""
         cdef Column* all_fields = NULL
         cdef uint64_t size
         cdef uint32_t i

@@ -5,16 +5,16 @@ Pending entries must fit by the million, so they are plain records in id order, 
 64. There is no second index by time: every chunk keeps lower bounds of the moments at which one of
 its records is due for a retry, expires, and was last delivered, and heaps of chunks tell which
 comes first.
-A bound may be too low (an acknowledgement does not raise it); whoever finds it at a heap's root
+A bound may be too low (an acknowledgement does not raise it); code that finds it at a heap's root
 computes it again. So the cost of what is due grows with what is due, not with what is pending.
 
 A snapshot shares the chunks instead of copying them; from then on a chunk is copied before it
 changes, for as long as the snapshot holds it.
 
 What a redelivery needs (retry and expire times) is the same for most records of a group, so records
-name a policy, a pair kept once. Consumer 0 is nobody: deliveries of TREAD are unowned, and so is
-what XNACK released, which was last delivered at 0. The few counts of deliveries that are too large
-for a record stand beside.
+name a policy, a pair stored once. Consumer 0 means no owner: deliveries of TREAD are unowned, and so
+are entries that XNACK released, which were last delivered at 0. The few delivery counts that are too
+large for a record are stored separately.
 
 Most groups of a stream with very many are small, so a group allocates what it needs when it needs
 it: what it keeps of pending entries, its consumers, its retry pairs.
@@ -619,7 +619,7 @@ cdef class Group:
         return self.record_at(at)
 
     cdef Pending* after(self, PendingAt* at) noexcept:
-        """The record behind the one at `at`, which moves on."""
+        """The record after the one at `at`, which moves on."""
         self.record_at(at)
         at.index += 1
         return self.record_at(at)
@@ -641,24 +641,24 @@ cdef class Group:
                                 uint64_t end_seq) noexcept:
         """How many records have start <= id <= end. It takes a look at each chunk that does not."""
         cdef PendingAt at
-        cdef PendingAt behind
+        cdef PendingAt past
         cdef uint64_t count = self.pending_count
         cdef Pending* record
         if count == 0 or id_less(end_ms, end_seq, ms, seq):
             return 0
         self.first_at_least(ms, seq, &at)
-        record = self.first_at_least(end_ms, end_seq, &behind)
+        record = self.first_at_least(end_ms, end_seq, &past)
         if record != NULL and record.ms == end_ms and record.seq == end_seq:
-            self.record_at(&behind)
-            behind.index += 1
+            self.record_at(&past)
+            past.index += 1
         count -= at.index
         while at.chunk:
             at.chunk -= 1
             count -= self.own.chunks[at.chunk].used
-        count += behind.index
-        while behind.chunk < self.own.chunk_count:
-            count -= self.own.chunks[behind.chunk].used
-            behind.chunk += 1
+        count += past.index
+        while past.chunk < self.own.chunk_count:
+            count -= self.own.chunks[past.chunk].used
+            past.chunk += 1
         return count
 
     cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept:
@@ -765,7 +765,7 @@ cdef class Group:
             self.own.floors[place].seq = first.seq
 
     cdef Chunk* split(self, PendingAt* at) except NULL:
-        """Make room in a full chunk: a new one behind it, empty when the list grows at its end."""
+        """Make room in a full chunk: a new one after it, empty when the list grows at its end."""
         cdef Chunk* chunk = self.own.chunks[at.chunk]
         cdef Chunk* added
         cdef uint32_t kept = CHUNK_MAX // 2
@@ -880,7 +880,7 @@ cdef class Group:
 
     cdef int merge_small(self, uint32_t place) except -1:
         """Join a chunk that is less than a third full with a neighbour that has room, so that what
-        acknowledgements leave behind does not cost a chunk each; else give back its spare room."""
+        acknowledgements leave over does not cost a chunk each; else give back its spare room."""
         if self.own.chunks[place].used * 3 >= CHUNK_MAX:
             return 0
         try:
@@ -1051,8 +1051,8 @@ cdef class Group:
         return self.order.note(ms, seq, at_ms)
 
     cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
-        """Take an entry from its owner, or make it pending and nobody's. It was last delivered at 0
-        now, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
+        """Take an entry from its owner, or make it pending without an owner. It now counts as last
+        delivered at 0, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
         retry that it has stays."""
         cdef PendingAt at
         cdef Chunk* chunk
@@ -1266,7 +1266,7 @@ cdef class Group:
 
     cdef uint64_t claim_bound(self) noexcept:
         """When the first of the waiting claims may find something, perhaps too early; NEVER when
-        nobody waits for that or nothing is pending. Costs nothing."""
+        no client waits for that or nothing is pending. Costs nothing."""
         cdef uint64_t idle_ms = self.claim_idle()
         return NEVER if idle_ms == NEVER else later(self.idle_bound(), idle_ms)
 
@@ -1370,7 +1370,7 @@ cdef class Group:
     def pending(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
                 consumer=None) -> list[tuple]:
         """Records in id order as (ms, seq, consumer name, last_delivery_ms, deliveries,
-        first_delivery_ms, retry_ms or None, expire_ms or None); b"" names nobody."""
+        first_delivery_ms, retry_ms or None, expire_ms or None); b"" means no owner."""
         cdef PendingAt at
         cdef Pending* record = self.first_at_least(start_ms, start_seq, &at)
         cdef uint64_t end_ms = NEVER
@@ -1566,7 +1566,7 @@ cdef class Group:
 
     @staticmethod
     def load(meta, uint64_t now_ms) -> Group:
-        """Make a group of what `dump` gave; its TTL runs anew from now_ms. ValueError when the
+        """Make a group of what `dump` gave; its TTL starts again at now_ms. ValueError when the
         pending entries refer to a consumer or policy that is not there or do not rise, or when
         consumers or policies are not each given once."""
         cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
@@ -1615,7 +1615,7 @@ cdef class Group:
         return group
 
     cdef int load_large_counts(self, rows) except -1:
-        """Take back the counts of deliveries that stand beside the records."""
+        """Restore the counts of deliveries that are stored outside the records."""
         cdef PendingAt at
         cdef Pending* record
         cdef int64_t count

@@ -6,9 +6,9 @@ A value is a Stream or the bytes of a string. Whoever is about to change a strea
 is captured there (storage/capture).
 
 SCAN must return every key that is there throughout. Each key has a fixed slot by its checksum and a
-cursor is a slot number, so no change elsewhere can move a key from behind a cursor to before it.
+cursor is a slot number, so no change elsewhere can move a key from after a cursor to before it.
 
-A key may have an expiry. Whoever asks for it then finds nothing and thereby deletes it; the server
+A key may have an expiry. A look-up after it finds nothing and deletes the key; the server
 also deletes what is due by its timer. `now_ms` is the time they go by. While effects are applied
 at start nothing expires: the journal says what did.
 """
@@ -39,7 +39,7 @@ from millstream.storage.waste import discard_table
 
 cdef int SLOTS = KEY_SLOTS
 cdef uint64_t NEVER = 0xffffffffffffffffULL
-# Producers that a stream remembers, when nobody says otherwise.
+# Producers that a stream remembers by default.
 PRODUCERS_MAX = 100_000
 
 
@@ -263,7 +263,7 @@ cdef class Database:
         self.mark_ready(key)
 
     cpdef int put(self, bytes key, value) except -1:
-        """Put a value at a key, without an effect on its expiry, and tell nobody."""
+        """Put a value at a key, without an effect on its expiry and without a notification."""
         old = self.table.get(key)
         if old is None:
             slot = crc32(key) & (SLOTS - 1)
@@ -284,14 +284,14 @@ cdef class Database:
     cpdef int schedule_groups(self, bytes key, Stream stream) except -1:
         """The moments of its groups and of its policy were noted under another key, or not at
         all. What its policy evicts for its age is looked for soon: at start entries may follow
-        that tell nobody of their moment."""
+        that do not schedule a check."""
         cdef Group group
         if stream.policy is not None:
             stream.policy.looked_at_ms = self.keyspace.note_trim(AT_ONCE, self.index, key)
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
             if group.blocked_clients:
-                # Its readers wait under the old key and let go of it now: its time to live begins.
+                # Its readers waited under the old key and leave it now: its time to live begins.
                 group.last_used_ms = self.keyspace.steady_ms
                 if group.ttl_ms:
                     group.scheduled_ms = group.last_used_ms + group.ttl_ms
@@ -531,7 +531,7 @@ cdef class Keyspace:
     `now_ms` is the time keys expire by, `steady_ms` that from which restored groups count, and
     `newest_steady_ms` the latest time that what was loaded tells of that clock. While `expiring` is false (at
     start) no key expires; while `may_delete` is false those that are due are not there, but stay;
-    while `touching` is false commands are no use of a key. `on_expired(db_index, key)` is told of
+    while `touching` is false commands do not count as a use of a key. `on_expired(db_index, key)` is called for
     each key that went by its time; `expiry_noted` says that some key got an expiry, or `calendar` a
     stream to be looked at for what its policy evicts. `put_off` holds
     the (db, key, name) of groups whose moment came while nothing might be deleted.
@@ -569,7 +569,7 @@ cdef class Keyspace:
         return 0
 
     def next_expiry_ms(self) -> int | None:
-        """The earliest moment at which a key expires; None when none will by itself."""
+        """The earliest time at which a key expires; None when none will expire automatically."""
         if not self.active_expiry:
             return None
         cdef Database db
@@ -613,7 +613,7 @@ cdef class Keyspace:
         return self.calendar.note(moment_ms, db_index, key)
 
     cpdef int schedule(self, int db_index, bytes key, Group group) except -1:
-        """Note the next moment at which a group may have something to do by itself."""
+        """Note the next time at which a group may have an automatic change."""
         return self.schedule_after(db_index, key, group, 0)
 
     cpdef int schedule_after(self, int db_index, bytes key, Group group,

@@ -243,7 +243,7 @@ cdef class NodeReader:
             raise PayloadError("a node's first entry has no end")
 
     def read(self, uint64_t most_elements) -> bool:
-        """Read entries until they have so many elements; False when none is left."""
+        """Read entries until they have most_elements elements; False when none is left."""
         cdef uint64_t enough = self.elements + most_elements
         while self.at < self.end:
             if self.elements >= enough:

@@ -134,7 +134,7 @@ cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut)
 
 cdef bint is_over(Policy policy, const View* view, uint64_t now_ms, uint64_t left,
                   uint64_t total) noexcept:
-    """Whether a block goes as a whole: left and total are the entries and bytes behind it."""
+    """Whether a block goes as a whole: left and total are the entries and bytes after it."""
     return ((policy.max_len and left >= policy.max_len)
             or (policy.max_bytes and total >= policy.max_bytes)
             or (policy.max_age_ms and now_ms >= policy.max_age_ms
@@ -174,8 +174,8 @@ cdef void cut_by_age(Policy policy, const View* view, uint64_t now_ms, Cut* cut)
 
 
 cdef void cut_by_bytes(Policy policy, const View* view, uint64_t total, Cut* cut) noexcept:
-    """Find the first entry of the block that may stay; total: what the block and those behind it
-    hold, all told."""
+    """Find the first entry of the block that may stay; total: the bytes of the block and of those
+    after it."""
     cdef Cursor cursor
     cdef uint64_t excess
     cdef uint64_t offset

@@ -119,7 +119,7 @@ cdef inline Place no_place() noexcept:
 
 
 cdef inline Place place_behind(Place place) noexcept:
-    """The next block's place, none behind the last."""
+    """The next block's place, none after the last."""
     place.at += 1
     if place.at == place.page.slots.count:
         place.page = place.page.levels[0].next

@@ -9,8 +9,8 @@ the ends. The heights come from a generator of our own with a fixed seed: the sa
 same list.
 
 A point in time of a list (`share`) is its pages' slots, of which there are few. Who changes slots
-that somebody else holds copies them before; only what is put behind the last block goes into the
-same ones, where nobody looks who was given them before.
+shares copies them first. Only blocks appended after the last block go into the same slots, at
+positions that holders of older shares never read.
 
 A page stays until its last block has gone, however few are left.
 """
@@ -32,7 +32,7 @@ cdef extern from *:
 cdef enum:
     PAGE_BLOCKS = 128
     LINE_BYTES = 64
-    # A page begins with room for so many, and doubles.
+    # A page begins with room for this number, and doubles.
     PAGE_BLOCKS_FIRST = 4
     GALLOP_MAX = 8
 
@@ -44,7 +44,7 @@ NO_MEMORY = "no memory for a block's place in its stream"
 
 def sealed_bytes() -> int:
     """Bytes that the sealed blocks of all streams take, one that is in two streams twice. What a
-    snapshot or a reply still holds of blocks that streams have let go of does not count."""
+    snapshot or a reply still holds of blocks that streams have released does not count."""
     return all_data_bytes
 
 
@@ -89,7 +89,7 @@ cdef int renew_slots(Page* page, uint32_t capacity) except -1:
 
 
 cdef inline int own_slots(Page* page) except -1:
-    """Before the page's slots are changed: nobody else may hold them."""
+    """Called before the page's slots are changed: makes them unshared."""
     if page.slots.holders > 1:
         renew_slots(page, page.slots.capacity)
     return 0
@@ -102,7 +102,7 @@ cdef inline void cut_slot(Slots* slots, uint32_t at) noexcept:
 
 
 cdef inline void lower_behind(Slots* slots, uint32_t at, uint64_t gone) noexcept:
-    """So many entries fewer are before the blocks behind this one."""
+    """`gone` entries fewer are before the blocks after this one."""
     cdef uint32_t i
     for i in range(at + 1, slots.count):
         slots.items[i].before -= gone
@@ -262,7 +262,7 @@ cdef class SkipList:
     # ------------------------------------------------------------ the ends
 
     cpdef int push(self, Block block) except -1:
-        """Put a block behind the last one; its ids are above all others."""
+        """Append a block after the last one; its ids are above all others."""
         cdef Page* page = self.last[0]
         cdef Slots* slots
         cdef Slot* slot
@@ -288,7 +288,7 @@ cdef class SkipList:
         return 0
 
     cdef Page* add_page(self, Block block) except NULL:
-        """An empty page behind the last one, for blocks from this one on."""
+        """An empty page after the last one, for blocks from this one on."""
         cdef uint32_t height = self.random_height()
         cdef Slots* slots = new_slots(PAGE_BLOCKS_FIRST)
         cdef Page* page
@@ -439,14 +439,14 @@ cdef class SkipList:
         return 0
 
     cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept:
-        """So many entries of a page are gone; `path` leads to it."""
+        """`gone` entries of a page are removed; `path` leads to it."""
         cdef Page* before
         cdef uint32_t i
         for i in range(self.height):
             before = page if i < page.height else path[i]
             if before.levels[i].next != NULL:
                 before.levels[i].span -= gone
-                self.last_rank[i] -= gone  # the level's last page is behind this one
+                self.last_rank[i] -= gone  # the level's last page is after this one
         page.live -= gone
         self.live -= gone
 
@@ -468,7 +468,7 @@ cdef class SkipList:
 
     cdef SkipList cut_before(self, Place place):
         """Take all blocks before this one away, those in other pages in O(log pages): the pages
-        become a list of their own, of which nobody may ask but `free_blocks`. Until that is done
+        become a list of their own, which supports only `free_blocks`. Until that is done
         the totals of blocks and bytes count what it has; `live` does not."""
         cdef SkipList part = SkipList.__new__(SkipList)
         cdef Place first
@@ -506,7 +506,7 @@ cdef class SkipList:
         return gone
 
     cdef bint free_blocks(self, uint64_t most) except -1:
-        """Free about so many blocks, whole pages, of a list that is in use no more; False when none
+        """Free about `most` blocks, whole pages, of a list that is no longer in use; False when none
         is left."""
         cdef SkipList whole = self if self.cut_from is None else self.cut_from
         cdef Page* page = self.head.levels[0].next
@@ -533,8 +533,8 @@ cdef class SkipList:
             self.count_bytes(-block.data_size())
 
     cdef Blocks share(self, tail):
-        """The blocks as they are now, to be read whatever becomes of the list; `tail`, unless None,
-        is one more behind them."""
+        """The blocks as they are now, readable whatever happens to the list; `tail`, unless None,
+        is one more after them."""
         cdef Blocks made = Blocks.__new__(Blocks)
         cdef Page* page = self.head.levels[0].next
         cdef Py_ssize_t pages = 0
@@ -658,8 +658,8 @@ cdef class Blocks:
         free(self.counts)
 
     def free_some(self, Py_ssize_t most) -> bool:
-        """Let go of about so many blocks from the end, whole pages; False when none is left. Whoever
-        is the last to have very many blocks would hold the interpreter for long with all at once."""
+        """Release about `most` blocks from the end, whole pages; False when none is left. Releasing
+        very many blocks at once would hold the interpreter for long."""
         cdef Py_ssize_t held
         self.tail = None
         self.page = self.before = 0

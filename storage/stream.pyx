@@ -8,7 +8,7 @@ the undeleted entries hidden so in the first block. A stream emptied by eviction
 its groups and its counters.
 
 The counters serve later readers too: `entries_added` and `max_deleted` are Redis', and
-`max_evicted`, the greatest id that eviction (not XDEL) removed, is how a reader is told of a gap.
+`max_evicted`, the greatest id that eviction (not XDEL) removed, is how a reader learns of a gap.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
@@ -63,26 +63,26 @@ cdef list starts_of(const View* view, uint64_t hidden):
 
 
 cdef list nodes_of(const View* view, uint64_t hidden):
-    """Each node of a block as (first id behind it, its last id, its entries that are not hidden)."""
+    """Each node of a block as (first id after it, its last id, its entries that are not hidden)."""
     cdef Cursor cursor
     cdef uint32_t i
     cdef uint32_t end
     cdef uint64_t before = hidden
     cdef uint64_t live
-    cdef EntryId behind
+    cdef EntryId past
     found = []
     for i in range(view.node_count):
         end = view.nodes[i] if i + 1 < view.node_count else view.count
         cursor_to_index(&cursor, view, end - 1)
         cursor_next(&cursor, view)
-        behind.ms = cursor.entry.ms
-        behind.seq = cursor.entry.seq
-        if step_up(&behind):
-            live = view_live_before(view, behind.ms, behind.seq)
+        past.ms = cursor.entry.ms
+        past.seq = cursor.entry.seq
+        if step_up(&past):
+            live = view_live_before(view, past.ms, past.seq)
         else:
             live = view.live  # there is no id above the block's last
         if live >= before:
-            found.append(((behind.ms, behind.seq), (cursor.entry.ms, cursor.entry.seq),
+            found.append(((past.ms, past.seq), (cursor.entry.ms, cursor.entry.seq),
                           live - before))
             before = live
     return found
@@ -139,7 +139,7 @@ cdef class Stream:
     # ------------------------------------------------------------ append
 
     cdef int next_id(self, uint64_t now_ms, EntryId* out) except -1:
-        """The id an entry added now gets: the draft reuses the last ms when the clock is behind."""
+        """The id of an entry added now: the draft reuses the last ms when the clock is earlier."""
         if now_ms > self.last_ms:
             out.ms = now_ms
             out.seq = 0
@@ -543,7 +543,7 @@ cdef class Stream:
         return evicted
 
     cdef int discard_sealed(self) except -1:
-        """The sealed blocks go. Parts that were cut off know the list, nobody else does."""
+        """Discard the sealed blocks. Only parts that were cut off still refer to the list."""
         cdef SkipList sealed = self.sealed
         self.sealed = None
         if sealed is not None and Py_REFCNT(sealed) <= <Py_ssize_t>sealed.parts + 1:
@@ -632,7 +632,7 @@ cdef class Stream:
 
     cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1:
         """Write the entries of the last block again without what is deleted there: its last id is
-        then that of an entry, and lower ids can come behind it."""
+        then that of an entry, and lower ids can come after it."""
         cdef Place last
         cdef bytearray room
         cdef Slice* items
@@ -702,7 +702,7 @@ cdef class Stream:
                 self.tail.view(&view)
             else:
                 return boundary
-            for behind, last, live in nodes_of(&view, hidden):
+            for past, last, live in nodes_of(&view, hidden):
                 if limit and removed + live > limit:
                     return boundary
                 if keep is not None and self.length - removed - live < <uint64_t>keep:
@@ -711,7 +711,7 @@ cdef class Stream:
                     return minid if partly else boundary
                 if live:
                     removed += live
-                    boundary = "all" if behind == last else behind
+                    boundary = "all" if past == last else past
             if place.page == NULL:
                 return boundary
             hidden = 0
@@ -741,7 +741,7 @@ cdef class Stream:
         return self.groups.get(name)
 
     cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
-        """Add a group that will read what comes after ms-seq. One that starts at 0 is told of
+        """Add a group that will read what comes after ms-seq. One that starts at 0 reports only
         evictions after its creation only."""
         cdef Group group = Group(name, ms, seq, now_ms)
         self.move_group(group, ms, seq, group.entries_read)
@@ -750,7 +750,7 @@ cdef class Stream:
 
     cdef int move_group(self, Group group, uint64_t ms, uint64_t seq,
                         int64_t entries_read) except -1:
-        """Let a group go on behind ms-seq; evictions before now are no gap if it begins at 0."""
+        """Let a group continue after ms-seq; evictions before now are no gap if it begins at 0."""
         group.offset_ms = ms
         group.offset_seq = seq
         group.entries_read = entries_read
@@ -961,7 +961,7 @@ cdef class Stream:
         return self.facts(shared, producers, groups), self.blocks()
 
     def blocks(self):
-        """All of its blocks as they are now, a copy of the open one behind them."""
+        """All of its blocks as they are now, with a copy of the open one after them."""
         tail = self.tail.freeze() if self.has_tail() else None
         if self.sealed is not None:
             return self.sealed.share(tail)

@@ -2,7 +2,7 @@
 """What trimming with ACKED evicts: entries that every group has read and acknowledged.
 
 Redis goes from the head of a stream node by node and asks every group for every entry. What goes is
-the same here, but most of what is held is never looked at: behind the smallest offset of a group
+the same here, but most of what is held is never looked at: after the smallest offset of a group
 everything is, of a block all of whose entries are pending the counts tell, and so they do when
 nothing more can be found. Elsewhere the groups' pending entries are walked along with the entries, so
 that none has to be searched for.
@@ -79,7 +79,7 @@ cdef class Holders:
     cdef bint are_pending(self, const View* view) noexcept:
         """Whether one group has all entries of a block, none of which was deleted, pending. Only
         what was an entry once can be pending, so it is enough to count. (XSETID below ids that are
-        gone writes the last block anew without them: then one entry too many may count as held.)"""
+        gone writes the last block again without them: then one entry too many may count as held.)"""
         cdef Group group
         cdef Py_ssize_t i
         for i in range(len(self.groups)):
@@ -114,7 +114,7 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
 
 cdef bint goes_on_behind(const View* view, const Goal* goal, uint64_t length,
                          uint64_t gone) noexcept:
-    """Whether trimming goes on behind a block even if all of it went: then its nodes do not
+    """Whether trimming continues after a block even if all of it went: then its nodes do not
     matter."""
     if goal.limit and gone + view.live > goal.limit:
         return False
@@ -124,7 +124,7 @@ cdef bint goes_on_behind(const View* view, const Goal* goal, uint64_t length,
 
 
 cdef bint take_all(Walk* walk, Holders holders, uint64_t most, list gone) except -1:
-    """Add to `gone` what is not held of a block; False when there can be nothing behind it."""
+    """Add to `gone` what is not held of a block; False when there can be nothing after it."""
     while next_entry(walk):
         if not holders.have_read(walk.cursor.entry.ms, walk.cursor.entry.seq):
             return False

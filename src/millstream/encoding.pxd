@@ -63,7 +63,7 @@ cdef class Output:
         if self.id_ms != ms or self.id_size == 0:
             self.id_ms = ms
             self.id_size = format_u64(self.id_text, ms)
-        # `$dd` CRLF and the text; ids are written in place and their length is told before.
+        # `$dd` CRLF and the text; ids are written in place and their length is written first.
         at = start + 5
         memcpy(at, self.id_text, 20)
         size = self.id_size

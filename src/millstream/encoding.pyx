@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """RESP elements as bytes: the growable buffer every reply, effect and export is written into.
 
-It lives in the face because blocks encode their entries straight into it (storage must not import
+It is in the common package because blocks encode their entries straight into it (storage must not import
 the server) and because client and server share the elements. It knows bulk strings, heads and ids;
 what a reply means is the server's business.
 """

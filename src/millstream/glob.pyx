@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
 """Redis' glob patterns: ``*  ?  [a-z]  [^x]  \\x``, over bytes.
 
-A pattern is walked beside the text as it is, nothing is made of it before. It cannot run away:
+The pattern and the text are walked together, and the pattern is not compiled. It cannot run away:
 between two stars every item matches exactly one byte, so the leftmost place of each piece is the
 right one to take, and what lies before the last star is never looked at again. ``a*a*a*b`` costs
 length x pattern at most, where plain backtracking would take for ever on a hostile pattern. So that
@@ -32,7 +32,7 @@ cdef inline unsigned char cased(unsigned char byte, bint any_case) noexcept nogi
 cdef const unsigned char* take_item(const unsigned char* at, const unsigned char* end,
                                     unsigned char byte, bint any_case,
                                     bint* matches) noexcept nogil:
-    """Whether the item at `at`, which is no star, matches a byte; the position behind it."""
+    """Whether the item at `at`, which is not a star, matches a byte; returns the position after it."""
     if at[0] == c'?':
         matches[0] = True
         return at + 1
@@ -70,10 +70,10 @@ cdef const unsigned char* take_class(const unsigned char* at, const unsigned cha
 cdef bint is_match(const unsigned char* at, const unsigned char* end, const unsigned char* text,
                    const unsigned char* text_end, bint any_case) noexcept nogil:
     """Whether the whole pattern matches the whole text."""
-    # Behind the last star, and where in the text what follows it was tried.
+    # After the last star, and where in the text what follows it was tried.
     cdef const unsigned char* piece = NULL
     cdef const unsigned char* tried = NULL
-    cdef const unsigned char* behind
+    cdef const unsigned char* following
     cdef bint matches
     while True:
         while at < end and at[0] == c'*':
@@ -84,9 +84,9 @@ cdef bint is_match(const unsigned char* at, const unsigned char* end, const unsi
             return at == end
         matches = False
         if at < end:
-            behind = take_item(at, end, cased(text[0], any_case), any_case, &matches)
+            following = take_item(at, end, cased(text[0], any_case), any_case, &matches)
         if matches:
-            at = behind
+            at = following
             text += 1
         elif piece == NULL:
             return False
@@ -112,7 +112,7 @@ cdef class Pattern:
 
 
 cdef bint has_too_many_stars(bytes pattern) except -1:
-    """Whether more than STARS_MAX stars have something behind them."""
+    """Whether more than STARS_MAX stars have something after them."""
     cdef const unsigned char* at = pattern
     cdef const unsigned char* end = at + len(pattern)
     cdef bint behind_star = False
@@ -140,7 +140,7 @@ def matcher(bytes pattern not None, *, bint any_case=False):
     """A function that answers something true for the strings that the whole pattern matches.
 
     CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES. As in Redis,
-    one with more than STARS_MAX stars that something stands behind matches nothing.
+    one with more than STARS_MAX stars that are followed by something matches nothing.
     """
     if is_literal(pattern):
         if not any_case:

@@ -160,8 +160,6 @@ def avoidable(text: str) -> list[tuple[int, str, str]]:
 
 def is_ours(path: Path) -> bool:
     name = named(path)
-    if path.suffix in (".pyx", ".pxd"):
-        return False  # their comments are not rewritten yet
     return path != WORDS_TO_AVOID and name not in NOT_OURS and not name.startswith(RECORDINGS)
 
 
