@@ -12,9 +12,7 @@ from millstream.commands.arguments cimport Args
 from millstream.commands.context cimport Context
 from millstream.commands.entries_read cimport count_read, is_broken
 from millstream.commands.ranges cimport EntryRange
-from millstream.commands.upkeep cimport (
-    change_pending, id_words, live_group, read_effects_most, used,
-)
+from millstream.commands.upkeep cimport change_pending, id_words, live_group, used
 from millstream.encoding cimport Output, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.block cimport Entry, IdText, View, encode_entry
@@ -290,9 +288,8 @@ cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
 cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                         uint64_t min_idle_ms, uint64_t limit, Output out,
                         Room* room) except? 0xffffffffffffffff:
-    """Claim up to `limit` entries for a consumer that have been idle for at least that long, longest
-    idle first, whoever owns them; returns how many. Entries that are gone from the stream are no
-    longer pending. All of it is one effect."""
+    """Hand over to a consumer up to `limit` pending entries that were not delivered for so long,
+    idle longest first, whoever has them; returns how many. The whole is one effect."""
     cdef Pending* record
     cdef PendingAt at
     cdef View view
@@ -313,7 +310,7 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
         batch = CLAIM_BATCH
     # The reply first, then the effect, then the change: what runs out of memory has done nothing.
     while shown.count < limit and not is_full(out, room):
-        taken = idle_entries(ctx, key, stream, group, min_idle_ms, min(limit, batch))
+        taken = idle_entries(ctx, stream, group, min_idle_ms, min(limit, batch))
         for ms, seq in taken[shown.count:]:
             if is_full(out, room):
                 break
@@ -339,24 +336,40 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
     return shown.count
 
 
-cdef list idle_entries(Context ctx, bytes key, Stream stream, Group group, uint64_t min_idle_ms,
+cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idle_ms,
                        uint64_t limit):
-    """Up to `limit` ids that can be claimed; those met whose entry is gone are acknowledged."""
+    """Up to `limit` ids that can be claimed. Records whose entry is gone stay pending, as in Redis;
+    the group notes which of them no claim has to look at again."""
     cdef View view
     cdef Entry entry
     cdef uint64_t ms, seq
-    cdef list found, gone
-    while limit:
-        found = group.take_idle(ctx.steady_ms, min_idle_ms, max(limit, <uint64_t>CLAIM_BATCH))
-        gone = [(ms, seq) for ms, seq in found if not stream.find(ms, seq, &view, &entry)]
-        if not gone:
-            return found[:limit] if <uint64_t>len(found) > limit else found
-        # The claims after this one were requested already, without what is gone.
-        if not ctx.effects.has_room(read_effects_most(
-                key, group, b"", min(limit, group.pending_count) + <uint64_t>len(gone))):
-            break
-        drop_gone(ctx, key, group, gone)
-    return []
+    cdef uint64_t wanted = max(limit, <uint64_t>CLAIM_BATCH)
+    cdef list found, there
+    while True:
+        found = group.take_idle(ctx.steady_ms, min_idle_ms, wanted)
+        there = [(ms, seq) for ms, seq in found if stream.find(ms, seq, &view, &entry)]
+        if len(there) < len(found):
+            note_gone(ctx, group, min_idle_ms, there, found, <uint64_t>len(found) < wanted)
+            # From now on the group's bounds say when the next claim may find something.
+            group.is_idle(ctx.steady_ms, min_idle_ms)
+        if <uint64_t>len(there) >= limit or <uint64_t>len(found) < wanted:
+            return there[:limit] if <uint64_t>len(there) > limit else there
+        wanted *= 2
+
+
+cdef int note_gone(Context ctx, Group group, uint64_t min_idle_ms, list there, list found,
+                   bint is_all) except -1:
+    """All of `found` before the first of `there` is gone. Found were the records that have been
+    idle longest: all that are idle for min_idle_ms, or some."""
+    cdef PendingAt at
+    cdef uint64_t ms, seq
+    if is_all and not there:
+        # What is delivered now may get the time that it is now.
+        group.skip_gone(min(ctx.steady_ms - min_idle_ms + 1, ctx.steady_ms))
+        return 0
+    ms, seq = there[0] if there else found[len(found) - 1]
+    group.skip_gone(group.find(ms, seq, &at).last_delivery_ms)
+    return 0
 
 
 cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:

@@ -108,7 +108,8 @@ def xread(Context ctx not None, Args args not None):
             continue
         if args.next_is(b"BLOCK"):
             timeout_ms = take_timeout_ms(args)
-        elif (args.next_is(b"GROUP") or args.next_is(b"CLAIM")
+        elif (args.remaining > 2 and args.next_is(b"GROUP")
+                or args.remaining > 1 and args.next_is(b"CLAIM")
                 or args.next_is(b"NOACK")):
             word = args[args.pos - 1].decode().upper()
             raise CommandError(

@@ -105,6 +105,8 @@ cdef struct Pendings:
     Policy* policies
     uint32_t policy_count
     uint32_t policy_capacity
+    # The entries of all records that were last delivered before this are gone: claims skip them.
+    uint64_t gone_before_ms
     # Records and heap places looked at to find out what is due: what the tests hold small.
     uint64_t steps
 
@@ -199,6 +201,7 @@ cdef class Group:
     cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept
     cdef uint64_t claim_bound(self) noexcept
     cdef inline uint64_t moment_of(self, const Pending* record, int kind) noexcept
+    cdef inline uint64_t claimable_ms(self, const Pending* record) noexcept
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept
     cdef uint64_t expires_ms(self, const Pending* record) noexcept
     cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept
@@ -210,6 +213,8 @@ cdef class Group:
     cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
     cdef list take_idle(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
+    cdef void skip_gone(self, uint64_t before_ms) noexcept
+    cdef void forget_gone(self) noexcept
     cdef list take(self, int kind, uint64_t until_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
     cdef dict facts(self, pending)

@@ -1105,8 +1105,28 @@ cdef class Group:
 
     cdef inline uint64_t moment_of(self, const Pending* record, int kind) noexcept:
         if kind == IDLE:
-            return record.last_delivery_ms
+            return self.claimable_ms(record)
         return self.expires_ms(record) if kind == EXPIRE else self.due_ms(record, kind == RETRY)
+
+    cdef inline uint64_t claimable_ms(self, const Pending* record) noexcept:
+        """The last delivery; NEVER when a claim has found that the entry is gone."""
+        return NEVER if record.last_delivery_ms < self.own.gone_before_ms else (
+            record.last_delivery_ms)
+
+    cdef void skip_gone(self, uint64_t before_ms) noexcept:
+        """The entries of all records that were last delivered before this are gone. Claims need
+        not look at these records again."""
+        if self.own.chunk_count and before_ms > self.own.gone_before_ms:
+            self.own.gone_before_ms = before_ms
+
+    cdef void forget_gone(self) noexcept:
+        """A record got an older time of delivery, or an ID can be used again: claims look at all
+        records."""
+        cdef uint32_t i
+        if self.own.gone_before_ms:
+            self.own.gone_before_ms = 0
+            for i in range(self.own.chunk_count):
+                self.chunk_bounds(self.own.chunks[i])
 
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept:
         """When the record is to be delivered again; NEVER without a retry (or with retry 0). What
@@ -1131,6 +1151,8 @@ cdef class Group:
     cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
         """Lower a chunk's bounds so that they cover a record of it."""
         cdef uint64_t moment
+        if record.last_delivery_ms < self.own.gone_before_ms:
+            self.forget_gone()
         if record.last_delivery_ms < chunk.bounds[IDLE]:
             self.set_bound(chunk, IDLE, record.last_delivery_ms)
         if record.policy == NO_POLICY:
@@ -1154,7 +1176,7 @@ cdef class Group:
         cdef uint64_t idle = NEVER
         self.own.steps += chunk.used
         for i in range(chunk.used):
-            idle = min(idle, <uint64_t>chunk.items[i].last_delivery_ms)
+            idle = min(idle, self.claimable_ms(&chunk.items[i]))
             if chunk.items[i].policy != NO_POLICY:
                 retry = min(retry, self.due_ms(&chunk.items[i], True))
                 wake = min(wake, self.due_ms(&chunk.items[i], False))
@@ -1479,6 +1501,7 @@ cdef class Group:
             self.own_details().large_counts = dict(other.large_counts())
         self.pending_count = other.pending_count
         self.own.unowned = other.own.unowned
+        self.own.gone_before_ms = other.own.gone_before_ms
         return 0
 
     cdef int copy_policies(self, Group other) except -1:
@@ -1657,7 +1680,7 @@ cdef class Group:
                 assert chunk.bounds[RETRY] <= self.due_ms(record, True)
                 assert chunk.bounds[WAKE] <= self.due_ms(record, False)
                 assert chunk.bounds[EXPIRE] <= self.expires_ms(record)
-                assert chunk.bounds[IDLE] <= record.last_delivery_ms
+                assert chunk.bounds[IDLE] <= self.claimable_ms(record)
                 if record.deliveries == DELIVERIES_MAX:
                     large += 1
                 uses[record.policy] = uses.get(record.policy, 0) + 1

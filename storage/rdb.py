@@ -92,12 +92,17 @@ def footer(version: int, crc: int) -> bytes:
 
 
 def is_intact(payload: bytes) -> Generator[None, None, bool]:
-    """Whether the checksum fits, and the version is one that is known here; in steps."""
+    """Whether the checksum fits, and the version is one that is known here; in steps.
+
+    A checksum of 0 means that there is none, as in Redis 8.
+    """
     if len(payload) < FOOTER_BYTES:
         return False
     version, wanted = struct.unpack("<HQ", payload[-FOOTER_BYTES:])
     if version > VERSION_MAX:
         return False
+    if wanted == 0:
+        return True
     crc, end = 0, len(payload) - 8
     for start in range(0, end, STEP_BYTES):
         crc = crc64(payload, crc, start, min(start + STEP_BYTES, end))

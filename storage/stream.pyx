@@ -617,6 +617,11 @@ cdef class Stream:
         """Set the last id (XSETID); no entry is above it, but ids that are gone may be."""
         cdef Place last = no_place() if self.sealed is None else self.sealed.end()
         cdef View view
+        cdef Group group
+        if id_less(ms, seq, self.last_ms, self.last_seq):
+            # Entries that are gone can come again with the same ids.
+            for group in self.groups.values():
+                group.forget_gone()
         if self.has_tail():
             self.tail.view(&view)
         elif last.page != NULL:

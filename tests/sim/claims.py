@@ -22,7 +22,6 @@ from tests.sim.model import (
 
 OK = Status("OK")
 LOOKS_PER_CLAIM = 10
-CLAIM_BATCH = 128
 ID_MAX = 2**64 - 1
 
 
@@ -168,7 +167,7 @@ def give_idle(
 ) -> list[Answer]:
     """XREADGROUP CLAIM's: what is idle for so long, the longest first."""
     now_ms, answers = model.steady_ms, []
-    for entry_id in looked_at(stream, group, now_ms, min_idle_ms, limit)[:limit]:
+    for entry_id in looked_at(stream, group, now_ms, min_idle_ms, limit):
         record = group.pending[entry_id]
         answers.append(
             [dashed(entry_id), list(stream.entries[entry_id]), idle_ms(record, now_ms),
@@ -183,14 +182,9 @@ def give_idle(
 def looked_at(
     stream: Stream, group: Group, now_ms: int, min_idle_ms: int, limit: int
 ) -> list[EntryId]:
-    """Those whose entry is gone are met, and no longer pending, a batch at a time."""
-    while True:
-        found = claimable(group, now_ms, min_idle_ms)[: max(limit, CLAIM_BATCH)]
-        gone = [entry_id for entry_id in found if entry_id not in stream.entries]
-        if not gone:
-            return found
-        for entry_id in gone:
-            del group.pending[entry_id]
+    """Up to `limit` that a claim gets: those whose entry is there."""
+    found = claimable(group, now_ms, min_idle_ms)
+    return [entry_id for entry_id in found if entry_id in stream.entries][:limit]
 
 
 def claimable(group: Group, now_ms: int, min_idle_ms: int) -> list[EntryId]:

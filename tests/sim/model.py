@@ -424,10 +424,9 @@ class Model:
         served: list[int],
         has_group: Callable[[Key, bytes], bool],
         oldest: Callable[[Key], EntryId | None],
-        is_pending: Callable[[Key, bytes, EntryId], bool],
     ) -> None:
         """The server did what was due, and served these clients in this order. `oldest` is the
-        first entry that a stream has now, `is_pending` whether a group has an entry pending."""
+        first entry that a stream has now."""
         self._turn(now_ms)
         late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= self.steady_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
@@ -444,7 +443,6 @@ class Model:
             for key in self.expired(now_ms):
                 self.delete(key)
             self._trim_by_policy(oldest)
-            self._meet_gone(is_pending)
         self._serve_ready()
 
     def _trim_by_policy(self, oldest: Callable[[Key], EntryId | None]) -> None:
@@ -460,24 +458,6 @@ class Model:
                     assert isinstance(value, Stream)
                     first = oldest((number, name))
                     value.evict([i for i in may_go if first is None or i < first])
-
-    def _meet_gone(self, is_pending: Callable[[Key, bytes, EntryId], bool]) -> None:
-        """A claim that waits is tried when something may have been idle for long enough. Though it
-        gets nothing, what it meets whose entry is gone is no longer pending. It need not be all of
-        that."""
-        for waiter in self._all_waiters():
-            for key in waiter.keys if waiter.claim_ms is not None else []:
-                stream = self.data.databases[key[0]].get(key[1])
-                group = stream.groups.get(waiter.group) if isinstance(stream, Stream) else None
-                if group is None:
-                    continue
-                assert isinstance(stream, Stream)
-                assert waiter.group is not None
-                assert waiter.claim_ms is not None
-                for entry_id in claims.claimable(group, self.steady_ms, waiter.claim_ms):
-                    is_gone = entry_id not in stream.entries
-                    if is_gone and not is_pending(key, waiter.group, entry_id):
-                        del group.pending[entry_id]
 
     def leave(self, client: ClientModel, now_ms: int) -> None:
         """The client's connection is gone."""
@@ -499,12 +479,6 @@ class Model:
                 self.drop_group(key, name)
             else:
                 self._expire(group)
-        for waiter in self._all_waiters():
-            for number, name in waiter.keys if waiter.claim_ms is not None else []:
-                # Claims that waited have met what is gone from the stream.
-                stream = self.data.databases[number].get(name)
-                if isinstance(stream, Stream) and waiter.group in stream.groups:
-                    self._late(waiter, stream)
         self._ready = []
 
     def overdue(self, now_ms: int, patient: bool, by_age: bool) -> str | None:

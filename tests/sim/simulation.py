@@ -281,7 +281,6 @@ class Simulation:
                 self.world.served,
                 self._has_group,
                 self._oldest,
-                self._is_pending,
             )
         elif name == "_after_publish":
             self._judge_base()
@@ -309,11 +308,6 @@ class Simulation:
     def _oldest(self, key: Key) -> EntryId | None:
         stream = self.world.keyspace.databases[key[0]].stream(key[1])
         return None if stream is None else stream.first_id
-
-    def _is_pending(self, key: Key, name: bytes, entry_id: EntryId) -> bool:
-        stream = self.world.keyspace.databases[key[0]].stream(key[1])
-        group = None if stream is None else stream.group(name)
-        return group is not None and bool(group.pending(*entry_id, end=entry_id))
 
     def _run_worker(self) -> None:
         busy = [worker for worker in self.world.workers if worker.tasks]

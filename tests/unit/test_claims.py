@@ -143,7 +143,6 @@ class ClaimMachine(RuleBasedStateMachine):
             for number in released + delivered
             if self.now - self.records[number].last_ms >= min_idle
         ]
-        self.drop_gone(old, count)
         claimed = [number for number in old if number in self.there][:count]
         wanted = [
             entry(number, self.idle(self.records[number]), self.records[number].deliveries)
@@ -157,12 +156,6 @@ class ClaimMachine(RuleBasedStateMachine):
         for number in claimed:
             self.take(number, consumer, None, 1)
         self.deliver(new, consumer.encode())
-
-    def drop_gone(self, old: list[int], count: int) -> None:
-        """Few are pending here: the server looks at them all."""
-        for number in old:
-            if number not in self.there:
-                del self.records[number]
 
     def take(self, number: int, consumer: str, set_to: int | None, more: int) -> None:
         record = self.records[number]
@@ -469,16 +462,96 @@ def test_claim_does_not_touch_a_history(player: Player) -> None:
     assert player.call("XREADGROUP GROUP g alice CLAIM 0 STREAMS s 0") == [[b"s", [entry(1)]]]
 
 
-def test_what_is_idle_but_gone_is_dropped_and_answers_nothing(house: House, player: Player) -> None:
+def test_a_claim_skips_deleted_entries_and_leaves_them_pending(
+    house: House, player: Player
+) -> None:
     filled(player, 300)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 300)
     player.call("XTRIM s MAXLEN 1")
     assert read_by(player, "bob", 1, "CLAIM", "0") == [[b"s", [entry(300, 0, 1)]]]
-    assert [row[0] for row in pending(player)] == [300]
+    assert [row[:2] for row in pending(player)] == [
+        (number, b"bob" if number == 300 else b"alice") for number in range(1, 301)
+    ]
     player.call("XTRIM s MAXLEN 0")
     assert read_by(house.player(resp=3), "bob", 1, "CLAIM", "0") == Null.RESP3
-    assert pending(player) == []
+    assert len(pending(player)) == 300
+
+
+def test_deleted_entries_are_looked_at_by_one_claim_only(house: House, player: Player) -> None:
+    filled(player, 500)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 500)
+    player.call("XTRIM s MAXLEN 0")
+    house.wait_ms(10)
+    assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
+    before = house.group().steps
+    assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
+    assert house.group().steps - before < 10
+
+
+def test_a_claim_waits_for_entries_that_were_delivered_after_deleted_ones(
+    house: House, player: Player
+) -> None:
+    filled(player, 3)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 2)
+    player.call("XDEL s 1-1 2-1")
+    player.call("XNACK s g FAIL IDS 1 1-1")
+    house.wait_ms(60)
+    read_by(player, "alice", 1)
+    waiting = house.player()
+    waiting.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 50 STREAMS s >")
+    house.wait_ms(49)
+    assert waiting.unread == b""
+    house.wait_ms(1)
+    assert waiting.read() == [[b"s", [entry(3, 50, 1)]]]
+
+
+def test_a_waiting_claim_meets_a_deleted_entry_and_waits_for_the_next(
+    house: House, player: Player
+) -> None:
+    filled(player, 2)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 1)
+    player.call("XDEL s 1-1")
+    house.wait_ms(20)
+    read_by(player, "alice", 1)
+    waiting = house.player()
+    waiting.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 50 STREAMS s >")
+    house.wait_ms(49)
+    assert waiting.unread == b""
+    house.wait_ms(1)
+    assert waiting.read() == [[b"s", [entry(2, 50, 1)]]]
+    assert [row[0] for row in pending(player)] == [1, 2]
+
+
+@pytest.mark.parametrize("again", ["XCLAIM s g alice 0 3-1 TIME 1", "XNACK s g FAIL IDS 1 3-1"])
+def test_a_claim_finds_what_got_an_older_time_than_deleted_entries(
+    house: House, player: Player, again: str
+) -> None:
+    filled(player, 3)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 2)
+    player.call("XDEL s 1-1 2-1")
+    house.wait_ms(10)
+    assert read_by(player, "bob", 1, "CLAIM", "5") == [[b"s", [entry(3, 0, 0)]]]
+    assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
+    player.call(again)
+    [[_, [found]]] = read_by(player, "bob", 1, "CLAIM", "5")  # type: ignore[misc]
+    assert found[0] == b"3-1"  # type: ignore[index]
+
+
+def test_a_claim_finds_an_id_that_was_added_again(house: House, player: Player) -> None:
+    filled(player, 2)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 2)
+    player.call("XTRIM s MAXLEN 0")
+    house.wait_ms(10)
+    assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
+    player.call("XSETID s 1-0")
+    player.call("XADD s 1-1 n 1")
+    assert read_by(player, "bob", 1, "CLAIM", "5") == [[b"s", [entry(1, 10, 1)]]]
 
 
 @pytest.mark.parametrize("resp", [2, 3])
