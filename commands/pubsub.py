@@ -56,7 +56,7 @@ def _unsubscribe(
 @command(
     "SUBSCRIBE",
     arity=-2,
-    flags="pubsub noscript loading stale",
+    flags="pubsub noscript loading stale denyoom",
     group="pubsub",
     since="2.0.0",
     summary="Listens for messages published to channels.",
@@ -73,7 +73,7 @@ def subscribe(ctx: Context, args: Args) -> object:
 @command(
     "PSUBSCRIBE",
     arity=-2,
-    flags="pubsub noscript loading stale",
+    flags="pubsub noscript loading stale denyoom",
     group="pubsub",
     since="2.0.0",
     summary="Listens for messages published to channels that match one or more patterns.",

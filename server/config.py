@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from millstream.errors import CommandError, StartError
 from millstream.glob import matcher
-from millstream.server.compatibility import ACCEPTED, ALIASES, Form
+from millstream.server.compatibility import ACCEPTED, ALIASES, HIDDEN, Form
 
 INT32_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
@@ -545,10 +545,11 @@ class Config(Accepted):
         """Directives and their older names that match one of the globs, in the table's order. One
         that is named in full is called as it was written."""
         written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
+        names = [name for name in [*DIRECTIVES, *ALIASES] if name not in HIDDEN or name in written]
         tests = [matcher(pattern.lower()) for pattern in patterns]
         return {
             written.get(name, name.encode()).decode(): self.shown(ALIASES.get(name, name))
-            for name in [*DIRECTIVES, *ALIASES]
+            for name in names
             if any(matches(name.encode()) for matches in tests)
         }
 

@@ -38,6 +38,8 @@ LATER_ROWS: dict[tuple[str, str], object] = {
         "request_policy:special",
         "response_policy:special",
     ],
+    ("subscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
+    ("psubscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("wait", "flags"): ["blocking"],
     ("wait", "categories"): ["@blocking", "@connection", "@slow"],
 }

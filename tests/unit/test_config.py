@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
-from millstream.server.compatibility import ACCEPTED, ALIASES
+from millstream.server.compatibility import ACCEPTED, ALIASES, HIDDEN
 from millstream.server.config import (
     COMPATIBILITY,
     DIRECTIVES,
@@ -296,7 +296,8 @@ def test_get_matches_globs_in_any_case() -> None:
         "appendfsync",
         "appendfilename",
     }
-    assert config.matching([b"*"]).keys() == DIRECTIVES.keys() | ALIASES.keys()
+    assert config.matching([b"*"]).keys() == (DIRECTIVES.keys() | ALIASES.keys()) - HIDDEN
+    assert config.matching([b"*-save-delay", b"Key-Load-Delay"]) == {"Key-Load-Delay": "0"}
     assert config.matching([b"nosuch"]) == {}
 
 
