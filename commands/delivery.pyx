@@ -288,8 +288,8 @@ cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
 cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                         uint64_t min_idle_ms, uint64_t limit, Output out,
                         Room* room) except? 0xffffffffffffffff:
-    """Hand over to a consumer up to `limit` pending entries that were not delivered for so long,
-    idle longest first, whoever has them; returns how many. The whole is one effect."""
+    """Claim up to `limit` entries for a consumer that have been idle for at least `min_idle_ms`,
+    longest idle first, whoever owns them; returns how many. All of it is one effect."""
     cdef Pending* record
     cdef PendingAt at
     cdef View view
