@@ -20,7 +20,7 @@ MODULES ?=
 VENV := .venv
 BIN := $(VENV)/bin
 ROOMS := src/millstream server storage commands pipeline
-SOURCES := $(wildcard $(foreach room,$(ROOMS),$(room)/*.pyx $(room)/*.pxd))
+SOURCES := $(shell find $(ROOMS) -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: serve build test bench spark lint asan clean need-redis need-test
 
@@ -61,7 +61,7 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
-	rm -f $(foreach room,$(ROOMS),$(room)/*.c $(room)/*.so)
+	find $(ROOMS) -name '*.c' -delete -o -name '*.so' -delete
 
 need-redis need-test:
 	@scripts/need.sh $(@:need-%=%) >/dev/null

@@ -22,9 +22,9 @@ from typing import Any
 
 from bench import load, report
 from bench.figures import BenchError
+from bench.harness import FULL_ROUNDS, QUICK_ROUNDS, Plan, Row, Stand
 from bench.rows import ROWS
 from bench.server import pick_cores
-from bench.stand import FULL_ROUNDS, QUICK_ROUNDS, Plan, Row, Stand
 
 TOP = Path(__file__).resolve().parent.parent
 RESULTS = TOP / "bench" / "results"

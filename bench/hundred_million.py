@@ -21,10 +21,10 @@ from bench import report
 from bench.__main__ import RESULTS, command
 from bench.datasets import KEY, RANDOM_MS, entry_id, milliseconds, ranges_data
 from bench.figures import OURS, BenchError
-from bench.keeping import START_TIMEOUT_S, check_loaded, looks_until, saving, worst_ping_us
+from bench.harness import JOURNAL_OFF, Side, ids_of, version_of
 from bench.load import Load
+from bench.persistence_rows import START_TIMEOUT_S, check_loaded, looks_until, saving, worst_ping_us
 from bench.server import Server, pick_cores
-from bench.stand import JOURNAL_OFF, Side, ids_of, version_of
 from bench.wire import Client, load
 
 ENTRIES = 100_000_000

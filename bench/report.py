@@ -30,7 +30,7 @@ from bench.figures import (
     rates,
     same,
 )
-from bench.stand import Row
+from bench.harness import Row
 
 FORMAT = 1
 LAYOUT = "{:<32}{:>11}{:>11}  {:<19}{:<22}{:<10}{:>12}{:>14}"

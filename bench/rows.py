@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
+from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
-from bench.keeping import calm, growth, journal_of, loads, replays, snapshots, stalls
-from bench.stand import OURS_X, Row, Stand
-from bench.waking import woken_readers
+from bench.harness import OURS_X, Row, Stand
+from bench.persistence_rows import calm, growth, journal_of, loads, replays, snapshots, stalls
 
 MILLION = 1_000_000
 APPEND = "Append"

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 from bench import report
 from bench.__main__ import RESULTS, TOP, command, leave
 from bench.figures import BenchError, Spread
+from bench.harness import JOURNAL_OFF
 from bench.server import Server, cpu_s_between, family_cpu_ticks, pick_cores
 from bench.spark_data import Shape, fill
 from bench.spark_sinks import IOT, MANY_STREAMS, NARROW, WIDE, DiscardSource
-from bench.stand import JOURNAL_OFF
 from bench.wire import Client
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.datasets import ENTRIES_PER_MS, FIRST_MS, SEED, Chunk, encode
-from bench.keeping import LOOK_S, saving
+from bench.harness import Side
+from bench.persistence_rows import LOOK_S, saving
 from bench.server import Server
-from bench.stand import Side
 from bench.wire import Client, load
 
 KINDS = 50_000

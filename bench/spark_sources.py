@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.pipeline.schema import default_schema
-from millstream.storage.block import Block
-from millstream.storage.disk import SystemDisk
-from millstream.storage.manifest import NAME, Manifest
-from millstream.storage.snapshot import SnapshotReader
+from millstream.storage.blocks.block import Block
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import NAME, Manifest
+from millstream.storage.files.snapshot import SnapshotReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

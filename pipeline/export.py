@@ -81,7 +81,7 @@ def export(
 def _run(request: Request, output: str) -> None:
     from millstream.pipeline.exporting import export, export_to
     from millstream.pipeline.files import is_uri, shown_uri
-    from millstream.pipeline.planning import DataLossError
+    from millstream.pipeline.range_plan import DataLossError
     from millstream.pipeline.server import ServerError
 
     try:

@@ -14,19 +14,19 @@ from typing import IO
 
 import pyarrow as pa
 
+from millstream.pipeline.chunk_reader import Portion
 from millstream.pipeline.ddl import arrow_from_ddl
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import LIVE, SCAN, OptionError, Options
 from millstream.pipeline.outputs import OUTPUTS, replacing
-from millstream.pipeline.plan import ScanPartition, plan
-from millstream.pipeline.planning import Losses, Planner
-from millstream.pipeline.portion import Portion
 from millstream.pipeline.positions import FIRST, Position
-from millstream.pipeline.ranges import RangeReader
+from millstream.pipeline.range_plan import Losses, Planner
+from millstream.pipeline.range_reader import RangeReader
 from millstream.pipeline.schema import PERMISSIVE, BatchMaker, plan_columns
 from millstream.pipeline.selection import Selection, before
 from millstream.pipeline.server import Address
-from millstream.pipeline.survey import Choice, survey
+from millstream.pipeline.snapshot_plan import ScanPartition, plan
+from millstream.pipeline.stream_counters import Choice, survey
 
 PORTION_BYTES = 16 << 20
 # For how long a server may not answer. Somebody is waiting, so it is less than for Spark's tasks.

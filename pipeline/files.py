@@ -12,8 +12,8 @@ from typing import Protocol
 from pyarrow.fs import FileSystem
 
 from millstream.errors import DataError
-from millstream.storage.disk import SystemDisk
-from millstream.storage.manifest import NAME, Manifest
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import NAME, Manifest
 
 
 def is_uri(name: str) -> bool:

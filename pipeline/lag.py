@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.pipeline.options import STREAM, Options
-from millstream.pipeline.planning import begin_of
 from millstream.pipeline.positions import PLAIN_MAX, Id, Offset, Position, Positions
+from millstream.pipeline.range_plan import begin_of
 from millstream.pipeline.server import Address, Server
-from millstream.pipeline.survey import ALL, Choice, Info, seek, survey
+from millstream.pipeline.stream_counters import ALL, Choice, Info, seek, survey
 
 # Streams whose oldest entry is asked for at once.
 STREAMS_PER_STEP = 100

@@ -14,13 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import BinaryType, StructType
 
+from millstream.pipeline.chunk_reader import Portion
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import Options
-from millstream.pipeline.plan import ScanPartition, plan
-from millstream.pipeline.portion import Portion
 from millstream.pipeline.pushdown import push
 from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker, arrow_schema, plan_columns
 from millstream.pipeline.selection import Selection
+from millstream.pipeline.snapshot_plan import ScanPartition, plan
 
 SPLIT_BYTES = 16 << 20
 PARTITIONS_MAX = 100_000

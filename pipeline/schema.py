@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 
 from millstream.pipeline.casting import cast_texts, castable
 from millstream.pipeline.options import OptionError
-from millstream.storage.columns import Buffer, Decoder, Kind, not_utf8
+from millstream.storage.blocks.columns import Buffer, Decoder, Kind, not_utf8
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from millstream.pipeline.plan import Pieces
+    from millstream.pipeline.snapshot_plan import Pieces
 
 PERMISSIVE = "PERMISSIVE"
 DROPMALFORMED = "DROPMALFORMED"

@@ -58,7 +58,7 @@ class MillstreamDataSource(DataSource):
 
         self._check_columns(schema)
         if is_of_server(self.options, schema):
-            from millstream.pipeline.live import LiveReader
+            from millstream.pipeline.batch_reader import LiveReader
 
             return LiveReader(schema, self._reading(schema, LIVE))
         from millstream.pipeline.scan import SnapshotScan

@@ -21,15 +21,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.pipeline.lag import report, unread
-from millstream.pipeline.limiting import COUNT_MAX, Patience, share
 from millstream.pipeline.options import Options
-from millstream.pipeline.planning import Losses, Planner, Ranges, begin_of
 from millstream.pipeline.positions import Offset, Position, Positions, key_text
-from millstream.pipeline.ranges import RangeReader
+from millstream.pipeline.range_plan import Losses, Planner, Ranges, begin_of
+from millstream.pipeline.range_reader import RangeReader
 from millstream.pipeline.schema import arrow_schema
 from millstream.pipeline.server import Address, Server
-from millstream.pipeline.starting import LATEST, Bound
-from millstream.pipeline.survey import ALL, Choice, Info, seek, survey
+from millstream.pipeline.start_offsets import LATEST, Bound
+from millstream.pipeline.stream_counters import ALL, Choice, Info, seek, survey
+from millstream.pipeline.trigger_limit import COUNT_MAX, Patience, share
 
 if TYPE_CHECKING:
     import pyarrow as pa

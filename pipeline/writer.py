@@ -36,9 +36,9 @@ from pyspark.sql.types import ArrayType, MapType
 from millstream.pipeline.encoder import Request, RowEncoder, RowFault
 from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import id_text, key_text
-from millstream.pipeline.rows import Entry, Layout, RowError
+from millstream.pipeline.row_encoder import Entry, Layout, RowError
 from millstream.pipeline.server import Address, Command, Server, ServerError
-from millstream.pipeline.survey import survey
+from millstream.pipeline.stream_counters import survey
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -13,12 +13,12 @@ import re
 import sys
 from pathlib import Path
 
-from millstream.commands.introspection import categories
-from millstream.commands.registry import COMMANDS, Command
-from millstream.commands.syntax import shown_syntax
-from millstream.commands.table import load_table
-from millstream.server.compatibility import ALIASES
-from millstream.server.config import COMPATIBILITY, DIRECTIVES, Config, Directive
+from millstream.commands.table.introspection import categories
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS, Command
+from millstream.commands.table.syntax import shown_syntax
+from millstream.server.config.directives import COMPATIBILITY, DIRECTIVES, Config, Directive
+from millstream.server.config.ignored_directives import ALIASES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"

@@ -22,33 +22,33 @@ from pathlib import Path
 from typing import Any, cast
 
 from millstream import __version__
-from millstream.commands.context import Session
-from millstream.commands.effects import apply_effects
-from millstream.commands.outside import Client
-from millstream.commands.table import load_table
+from millstream.commands.runtime.context import Session
+from millstream.commands.runtime.effects import apply_effects
+from millstream.commands.runtime.host import Client
+from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
-from millstream.server import log
-from millstream.server.clock import SteadyClock, wall_clock_ms, wall_clock_us
-from millstream.server.config import UINT32_MAX, Config, changed_values, refused
-from millstream.server.connection import Connection
-from millstream.server.eviction import Eviction
-from millstream.server.executor import Executor
-from millstream.server.facts import Rates, info_text, memory_facts
-from millstream.server.latency import LatencyMonitor
-from millstream.server.listen import bind_sockets, why_not_listening
-from millstream.server.loading import LoadReport
-from millstream.server.log import LOGGER
-from millstream.server.memory import Gauge
-from millstream.server.output_limits import OutputLimits
-from millstream.server.persistence import Persistence, without_collections
-from millstream.server.pubsub import PubSub
-from millstream.server.rewriting import rewrite_file
-from millstream.server.slowlog import Slowlog
-from millstream.storage.block import Block
-from millstream.storage.disk import Disk, SystemDisk, make_directory
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.restore import continue_times
-from millstream.storage.waste import defer
+from millstream.server.config.config_rewrite import rewrite_file
+from millstream.server.config.directives import UINT32_MAX, Config, changed_values, refused
+from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.persistence import Persistence, without_collections
+from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_clock_us
+from millstream.server.execution.executor import Executor
+from millstream.server.execution.pubsub import PubSub
+from millstream.server.monitor import log
+from millstream.server.monitor.eviction import Eviction
+from millstream.server.monitor.info import Rates, info_text, memory_facts
+from millstream.server.monitor.latency import LatencyMonitor
+from millstream.server.monitor.log import LOGGER
+from millstream.server.monitor.memory import Gauge
+from millstream.server.monitor.slowlog import Slowlog
+from millstream.server.net.connection import Connection
+from millstream.server.net.listen import bind_sockets, why_not_listening
+from millstream.server.protocol.output_limits import OutputLimits
+from millstream.storage.blocks.block import Block
+from millstream.storage.blocks.lazyfree import defer
+from millstream.storage.files.disk import Disk, SystemDisk, make_directory
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.restore import continue_times
 
 KEEPALIVE_MAX_S = 32_767  # what Linux takes
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log

@@ -20,11 +20,11 @@ import uvloop
 
 from millstream import __version__
 from millstream.errors import DamageError, DataError, StartError
-from millstream.server import config as configuration
-from millstream.server import huge_pages, log
-from millstream.server.config import Config
-from millstream.server.log import LOGGER
-from millstream.server.program import advised
+from millstream.server.config import directives as configuration
+from millstream.server.config.directives import Config
+from millstream.server.monitor import huge_pages, log
+from millstream.server.monitor.log import LOGGER
+from millstream.server.repair.cli_hint import advised
 
 if TYPE_CHECKING:
     from millstream.server.app import Server

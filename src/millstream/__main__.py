@@ -16,8 +16,8 @@ from millstream import __version__
 # Name: where the click command is, and its line in the help.
 COMMANDS = {
     "serve": ("millstream.server.main:serve", "Run a server until it is stopped."),
-    "check": ("millstream.server.tools:check", "Verify every byte of a data directory."),
-    "inspect": ("millstream.server.tools:inspect", "List the keys in a data directory."),
+    "check": ("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
+    "inspect": ("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
     "export": ("millstream.pipeline.export:export", "Copy streams into one file for analysis."),
 }
 

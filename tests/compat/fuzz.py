@@ -6,7 +6,7 @@ PATH is a redis-server, by default the installed one. docs/compatibility.md list
 on purpose; only `without_known` and `fields` leave them out. A server older than Redis 8 lacks
 fields and counts differently, so its groups' positions and its statistics are not compared.
 
-`tests.compat.beside` plays one client's longer conversations, written for Redis 7.0.
+`tests.compat.compare` plays one client's longer conversations, written for Redis 7.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compat.beside import COUNTER_FIELDS, LATER_FIELDS, LATER_WORDS, made_before
+from tests.compat.compare import COUNTER_FIELDS, LATER_FIELDS, LATER_WORDS, made_before
 from tests.compat.fuzz_words import Play, Step, Tokens, Words, drawn, rows
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.resp import Error, Map, Reply, Set, Simple, show

@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.commands.registry import COMMANDS, Command
-from millstream.commands.syntax import Argument, parse_syntax
-from millstream.commands.table import load_table
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS, Command
+from millstream.commands.table.syntax import Argument, parse_syntax
 
 Words = list[str]
 Tokens = Mapping[str, frozenset[str]]

@@ -13,7 +13,7 @@ import redis.asyncio.lock
 import redis.lock
 from tests.support.server import Server
 
-from millstream.commands.scripts import SCRIPTS
+from millstream.commands.admin.scripts import SCRIPTS
 
 LOCKS: list[Any] = [redis.lock.Lock, redis.asyncio.lock.Lock]
 RELEASE, EXTEND, REACQUIRE = (

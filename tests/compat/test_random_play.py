@@ -1,6 +1,6 @@
 """Random plays on both servers: every reply, and all that can be seen, must be equal.
 
-More of them: `python -m tests.compat.beside --seeds 10000`.
+More of them: `python -m tests.compat.compare --seeds 10000`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.compat.beside import Comparison, Difference, drawn, lag_promised, new_servers, shortest
+from tests.compat.compare import Comparison, Difference, drawn, lag_promised, new_servers, shortest
 
 BATCHES = 8
 BATCH_SEEDS = 50

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from millstream.commands.introspection import details, docs
-from millstream.commands.registry import COMMANDS, Command
-from millstream.commands.table import load_table
+from millstream.commands.table.introspection import details, docs
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS, Command
 
 load_table()
 RECORDED = json.loads((Path(__file__).parent / "golden" / "redis-7.0-commands.json").read_text())

@@ -12,8 +12,8 @@ from tests.support.data_directory import last_journal
 from tests.support.resp import Reply, Simple, encode_command
 from tests.support.server import Server
 
-from millstream.storage.disk import SystemDisk
-from millstream.storage.journal import JournalReader
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.journal import JournalReader
 
 OK = Simple("OK")
 NewServer = Callable[..., Server]

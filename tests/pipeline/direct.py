@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StringType, StructField, StructType
 from tests.support.server import Server
 
-from millstream.pipeline.live import LiveReader
+from millstream.pipeline.batch_reader import LiveReader
 from millstream.pipeline.options import LIVE, STREAM, Options
 from millstream.pipeline.streaming import StreamReader
 

@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("", "server", "storage", "commands", "pipeline")
-SOURCES = ("src", *ROOMS[1:], "pyproject.toml", "setup.py", "README.md", "LICENSE")
+PACKAGES = ("server", "storage", "commands", "pipeline")
+SOURCES = ("src", *PACKAGES, "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
@@ -61,11 +61,14 @@ def make_wheel(folder: Path) -> Path:
 def _hand_over_compiled(tree: Path) -> None:
     """Puts the compiled modules where setuptools looks for what it need not compile again."""
     built = tree / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    for room in ROOMS:
-        place = built / "millstream" / room
-        place.mkdir(parents=True, exist_ok=True)
-        for module in (tree / "src" / "millstream" / room).glob("*.so"):
-            module.rename(place / module.name)
+    common = tree / "src" / "millstream"
+    modules = {module: module.relative_to(common) for module in common.glob("*.so")}
+    for package in PACKAGES:
+        modules |= {module: module.relative_to(tree) for module in (tree / package).rglob("*.so")}
+    for module, name in modules.items():
+        place = built / "millstream" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        module.rename(place)
 
 
 def install(wheel: Path, extra: str, venv: Path) -> None:

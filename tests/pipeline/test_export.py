@@ -251,7 +251,7 @@ def test_a_schema_is_understood_as_by_spark(ddl: str, request: pytest.FixtureReq
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("a text", "column 'a': 'text' is no type"),
+        ("a text", "column 'a': 'text' is not a valid column type"),
         ("a decimal(50,2)", "column 'a'"),
         ("a map<string,int>", "column 'a'"),
         ("a int, a string", "'a' appears twice"),

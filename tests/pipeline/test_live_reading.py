@@ -15,9 +15,9 @@ from tests.pipeline.tls import tls_in_front_of
 from tests.support.client import RawClient
 from tests.support.server import Server
 
-from millstream.pipeline.live import LiveReader
+from millstream.pipeline.batch_reader import LiveReader
 from millstream.pipeline.options import LIVE, OptionError, Options
-from millstream.pipeline.planning import DataLossError
+from millstream.pipeline.range_plan import DataLossError
 from millstream.pipeline.server import ServerError
 
 pytestmark = [
@@ -240,5 +240,5 @@ def test_an_impossible_read_says_why(server: Server, client: RawClient) -> None:
 
 
 def test_redis_and_millstream_are_distinguished(redis_server: Server) -> None:
-    with pytest.raises(ServerError, match="is no millstream"):
+    with pytest.raises(ServerError, match="is not a millstream server"):
         batch_read(redis_server, subscribe="s")

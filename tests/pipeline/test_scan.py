@@ -19,14 +19,14 @@ from tests.support.journals import DIRECTORY
 from tests.support.snapshots import Stream, write_base, write_snapshot
 
 from millstream.errors import DataError
+from millstream.pipeline.chunk_reader import Portion
 from millstream.pipeline.files import Folder
-from millstream.pipeline.plan import ScanPartition, plan
-from millstream.pipeline.portion import Portion
 from millstream.pipeline.schema import BatchMaker
 from millstream.pipeline.selection import Selection
-from millstream.storage.disk import SystemDisk
-from millstream.storage.manifest import Manifest, store_manifest
-from millstream.storage.snapshot import SnapshotReader
+from millstream.pipeline.snapshot_plan import ScanPartition, plan
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import Manifest, store_manifest
+from millstream.storage.files.snapshot import SnapshotReader
 
 T0 = 1_700_000_000_000
 EVERY_CHUNK = 50

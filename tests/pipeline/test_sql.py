@@ -128,7 +128,7 @@ def test_a_table_with_a_list_of_columns_says_where_its_options_are_to_be(
     fill(client, 5)
     where = f"server '{url(server)}', subscribe 's'"
     sql.sql(f"CREATE TABLE t (n int) USING millstream OPTIONS ({where})")
-    with pytest.raises(Exception, match="created with a list of columns, Spark hands a Python"):
+    with pytest.raises(Exception, match="created with a list of columns, Spark passes no options"):
         sql.sql("SELECT n FROM t").collect()
     assert numbers(sql, f"SELECT n FROM t WITH ({where})") == [1, 2, 3, 4]
 

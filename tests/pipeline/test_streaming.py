@@ -20,7 +20,7 @@ from tests.support.server import Server
 from millstream.pipeline import positions
 from millstream.pipeline.lag import lag
 from millstream.pipeline.options import OptionError
-from millstream.pipeline.planning import DataLossError
+from millstream.pipeline.range_plan import DataLossError
 from millstream.pipeline.server import ServerError
 
 pytestmark = [

@@ -16,7 +16,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 from millstream.pipeline.options import WRITE, Options
-from millstream.pipeline.rows import RowError
+from millstream.pipeline.row_encoder import RowError
 from millstream.pipeline.writer import BatchWriter, Written
 
 pytestmark = [
@@ -139,8 +139,8 @@ def test_a_row_that_cannot_be_written_is_named(
     [
         ([("9-0", "a"), ("8-0", "b")], "row 1: the id of 8-0 of 'out' is not above .* last, 9-0"),
         ([("9-0", "a"), ("9-0", "b")], "row 1: 9-0 of 'out' is there with other fields"),
-        ([("9-0", "a"), ("x", "b")], "row 1: 'x' is no id"),
-        ([("0-0", "a")], "row 0: '0-0' is no id"),
+        ([("9-0", "a"), ("x", "b")], "row 1: 'x' is not an entry ID"),
+        ([("0-0", "a")], "row 0: '0-0' is not an entry ID"),
     ],
 )
 def test_an_id_that_cannot_be_appended_is_named(

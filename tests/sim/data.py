@@ -11,9 +11,9 @@ from typing import Any
 
 from tests.support.history import Found, FoundGroup, FoundStream
 
-from millstream.storage.group import Group as RealGroup
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.stream import Stream as RealStream
+from millstream.storage.streams.group import Group as RealGroup
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream as RealStream
 
 EntryId = tuple[int, int]
 Retry = tuple[int, int]  # retry_ms, expire_ms

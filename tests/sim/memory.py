@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from tests.sim.model import Key, Room, Trimmed
 from tests.sim.replay import demand
 
-from millstream.server.eviction import KEYS_AT_ONCE, Eviction
-from millstream.server.memory import Gauge
-from millstream.storage.block import open_bytes
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.skiplist import sealed_bytes
-from millstream.storage.stream import Stream
-from millstream.storage.waste import free_some, has_waste
+from millstream.server.monitor.eviction import KEYS_AT_ONCE, Eviction
+from millstream.server.monitor.memory import Gauge
+from millstream.storage.blocks.block import open_bytes
+from millstream.storage.blocks.lazyfree import free_some, has_waste
+from millstream.storage.blocks.skiplist import sealed_bytes
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from tests.sim.world import World

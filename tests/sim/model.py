@@ -17,8 +17,8 @@ from tests.sim.data import ZERO, Data, EntryId, Group, Pending, Retry, Stream, V
 from tests.sim.replay import demand
 from tests.support.resp import Reply
 
-from millstream.commands.registry import COMMANDS
-from millstream.commands.table import load_table
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS
 
 U64_MAX = 2**64 - 1
 COUNT_MAX = 2**63 - 1

@@ -9,7 +9,7 @@ from tests.sim.model import Answer, ClientModel, Judged, Model, Request, does, p
 from tests.sim.replay import demand
 from tests.support.resp import Map, Null, Reply, facts_of
 
-from millstream.storage.block import Block
+from millstream.storage.blocks.block import Block
 
 BLOCKS_MAX = 16_384
 PAGE_BYTES = 1_048_576

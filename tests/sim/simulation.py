@@ -41,10 +41,10 @@ from tests.support.history import History
 from tests.support.resp import Error, Reply, Simple, read_reply
 
 from millstream.errors import CommandError, DataError
-from millstream.storage.manifest import NAME as MANIFEST
-from millstream.storage.manifest import load_manifest
-from millstream.storage.snapshot import SnapshotReader
-from millstream.storage.waste import defer, has_waste
+from millstream.storage.blocks.lazyfree import defer, has_waste
+from millstream.storage.files.manifest import NAME as MANIFEST
+from millstream.storage.files.manifest import load_manifest
+from millstream.storage.files.snapshot import SnapshotReader
 
 FIRST_MS = 1_700_000_000_000
 STEPS = 400
@@ -56,7 +56,7 @@ FREED_MS_MAX = 1000
 NODES_MAX = 4  # of a block
 SLICE_KEYS = 64  # captured in one go
 QUEUED = Simple("QUEUED")
-SHOW_NO_DATA = {b"PING", b"ECHO", b"TIME", b"SELECT"}
+SHOW_NO_DATA = {b"PING", b"ECHO", b"TIME", b"SELECT", b"CONFIG"}
 REFUSALS = (
     "ERR unknown command",
     "ERR wrong number of arguments",

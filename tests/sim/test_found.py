@@ -12,11 +12,11 @@ from tests.sim.players import Player, Profile
 from tests.sim.world import SimClient, World
 from tests.support.fakedisk import SECTOR, FakeDisk
 from tests.support.journals import journal_bytes, with_frames
-from tests.support.resp import Null, Reply, encode_command, read_reply
+from tests.support.resp import Null, Reply, Simple, encode_command, read_reply
 
-from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE, JournalReader, TornEnd
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.stream import Stream
+from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE, JournalReader, TornEnd
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 START_MS = 1_700_000_000_000
 
@@ -305,3 +305,23 @@ def test_a_gone_entry_that_a_claim_names_twice_is_dropped_once() -> None:
         bench.say(client, request)
     assert bench.world.broken == []
     assert bench.heard(client)[-1] == []
+
+
+def test_replies_keep_their_order_when_a_change_of_appendfsync_frees_earlier_ones() -> None:
+    bench = Bench()
+    client, other = bench.client(), bench.client()
+    bench.say(client, "CONFIG SET appendfsync always")
+    bench.heard(client)
+    for sender, request in (
+        (client, ["XADD", "s", "1-1", "n", "1"]),
+        (client, ["PING"]),
+        (other, ["CONFIG", "SET", "appendfsync", "everysec"]),
+    ):
+        bench.world.executor.feed(sender, encode_command([word.encode() for word in request]))
+        bench.world.loop.run_ready()
+    assert bench.heard(client) == []
+    bench.world.executor.feed(client, encode_command([b"SET", b"k", b"v"]))
+    while any(worker.run_one() for worker in bench.world.workers):
+        pass  # the tick of SET comes before the news that the worker has written
+    bench.settle()
+    assert bench.heard(client) == [b"1-1", Simple("PONG"), Simple("OK")]

@@ -12,9 +12,9 @@ from tests.sim import simulation as simulation_module
 from tests.sim.replay import BrokenPromise
 from tests.sim.simulation import Simulation, SimulationFailure, play
 
-from millstream.server import eviction as eviction_module
-from millstream.storage.retention import oldest_block_ms
-from millstream.storage.stream import Stream
+from millstream.server.monitor import eviction as eviction_module
+from millstream.storage.streams.retention import oldest_block_ms
+from millstream.storage.streams.stream import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = 20

@@ -34,20 +34,20 @@ from tests.support.fakepersistence import FakeConfig, HandWorker
 from tests.support.history import Operation
 from tests.support.resp import encode_command
 
-from millstream.commands.effects import apply_effects
-from millstream.commands.table import load_table
+from millstream.commands.runtime.effects import apply_effects
+from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError
-from millstream.server.executor import Executor
-from millstream.server.outbox import Client
-from millstream.server.persistence import Persistence
-from millstream.server.waiting import Waiter
-from millstream.storage.block import Block
-from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.manifest import NAME as MANIFEST
-from millstream.storage.manifest import load_manifest
-from millstream.storage.restore import continue_times
-from millstream.storage.snapshot import SnapshotReader
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
+from millstream.server.execution.wait_queues import Waiter
+from millstream.server.protocol.outbox import Client
+from millstream.storage.blocks.block import Block
+from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.manifest import NAME as MANIFEST
+from millstream.storage.files.manifest import load_manifest
+from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.restore import continue_times
 
 load_table()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.registry import command
+from millstream.commands.table.registry import command
 from millstream.ids import Id
 
 if TYPE_CHECKING:
-    from millstream.commands.arguments import Args
-    from millstream.commands.context import Context
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
 
 
 @command(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.errors import DataError
-from millstream.storage.disk import Bytes
+from millstream.storage.files.disk import Bytes
 
 SECTOR = 512
 

@@ -17,7 +17,7 @@ from zlib import crc32
 from tests.support.fakedisk import FakeDisk
 
 from millstream.errors import BlockError
-from millstream.server.persistence import LoadReport, Persistence
+from millstream.server.durability.persistence import LoadReport, Persistence
 
 BLOCK_ENTRIES = 4
 _HEAD = struct.Struct("<2sIIIQQQQ")

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.commands.registry import COMMANDS, Command
-from millstream.commands.table import load_table
-from millstream.server.config import find_directive
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS, Command
+from millstream.server.config.directives import find_directive
 
 from .recordings import read_recording
 from .transcript import Section, read_folder

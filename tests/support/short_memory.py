@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Error, Reply
 
-from millstream.storage.stream import Stream
-from millstream.storage.testing import deliver_id
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import deliver_id
 
 MIB = 1 << 20
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 from tests.support.fakedisk import FakeDisk
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.journals import DIRECTORY, journal_bytes
 
-from millstream.commands.effects import apply_effects
-from millstream.server.loading import Loader, LoadReport
-from millstream.storage import snapshot
-from millstream.storage.block import Block
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.manifest import Manifest, load_manifest, store_manifest
-from millstream.storage.shared_groups import SharedGroups
+from millstream.commands.runtime.effects import apply_effects
+from millstream.server.durability.loading import Loader, LoadReport
+from millstream.storage.blocks.block import Block
+from millstream.storage.files import snapshot
+from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.shared_groups import SharedGroups
 
 State = list[tuple[int, bytes, str, bytes, list[bytes]]]
 ID = DIRECTORY

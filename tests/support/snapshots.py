@@ -12,11 +12,11 @@ from unittest import mock
 
 from tests.support.journals import DIRECTORY
 
-from millstream.storage import snapshot
-from millstream.storage.block import Block, OpenBlock
-from millstream.storage.disk import SystemDisk
-from millstream.storage.manifest import Manifest, base_name, store_manifest
-from millstream.storage.snapshot import SnapshotWriter
+from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.files import snapshot
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import Manifest, base_name, store_manifest
+from millstream.storage.files.snapshot import SnapshotWriter
 
 EntryId = tuple[int, int]
 Fields = Sequence[bytes]

@@ -11,7 +11,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from bench import datasets, figures, hundred_million, keeping, load, report, rows, stand, waking
+from bench import (
+    datasets,
+    fanout_rows,
+    figures,
+    harness,
+    hundred_million,
+    load,
+    persistence_rows,
+    report,
+    rows,
+)
 from bench.__main__ import choose, command, parse
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Reading
 
@@ -22,8 +32,8 @@ def readings(*costs: float, rate: float | None = None) -> list[Reading]:
     return [Reading(cost, rate) for cost in costs]
 
 
-def row(goal: Goal = NO_GOAL, unit: str = "ns/op") -> stand.Row:
-    return stand.Row("a-row", "Section", "a row", lambda _: {}, goal, unit)
+def row(goal: Goal = NO_GOAL, unit: str = "ns/op") -> harness.Row:
+    return harness.Row("a-row", "Section", "a row", lambda _: {}, goal, unit)
 
 
 # figures
@@ -99,8 +109,8 @@ def test_load_must_fill_its_pipelines() -> None:
 
 
 def test_warm_up_is_a_tenth_in_whole_pipelines() -> None:
-    assert stand.warm_up_of(load.Load(320_000, 16, 7)) == load.Load(32_000, 16, 7)
-    assert stand.warm_up_of(load.Load(16, 16)) == load.Load(16, 16)
+    assert harness.warm_up_of(load.Load(320_000, 16, 7)) == load.Load(32_000, 16, 7)
+    assert harness.warm_up_of(load.Load(16, 16)) == load.Load(16, 16)
 
 
 def test_command_line_carries_words_unchanged() -> None:
@@ -186,21 +196,21 @@ def test_range_data_has_every_id_once_and_in_order() -> None:
     assert [len(parsed(chunk.data)) for chunk in made] == [chunk.entries for chunk in made]
 
 
-# stand and rows
+# harness and rows
 
 
 def test_range_starts_leave_enough_to_read() -> None:
-    assert stand.range_start("head", 1_000, 10) == 0
-    assert stand.range_start("tail", 1_000, 10) == 990
-    assert stand.range_start("middle", 10_000, 1_000) + 1_000 <= 10_000
+    assert harness.range_start("head", 1_000, 10) == 0
+    assert harness.range_start("tail", 1_000, 10) == 990
+    assert harness.range_start("middle", 10_000, 1_000) + 1_000 <= 10_000
 
 
 def test_ids_of_both_dialects_are_comparable() -> None:
     flat: list[Any] = [["5.1", "field", "value"], ["6.0", "field", "value"]]
     nested: list[Any] = [["5-1", ["field", "value"]], ["6-0", ["field", "value"]]]
-    assert stand.ids_of(flat) == stand.ids_of(nested) == ["5-1", "6-0"]
+    assert harness.ids_of(flat) == harness.ids_of(nested) == ["5-1", "6-0"]
     with pytest.raises(BenchError):
-        stand.ids_of(None)
+        harness.ids_of(None)
 
 
 def test_row_names_are_unique_and_titles_fit_the_table() -> None:
@@ -243,7 +253,7 @@ def test_self_check_does_not_draw_over_the_real_chart() -> None:
         parse(["--self-check", "--chart"])
 
 
-# waking and keeping
+# fanout_rows and persistence_rows
 
 
 class StandIn:
@@ -271,7 +281,7 @@ class StandIn:
 
 def test_a_crowd_hears_what_reaches_it() -> None:
     server = StandIn([b"*0\r\n"])
-    with waking.Crowd(server.port, 1) as crowd:
+    with fanout_rows.Crowd(server.port, 1) as crowd:
         crowd.wait(b"*1\r\n$4\r\nPING\r\n")
         crowd.hear()
     server.close()
@@ -279,7 +289,7 @@ def test_a_crowd_hears_what_reaches_it() -> None:
 
 def test_a_crowd_does_not_take_an_error_for_an_entry() -> None:
     server = StandIn([b"-ERR no\r\n"])
-    with waking.Crowd(server.port, 1) as crowd:
+    with fanout_rows.Crowd(server.port, 1) as crowd:
         crowd.wait(b"*1\r\n$4\r\nPING\r\n")
         with pytest.raises(BenchError, match="ERR no"):
             crowd.hear()
@@ -294,7 +304,7 @@ def info_of(running: int, status: str) -> bytes:
 @pytest.mark.parametrize("status", ["ok", "err"])
 def test_a_snapshot_is_over_when_the_server_says_so(status: str) -> None:
     server = StandIn([b"+Background saving started\r\n", info_of(1, "ok"), info_of(0, status)])
-    looks = keeping.saving(stand.Side(cast(Any, server), "X"))
+    looks = persistence_rows.saving(harness.Side(cast(Any, server), "X"))
     assert next(looks) is None
     if status == "ok":
         assert list(looks) == []
@@ -341,7 +351,10 @@ def test_the_file_of_the_large_stream_is_recognized_by_all_of_its_entries() -> N
 
 
 def test_journals_differ_in_the_sync_alone() -> None:
-    always, everysec = keeping.journal_of("always"), keeping.journal_of("everysec")
+    always, everysec = (
+        persistence_rows.journal_of("always"),
+        persistence_rows.journal_of("everysec"),
+    )
     assert (always[-1], everysec[-1]) == ("always", "everysec")
     assert always[:-1] == everysec[:-1]
     assert always[:2] == ("--appendonly", "yes")

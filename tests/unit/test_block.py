@@ -33,10 +33,10 @@ from tests.unit.models import (
 from tests.unit.test_formats import decode
 
 from millstream.errors import BlockError
-from millstream.storage.block import Block, OpenBlock, bulk_size_of, verdicts
-from millstream.storage.skiplist import SkipList
-from millstream.storage.stream import Stream
-from millstream.storage.testing import id_at
+from millstream.storage.blocks.block import Block, OpenBlock, bulk_size_of, verdicts
+from millstream.storage.blocks.skiplist import SkipList
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import id_at
 
 END = (MAX, MAX)
 HEADER = 64

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
-from tests.support.house import House
+from tests.support.in_process import House
 from tests.support.journals import DIRECTORY, journal_bytes
 from tests.support.small_data import (
     BASE,
@@ -35,17 +35,17 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import DamageError, DataError
-from millstream.server import checking
-from millstream.server.checking import Checker, FileReport, Report, Verdict, counted
-from millstream.server.repairing import repair
-from millstream.storage import salvage
-from millstream.storage.block import Block, OpenBlock
-from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.manifest import NAME, Manifest, load_manifest, store_manifest
-from millstream.storage.salvage import guess_manifest
-from millstream.storage.snapshot import CHUNK_HEADER_SIZE, SnapshotReader
-from millstream.storage.stream import Stream
+from millstream.server.repair import checking
+from millstream.server.repair.checking import Checker, FileReport, Report, Verdict, counted
+from millstream.server.repair.repairing import repair
+from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.files import recovery as salvage
+from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE
+from millstream.storage.files.manifest import NAME, Manifest, load_manifest, store_manifest
+from millstream.storage.files.recovery import guess_manifest
+from millstream.storage.files.snapshot import CHUNK_HEADER_SIZE, SnapshotReader
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 FOLDER = "damaged-20261120-120000"
 NAMES = [NAME, BASE, FIRST, LAST]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Error, Map, Null, Reply
 
 LARGEST = 2**63 - 1

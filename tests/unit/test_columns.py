@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 from tests.unit.test_block import WRONG, changed, sealed, small_block, wide_block
 
-from millstream.storage.block import Block, OpenBlock
-from millstream.storage.columns import Decoder, Kind, PieceError, not_utf8
+from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.columns import Decoder, Kind, PieceError, not_utf8
 
 FIRST, LAST = (0, 0), (MAX, MAX)
 EVERYTHING = [

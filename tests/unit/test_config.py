@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
-from millstream.server.compatibility import ACCEPTED, ALIASES, HIDDEN
-from millstream.server.config import (
+from millstream.server.config.directives import (
     COMPATIBILITY,
     DIRECTIVES,
     EVENTS,
@@ -25,6 +24,7 @@ from millstream.server.config import (
     read_arguments,
     split_words,
 )
+from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,7 +86,7 @@ def test_nothing_in_the_server_reads_what_is_accepted_for_compatibility() -> Non
     sources = [
         (path, path.read_text())
         for folder in ("server", "commands", "storage")
-        for path in (ROOT / folder).glob("*.py*")
+        for path in (ROOT / folder).rglob("*.py*")
         if path.suffix in (".py", ".pyx", ".pxd")
     ]
     for name, *_ in ACCEPTED:

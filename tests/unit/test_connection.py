@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.house import House
+from tests.support.in_process import House
 
-from millstream.server.connection import Connection
-from millstream.storage.waste import defer, free_some
+from millstream.server.net.connection import Connection
+from millstream.storage.blocks.lazyfree import defer, free_some
 
 LONG = bytes(range(256)) * 20_000
 

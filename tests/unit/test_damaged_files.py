@@ -28,11 +28,11 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import DamageError, FormatError
-from millstream.storage.journal import FRAME_SIZE, HEADER_SIZE, JournalReader
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.manifest import NAME
-from millstream.storage.snapshot import HEADER_SIZE as HEADER_OF_BASE
-from millstream.storage.snapshot import SnapshotReader
+from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE, JournalReader
+from millstream.storage.files.manifest import NAME
+from millstream.storage.files.snapshot import HEADER_SIZE as HEADER_OF_BASE
+from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.streams.keyspace import Keyspace
 
 SECTOR = 512
 Result = TypeVar("Result")

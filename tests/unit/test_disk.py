@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import DataError
-from millstream.storage.disk import SystemDisk, make_directory
+from millstream.storage.files.disk import SystemDisk, make_directory
 
 
 def test_the_lock_is_on_the_directory_and_not_only_on_a_file_in_it(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from millstream.commands.registry import COMMANDS
-from millstream.commands.table import load_table
-from millstream.server.config import DIRECTIVES
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS
+from millstream.server.config.directives import DIRECTIVES
 from millstream.server.main import server_help
 
 ROOT = Path(__file__).resolve().parents[2]

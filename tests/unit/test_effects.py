@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.resp import encode_command
 
-from millstream.commands.effects import APPLY, EffectError, Effects, apply_effects
-from millstream.storage.keyspace import Keyspace
+from millstream.commands.runtime.effects import APPLY, EffectError, Effects, apply_effects
+from millstream.storage.streams.keyspace import Keyspace
 
 SOUND = encode_command(["STREAM", "s", "1"])
 

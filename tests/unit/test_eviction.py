@@ -10,14 +10,14 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.support.house import House, Journal, Player
+from tests.support.in_process import House, Journal, Player
 from tests.support.resp import Error, Reply, Simple
 
-from millstream.server.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
-from millstream.server.memory import Gauge, block_bytes
-from millstream.storage.retention import bytes_of
-from millstream.storage.stream import Stream
-from millstream.storage.waste import defer
+from millstream.server.monitor.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
+from millstream.server.monitor.memory import Gauge, block_bytes
+from millstream.storage.blocks.lazyfree import defer
+from millstream.storage.streams.retention import bytes_of
+from millstream.storage.streams.stream import Stream
 
 OOM = Error("OOM command not allowed when used memory > 'maxmemory'.")
 REST_BYTES = 1_000_000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.house import NOW_MS, House, Journal, Player, Timer
+from tests.support.in_process import NOW_MS, House, Journal, Player, Timer
 from tests.support.resp import Null, Simple
 
-from millstream.server import ticker
-from millstream.server.resp import parse_pieces
+from millstream.server.execution import timers as ticker
+from millstream.server.protocol.resp import parse_pieces
 
 
 class SlowJournal(Journal):

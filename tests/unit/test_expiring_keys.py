@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millstream.storage.capture import Captured
-from millstream.storage.keyspace import Database, Keyspace
-from millstream.storage.swap import swap_databases
+from millstream.storage.streams.capture import Captured
+from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.swap import swap_databases
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 DATABASES = st.integers(0, 2)

@@ -18,11 +18,11 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import ForeignError
-from millstream.server import checking
-from millstream.server.checking import Checker, Report, Verdict
-from millstream.server.repairing import repair
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.manifest import NAME, load_manifest, store_manifest
+from millstream.server.repair import checking
+from millstream.server.repair.checking import Checker, Report, Verdict
+from millstream.server.repair.repairing import repair
+from millstream.storage.files.manifest import NAME, load_manifest, store_manifest
+from millstream.storage.streams.keyspace import Keyspace
 
 FOLDER = "damaged-20261120-120000"
 OTHER = bytes(range(1, 17))

@@ -1,6 +1,6 @@
 """docs/formats.md is enough to read a block: this reader was written from that page alone.
 
-It stays naive on purpose (one pass, no tables used) and shares nothing with storage/block.
+It stays naive on purpose (one pass, no tables used) and shares nothing with storage/blocks/block.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.support.fakedisk import FakeDisk
 from tests.unit.models import MAX, Entry, EntryId, Words, entry_words, ids, stepped, steps
 
-from millstream.storage.block import Block, OpenBlock
-from millstream.storage.journal import JournalReader, read_head
-from millstream.storage.manifest import Manifest
-from millstream.storage.stream import Stream
-from millstream.storage.testing import deliver_id, hand_over_id, redeliver_id
+from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.files.journal import JournalReader, read_head
+from millstream.storage.files.manifest import Manifest
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import deliver_id, hand_over_id, redeliver_id
 
 MASK = MAX
 HEADER = "<2sBBIIIIHHQQQQ8x"

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.models import MAX, EntryId, GroupModel, PendingModel
 
 from millstream.errors import CommandError
-from millstream.storage.group import CHUNK_RECORDS as CHUNK
-from millstream.storage.group import PENDING_SIZE, Group
-from millstream.storage.testing import (
+from millstream.storage.streams.group import CHUNK_RECORDS as CHUNK
+from millstream.storage.streams.group import PENDING_SIZE, Group
+from millstream.storage.streams.testing import (
     acknowledge_id,
     consumer_at,
     deliver_id,

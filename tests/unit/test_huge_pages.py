@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.server import huge_pages
+from millstream.server.monitor import huge_pages
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.support.house import NOW_MS, House, Player
+from tests.support.in_process import NOW_MS, House, Player
 from tests.support.resp import Error, Null, Reply, Simple, encode_command
 
-from millstream.storage.idempotence import PRODUCERS_MAX, SharedWindow, Window
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.stream import Stream
+from millstream.storage.streams.idempotence import PRODUCERS_MAX, SharedWindow, Window
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 OK = Simple("OK")
 

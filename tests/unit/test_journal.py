@@ -13,8 +13,8 @@ from tests.support.fakepersistence import HandWorker
 from tests.support.journals import header, journal_bytes, with_frames
 
 from millstream.errors import DataError
-from millstream.storage import journal as journal_module
-from millstream.storage.journal import (
+from millstream.storage.files import journal as journal_module
+from millstream.storage.files.journal import (
     FRAME_SIZE,
     HEADER_SIZE,
     RESERVE_LEAST,

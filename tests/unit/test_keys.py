@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from millstream.commands import scripts
-from millstream.commands.arguments import OwnedArgs
-from millstream.commands.context import Context, Session
-from millstream.commands.effects import EffectError, Effects, apply_effects
-from millstream.commands.registry import COMMANDS
-from millstream.commands.replies import OK
-from millstream.commands.table import load_table
+from millstream.commands.admin import scripts
+from millstream.commands.runtime.arguments import OwnedArgs
+from millstream.commands.runtime.context import Context, Session
+from millstream.commands.runtime.effects import EffectError, Effects, apply_effects
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.stream import Stream
-from millstream.storage.testing import acknowledge_id, deliver_id
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import acknowledge_id, deliver_id
 
 NOW_MS = 1_700_000_000_000
 LETTERS = b"g$xnmoct"

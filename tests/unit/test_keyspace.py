@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from millstream.storage.capture import Capture
-from millstream.storage.keyspace import Database, Keyspace
-from millstream.storage.stream import Stream
-from millstream.storage.swap import swap_databases
+from millstream.storage.streams.capture import Capture
+from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.swap import swap_databases
 
 
 def finish(capture: Capture) -> dict[tuple[int, bytes], Any]:

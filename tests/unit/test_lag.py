@@ -10,7 +10,7 @@ from tests.unit.test_live_planning import NaiveServer, NaiveStream, stream_of
 
 from millstream.pipeline.lag import STREAMS_PER_STEP, metrics, report
 from millstream.pipeline.positions import PLAIN_MAX, Position, Positions
-from millstream.pipeline.survey import survey
+from millstream.pipeline.stream_counters import survey
 
 NOW_MS = 5_000_250
 

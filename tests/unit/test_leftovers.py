@@ -22,13 +22,19 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import DamageError, ForeignError
-from millstream.server import checking
-from millstream.server.checking import Checker, Report, Verdict
-from millstream.server.data_files import DataFiles
-from millstream.server.loading import LoadReport
-from millstream.server.repairing import repair
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.manifest import NAME, TEMPORARY, Manifest, load_manifest, store_manifest
+from millstream.server.durability.data_files import DataFiles
+from millstream.server.durability.loading import LoadReport
+from millstream.server.repair import checking
+from millstream.server.repair.checking import Checker, Report, Verdict
+from millstream.server.repair.repairing import repair
+from millstream.storage.files.manifest import (
+    NAME,
+    TEMPORARY,
+    Manifest,
+    load_manifest,
+    store_manifest,
+)
+from millstream.storage.streams.keyspace import Keyspace
 
 FOLDER = "damaged-20261120-120000"
 MODES = ["always", "everysec", "no"]

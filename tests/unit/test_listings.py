@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import msgpack
 import pytest
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Map, Null, Reply, encode_command
 from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
 
-from millstream.commands import inspect
-from millstream.storage.group import Group
-from millstream.storage.stream import Stream
-from millstream.storage.testing import acknowledge_id, deliver_id, next_event_ms
-from millstream.storage.waste import defer, free_some
+from millstream.commands.xstream import xinfo as inspect
+from millstream.storage.blocks.lazyfree import defer, free_some
+from millstream.storage.streams.group import Group
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import acknowledge_id, deliver_id, next_event_ms
 
 MANY = 4000
 ENTRIES = 300

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.pipeline import positions
-from millstream.pipeline.limiting import share
 from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
 from millstream.pipeline.packing import PackError, Row, pack, unpack
-from millstream.pipeline.planning import DataLossError, Losses
 from millstream.pipeline.positions import (
     LARGEST,
     PLAIN_MAX,
@@ -25,9 +23,11 @@ from millstream.pipeline.positions import (
     before,
     named_positions,
 )
+from millstream.pipeline.range_plan import DataLossError, Losses
 from millstream.pipeline.server import Address
-from millstream.pipeline.starting import Bound
-from millstream.pipeline.survey import Choice
+from millstream.pipeline.start_offsets import Bound
+from millstream.pipeline.stream_counters import Choice
+from millstream.pipeline.trigger_limit import share
 
 NUMBERS = st.integers(0, LARGEST)
 IDS = st.tuples(NUMBERS, NUMBERS)

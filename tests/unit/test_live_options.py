@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipeline.limiting import Patience
 from millstream.pipeline.options import LIVE, STREAM, OptionError, Options
 from millstream.pipeline.positions import LARGEST
-from millstream.pipeline.starting import Bound
+from millstream.pipeline.start_offsets import Bound
+from millstream.pipeline.trigger_limit import Patience
 
 
 def patience(clock_s: list[float], **options: str) -> Patience:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.pipeline.options import LIVE, Options
-from millstream.pipeline.planning import CUTS_PER_REQUEST, DataLossError, Losses, Planner, Range
 from millstream.pipeline.positions import FIRST, Id, Position, id_from_text, id_text
-from millstream.pipeline.survey import survey
+from millstream.pipeline.range_plan import CUTS_PER_REQUEST, DataLossError, Losses, Planner, Range
+from millstream.pipeline.stream_counters import survey
 
 
 @dataclass

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
-from millstream.storage.testing import deliver_ids, shared_chunks
+from millstream.storage.streams.testing import deliver_ids, shared_chunks
 
 SLICE_MAX_BYTES = 3 * 262_144
 COUNT = 300

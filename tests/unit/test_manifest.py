@@ -7,7 +7,7 @@ from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.journals import DIRECTORY
 
 from millstream.errors import DataError, ForeignError
-from millstream.storage.manifest import (
+from millstream.storage.files.manifest import (
     Manifest,
     base_name,
     check_manifest_owner,

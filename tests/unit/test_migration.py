@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 from tests.support import payloads
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Error, Simple, encode_command
 from tests.unit.test_executor import HOUR_MS, TwoClocks
 from tests.unit.test_keys import LETTERS, Room, contents
 
-from millstream.commands.effects import apply_effects
-from millstream.commands.migration import RestoreJob
+from millstream.commands.generic.migration import RestoreJob
+from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.listpack import shifted_ms
-from millstream.storage.rdb import STREAM, STREAM_2, STREAM_5
-from millstream.storage.rdb_bytes import compress
-from millstream.storage.stream import Stream
+from millstream.storage.dump.listpack import shifted_ms
+from millstream.storage.dump.rdb import STREAM, STREAM_2, STREAM_5
+from millstream.storage.dump.rdb_bytes import compress
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 TEXT = payloads.sealed(b"\0\5plain")
 

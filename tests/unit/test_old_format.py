@@ -23,13 +23,13 @@ from tests.support.small_data import (
 )
 
 from millstream.errors import DamageError
-from millstream.server.checking import Checker, Verdict
-from millstream.server.data_files import DataFiles
-from millstream.server.inspecting import inspect_directory
-from millstream.server.loading import LoadReport
-from millstream.server.repairing import repair
-from millstream.storage.journal import Head, create_journal, read_head
-from millstream.storage.manifest import NAME, load_manifest
+from millstream.server.durability.data_files import DataFiles
+from millstream.server.durability.loading import LoadReport
+from millstream.server.repair.checking import Checker, Verdict
+from millstream.server.repair.inspecting import inspect_directory
+from millstream.server.repair.repairing import repair
+from millstream.storage.files.journal import Head, create_journal, read_head
+from millstream.storage.files.manifest import NAME, load_manifest
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 FOLDER = "damaged-20261120-120000"

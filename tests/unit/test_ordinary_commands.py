@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from millstream.commands import keyspecs
-from millstream.commands.arguments import OwnedArgs
-from millstream.commands.clients import client_line
-from millstream.commands.context import Context, Session
-from millstream.commands.effects import Effects, apply_effects
-from millstream.commands.registry import COMMANDS
-from millstream.commands.replies import NO_REPLY, OK
-from millstream.commands.table import load_table
+from millstream.commands.admin.clients import client_line
+from millstream.commands.runtime.arguments import OwnedArgs
+from millstream.commands.runtime.context import Context, Session
+from millstream.commands.runtime.effects import Effects, apply_effects
+from millstream.commands.runtime.replies import NO_REPLY, OK
+from millstream.commands.table import keyspecs
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
-from millstream.server.config import Config, changed_values
-from millstream.server.pubsub import PubSub
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.stream import Stream
+from millstream.server.config.directives import Config, changed_values
+from millstream.server.execution.pubsub import PubSub
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_123
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"

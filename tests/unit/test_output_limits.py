@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.house import House, Journal, Player
+from tests.support.in_process import House, Journal, Player
 from tests.support.resp import encode_command
 
-from millstream.commands.context import Session
-from millstream.server.config import Config, OutputLimit
-from millstream.server.output_limits import OutputLimits
+from millstream.commands.runtime.context import Session
+from millstream.server.config.directives import Config, OutputLimit
+from millstream.server.protocol.output_limits import OutputLimits
 
 
 class Client(Session):

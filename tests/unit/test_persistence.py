@@ -25,11 +25,11 @@ from tests.support.fakepersistence import (
 from tests.support.journals import journal_bytes
 
 from millstream.errors import CommandError, DataError
-from millstream.server.persistence import Persistence
-from millstream.server.snapshots import Snapshots
-from millstream.storage import journal as journal_module
-from millstream.storage.disk import SystemDisk
-from millstream.storage.journal import read_head
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.snapshots import Snapshots
+from millstream.storage.files import journal as journal_module
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.journal import read_head
 
 MODES = ["always", "everysec", "no"]
 FULL = b"MISCONF Errors writing to the AOF file: No space left on device"

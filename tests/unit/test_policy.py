@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.house import NOW_MS, House, Journal, Player
+from tests.support.in_process import NOW_MS, House, Journal, Player
 from tests.support.resp import Error, Map, Null, Simple
 
 from millstream.errors import WRONG_TYPE
-from millstream.storage.keyspace import Keyspace
-from millstream.storage.policy import NEVER, Calendar
-from millstream.storage.retention import bytes_of, cut_of, due_moment_ms
-from millstream.storage.stream import Policy, Stream
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.retention import bytes_of, cut_of, due_moment_ms
+from millstream.storage.streams.retention_schedule import NEVER, Calendar
+from millstream.storage.streams.stream import Policy, Stream
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")

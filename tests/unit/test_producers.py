@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.storage.producers import Producers, SharedProducers
+from millstream.storage.streams.producers import Producers, SharedProducers
 
 names = st.integers(0, 400).map(lambda number: b"p%d" % number)
 seqs = st.integers(0, 2**64 - 1)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.house import House, Journal, Player
+from tests.support.in_process import House, Journal, Player
 from tests.support.resp import Push
 
 from millstream.errors import CommandError
-from millstream.server.pubsub import PubSub
+from millstream.server.execution.pubsub import PubSub
 
 NAMES = [b"news", b"note", b"n*", b"*e*", b"x"]
 

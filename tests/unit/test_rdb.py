@@ -17,11 +17,11 @@ from tests.support import payloads
 from tests.support.payloads import Consumer, Entry, Group
 
 from millstream.errors import PayloadError
-from millstream.storage import rdb
-from millstream.storage.listpack import NodeReader, NodeWriter
-from millstream.storage.rdb_bytes import compress, crc64, decompress
-from millstream.storage.stream import Stream
-from millstream.storage.testing import (
+from millstream.storage.dump import rdb
+from millstream.storage.dump.listpack import NodeReader, NodeWriter
+from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import (
     acknowledge_id,
     deliver_id,
     deliver_ids,

@@ -19,12 +19,12 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Error, Reply
 from tests.unit.models import EntryId, StreamModel
 
 from millstream.errors import INVALID_ID, WRONG_TYPE
-from millstream.storage.unheld import unheld
+from millstream.storage.streams.acked_trim import unheld
 
 NODE_ENTRIES = 3
 POLICIES = ["", "KEEPREF", "DELREF", "ACKED"]

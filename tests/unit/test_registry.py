@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.commands.registry import COMMANDS, FLAGS, Command, command
-from millstream.commands.syntax import Argument, SyntaxLineError, parse_syntax, shown_syntax
-from millstream.commands.table import load_table
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS, FLAGS, Command, command
+from millstream.commands.table.syntax import Argument, SyntaxLineError, parse_syntax, shown_syntax
 
 load_table()
 ROWS = [

@@ -26,12 +26,12 @@ from pyspark.sql.datasource import (
 )
 from tests.support.snapshots import Stream, publish, write_base, write_snapshot
 
-from millstream.pipeline import plan as planning
+from millstream.pipeline import snapshot_plan as planning
 from millstream.pipeline.files import Folder
 from millstream.pipeline.options import SCAN, OptionError, Options
 from millstream.pipeline.pushdown import push
 from millstream.pipeline.selection import FIRST, LAST, TIME_MS_MAX, Selection
-from millstream.storage.manifest import Manifest
+from millstream.storage.files.manifest import Manifest
 
 MAX = 2**64 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

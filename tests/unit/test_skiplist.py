@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream.storage.block import Block, OpenBlock
-from millstream.storage.skiplist import SkipList
-from millstream.storage.testing import find_rank
+from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.blocks.skiplist import SkipList
+from millstream.storage.streams.testing import find_rank
 
 
 def block_of(first: int, count: int) -> Block:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from millstream.commands.context import Session
-from millstream.commands.monitoring import age_text, graph
-from millstream.server.facts import percentile_us
-from millstream.server.latency import SAMPLES, LatencyMonitor
-from millstream.server.slowlog import MAX_WORDS, Slowlog, cut, without_secrets
+from millstream.commands.admin.monitoring import age_text, graph
+from millstream.commands.runtime.context import Session
+from millstream.server.monitor.info import percentile_us
+from millstream.server.monitor.latency import SAMPLES, LatencyMonitor
+from millstream.server.monitor.slowlog import MAX_WORDS, Slowlog, cut, without_secrets
 
 NOW_MS = 1_700_000_000_123
 

@@ -10,8 +10,8 @@ from tests.support.fakedisk import FakeDisk
 from tests.support.fakepersistence import BLOCK_ENTRIES, FakeBlock, FakeCaptured, blocks
 
 from millstream.errors import DataError
-from millstream.storage import snapshot
-from millstream.storage.snapshot import SnapshotReader, SnapshotWriter
+from millstream.storage.files import snapshot
+from millstream.storage.files.snapshot import SnapshotReader, SnapshotWriter
 
 U64 = 2**64 - 1
 GLOBAL = {"databases": 16, "names": [b"a", [1, U64]]}

@@ -39,9 +39,9 @@ from tests.unit.models import (
     values,
 )
 
-from millstream.storage.block import Block, OpenBlock
-from millstream.storage.stream import Stream
-from millstream.storage.testing import (
+from millstream.storage.blocks.block import Block, OpenBlock
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import (
     deliver_id,
     evict_some,
     id_at,
@@ -599,7 +599,7 @@ def test_the_memory_of_a_big_value_is_given_back_when_it_goes() -> None:
 
 GROWTH = """
 import resource, sys
-from millstream.storage.stream import Stream
+from millstream.storage.streams.stream import Stream
 def rss():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()

@@ -11,15 +11,14 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from millstream.commands.events import EVENT_CLASSES
+from millstream.commands.runtime.events import EVENT_CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 
-FACE = ROOT / "src" / "millstream"
-ROOMS = {"server", "commands", "storage", "pipeline"}
-TOP_LEVEL = {".ci", "bench", "docs", "scripts", "src", "tests"} | ROOMS
+COMMON = ROOT / "src" / "millstream"
+PACKAGES = {"server", "commands", "storage", "pipeline"}
+TOP_LEVEL = {".ci", "bench", "docs", "scripts", "src", "tests"} | PACKAGES
 
 # The packages that a file may import from, in addition to its own and the common package, which
 # may import none.
@@ -29,6 +28,14 @@ BELOW = {
     "storage": set(),
     "pipeline": {"storage"},
 }
+
+# The folders of a package, each above those that it may import from.
+LAYERS = {
+    "server": ["repair", "net", "durability", "execution", "monitor", "protocol", "config"],
+    "commands": ["xstream", "draft", "admin", "generic", "engine", "table", "runtime"],
+    "storage": ["dump", "files", "streams", "blocks"],
+}
+TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 
 IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\.|millstream\b[.\w]*)(.*)", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/")
@@ -60,8 +67,13 @@ def named(path: Path) -> str:
 
 def sources(*suffixes: str) -> list[Path]:
     """The files of the common package and of the others that end in one of `suffixes`."""
-    rooms = (FACE, *(ROOT / room for room in ROOMS))
-    return [path for path in tracked() if path.suffix in suffixes and path.parent in rooms]
+    return [path for path in tracked() if path.suffix in suffixes and package_of(path)]
+
+
+def package_of(path: Path) -> str:
+    """`storage` for storage/blocks/block.pyx, `millstream` for the common package's, else ""."""
+    top = path.relative_to(ROOT).parts[0]
+    return "millstream" if path.parent == COMMON else top if top in PACKAGES else ""
 
 
 def matching_lines(pattern: re.Pattern[str]) -> list[str]:
@@ -73,48 +85,68 @@ def matching_lines(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-def rooms_in(names: list[str]) -> set[str]:
-    """`storage` for `millstream.storage` or `src/millstream/storage`; except the common package
-    and "", which stands for modules in no package."""
-    return {re.split(r"[./]", name)[-1] for name in names} - {"millstream", ""}
+def packages_in(names: list[str]) -> set[str]:
+    """`storage` for `src/millstream/storage`."""
+    return {name.rsplit("/", 1)[-1] for name in names}
 
 
-def imported_rooms(module: str, rest: str) -> set[str]:
-    """The packages an import names: `from millstream.storage.block cimport X` names storage."""
+def imported_packages(module: str, rest: str) -> set[str]:
+    """The packages an import names: `from millstream.storage.blocks.block cimport X` names
+    storage."""
     if module == "millstream":
-        return set(re.findall(r"\w+", rest)) & ROOMS
-    return {module.split(".")[1]} & ROOMS
+        return set(re.findall(r"\w+", rest)) & PACKAGES
+    return {module.split(".")[1]} & PACKAGES
 
 
 def test_packages_are_the_folders_and_the_links() -> None:
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
-    assert folders == ROOMS
-    assert {link.name for link in FACE.iterdir() if link.is_symlink()} == folders
-    assert rooms_in(SETUPTOOLS["packages"]) == folders
-    assert rooms_in(list(SETUPTOOLS["package-dir"])) == folders
+    assert folders == PACKAGES
+    assert {link.name for link in COMMON.iterdir() if link.is_symlink()} == folders
     ruff = PYPROJECT["tool"]["ruff"]
-    assert rooms_in(ruff["extend-exclude"]) == folders
+    assert packages_in(ruff["extend-exclude"]) == folders
     assert set(ruff["lint"]["flake8-tidy-imports"]["banned-api"]) == folders
 
 
 def test_links_are_relative() -> None:
-    targets = {link.name: str(link.readlink()) for link in FACE.iterdir() if link.is_symlink()}
+    targets = {link.name: str(link.readlink()) for link in COMMON.iterdir() if link.is_symlink()}
     assert targets == {name: f"../../{name}" for name in targets}
 
 
 def test_imports_run_one_way() -> None:
     wrong = []
     for path in sources(".py", ".pyi", ".pyx", ".pxd"):
-        if path == FACE / "__main__.py":  # the entry point imports every package
+        if path == COMMON / "__main__.py":  # the entry point imports every package
             continue
-        room = path.parent.name
-        allowed = BELOW[room] | {room} if room in BELOW else set()
+        package = package_of(path)
+        allowed = BELOW[package] | {package} if package in BELOW else set()
         for module, rest in IMPORT.findall(path.read_text()):
             if module == ".":
                 wrong.append(f"{named(path)}: imports are absolute")
                 continue
-            others = sorted(imported_rooms(module, rest) - allowed)
+            others = sorted(imported_packages(module, rest) - allowed)
             wrong += [f"{named(path)}: imports {other}, which is not below it" for other in others]
+    assert wrong == []
+
+
+def imported_folders(path: Path) -> set[str]:
+    """The folders of its own package from which a file imports at run time."""
+    text = TYPES_ONLY.sub("", path.read_text())
+    package, folder = path.relative_to(ROOT).parts[:2]
+    names = (module.split(".") for module, _ in IMPORT.findall(text))
+    inside = {name[2] for name in names if name[1:2] == [package] and len(name) > 3}
+    return inside - {folder}
+
+
+def test_imports_between_folders_run_one_way() -> None:
+    wrong = []
+    for path in sources(".py", ".pyx", ".pxd"):
+        package, *inside = path.relative_to(ROOT).parts
+        layers = LAYERS.get(package)
+        if layers is None or len(inside) == 1:  # server/app and server/main use every folder
+            continue
+        assert inside[0] in layers, f"{named(path)}: a folder without a place in LAYERS"
+        above = imported_folders(path) & set(layers[: layers.index(inside[0])])
+        wrong += [f"{named(path)}: imports {folder}, which is above it" for folder in above]
     assert wrong == []
 
 
@@ -197,9 +229,9 @@ def test_every_directory_at_the_top_is_known() -> None:
 # a delivery or an eviction in bytes, which a generic call would slow down.
 RESERVED = {
     r"\bkeyspace\.(dirty|hits|misses)\b": {"context"},
-    r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "draft"},
+    r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "tstream"},
     r"\beffects\.record\(": {"context"},
-    r"\bmark_ready(_at)?\(": {"context", "appending", "upkeep"},
+    r"\bmark_ready(_at)?\(": {"context", "appending", "group_lifecycle"},
     r"\b(same_word|next_is|is_word)\([^()]*, \d+\)": set(),
 }
 
@@ -209,7 +241,7 @@ def test_handlers_use_the_handler_api() -> None:
     wrong = [
         f"{named(path)}: {found[0]}"
         for path in sources(".py", ".pyx", ".pxd")
-        if path.parent.name == "commands"
+        if package_of(path) == "commands"
         for pattern, allowed in RESERVED.items()
         if path.stem not in allowed
         for found in re.finditer(pattern, path.read_text())
@@ -222,7 +254,7 @@ def test_events_are_in_the_table() -> None:
     used = {
         name
         for path in sources(".py", ".pyx")
-        if path.parent.name in ("commands", "server")
+        if package_of(path) in ("commands", "server")
         for name in re.findall(
             r'(?:event=|notify\(|change\([^"]*?, )b"([a-z_-]+)"', path.read_text()
         )

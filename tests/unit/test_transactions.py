@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.house import House, Player
+from tests.support.in_process import House, Player
 from tests.support.resp import Error, Null, Simple
 
-from millstream.commands import transactions
-from millstream.commands.registry import COMMANDS, Command
+from millstream.commands.admin import transactions
+from millstream.commands.table.registry import COMMANDS, Command
 
 OK = Simple("OK")
 QUEUED = Simple("QUEUED")

@@ -10,7 +10,7 @@ import weakref
 import pytest
 from tests.support.waiting import wait_until
 
-from millstream.server.workers import ThreadWorker
+from millstream.server.durability.workers import ThreadWorker
 
 
 class Large:

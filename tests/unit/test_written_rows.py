@@ -33,11 +33,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millstream.commands.effects import split_effects
+from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
 from millstream.pipeline.encoder import RowFault
 from millstream.pipeline.options import WRITE, OptionError, Options
-from millstream.pipeline.rows import Entry, Layout, RowError
+from millstream.pipeline.row_encoder import Entry, Layout, RowError
 from millstream.pipeline.server import ServerError
 from millstream.pipeline.writer import (
     ROW_BITS,
@@ -230,7 +230,7 @@ def test_a_slice_of_a_batch_is_read_from_its_own_beginning() -> None:
     [
         ("key string, a string", (None, "x"), "row 100: the key is null"),
         ("key string, id string, a int", ("k", None, 1), "row 100: the id is null"),
-        ("key string, id string, a int", ("k", "later", 1), "row 100: 'later' is no id"),
+        ("key string, id string, a int", ("k", "later", 1), "row 100: 'later' is not an entry ID"),
         ("key string, a string", ("k", None), "row 100: there is no field"),
         ("key string, fields map<string,string>", ("k", None), "row 100: there is no field"),
         (

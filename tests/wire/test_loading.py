@@ -22,9 +22,9 @@ from tests.support.waiting import wait_until
 
 from millstream.errors import DataError
 from millstream.server import app
-from millstream.server import config as configuration
-from millstream.server.loading import LoadReport
-from millstream.server.persistence import Persistence
+from millstream.server.config import directives as configuration
+from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.persistence import Persistence
 
 LOADING = Error("LOADING Redis is loading the dataset in memory")
 OK = Simple("OK")

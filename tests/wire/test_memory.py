@@ -10,7 +10,7 @@ from tests.support.resp import Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.server.huge_pages import TUNABLES
+from millstream.server.monitor.huge_pages import TUNABLES
 
 MEGABYTE = 1 << 20
 SIZE_BYTES = 50 * MEGABYTE

@@ -12,7 +12,7 @@ from tests.support.recordings import read_recording
 from tests.support.resp import Error
 from tests.support.transcript import read_folder
 
-from millstream.commands.registry import COMMANDS
+from millstream.commands.table.registry import COMMANDS
 
 SECTIONS = read_folder(needs.TRANSCRIPTS)
 REASONS = needs.missing_in_recording(read_recording(needs.RECORDING))

@@ -1,0 +1,183 @@
+"""Snapshots, what they do to everybody else meanwhile, and starts from what is on the disk.
+
+A forked child counts: its CPU time comes from the parent once it has ended, its memory is added to
+the parent's, what both share once. A start is measured from the first instruction to the first
+PONG, less what the same server takes, in the same round, to start with an empty directory: loading
+is compared, not interpreters. Both servers are killed before, so that neither saves on the way.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from bench.datasets import KEY, entry_id
+from bench.figures import BenchError, Lanes, Reading
+from bench.harness import Pair, Side, Stand, ids_of
+from bench.server import Server
+from bench.wire import Client
+
+LOOK_S = 0.005
+MEMORY_LOOK_S = 0.01
+PINGS_A_LOOK = 20
+LEAST_PERCENT = 0.1
+LOADED_STARTS = 7
+SAVE_TIMEOUT_S = 600.0
+START_TIMEOUT_S = 600.0
+
+JOURNAL = (
+    *("--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"),
+    *("--appendfsync", "no"),
+)
+"""Effects are kept, and the journal is not rewritten during a measurement."""
+
+
+def journal_of(mode: str) -> tuple[str, ...]:
+    """The directives of a journal with this appendfsync."""
+    return (*JOURNAL[:-1], mode)
+
+
+# ---------------------------------------------------------------- saving
+
+
+def snapshots(stand: Stand, entries: int) -> Lanes:
+    """CPU time an entry of BGSAVE, a child's included; entries a second until it is done."""
+    pair = stand.loaded_pair(entries)
+
+    def once(side: Side) -> Reading:
+        side.server.settle()
+        before_ns = spent_ns(side.server)
+        began = time.perf_counter()
+        for _ in saving(side):
+            time.sleep(LOOK_S)
+        seconds = time.perf_counter() - began
+        side.server.settle()
+        return Reading((spent_ns(side.server) - before_ns) / entries, entries / seconds)
+
+    return stand.alternate(_lanes(pair, once))
+
+
+def spent_ns(server: Server) -> int:
+    """CPU time of the server and of the children that have ended."""
+    return server.cpu_ns() + server.children_cpu_ns()
+
+
+def stalls(stand: Stand, entries: int) -> Lanes:
+    """The worst PING of one client during a snapshot, in microseconds."""
+    return stand.alternate(
+        _lanes(stand.loaded_pair(entries), lambda side: Reading(worst_ping_us(side, saving(side))))
+    )
+
+
+def calm(stand: Stand, entries: int) -> Lanes:
+    """The worst PING of one client in as many seconds as a snapshot takes, without one."""
+
+    def once(side: Side) -> Reading:
+        began = time.perf_counter()
+        for _ in saving(side):
+            time.sleep(LOOK_S)
+        end = time.perf_counter() + time.perf_counter() - began
+        side.server.settle()
+        return Reading(worst_ping_us(side, looks_until(end)))
+
+    return stand.alternate(_lanes(stand.loaded_pair(entries), once))
+
+
+def looks_until(end: float) -> Iterator[None]:
+    while time.perf_counter() < end:
+        yield
+
+
+def worst_ping_us(side: Side, looks: Iterator[None]) -> float:
+    """Ping the server for as long as `looks` goes on; the longest answer, in microseconds."""
+    worst_s = 0.0
+    with Client(side.server.port) as client:
+        client.call("PING")
+        for _ in looks:
+            for _ in range(PINGS_A_LOOK):
+                began = time.perf_counter()
+                client.call("PING")
+                worst_s = max(worst_s, time.perf_counter() - began)
+    return worst_s * 1e6
+
+
+def growth(stand: Stand, entries: int) -> Lanes:
+    """By how many percent a snapshot makes the memory larger at its worst, a child's included."""
+
+    def once(side: Side) -> Reading:
+        side.server.settle()
+        before_bytes = most_bytes = side.server.family_bytes()
+        for _ in saving(side):
+            most_bytes = max(most_bytes, side.server.family_bytes())
+            time.sleep(MEMORY_LOOK_S)
+        return Reading(max(100 * (most_bytes - before_bytes) / before_bytes, LEAST_PERCENT))
+
+    return stand.alternate(_lanes(stand.loaded_pair(entries), once))
+
+
+def saving(side: Side) -> Iterator[None]:
+    """Begin a snapshot, and yield until it is written."""
+    deadline = time.monotonic() + SAVE_TIMEOUT_S
+    with Client(side.server.port) as client:
+        client.call("BGSAVE")
+        while "rdb_bgsave_in_progress:1" in (info := str(client.call("INFO", "persistence"))):
+            if time.monotonic() > deadline:
+                raise BenchError(f"the snapshot was not done within {SAVE_TIMEOUT_S:.0f} s")
+            yield
+    if "rdb_last_bgsave_status:ok" not in info:
+        raise BenchError(f"the snapshot failed: {side.server.log_tail()}")
+
+
+# ---------------------------------------------------------------- starting
+
+
+def loads(stand: Stand, entries: int) -> Lanes:
+    """CPU time an entry of a start from a snapshot; entries a second."""
+    pair = stand.loaded_pair(entries)
+    for side in pair.values():
+        for _ in saving(side):
+            time.sleep(LOOK_S)
+    return starts(stand, pair, entries, LOADED_STARTS)
+
+
+def replays(stand: Stand, entries: int) -> Lanes:
+    """CPU time an entry of a start from a journal that was never rewritten; entries a second."""
+    return starts(stand, stand.loaded_pair(entries, JOURNAL), entries, 1)
+
+
+def starts(stand: Stand, pair: Pair, entries: int, times: int) -> Lanes:
+    """Start both servers again from their directories, each `times` a round and every time after a
+    start from an empty directory, whose time is subtracted: medians of the differences."""
+
+    def once(side: Side) -> Reading:
+        costs_ns, seconds = [], []
+        for _ in range(times):
+            side.server.kill()
+            empty = side.server.another()
+            empty_ns, empty_s = empty.cpu_ns(), empty.ready_s
+            empty.stop()
+            seconds.append(side.server.start(START_TIMEOUT_S) - empty_s)
+            costs_ns.append(side.server.cpu_ns() - empty_ns)
+        took_s, cost_ns = statistics.median(seconds), statistics.median(costs_ns)
+        if took_s <= 0 or cost_ns <= 0:
+            raise BenchError(f"{entries} entries load too quickly to tell from an empty start")
+        check_loaded(side, entries)
+        return Reading(cost_ns / entries, entries / took_s)
+
+    return stand.alternate(_lanes(pair, once))
+
+
+def check_loaded(side: Side, entries: int) -> None:
+    """All entries are there again, the first and the last of them the right ones."""
+    ends = [ids_of(side.call(*side.range(KEY, entry_id(at), 1))) for at in (0, entries - 1)]
+    if side.call("XLEN", KEY) != entries or ends != [[entry_id(0)], [entry_id(entries - 1)]]:
+        raise BenchError(f"a start from {entries} entries left {side.call('XLEN', KEY)}, {ends}")
+
+
+def _lanes(pair: Pair, once: Callable[[Side], Reading]) -> dict[str, Callable[[], Reading]]:
+    return {lane: _bind(once, side) for lane, side in pair.items()}
+
+
+def _bind(once: Callable[[Side], Reading], side: Side) -> Callable[[], Reading]:
+    return lambda: once(side)

@@ -1,0 +1,1 @@
+"""Connections, clients, pub/sub, transactions, and commands about the server."""

@@ -1,0 +1,526 @@
+"""CLIENT: a client's own marks, the list of all clients, and what one may do to another.
+
+CLIENT LIST prints Redis' fields in Redis' order, because tools split its lines by position as well
+as by name. Only the user `default` exists. Clients are never evicted and there is no tracking of
+keys for caches on the client's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from millstream.commands.admin.connection import DEFAULT_USER, checked_name, is_plain
+from millstream.commands.admin.transactions import has_changed_watches
+from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.replies import NO_REPLY, OK, Verbatim
+from millstream.commands.table.containers import container, wrong_subcommand
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError, shown
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.host import Client
+
+NO_SUCH_CLIENT = "ERR No such client"
+CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
+BAD_CLIENT_ID = "ERR client-id should be greater than 0"
+MONITOR_IN_TRANSACTION = "ERR MONITOR isn't allowed for DENY BLOCKING client"
+
+container(
+    "CLIENT",
+    group="connection",
+    since="2.4.0",
+    summary="A container for client connection commands.",
+)
+
+
+@command(
+    "CLIENT|ID",
+    arity=2,
+    flags="noscript loading stale",
+    group="connection",
+    since="5.0.0",
+    summary="Returns the unique client ID of the connection.",
+)
+def client_id(ctx: Context, args: Args) -> object:
+    return ctx.session.id
+
+
+@command(
+    "CLIENT|SETNAME",
+    arity=3,
+    flags="noscript loading stale",
+    group="connection",
+    since="2.6.9",
+    summary="Sets the connection name.",
+    syntax="connection-name",
+)
+def client_setname(ctx: Context, args: Args) -> object:
+    """An empty name removes the name."""
+    ctx.session.name = checked_name(args.take())
+    return OK
+
+
+@command(
+    "CLIENT|GETNAME",
+    arity=2,
+    flags="noscript loading stale",
+    group="connection",
+    since="2.6.9",
+    summary="Returns the name of the connection.",
+)
+def client_getname(ctx: Context, args: Args) -> object:
+    return ctx.session.name or None
+
+
+@command(
+    "CLIENT|SETINFO",
+    arity=4,
+    flags="noscript loading stale",
+    group="connection",
+    since="7.2.0",
+    summary="Sets information specific to the client or connection.",
+    syntax="<attr: LIB-NAME libname | LIB-VER libver>",
+)
+def client_setinfo(ctx: Context, args: Args) -> object:
+    attribute, value = args.take(), args.take()
+    known = attribute.lower()
+    if known not in (b"lib-name", b"lib-ver"):
+        raise CommandError(f"ERR Unrecognized option '{shown(attribute)}'")
+    if not is_plain(value):
+        raise CommandError(
+            f"ERR {known.decode()} cannot contain spaces, newlines or special characters."
+        )
+    if known == b"lib-name":
+        ctx.session.lib_name = value
+    else:
+        ctx.session.lib_version = value
+    return OK
+
+
+def _take_switch(args: Args) -> bool:
+    if args.option(b"ON"):
+        return True
+    if args.option(b"OFF"):
+        return False
+    raise CommandError(SYNTAX)
+
+
+@command(
+    "CLIENT|NO-EVICT",
+    arity=3,
+    flags="admin noscript loading stale",
+    group="connection",
+    since="7.0.0",
+    summary="Sets the client eviction mode of the connection.",
+    syntax="<enabled: ON | OFF>",
+)
+def client_no_evict(ctx: Context, args: Args) -> object:
+    """The setting is stored and shown by CLIENT LIST, but clients are never evicted."""
+    ctx.session.no_evict = _take_switch(args)
+    return OK
+
+
+@command(
+    "CLIENT|NO-TOUCH",
+    arity=3,
+    flags="noscript loading stale",
+    group="connection",
+    since="7.2.0",
+    summary="Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
+    syntax="<enabled: ON | OFF>",
+)
+def client_no_touch(ctx: Context, args: Args) -> object:
+    """While it is on, this client's commands do not update the keys' access times (OBJECT
+    IDLETIME). TOUCH still does.
+    """
+    ctx.session.no_touch = _take_switch(args)
+    return OK
+
+
+# CLIENT LIST
+
+
+def _flags(client: Client) -> str:
+    """Redis' letters in Redis' order; N when there is none."""
+    letters = (
+        (client.monitoring, "O"),
+        (is_subscribed(client), "P"),
+        (client.queue is not None, "x"),
+        (client.blocked, "b"),
+        (has_changed_watches(client.watches), "d"),
+        (client.close_after_reply, "c"),
+        (client.no_evict, "e"),
+        (client.no_touch, "T"),
+    )
+    return "".join(letter for held, letter in letters if held) or "N"
+
+
+def is_subscribed(client: Client) -> bool:
+    return bool(client.channels or client.patterns)
+
+
+def _request_bytes(words: list[bytes]) -> int:
+    """How long a request of these words is on the wire."""
+    bulks = sum(len(b"$%d\r\n" % len(word)) + len(word) + 2 for word in words)
+    return len(b"*%d\r\n" % len(words)) + bulks
+
+
+def memory_of(client: Client) -> int:
+    """Bytes that a connection takes: its objects, what it has sent, what waits for it."""
+    return (
+        CLIENT_BYTES
+        + client.query_buffer_bytes
+        + client.query_buffer_free_bytes
+        + client.output_bytes
+        + client.queued_bytes
+    )
+
+
+def client_line(client: Client, now_ms: int, running: list[bytes] | None = None) -> str:
+    """One line of CLIENT LIST, without its line end; `running` are the words of the client's
+    command under way. What is sent is not copied into a buffer of the client's own first, so the
+    fields of such a buffer (rbs, rbp, obl) are 0."""
+    words = running or []
+    argument_bytes = sum(map(len, words))
+    query = client.query_buffer_bytes + (_request_bytes(words) if words else 0)
+    output = client.output_bytes
+    fields = (
+        ("id", client.id),
+        ("addr", client.address),
+        ("laddr", client.local_address),
+        ("fd", client.file_number),
+        ("name", client.name.decode("ascii", "replace")),
+        ("age", max(0, now_ms - client.created_ms) // 1000),
+        ("idle", max(0, now_ms - client.last_active_ms) // 1000),
+        ("flags", _flags(client)),
+        ("db", client.db_index),
+        ("sub", len(client.channels)),
+        ("psub", len(client.patterns)),
+        ("ssub", 0),
+        ("multi", -1 if client.queue is None else len(client.queue)),
+        ("watch", len(client.watches)),
+        ("qbuf", query),
+        ("qbuf-free", client.query_buffer_free_bytes),
+        ("argv-mem", argument_bytes),
+        ("multi-mem", client.queued_bytes),
+        ("rbs", 0),
+        ("rbp", 0),
+        ("obl", 0),
+        ("oll", 1 if output else 0),
+        ("omem", output),
+        ("tot-mem", memory_of(client) + argument_bytes),
+        ("events", "rw" if output else "r"),
+        ("cmd", client.last_command or "NULL"),
+        ("user", DEFAULT_USER.decode()),
+        ("redir", -1),
+        ("resp", client.resp),
+        ("lib-name", client.lib_name.decode("ascii", "replace")),
+        ("lib-ver", client.lib_version.decode("ascii", "replace")),
+        ("io-thread", 0),
+        ("tot-net-in", client.total_bytes_in),
+        ("tot-net-out", client.total_bytes_out),
+        ("tot-cmds", client.total_commands),
+    )
+    return " ".join(f"{name}={value}" for name, value in fields)
+
+
+def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbatim:
+    own, words = ctx.session.id, args.all()
+    lines = (
+        client_line(client, ctx.steady_ms, words if client.id == own else None)
+        for client in clients
+    )
+    return Verbatim("".join(line + "\n" for line in lines).encode())
+
+
+@command(
+    "CLIENT|INFO",
+    arity=2,
+    flags="noscript loading stale",
+    group="connection",
+    since="6.2.0",
+    summary="Returns information about the connection.",
+)
+def client_info(ctx: Context, args: Args) -> object:
+    return _client_text(ctx, args, [ctx.server.clients[ctx.session.id]])
+
+
+Filter = Callable[["Client"], bool]
+
+
+def _is_normal(client: Client) -> bool:
+    return not is_subscribed(client)
+
+
+def _is_nobody(client: Client) -> bool:
+    return False
+
+
+TYPES: dict[bytes, Filter] = {
+    b"normal": _is_normal,
+    b"pubsub": is_subscribed,
+    b"master": _is_nobody,
+    b"replica": _is_nobody,
+    b"slave": _is_nobody,
+}
+
+
+def _take_type(args: Args) -> Filter:
+    word = args.take()
+    found = TYPES.get(word.lower())
+    if found is None:
+        raise CommandError(f"ERR Unknown client type '{shown(word)}'")
+    return found
+
+
+@command(
+    "CLIENT|LIST",
+    arity=-2,
+    flags="admin noscript loading stale",
+    group="connection",
+    since="2.4.0",
+    summary="Lists open connections.",
+    syntax="[TYPE <client-type: NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id "
+    "...]]",
+    complexity="O(N), N the number of connections",
+)
+def client_list(ctx: Context, args: Args) -> object:
+    """Text: a line of `name=value` pairs for each connection, oldest first."""
+    clients = ctx.server.clients
+    chosen: list[Client] = list(clients.values())
+    if args.remaining >= 2 and args.option(b"TYPE"):
+        chosen = list(filter(_take_type(args), chosen))
+    elif args.remaining >= 2 and args.option(b"ID"):
+        ids = [args.take_int_or("ERR Invalid client ID") for _ in range(args.remaining)]
+        chosen = [clients[id_] for id_ in ids if id_ in clients]
+    args.finish()
+    return _client_text(ctx, args, chosen)
+
+
+# CLIENT KILL
+
+
+def _id_filter(args: Args) -> Filter:
+    wanted = args.take_int_or(BAD_CLIENT_ID)
+    if wanted < 1:
+        raise CommandError(BAD_CLIENT_ID)
+    return lambda client: client.id == wanted
+
+
+def _user_filter(args: Args) -> Filter:
+    user = args.take()
+    if user != DEFAULT_USER:
+        raise CommandError(f"ERR No such user '{shown(user)}'")
+    return lambda client: True
+
+
+def _age_filter(args: Args, now_ms: int) -> Filter:
+    age_s = args.take_int_or("ERR maxage is not an integer or out of range")
+    if age_s < 1:
+        raise CommandError("ERR maxage should be greater than 0")
+    return lambda client: (now_ms - client.created_ms) // 1000 >= age_s
+
+
+def _kill_filter(option: bytes, args: Args, now_ms: int) -> Filter:
+    if option == b"ID":
+        return _id_filter(args)
+    if option == b"TYPE":
+        return _take_type(args)
+    if option == b"USER":
+        return _user_filter(args)
+    if option == b"MAXAGE":
+        return _age_filter(args, now_ms)
+    if option in (b"ADDR", b"LADDR"):
+        address = args.take().decode("utf-8", "replace")
+        if option == b"ADDR":
+            return lambda client: client.address == address
+        return lambda client: client.local_address == address
+    raise CommandError(SYNTAX)
+
+
+def _take_yes(args: Args) -> bool:
+    if args.option(b"YES"):
+        return True
+    if args.option(b"NO"):
+        return False
+    raise CommandError(SYNTAX)
+
+
+def _kill(ctx: Context, chosen: list[Client]) -> None:
+    for client in chosen:
+        if client.id == ctx.session.id:
+            ctx.session.close_after_reply = True
+        else:
+            ctx.server.kill_client(client)
+
+
+@command(
+    "CLIENT|KILL",
+    arity=-3,
+    flags="admin noscript loading stale",
+    group="connection",
+    since="2.4.0",
+    summary="Terminates open connections.",
+    syntax="<filter: ip:port | <new-format: ID client-id | TYPE <client-type: NORMAL | MASTER | "
+    "REPLICA | PUBSUB> | USER username | ADDR ip:port | LADDR ip:port | SKIPME <skipme: YES | NO> "
+    "| MAXAGE maxage> ...>",
+    complexity="O(N), N the number of connections",
+)
+def client_kill(ctx: Context, args: Args) -> object:
+    """With only an address: OK, or an error if there is no such client. With options: the number of
+    clients killed, which are those that match all options. SKIPME YES (the default) spares the
+    caller.
+    """
+    clients = list(ctx.server.clients.values())
+    if args.remaining == 1:
+        address = args.take().decode("utf-8", "replace")
+        chosen = [client for client in clients if client.address == address]
+        if not chosen:
+            raise CommandError(NO_SUCH_CLIENT)
+        _kill(ctx, chosen)
+        return OK
+    skip_me = True
+    while args.remaining >= 2:
+        option = args.take().upper()
+        if option == b"SKIPME":
+            skip_me = _take_yes(args)
+        else:
+            matches = _kill_filter(option, args, ctx.steady_ms)
+            clients = [client for client in clients if matches(client)]
+    args.finish()
+    if skip_me:
+        clients = [client for client in clients if client.id != ctx.session.id]
+    _kill(ctx, clients)
+    return len(clients)
+
+
+# Replies, blocked clients, pauses
+
+
+@command(
+    "CLIENT|REPLY",
+    arity=3,
+    flags="noscript loading stale",
+    group="connection",
+    since="3.2.0",
+    summary="Instructs the server whether to reply to commands.",
+    syntax="<action: ON | OFF | SKIP>",
+)
+def client_reply(ctx: Context, args: Args) -> object:
+    """OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON,
+    which answers OK, turns replies on again. Messages of channels are always sent.
+    """
+    session = ctx.session
+    if args.option(b"ON"):
+        session.reply_mode = "on"
+        return OK
+    if args.option(b"OFF"):
+        session.reply_mode = "off"
+    elif args.option(b"SKIP"):
+        if session.reply_mode != "off":
+            session.reply_mode = "skip"
+    else:
+        raise CommandError(SYNTAX)
+    return NO_REPLY
+
+
+@command(
+    "CLIENT|UNBLOCK",
+    arity=-3,
+    flags="admin noscript loading stale",
+    group="connection",
+    since="5.0.0",
+    summary="Unblocks a client blocked by a blocking command from a different connection.",
+    syntax="client-id [unblock-type: TIMEOUT | ERROR]",
+)
+def client_unblock(ctx: Context, args: Args) -> object:
+    """Ends another client's wait as its time-out would (TIMEOUT, the default) or with the error
+    `UNBLOCKED`. Returns 1, or 0 if there is no such client or it does not wait for data.
+    """
+    if args.remaining > 2:
+        raise wrong_subcommand("CLIENT", args[1])
+    number = args.take_int()
+    error = False
+    if args.remaining and not args.option(b"TIMEOUT"):
+        if not args.option(b"ERROR"):
+            raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+        error = True
+    client = ctx.server.clients.get(number)
+    return int(client is not None and ctx.server.unblock_client(client, error))
+
+
+@command(
+    "CLIENT|PAUSE",
+    arity=-3,
+    flags="admin noscript loading stale",
+    group="connection",
+    since="3.0.0",
+    summary="Suspends commands processing.",
+    syntax="timeout [mode: WRITE | ALL]",
+)
+def client_pause(ctx: Context, args: Args) -> object:
+    """Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
+    default), or writes, PUBLISH and transactions that contain them (WRITE). Keys do not expire in
+    that time. Of two pauses, the longer time and the stricter mode apply.
+    """
+    if args.remaining > 2:
+        raise wrong_subcommand("CLIENT", args[1])
+    timeout_ms = take_timeout(args)
+    writes_only = args.option(b"WRITE")
+    if not writes_only and args.remaining and not args.option(b"ALL"):
+        raise CommandError("ERR CLIENT PAUSE mode must be WRITE or ALL")
+    ctx.server.pause_clients(ctx.steady_ms + timeout_ms, writes_only)
+    return OK
+
+
+@command(
+    "CLIENT|UNPAUSE",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="connection",
+    since="6.2.0",
+    summary="Resumes processing commands from paused clients.",
+    complexity="O(N), N the number of paused clients",
+)
+def client_unpause(ctx: Context, args: Args) -> object:
+    ctx.server.unpause_clients()
+    return OK
+
+
+@command(
+    "CLIENT|GETREDIR",
+    arity=2,
+    flags="noscript loading stale",
+    group="connection",
+    since="6.0.0",
+    summary="Returns the client ID to which tracking notifications are redirected.",
+)
+def client_getredir(ctx: Context, args: Args) -> object:
+    """Always -1: there is no tracking."""
+    return -1
+
+
+# MONITOR
+
+
+@command(
+    "MONITOR",
+    arity=1,
+    flags="admin noscript loading stale",
+    group="server",
+    summary="Listens for all requests received by the server in real-time.",
+)
+def monitor(ctx: Context, args: Args) -> object:
+    """Sends every command that runs from now on as a status line: time, database, address and the
+    words. RESET and QUIT end it. Commands with the flag `admin` are not shown, and passwords appear
+    as `(redacted)`.
+    """
+    if not ctx.may_block:
+        raise CommandError(MONITOR_IN_TRANSACTION)
+    if ctx.session.monitoring:
+        return NO_REPLY
+    ctx.server.add_monitor(ctx.session)
+    return OK

@@ -1,0 +1,248 @@
+"""A connection's own affairs: greeting, password, database, its beginning and its end.
+
+Only the user `default` exists. CLIENT has a module of its own (clients).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from millstream.commands.generic.keys import take_database
+from millstream.commands.runtime.replies import OK, Simple
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError, shown, wrong_arity
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+REDIS_VERSION = "8.10.0"  # whose stream commands these are: clients enable features by it
+SERVER_NAME = "millstream"
+
+DEFAULT_USER = b"default"
+WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
+NO_PASSWORD_SET = (
+    "ERR AUTH <password> called without any password configured for the default user. "
+    "Are you sure your configuration is correct?"
+)
+HELLO_NEEDS_AUTH = (
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
+    "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and "
+    "select the RESP protocol version at the same time"
+)
+_NOT_PLAIN = re.compile(rb"[^!-~]")
+BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
+NO_CLUSTER = "ERR This instance has cluster support disabled"
+
+
+# Greeting and password
+
+
+@command(
+    "PING",
+    arity=-1,
+    flags="fast",
+    group="connection",
+    summary="Returns the server's liveliness response.",
+    syntax="[message]",
+)
+def ping(ctx: Context, args: Args) -> object:
+    """PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
+    `pong` and the message ("" if there is none), to distinguish the reply from messages of
+    channels.
+    """
+    if args.remaining > 1:
+        raise wrong_arity("ping")
+    session = ctx.session
+    if session.resp == 2 and (session.channels or session.patterns):
+        return [b"pong", args.take() if args.remaining else b""]
+    return args.take() if args.remaining else Simple(b"PONG")
+
+
+@command(
+    "ECHO",
+    arity=2,
+    flags="fast loading stale",
+    group="connection",
+    summary="Returns the given string.",
+    syntax="message",
+)
+def echo(ctx: Context, args: Args) -> object:
+    return args.take()
+
+
+@command(
+    "QUIT",
+    since="1.0.0",
+    arity=-1,
+    flags="noscript loading stale fast no_auth allow_busy",
+    group="connection",
+    summary="Closes the connection.",
+)
+def quit_(ctx: Context, args: Args) -> object:
+    """OK; the server closes the connection after sending it."""
+    ctx.session.close_after_reply = True
+    return OK
+
+
+@command(
+    "RESET",
+    since="6.2.0",
+    arity=1,
+    flags="noscript loading stale fast no_auth allow_busy",
+    group="connection",
+    summary="Resets the connection.",
+)
+def reset(ctx: Context, args: Args) -> object:
+    """Returns the connection to its initial state: no transaction, no watched keys, no
+    subscriptions, no MONITOR, replies on, RESP2, database 0, no name, and not authenticated if a
+    password is required. The name of the client library is kept.
+    """
+    session = ctx.session
+    session.leave_transaction()
+    ctx.server.pubsub.forget(session)
+    ctx.server.remove_monitor(session)
+    session.reply_mode = "on"
+    session.db_index = 0
+    session.resp = 2
+    session.name = b""
+    session.no_evict = False
+    session.no_touch = False
+    session.authenticated = not ctx.server.password_required()
+    return Simple(b"RESET")
+
+
+def _authenticate(ctx: Context, user: bytes, password: bytes) -> None:
+    if user != DEFAULT_USER or not ctx.server.password_matches(password):
+        raise CommandError(WRONG_PASSWORD)
+    ctx.session.authenticated = True
+
+
+@command(
+    "AUTH",
+    arity=-2,
+    flags="noscript loading stale fast no_auth allow_busy",
+    group="connection",
+    summary="Authenticates the connection.",
+    syntax="[username] password",
+)
+def auth(ctx: Context, args: Args) -> object:
+    """The only user is `default`; its password is the directive `requirepass`."""
+    words = args.rest()
+    if len(words) > 2:
+        raise CommandError(SYNTAX)
+    if len(words) == 1 and not ctx.server.password_required():
+        raise CommandError(NO_PASSWORD_SET)
+    user = words[0] if len(words) == 2 else DEFAULT_USER
+    _authenticate(ctx, user, words[-1])
+    return OK
+
+
+def _take_protocol(args: Args) -> int:
+    version = args.take_int_or("ERR Protocol version is not an integer or out of range")
+    if version not in (2, 3):
+        raise CommandError("NOPROTO unsupported protocol version")
+    return version
+
+
+@command(
+    "HELLO",
+    since="6.0.0",
+    arity=-1,
+    flags="noscript loading stale fast no_auth allow_busy",
+    group="connection",
+    summary="Handshakes with the server.",
+    syntax="[arguments: protover [{auth: AUTH username password}] [SETNAME clientname]]",
+)
+def hello(ctx: Context, args: Args) -> object:
+    """A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of
+    all later ones.
+    """
+    session = ctx.session
+    version = _take_protocol(args) if args.remaining else session.resp
+    credentials: tuple[bytes, bytes] | None = None
+    name: bytes | None = None
+    while args.remaining:
+        option = args.take()
+        if option.upper() == b"AUTH" and args.remaining >= 2:
+            credentials = args.take(), args.take()
+        elif option.upper() == b"SETNAME" and args.remaining:
+            name = checked_name(args.take())
+        else:
+            raise CommandError(f"ERR Syntax error in HELLO option '{shown(option)}'")
+    if credentials is not None:
+        _authenticate(ctx, *credentials)
+    if not session.authenticated:
+        raise CommandError(HELLO_NEEDS_AUTH)
+    if name is not None:
+        session.name = name
+    session.resp = version
+    return {
+        b"server": SERVER_NAME.encode(),
+        b"version": REDIS_VERSION.encode(),
+        b"proto": version,
+        b"id": session.id,
+        b"mode": b"standalone",
+        b"role": b"master",
+        b"modules": [],
+    }
+
+
+@command(
+    "SELECT",
+    arity=2,
+    flags="fast loading stale",
+    group="connection",
+    summary="Changes the selected database.",
+    syntax="index",
+)
+def select(ctx: Context, args: Args) -> object:
+    ctx.session.db_index = take_database(ctx, args).index
+    return OK
+
+
+# Names, as HELLO and CLIENT set them
+
+
+def is_plain(text: bytes) -> bool:
+    """Only printable ASCII without the space: such a text cannot break CLIENT LIST's lines."""
+    return _NOT_PLAIN.search(text) is None
+
+
+def checked_name(name: bytes) -> bytes:
+    if not is_plain(name):
+        raise CommandError(BAD_NAME)
+    return name
+
+
+# Commands of a cluster's clients
+
+
+def _refuse_cluster(ctx: Context, args: Args) -> object:
+    """Always an error: this server is not a cluster node."""
+    raise CommandError(NO_CLUSTER)
+
+
+for _name, _flags, _summary in (
+    ("ASKING", "fast", "Signals that a cluster client is following an -ASK redirect."),
+    (
+        "READONLY",
+        "loading stale fast",
+        "Enables read-only queries for a connection to a cluster replica node.",
+    ),
+    (
+        "READWRITE",
+        "loading stale fast",
+        "Enables read-write queries for a connection to a cluster replica node.",
+    ),
+):
+    command(
+        _name,
+        arity=1,
+        flags=_flags,
+        group="cluster",
+        since="3.0.0",
+        summary=_summary,
+        categories=("connection",),
+    )(_refuse_cluster)

@@ -1,0 +1,255 @@
+"""DEBUG: what tests of clients and servers ask for. Nothing of it belongs into an application.
+
+Only the subcommands that mean something here exist. Those under NOTHING_TO_DO are switches of
+another server's insides, answered OK because test suites set them on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.commands.generic.strings import put_string
+from millstream.commands.runtime.replies import OK, Push, Simple, Verbatim
+from millstream.commands.table.containers import wrong_subcommand
+from millstream.commands.table.registry import command
+from millstream.errors import LOADING, NO_SUCH_KEY, CommandError, shown
+from millstream.glob import matcher
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Database
+    from millstream.storage.streams.stream import Stream
+
+RELOAD_OPTIONS = "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
+NOFLUSH_ALONE = "ERR DEBUG RELOAD NOFLUSH needs MERGE here: keys that are there would be lost"
+MATCHED_MAX = 1_000_000
+POPULATE_MAX = 10_000_000
+
+Words = Sequence[bytes]
+Handler = Callable[["Context", Words], object]
+
+
+def _sleep(ctx: Context, words: Words) -> object:
+    try:
+        seconds = float(words[0])
+    except ValueError:
+        seconds = 0.0
+    ctx.server.stand_still(max(0.0, seconds))
+    return OK
+
+
+def _reload(ctx: Context, words: Words) -> object:
+    options = {word.upper() for word in words}
+    if not options <= {b"MERGE", b"NOFLUSH", b"NOSAVE"}:
+        raise CommandError(RELOAD_OPTIONS)
+    if b"NOFLUSH" in options and b"MERGE" not in options:
+        raise CommandError(NOFLUSH_ALONE)
+    ctx.server.reload(save=b"NOSAVE" not in options, flush=b"NOFLUSH" not in options)
+    return OK
+
+
+def _loadaof(ctx: Context, words: Words) -> object:
+    if not ctx.server.keeps_journal:
+        raise CommandError("ERR DEBUG LOADAOF needs a journal: appendonly is off")
+    ctx.server.reload(save=False, flush=True)
+    return OK
+
+
+def _log(ctx: Context, words: Words) -> object:
+    ctx.server.log(f"DEBUG LOG: {shown(words[0])}")
+    return OK
+
+
+def _set_active_expire(ctx: Context, words: Words) -> object:
+    ctx.keyspace.active_expiry = words[0] not in (b"0", b"")
+    return OK
+
+
+def _digest(ctx: Context, words: Words) -> object:
+    """One figure for all keys, whatever their order."""
+    total = 0
+    for db in ctx.keyspace.databases:
+        for key in list(db.keys()):
+            digest = key_digest(db, key)
+            named = hashlib.sha1(b"%d %s %s" % (db.index, key, digest), usedforsecurity=False)
+            total ^= int.from_bytes(named.digest(), "big")
+    return Simple(b"%040x" % total)
+
+
+def _digest_value(ctx: Context, words: Words) -> object:
+    return [Simple(key_digest(ctx.db, key)) for key in words]
+
+
+def key_digest(db: Database, key: bytes) -> bytes:
+    """40 hexadecimal digits of a key's value, zeros when there is none. Of a stream: its entries,
+    its last id and its groups with what is pending."""
+    value = db.get(key)
+    if value is None:
+        return b"0" * 40
+    digest = hashlib.sha1(usedforsecurity=False)
+    if isinstance(value, bytes):
+        digest.update(b"string %d " % len(value) + value)
+    else:
+        _digest_stream(digest.update, value)
+    if db.expiry_ms(key):
+        digest.update(b"!!expire!!")
+    return digest.hexdigest().encode()
+
+
+def _digest_stream(update: Callable[[bytes], None], stream: Stream) -> None:
+    for ms, seq, words in stream.range():
+        update(b"%d-%d" % (ms, seq))
+        for word in words:
+            update(b" %d " % len(word) + word)
+    update(b"last %d-%d" % stream.last_id)
+    for name, group in sorted(stream.groups.items()):
+        update(b"group %d " % len(name) + name)
+        update(b" %d-%d " % (group.offset_ms, group.offset_seq))
+        for ms, seq, consumer, _, _, deliveries, _, _ in group.pending():
+            update(b"%d-%d %s %d " % (ms, seq, consumer, deliveries))
+
+
+def _object(ctx: Context, words: Words) -> object:
+    value = ctx.db.get(words[0])
+    if value is None:
+        raise CommandError(NO_SUCH_KEY)
+    idle_s = ctx.db.idle_s(words[0])
+    if isinstance(value, bytes):
+        encoding, length = "raw", len(value)
+    else:
+        encoding, length = "stream", value.memory_bytes
+    text = (
+        f"Value at:{id(value):#x} refcount:1 encoding:{encoding} serializedlength:{length} "
+        f"lru:{max(0, ctx.now_ms // 1000 - idle_s) & 0xFFFFFF} lru_seconds_idle:{idle_s}"
+    )
+    return Simple(text.encode())
+
+
+def _stringmatch(ctx: Context, words: Words) -> object:
+    length = int(words[0]) if words[0].isdigit() else 0
+    if length > MATCHED_MAX:
+        raise CommandError("ERR value is out of range")
+    return 1 if matcher(words[1])(b"a" * length) else 0
+
+
+def _error(ctx: Context, words: Words) -> object:
+    raise CommandError(shown(words[0]).replace("\r", " ").replace("\n", " "))
+
+
+def _populate(ctx: Context, words: Words) -> object:
+    if ctx.server.is_loading:
+        raise CommandError(LOADING)
+    if ctx.write_error is not None:
+        raise CommandError(ctx.write_error)
+    if not words[0].isdigit() or int(words[0]) > POPULATE_MAX:
+        raise CommandError("ERR value is out of range, must be positive")
+    prefix = words[1] if len(words) > 1 else b"key"
+    size = int(words[2]) if len(words) > 2 and words[2].isdigit() else 0
+    for number in range(int(words[0])):
+        key = b"%s:%d" % (prefix, number)
+        if ctx.db.get(key) is None:
+            value = b"value:%d" % number
+            put_string(ctx, key, value[:size].ljust(size, b"\0") if size else value)
+    return OK
+
+
+EXAMPLES: dict[bytes, Callable[[], object]] = {
+    b"string": lambda: b"Hello World",
+    b"integer": lambda: 12345,
+    b"double": lambda: 3.141,
+    b"null": lambda: None,
+    b"array": lambda: [0, 1, 2],
+    b"set": lambda: {0, 1, 2},
+    b"map": lambda: {0: False, 1: True, 2: False},
+    b"push": lambda: Push([b"server-cpu-usage", 42]),
+    b"verbatim": lambda: Verbatim(b"This is a verbatim\nstring"),
+    b"true": lambda: True,
+    b"false": lambda: False,
+}
+
+
+def _protocol(ctx: Context, words: Words) -> object:
+    kind = words[0].lower()
+    if kind == b"push" and ctx.session.resp == 2:
+        raise CommandError("ERR RESP2 is not supported by this command")
+    if kind not in EXAMPLES:
+        names = "|".join(name.decode() for name in EXAMPLES)
+        raise CommandError(
+            f"ERR Wrong protocol type name. Please use one of the following: {names}"
+        )
+    return EXAMPLES[kind]()
+
+
+def _nothing(ctx: Context, words: Words) -> object:
+    return OK
+
+
+# name -> (fewest words, most words or None, what to do, usage, what it does)
+Row = tuple[int, int | None, Handler, str, str]
+SUBCOMMANDS: dict[bytes, Row] = {
+    b"DIGEST": (0, 0, _digest, "", "A figure that tells whether two datasets are the same."),
+    b"DIGEST-VALUE": (0, None, _digest_value, "<key> [<key> ...]", "The same for single values."),
+    b"ERROR": (1, 1, _error, "<string>", "Answers an error with <string> as its message."),
+    b"LOADAOF": (0, None, _loadaof, "", "Syncs the journal, empties the server and loads it."),
+    b"LOG": (1, 1, _log, "<message>", "Writes <message> to the server's log."),
+    b"OBJECT": (1, 2, _object, "<key>", "Low level info about a key and its value."),
+    b"POPULATE": (
+        1, 3, _populate, "<count> [<prefix>] [<size>]",
+        "Makes <count> strings named key:<number> where there is no such key.",
+    ),
+    b"PROTOCOL": (1, 1, _protocol, "<type>", "Answers a value of that type."),
+    b"RELOAD": (
+        0, None, _reload, "[MERGE] [NOFLUSH] [NOSAVE]",
+        "Saves a snapshot, empties the server and loads it. NOSAVE: loads what the disk has. "
+        "NOFLUSH MERGE: what is loaded is put over what is there.",
+    ),
+    b"SET-ACTIVE-EXPIRE": (
+        1, 1, _set_active_expire, "<0|1>", "Whether expired keys go without being looked at.",
+    ),
+    b"SLEEP": (1, 1, _sleep, "<seconds>", "Stops the whole server for so long."),
+    b"STRINGMATCH-LEN": (
+        2, 2, _stringmatch, "<length> <pattern>", "Matches a pattern against this many letters a.",
+    ),
+}  # fmt: skip
+NOTHING_TO_DO = (
+    b"CHANGE-REPL-ID", b"CLIENT-ENFORCE-REPLY-LIST", b"DICT-RESIZING", b"PAUSE-CRON",
+    b"QUICKLIST-PACKED-THRESHOLD", b"REPLICATE", b"REPLYBUFFER", b"SET-SKIP-CHECKSUM-VALIDATION",
+)  # fmt: skip
+
+
+def _help() -> list[Simple]:
+    lines = ["DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+    for name, (_, _, _, usage, meaning) in sorted(SUBCOMMANDS.items()):
+        lines += [f"{name.decode()} {usage}".rstrip(), f"    {meaning}"]
+    for name in NOTHING_TO_DO:
+        lines += [name.decode(), "    Accepted; there is nothing here that it could change."]
+    lines += ["HELP", "    Prints this help."]
+    return [Simple(line.encode()) for line in lines]
+
+
+@command(
+    "DEBUG",
+    arity=-2,
+    flags="admin noscript loading stale",
+    group="server",
+    summary="A container for debugging commands.",
+    syntax="subcommand [argument ...]",
+    complexity="O(1), but for those that go over all keys",
+)
+def debug(ctx: Context, args: Args) -> object:
+    """For tests. DEBUG HELP lists the subcommands; the directive `enable-debug-command` says which
+    clients may use it.
+    """
+    word, *words = args.rest()
+    name = word.upper()
+    if name == b"HELP" and not words:
+        return _help()
+    if name in NOTHING_TO_DO:
+        return _nothing(ctx, words)
+    row = SUBCOMMANDS.get(name)
+    if row is None or len(words) < row[0] or (row[1] is not None and len(words) > row[1]):
+        raise wrong_subcommand("DEBUG", word)
+    return row[2](ctx, words)

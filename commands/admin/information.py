@@ -1,0 +1,179 @@
+"""Commands about the server itself: INFO, CONFIG, ROLE and the like.
+
+They ask the process through `ctx.server` (commands/runtime/host); what they decide themselves is
+the grammar and the words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream import __version__
+from millstream.commands.admin.connection import REDIS_VERSION
+from millstream.commands.runtime.replies import OK, Verbatim
+from millstream.commands.table.containers import container
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+
+@command(
+    "INFO",
+    arity=-1,
+    flags="loading stale",
+    group="server",
+    summary="Returns information and statistics about the server.",
+    syntax="[section [section ...]]",
+    categories=("dangerous",),
+)
+def info(ctx: Context, args: Args) -> object:
+    """Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
+    server, clients, memory, persistence, stats, replication, cpu, modules, commandstats,
+    errorstats, latencystats, cluster, keyspace. Without a section, or with `default`, the reply has
+    all sections except commandstats and latencystats; with `all` or `everything`, all of them.
+    """
+    sections = [word.decode("utf-8", "replace").lower() for word in args.rest()]
+    return Verbatim(ctx.server.info(sections).encode("utf-8", "surrogateescape"))
+
+
+@command(
+    "TIME",
+    arity=1,
+    flags="loading stale fast",
+    group="server",
+    since="2.6.0",
+    summary="Returns the server time.",
+)
+def time(ctx: Context, args: Args) -> object:
+    """[seconds since 1970, microseconds of that second] at this moment. Other commands use the
+    millisecond in which their batch began.
+    """
+    seconds, rest_us = divmod(ctx.server.now_us(), 1_000_000)
+    return [str(seconds).encode(), str(rest_us).encode()]
+
+
+# CONFIG
+
+container(
+    "CONFIG",
+    group="server",
+    since="2.0.0",
+    summary="A container for server configuration commands.",
+)
+
+
+@command(
+    "CONFIG|GET",
+    arity=-3,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.0.0",
+    summary="Returns the effective values of configuration parameters.",
+    syntax="parameter [parameter ...]",
+    complexity="O(N), N the number of directives",
+)
+def config_get(ctx: Context, args: Args) -> object:
+    """A map from directive to value, for the directives that match one of the glob patterns."""
+    found = ctx.server.config_get(args.rest())
+    return {
+        name.encode(): value.encode("utf-8", "surrogateescape") for name, value in found.items()
+    }
+
+
+@command(
+    "CONFIG|SET",
+    arity=-4,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.0.0",
+    summary="Sets configuration parameters in-flight.",
+    syntax="parameter value [parameter value ...]",
+    complexity="O(N), N the number of pairs",
+)
+def config_set(ctx: Context, args: Args) -> object:
+    """OK, or an error; after an error none of the pairs has been set."""
+    words = args.rest()
+    if len(words) % 2:
+        raise CommandError(SYNTAX)
+    ctx.server.config_set(list(zip(words[::2], words[1::2], strict=True)))
+    return OK
+
+
+@command(
+    "CONFIG|RESETSTAT",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.0.0",
+    summary="Resets the server's statistics.",
+)
+def config_resetstat(ctx: Context, args: Args) -> object:
+    ctx.server.reset_stats()
+    return OK
+
+
+@command(
+    "CONFIG|REWRITE",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.8.0",
+    summary="Persists the effective configuration to file.",
+    complexity="O(N), N the number of directives",
+)
+def config_rewrite(ctx: Context, args: Args) -> object:
+    """OK when the configuration file has the values that the server runs with. Comments and the
+    order of lines are kept. Values that differ from the default and are not in the file are added
+    at its end. The file is replaced in one step.
+    """
+    ctx.server.config_rewrite()
+    return OK
+
+
+# The rest
+
+
+@command(
+    "ROLE",
+    arity=1,
+    flags="noscript loading stale fast",
+    group="server",
+    since="2.8.12",
+    summary="Returns the replication role.",
+    categories=("admin", "dangerous"),
+)
+def role(ctx: Context, args: Args) -> object:
+    """Always [master, 0, []]: there are no replicas."""
+    return [b"master", 0, []]
+
+
+DRAWING = """\
+        .-----.
+      .' \\ | / '.
+~~~~~/ -- (o) -- \\~~~~~~~~~~~~~~
+~~~~~\\   / | \\   /~~~~~~~~~~~~~~
+  ~~~~'.      .'~~~~~~~~~~~~~~
+    ~~~~'----'~~~~~~~~~~~~~~~~
+"""
+
+
+@command(
+    "LOLWUT",
+    arity=-1,
+    flags="readonly fast",
+    group="server",
+    since="5.0.0",
+    summary="Displays computer art and the server's version.",
+    syntax="[VERSION version [argument [argument ...]]]",
+)
+def lolwut(ctx: Context, args: Args) -> object:
+    """Text: a drawing of a water wheel in a stream. There is only one drawing; VERSION and the
+    words after it must be numbers.
+    """
+    if args.remaining >= 2 and args.option(b"VERSION"):
+        while args.remaining:
+            args.take_int()
+    return Verbatim(f"{DRAWING}\nRedis ver. {REDIS_VERSION} (millstream {__version__})\n".encode())

@@ -1,0 +1,125 @@
+"""MEMORY: what keys and the process take.
+
+The size of a stream is known and that of a string is estimated; server/monitor/memory measures what
+the process takes, and how much of that is in use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.replies import OK, Verbatim
+from millstream.commands.table.containers import container
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its two byte strings
+LITTLE_BYTES = 5 * 1024**2  # below this there is nothing to diagnose
+
+container(
+    "MEMORY", group="server", since="4.0.0", summary="A container for memory diagnostics commands."
+)
+
+
+@command(
+    "MEMORY|USAGE",
+    arity=-3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="server",
+    since="4.0.0",
+    summary="Estimates the memory usage of a key.",
+    syntax="key [SAMPLES count]",
+)
+def memory_usage(ctx: Context, args: Args) -> object:
+    """The bytes that the key and its value take, or null if the key does not exist. A stream knows
+    its size, so there is no sampling; SAMPLES is checked and accepted.
+    """
+    key = args.take()
+    while args.remaining:
+        if args.remaining < 2 or not args.option(b"SAMPLES") or args.take_int() < 0:
+            raise CommandError(SYNTAX)
+    value = ctx.db.get(key)
+    if value is None:
+        return None
+    size = len(value) if isinstance(value, bytes) else value.memory_bytes
+    return KEY_OVERHEAD_BYTES + len(key) + size
+
+
+@command(
+    "MEMORY|STATS",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Returns details about memory usage.",
+)
+def memory_stats(ctx: Context, args: Args) -> object:
+    """A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
+    what the C library has free. `dataset.bytes` is that value minus the memory in use at start and
+    the memory of clients. `fragmentation` is the memory that the process holds divided by the
+    memory in use.
+    """
+    return {name.encode(): value for name, value in ctx.server.memory_facts().items()}
+
+
+@command(
+    "MEMORY|DOCTOR",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Outputs a memory problems report.",
+)
+def memory_doctor(ctx: Context, args: Args) -> object:
+    """A report as text."""
+    facts = ctx.server.memory_facts()
+    used, peak = int(str(facts["total.allocated"])), int(str(facts["peak.allocated"]))
+    clients, free = int(str(facts["clients.normal"])), int(str(facts["fragmentation.bytes"]))
+    if used - int(str(facts["startup.allocated"])) < LITTLE_BYTES:
+        text = "There is next to nothing in memory yet, so nothing can be said about it.\n"
+    elif peak > used * 1.5:
+        text = (
+            f"The process once held {peak} bytes, {used} are in use now: {max(free, 0)} are still"
+            " held and used again as the data grows.\n"
+        )
+    elif free > used * 0.5:
+        text = (
+            f"{free} bytes are held and not in use. They are used again as the data grows; MEMORY"
+            " PURGE gives the machine what can be given back.\n"
+        )
+    elif clients > used * 0.3:
+        text = (
+            f"Clients take {clients} bytes: CLIENT LIST shows who (tot-mem), and"
+            " client-output-buffer-limit bounds it.\n"
+        )
+    else:
+        text = "Nothing unusual was found.\n"
+    return Verbatim(text.encode())
+
+
+@command(
+    "MEMORY|PURGE",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Asks the allocator to release memory.",
+)
+def memory_purge(ctx: Context, args: Args) -> object:
+    """OK, after the C library has returned the memory that it can return."""
+    ctx.server.give_back_memory()
+    return OK
+
+
+@command(
+    "MEMORY|MALLOC-STATS",
+    arity=2,
+    group="server",
+    since="4.0.0",
+    summary="Returns the allocator statistics.",
+)
+def memory_malloc_stats(ctx: Context, args: Args) -> object:
+    """Text: the allocator is the C library's, which has no statistics."""
+    return Verbatim(b"Stats not supported for the current allocator")

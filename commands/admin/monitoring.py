@@ -1,0 +1,258 @@
+"""SLOWLOG and LATENCY: what took long, and how long commands take.
+
+What is measured, and from when on it is noted, is the server's; here is how it is asked and told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.replies import OK, Verbatim
+from millstream.commands.table.containers import container, wrong_subcommand
+from millstream.commands.table.registry import command
+from millstream.errors import CommandError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+SLOWLOG_COUNT = 10
+BAD_COUNT = "ERR count should be greater than or equal to -1"
+
+# SLOWLOG
+
+container("SLOWLOG", group="server", since="2.2.12", summary="A container for slow log commands.")
+
+
+@command(
+    "SLOWLOG|GET",
+    arity=-2,
+    flags="admin loading stale",
+    group="server",
+    since="2.2.12",
+    summary="Returns the slow log's entries.",
+    syntax="[count]",
+    complexity="O(N), N the number of entries returned",
+)
+def slowlog_get(ctx: Context, args: Args) -> object:
+    """The newest `count` entries (10; -1 for all), newest first, each as [number, Unix time in
+    seconds, microseconds, words, client's address, client's name]. A request is cut after 32 words,
+    and a word after 128 bytes. Passwords are not shown.
+    """
+    count = SLOWLOG_COUNT
+    if args.remaining > 1:
+        raise wrong_subcommand("SLOWLOG", args[1])
+    if args.remaining:
+        count = args.take_int_or(BAD_COUNT)
+        if count < -1:
+            raise CommandError(BAD_COUNT)
+    return [list(entry) for entry in ctx.server.slowlog.entries(count)]
+
+
+@command(
+    "SLOWLOG|LEN",
+    arity=2,
+    flags="admin loading stale",
+    group="server",
+    since="2.2.12",
+    summary="Returns the number of entries in the slow log.",
+)
+def slowlog_len(ctx: Context, args: Args) -> object:
+    return len(ctx.server.slowlog)
+
+
+@command(
+    "SLOWLOG|RESET",
+    arity=2,
+    flags="admin loading stale",
+    group="server",
+    since="2.2.12",
+    summary="Clears all entries from the slow log.",
+    complexity="O(N), N the number of entries",
+)
+def slowlog_reset(ctx: Context, args: Args) -> object:
+    ctx.server.slowlog.clear()
+    return OK
+
+
+# LATENCY
+
+container(
+    "LATENCY",
+    group="server",
+    since="2.8.13",
+    summary="A container for latency diagnostics commands.",
+)
+
+
+@command(
+    "LATENCY|LATEST",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.8.13",
+    summary="Returns the latest latency samples for all events.",
+)
+def latency_latest(ctx: Context, args: Args) -> object:
+    """For each event: [name, Unix time in seconds and milliseconds of the last spike, greatest
+    milliseconds ever]. Events: `command`, and `fast-command` for commands with the flag fast.
+    """
+    return [[event.encode(), *figures] for event, *figures in ctx.server.latency.latest()]
+
+
+@command(
+    "LATENCY|HISTORY",
+    arity=3,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.8.13",
+    summary="Returns timestamp-latency samples for an event.",
+    syntax="event",
+)
+def latency_history(ctx: Context, args: Args) -> object:
+    """[Unix time in seconds, milliseconds], oldest first, at most 160."""
+    return ctx.server.latency.history(shown(args.take()))
+
+
+@command(
+    "LATENCY|RESET",
+    arity=-2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.8.13",
+    summary="Resets the latency data for one or more events.",
+    syntax="[event [event ...]]",
+)
+def latency_reset(ctx: Context, args: Args) -> object:
+    """The number of events that had samples."""
+    return ctx.server.latency.reset([shown(word) for word in args.rest()])
+
+
+LEVELS = "_-=#"  # of a column, from low to high
+GRAPH_COLUMNS = 80
+GRAPH_ROWS = 4
+
+
+@command(
+    "LATENCY|GRAPH",
+    arity=3,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.8.13",
+    summary="Returns a latency graph for an event.",
+    syntax="event",
+)
+def latency_graph(ctx: Context, args: Args) -> object:
+    """A graph as text: one column per second, the newest at the right, with the age below each
+    column.
+    """
+    event = shown(args.take())
+    samples = ctx.server.latency.history(event)
+    if not samples:
+        raise CommandError(f"ERR No samples available for event '{event}'")
+    return Verbatim(graph(event, samples[-GRAPH_COLUMNS:], ctx.now_ms // 1000).encode())
+
+
+def graph(event: str, samples: Sequence[Sequence[int]], now_s: int) -> str:
+    """The text of LATENCY GRAPH for [second, milliseconds] samples."""
+    figures = [milliseconds for _, milliseconds in samples]
+    high, low = max(figures), min(figures)
+    head = f"{event} - high {high} ms, low {low} ms (all time high {high} ms)\n"
+    steps = GRAPH_ROWS * len(LEVELS)
+    heights = [1 + (figure - low) * (steps - 1) // max(1, high - low) for figure in figures]
+    rows = [
+        "".join(_cell(height - row * len(LEVELS)) for height in heights)
+        for row in reversed(range(GRAPH_ROWS))
+    ]
+    ages = [age_text(max(0, now_s - second)) for second, _ in samples]
+    longest = max(map(len, ages))
+    below = ["".join(age.ljust(longest)[at] for age in ages) for at in range(longest)]
+    drawing = "\n".join(row.rstrip() for row in [*rows, "", *below])
+    return f"{head}{'-' * GRAPH_COLUMNS}\n{drawing}\n"
+
+
+def _cell(height: int) -> str:
+    return " " if height <= 0 else LEVELS[min(height, len(LEVELS)) - 1]
+
+
+def age_text(seconds: int) -> str:
+    """A time span in two or three letters: 7s, 12m, 3h, 2d."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+MONITORING_OFF = (
+    "Latency monitoring is disabled in this server. CONFIG SET latency-monitor-threshold "
+    "<milliseconds> enables it: every command that takes as long is noted from then on.\n"
+)
+ADVICE = {
+    "command": "SLOWLOG GET shows which commands they were (slowlog-log-slower-than says from when "
+    "on). Long ranges, KEYS, FLUSHALL of many keys and DEBUG take the longest.",
+    "fast-command": "These commands are quick: check whether the machine is busy with "
+    "something else, or swaps.",
+}
+
+
+@command(
+    "LATENCY|DOCTOR",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="2.8.13",
+    summary="Returns a human-readable latency analysis report.",
+)
+def latency_doctor(ctx: Context, args: Args) -> object:
+    """A report on the samples, as text."""
+    monitor = ctx.server.latency
+    if not monitor.threshold_ms and not monitor.latest():
+        return Verbatim(MONITORING_OFF.encode())
+    parts = []
+    for event, _, _, greatest_ms in monitor.latest():
+        figures = [milliseconds for _, milliseconds in monitor.history(event)]
+        mean_ms = sum(figures) // len(figures)
+        parts.append(
+            f"{event}: {len(figures)} latency spikes (average {mean_ms} ms, worst "
+            f"{greatest_ms} ms). {ADVICE.get(event, '')}\n"
+        )
+    text = "".join(parts) or "No latency spike was noted so far.\n"
+    return Verbatim(text.encode())
+
+
+@command(
+    "LATENCY|HISTOGRAM",
+    arity=-2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="7.0.0",
+    summary="Returns the cumulative distribution of latencies of a subset or all commands.",
+    syntax="[command [command ...]]",
+    complexity="O(N), N the number of commands",
+)
+def latency_histogram(ctx: Context, args: Args) -> object:
+    """A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the
+    number of calls that took at most that many microseconds, at powers of two. Commands that were
+    not called are left out. Equal commands of one pipeline share their time.
+    """
+    counts = ctx.server.latency_counts()
+    wanted = [word.lower().decode("utf-8", "replace") for word in args.rest()]
+    names = list(counts) if not wanted else [name for word in wanted for name in _of(word, counts)]
+    return {name.encode(): _histogram(counts[name]) for name in dict.fromkeys(names)}
+
+
+def _of(word: str, counts: dict[str, list[int]]) -> list[str]:
+    """The command of that name, or the subcommands of that container."""
+    return [name for name in counts if name == word or name.startswith(word + "|")]
+
+
+def _histogram(counts: list[int]) -> dict[bytes, object]:
+    total = 0
+    cumulated = {}
+    for exponent, count in enumerate(counts):
+        if count:
+            total += count
+            cumulated[2**exponent] = total
+    return {b"calls": total, b"histogram_usec": cumulated}

@@ -1,0 +1,229 @@
+"""Publish and subscribe: messages to all subscribers of that moment; none are stored.
+
+Answers to subscriptions are pushes, one for each channel, so that a client can tell them from the
+messages in between. Which of a client's other commands may run while it is subscribed is the
+executor's business: in RESP2 messages and replies could not be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.replies import NO_REPLY, Push, Several
+from millstream.commands.table.containers import container, wrong_subcommand
+from millstream.commands.table.registry import command
+from millstream.glob import matcher
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context, Session
+
+
+def subscription_count(session: Session) -> int:
+    """Channels and patterns together: what every answer of this family ends with."""
+    return len(session.channels) + len(session.patterns)
+
+
+One = Callable[["Session", bytes], None]
+
+
+def _answer(ctx: Context, answers: list[Push]) -> object:
+    """The answers to subscriptions are messages: CLIENT REPLY OFF does not silence them."""
+    if ctx.session.reply_mode == "on":
+        return Several(answers)
+    for answer in answers:
+        ctx.server.push(ctx.session, answer)
+    return NO_REPLY
+
+
+def _each(ctx: Context, word: bytes, names: list[bytes], one: One) -> list[Push]:
+    answers = []
+    for name in names:
+        one(ctx.session, name)
+        answers.append(Push([word, name, subscription_count(ctx.session)]))
+    return answers
+
+
+def _unsubscribe(
+    ctx: Context, word: bytes, names: list[bytes], held: Collection[bytes], one: One
+) -> object:
+    """Without names: all that are held; a client that holds none gets a null."""
+    answers = _each(ctx, word, names or list(held), one)
+    return _answer(ctx, answers or [Push([word, None, subscription_count(ctx.session)])])
+
+
+@command(
+    "SUBSCRIBE",
+    arity=-2,
+    flags="pubsub noscript loading stale denyoom",
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens for messages published to channels.",
+    syntax="channel [channel ...]",
+    complexity="O(N), N the number of channels",
+)
+def subscribe(ctx: Context, args: Args) -> object:
+    """For each channel a push of `subscribe`, the channel's name and the client's number of
+    subscriptions. Each message then arrives as a push of `message`, the channel and the message.
+    """
+    return _answer(ctx, _each(ctx, b"subscribe", args.rest(), ctx.server.pubsub.subscribe))
+
+
+@command(
+    "PSUBSCRIBE",
+    arity=-2,
+    flags="pubsub noscript loading stale denyoom",
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens for messages published to channels that match one or more patterns.",
+    syntax="pattern [pattern ...]",
+    complexity="O(N), N the number of patterns",
+)
+def psubscribe(ctx: Context, args: Args) -> object:
+    """As SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
+    message.
+    """
+    patterns = args.rest()
+    for pattern in patterns:
+        matcher(pattern)  # one that cannot be used refuses the command before it does anything
+    one = ctx.server.pubsub.subscribe_pattern
+    return _answer(ctx, _each(ctx, b"psubscribe", patterns, one))
+
+
+@command(
+    "UNSUBSCRIBE",
+    arity=-1,
+    flags="pubsub noscript loading stale",
+    group="pubsub",
+    since="2.0.0",
+    summary="Stops listening to messages posted to channels.",
+    syntax="[channel [channel ...]]",
+    complexity="O(N), N the number of channels",
+)
+def unsubscribe(ctx: Context, args: Args) -> object:
+    """Without channels it ends all subscriptions to channels; subscriptions to patterns stay. There
+    is always a reply, also for a channel that was not subscribed.
+    """
+    names, held = args.rest(), ctx.session.channels
+    return _unsubscribe(ctx, b"unsubscribe", names, held, ctx.server.pubsub.unsubscribe)
+
+
+@command(
+    "PUNSUBSCRIBE",
+    arity=-1,
+    flags="pubsub noscript loading stale",
+    group="pubsub",
+    since="2.0.0",
+    summary="Stops listening to messages published to channels that match one or more patterns.",
+    syntax="[pattern [pattern ...]]",
+    complexity="O(N), N the number of patterns",
+)
+def punsubscribe(ctx: Context, args: Args) -> object:
+    """As UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
+    matches.
+    """
+    names, held = args.rest(), ctx.session.patterns
+    one = ctx.server.pubsub.unsubscribe_pattern
+    return _unsubscribe(ctx, b"punsubscribe", names, held, one)
+
+
+@command(
+    "PUBLISH",
+    arity=3,
+    flags="pubsub loading stale fast",
+    group="pubsub",
+    since="2.0.0",
+    summary="Posts a message to a channel.",
+    syntax="channel message",
+    complexity="O(N+M), N the listeners of the channel, M the number of patterns",
+)
+def publish(ctx: Context, args: Args) -> object:
+    """The number of clients that it was sent to. If the publisher is itself subscribed, it gets the
+    message after this reply.
+    """
+    return ctx.server.pubsub.publish(args.take(), args.take())
+
+
+# PUBSUB
+
+container("PUBSUB", group="pubsub", since="2.8.0", summary="A container for Pub/Sub commands.")
+
+
+@command(
+    "PUBSUB|CHANNELS",
+    arity=-2,
+    flags="pubsub loading stale",
+    group="pubsub",
+    since="2.8.0",
+    summary="Returns the active channels.",
+    syntax="[pattern]",
+    complexity="O(N), N the number of active channels",
+)
+def pubsub_channels(ctx: Context, args: Args) -> object:
+    """The channels that match the pattern and have at least one subscriber by name."""
+    if args.remaining > 1:
+        raise wrong_subcommand("PUBSUB", args[1])
+    channels = ctx.server.pubsub.channels()
+    if args.remaining:
+        matches = matcher(args.take())
+        channels = [channel for channel in channels if matches(channel)]
+    return channels
+
+
+@command(
+    "PUBSUB|NUMSUB",
+    arity=-2,
+    flags="pubsub loading stale",
+    group="pubsub",
+    since="2.8.0",
+    summary="Returns a count of subscribers to channels.",
+    syntax="[channel [channel ...]]",
+    complexity="O(N), N the number of channels",
+)
+def pubsub_numsub(ctx: Context, args: Args) -> object:
+    """Each channel followed by the number of its subscribers by name."""
+    count = ctx.server.pubsub.listeners_of
+    return [item for channel in args.rest() for item in (channel, count(channel))]
+
+
+@command(
+    "PUBSUB|NUMPAT",
+    arity=2,
+    flags="pubsub loading stale",
+    group="pubsub",
+    since="2.8.0",
+    summary="Returns a count of unique pattern subscriptions.",
+)
+def pubsub_numpat(ctx: Context, args: Args) -> object:
+    return ctx.server.pubsub.pattern_count
+
+
+@command(
+    "PUBSUB|SHARDCHANNELS",
+    arity=-2,
+    flags="pubsub loading stale",
+    group="pubsub",
+    since="7.0.0",
+    summary="Returns the active shard channels.",
+    syntax="[pattern]",
+)
+def pubsub_shardchannels(ctx: Context, args: Args) -> object:
+    """Always empty: only a cluster has shard channels."""
+    if args.remaining > 1:
+        raise wrong_subcommand("PUBSUB", args[1])
+    return []
+
+
+@command(
+    "PUBSUB|SHARDNUMSUB",
+    arity=-2,
+    flags="pubsub loading stale",
+    group="pubsub",
+    since="7.0.0",
+    summary="Returns the count of subscribers of shard channels.",
+    syntax="[shardchannel [shardchannel ...]]",
+)
+def pubsub_shardnumsub(ctx: Context, args: Args) -> object:
+    """Each channel followed by 0: only a cluster has shard channels."""
+    return [item for channel in args.rest() for item in (channel, 0)]

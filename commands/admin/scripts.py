@@ -1,0 +1,295 @@
+"""Scripts: no Lua, but the few that this server knows by heart.
+
+Clients release a lock, or extend it, by a script: a fixed text that is the same everywhere, so
+its SHA1 tells which one it is. For each of these there is a function here that does what the script
+says; any other text is refused. So locks of redis-py work, and nothing is interpreted. For a client
+all is as with Redis: a digest is known once its text was loaded, by SCRIPT LOAD or EVAL, until
+SCRIPT FLUSH or the end of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from millstream.commands.generic.expiry import expire_from_now
+from millstream.commands.generic.keys import delete_keys, look_at, look_up
+from millstream.commands.generic.strings import as_string
+from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.containers import container, wrong_subcommand
+from millstream.commands.table.registry import command
+from millstream.errors import NOT_INTEGER, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
+NOT_RUNNING = "NOTBUSY No scripts in execution right now."
+DIGEST_LETTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One that is known: what it is called here, its function, and how many arguments it reads."""
+
+    title: str
+    run: Callable[[Context, bytes, list[bytes]], int]
+    arguments: int
+
+
+# ---------------------------------------------------------------- locks: a key that holds a token
+
+
+def _is_held(ctx: Context, key: bytes, token: bytes) -> bool:
+    return as_string(look_up(ctx, key)) == token
+
+
+def _must_write(ctx: Context) -> None:
+    """EVAL itself is no write command, as with Redis; what it does may be."""
+    if ctx.write_error is not None:
+        raise CommandError(ctx.write_error)
+
+
+def _number(text: bytes) -> int:
+    number = parse_integer(text)
+    if number is None:
+        raise CommandError(NOT_INTEGER)
+    return number
+
+
+def release(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
+    """token: delete the lock. 1, or 0 when it is not held with this token."""
+    if not _is_held(ctx, key, arguments[0]):
+        return 0
+    _must_write(ctx)
+    delete_keys(ctx, [key])
+    return 1
+
+
+def reacquire(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
+    """token, milliseconds: let the lock end so much from now. 1, or 0 when it is not held."""
+    if not _is_held(ctx, key, arguments[0]):
+        return 0
+    _must_write(ctx)
+    expire_from_now(ctx, key, _number(arguments[1]))
+    return 1
+
+
+def extend(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
+    """token, milliseconds, 0 or else: let the lock end so much later than it would (0), or so much
+    from now. 1, or 0 when it is not held with this token or never ends."""
+    token, text, *replace = arguments
+    if not _is_held(ctx, key, token):
+        return 0
+    look_at(ctx, key)  # its PTTL, which Redis counts as a look-up
+    at_ms = ctx.db.expiry_ms(key)
+    if not at_ms:
+        return 0
+    _must_write(ctx)
+    left_ms = at_ms - ctx.now_ms if replace in ([], [b"0"]) else 0
+    expire_from_now(ctx, key, left_ms + _number(text))
+    return 1
+
+
+# By the SHA1 of their text.
+SCRIPTS = {
+    b"c3f8721cbb97f72bc19e972846bd7aaf91901658": Script("release of a redis-py lock", release, 1),
+    b"a4e8783852e6b949f9ef3a97212805108459a890": Script("extend of a redis-py lock", extend, 3),
+    b"1cac51482acf5858da00f6d685d68f886cd6b6b2": Script(
+        "reacquire of a redis-py lock", reacquire, 2
+    ),
+    # redis-py before 3.5: always later than it would
+    b"4a484ac024e9b025224cd9f8e1d59dbf3c15d00d": Script("extend of an old redis-py", extend, 2),
+}
+UNKNOWN_TEXT = "ERR this server runs no Lua; of scripts it knows only the locks' of redis-py: " + (
+    ", ".join(f"{digest.decode()} ({script.title})" for digest, script in SCRIPTS.items())
+)
+
+
+def _load(ctx: Context, text: bytes) -> bytes:
+    """The digest of a known text, which is loaded from now on."""
+    digest = sha1(text, usedforsecurity=False).hexdigest().encode()
+    if digest not in SCRIPTS:
+        raise CommandError(UNKNOWN_TEXT)
+    ctx.scripts.add(digest)
+    return digest
+
+
+# ---------------------------------------------------------------- running
+
+
+def _take_key_count(args: Args) -> int:
+    keys = args.take_int()
+    if keys > args.remaining:
+        raise CommandError("ERR Number of keys can't be greater than number of args")
+    if keys < 0:
+        raise CommandError("ERR Number of keys can't be negative")
+    return keys
+
+
+def _run(ctx: Context, digest: bytes, keys: int, words: list[bytes]) -> int:
+    script = SCRIPTS[digest]
+    arguments = words[keys:]
+    if not keys or len(arguments) < script.arguments:
+        raise CommandError(
+            f"ERR the {script.title} takes one key and {script.arguments} argument(s)"
+        )
+    return script.run(ctx, words[0], arguments[: script.arguments])
+
+
+def find_keys(words: list[bytes]) -> list[int]:
+    """Positions of the keys after their number; ValueError when there are fewer than that."""
+    keys = int(words[2])
+    if not 0 <= keys <= len(words) - 3:
+        raise ValueError("there are fewer keys")
+    return list(range(3, 3 + keys))
+
+
+@command(
+    "EVAL",
+    arity=-3,
+    flags="noscript stale skip_monitor no_mandatory_keys movablekeys",
+    group="scripting",
+    since="2.6.0",
+    summary="Executes a server-side Lua script.",
+    syntax="script numkeys [key [key ...]] [arg [arg ...]]",
+    complexity="O(1), as every script known here",
+    find_keys=find_keys,
+)
+def eval_(ctx: Context, args: Args) -> object:
+    """The result of the script. There is no Lua: the server knows only the scripts of redis-py's
+    `Lock` (release, extend, reacquire), by the SHA1 of their text. Any other script is an error.
+    """
+    text = args.take()
+    keys = _take_key_count(args)
+    return _run(ctx, _load(ctx, text), keys, args.rest())
+
+
+@command(
+    "EVALSHA",
+    arity=-3,
+    flags="noscript stale skip_monitor no_mandatory_keys movablekeys",
+    group="scripting",
+    since="2.6.0",
+    summary="Executes a server-side Lua script by SHA1 digest.",
+    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    complexity="O(1), as every script known here",
+    find_keys=find_keys,
+)
+def evalsha(ctx: Context, args: Args) -> object:
+    """As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL. If it was not loaded the error
+    is `NOSCRIPT`, and clients then load the script.
+    """
+    digest = args.take().lower()
+    if len(digest) != DIGEST_LETTERS:
+        raise CommandError(NO_SCRIPT)
+    keys = _take_key_count(args)
+    if digest not in ctx.scripts:
+        raise CommandError(NO_SCRIPT)
+    return _run(ctx, digest, keys, args.rest())
+
+
+# ---------------------------------------------------------------- SCRIPT, FUNCTION
+
+
+def _takes_mode(args: Args) -> bool:
+    """Whether nothing or one of ASYNC and SYNC is left."""
+    chosen = args.option(b"ASYNC") or args.option(b"SYNC")
+    return not args.remaining and (chosen or args.count == 2)
+
+
+container(
+    "SCRIPT",
+    group="scripting",
+    since="2.6.0",
+    summary="A container for Lua scripts management commands.",
+)
+
+
+@command(
+    "SCRIPT|LOAD",
+    arity=3,
+    flags="noscript stale",
+    group="scripting",
+    since="2.6.0",
+    summary="Loads a server-side Lua script to the script cache.",
+    syntax="script",
+    complexity="O(N), N the length of the script",
+)
+def script_load(ctx: Context, args: Args) -> object:
+    """The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL),
+    an error that names them.
+    """
+    return _load(ctx, args.take())
+
+
+@command(
+    "SCRIPT|EXISTS",
+    arity=-3,
+    flags="noscript",
+    group="scripting",
+    since="2.6.0",
+    summary="Determines whether server-side Lua scripts exist in the script cache.",
+    syntax="sha1 [sha1 ...]",
+    complexity="O(N), N the number of digests",
+)
+def script_exists(ctx: Context, args: Args) -> object:
+    """For each digest 1 if its script is loaded, otherwise 0."""
+    return [int(digest.lower() in ctx.scripts) for digest in args.rest()]
+
+
+@command(
+    "SCRIPT|FLUSH",
+    arity=-2,
+    flags="noscript",
+    group="scripting",
+    since="2.6.0",
+    summary="Removes all server-side Lua scripts from the script cache.",
+    syntax="[flush-type: ASYNC | SYNC]",
+)
+def script_flush(ctx: Context, args: Args) -> object:
+    """OK; scripts must be loaded again."""
+    if not _takes_mode(args):
+        raise CommandError("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
+    ctx.scripts.clear()
+    return OK
+
+
+@command(
+    "SCRIPT|KILL",
+    arity=2,
+    flags="noscript allow_busy",
+    group="scripting",
+    since="2.6.0",
+    summary="Terminates a server-side Lua script during execution.",
+)
+def script_kill(ctx: Context, args: Args) -> object:
+    """Always the error `NOTBUSY`: no script is still running when another command arrives."""
+    raise CommandError(NOT_RUNNING)
+
+
+container(
+    "FUNCTION", group="scripting", since="7.0.0", summary="A container for function commands."
+)
+
+
+@command(
+    "FUNCTION|FLUSH",
+    arity=-2,
+    flags="write noscript",
+    group="scripting",
+    since="7.0.0",
+    summary="Deletes all libraries and functions.",
+    syntax="[flush-type: ASYNC | SYNC]",
+)
+def function_flush(ctx: Context, args: Args) -> object:
+    """OK: there are no functions, and none can be loaded."""
+    if args.remaining > 1:
+        raise wrong_subcommand("FUNCTION", args[1])
+    if not _takes_mode(args):
+        raise CommandError("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
+    return OK

@@ -1,0 +1,128 @@
+"""Transactions: MULTI queues requests, EXEC runs them as one, WATCH lets a change call it off.
+
+Queueing and running belong to the executor, which knows how a request is run; here is what the
+commands themselves decide. A key that was watched is compared with what it was (Database.watch), so
+commands that change data need no extra calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.commands.runtime.replies import NULL_ARRAY, OK, Run
+from millstream.commands.table.registry import command
+from millstream.errors import CommandError
+from millstream.storage.streams.watch import begin_watch, is_changed
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Database
+
+Watches = dict[tuple[int, bytes], tuple["Database", tuple[Any, ...]]]
+
+WATCHES_MAX = 100_000  # of one client: EXEC and CLIENT LIST look at every one
+TOO_MANY_WATCHES = f"ERR a client can watch at most {WATCHES_MAX} keys"
+
+
+def has_changed_watches(watches: Watches) -> bool:
+    """Whether one of a client's watched keys was changed since, so that EXEC will do nothing."""
+    return any(is_changed(db, key, state) for (_, key), (db, state) in watches.items())
+
+
+@command(
+    "MULTI",
+    arity=1,
+    flags="noscript loading stale fast allow_busy",
+    group="transactions",
+    since="1.2.0",
+    summary="Starts a transaction.",
+)
+def multi(ctx: Context, args: Args) -> object:
+    """OK; the following commands are answered with QUEUED, and EXEC runs them."""
+    if ctx.session.queue is not None:
+        raise CommandError("ERR MULTI calls can not be nested")
+    ctx.session.queue = []
+    return OK
+
+
+@command(
+    "EXEC",
+    arity=1,
+    flags="noscript loading stale skip_slowlog",
+    group="transactions",
+    since="1.2.0",
+    summary="Executes all commands in a transaction.",
+    complexity="O(N), N the queued requests, and what each of them takes",
+)
+def exec_(ctx: Context, args: Args) -> object:
+    """An array of the replies. If a watched key was changed the reply is null, and if a request was
+    refused while it was queued it is an error; in both cases nothing is done. If a request fails
+    when it runs, its reply is the error, and the other requests still run.
+    """
+    session = ctx.session
+    if session.queue is None:
+        raise CommandError("ERR EXEC without MULTI")
+    queue, failed = session.queue, session.queue_failed
+    changed = has_changed_watches(session.watches)
+    session.leave_transaction()
+    if failed:
+        raise CommandError("EXECABORT Transaction discarded because of previous errors.")
+    return NULL_ARRAY if changed else Run(queue)
+
+
+@command(
+    "DISCARD",
+    arity=1,
+    flags="noscript loading stale fast allow_busy",
+    group="transactions",
+    since="2.0.0",
+    summary="Discards a transaction.",
+    complexity="O(N), when N is the number of queued commands",
+)
+def discard(ctx: Context, args: Args) -> object:
+    """OK; the watched keys are also forgotten."""
+    if ctx.session.queue is None:
+        raise CommandError("ERR DISCARD without MULTI")
+    ctx.session.leave_transaction()
+    return OK
+
+
+@command(
+    "WATCH",
+    arity=-2,
+    flags="noscript loading stale fast allow_busy",
+    keys=(1, -1, 1),
+    group="transactions",
+    since="2.2.0",
+    summary="Monitors changes to keys to determine the execution of a transaction.",
+    syntax="key [key ...]",
+    complexity="O(1) for every key",
+)
+def watch(ctx: Context, args: Args) -> object:
+    """OK; the next EXEC does nothing if any client changes one of the keys before it. A client
+    watches at most 100,000 keys. One more is an error, and the keys before it stay watched.
+    """
+    session = ctx.session
+    if session.queue is not None:
+        raise CommandError("ERR WATCH inside MULTI is not allowed")
+    for key in args.rest():
+        if (ctx.db.index, key) in session.watches:
+            continue
+        if len(session.watches) >= WATCHES_MAX:
+            raise CommandError(TOO_MANY_WATCHES)
+        session.watches[ctx.db.index, key] = (ctx.db, begin_watch(ctx.db, key))
+    return OK
+
+
+@command(
+    "UNWATCH",
+    arity=1,
+    flags="noscript loading stale fast allow_busy",
+    group="transactions",
+    since="2.2.0",
+    summary="Forgets about watched keys of a transaction.",
+)
+def unwatch(ctx: Context, args: Args) -> object:
+    ctx.session.forget_watches()
+    return OK

@@ -1,0 +1,423 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""TAPPENDONCE and TAPPENDMANY: an entry that is sent again is not appended again, however late.
+
+A writer that gets no answer cannot know what became of its entry; it sends it again, and the server
+has to know. Two ways to tell: the entry's own id, where ids come from elsewhere and rise; or a
+number that rises with what a producer sends, of which the server keeps the last one. Neither is
+forgotten by time, as XADD's IDMP is: a job may be restarted a week later. The append and the
+producer's number are one effect, so no crash can leave one without the other.
+
+TAPPENDMANY does the same for many entries of several streams in one request: a sender that has
+thousands of entries pays once for the request, the look-up of the stream, the reply and the
+producer's number. Every word is checked before the first entry is appended. The entries of a stream
+are recorded as plain appends; the last one records the producer's number. All are in one frame.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.engine.appending cimport (
+    append_entry, append_numbered, count_appended, keep_policy_after_append, stream_to_append)
+from millstream.commands.runtime.arguments cimport Args, parse_int
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport stream_of
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
+from millstream.storage.blocks.block cimport payload_of
+from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.runtime.effects import effect
+from millstream.commands.table.registry import command
+from millstream.errors import EXHAUSTED, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
+from millstream.storage.streams.producers import Producers
+
+cdef enum:
+    NAME_BYTES_MAX = 1024
+    # Producers forgotten after one append, if stream-producers-max was lowered.
+    FORGOTTEN_MAX = 64
+    # Entries of one TAPPENDMANY: they take the server some milliseconds.
+    MANY_MAX = 10000
+    # What an effect holds besides the words of its entry, and what stands around each word.
+    EFFECT_BYTES = 128
+    WORD_BYTES = 16
+
+cdef uint64_t U64_MAX = 0xffffffffffffffffULL
+
+ID_ZERO = "ERR The ID specified in TAPPENDONCE must be greater than 0.0"
+NO_NAME = "ERR {} requires a non-empty producer name"
+LONG_NAME = f"ERR a producer's name may have at most {NAME_BYTES_MAX} bytes"
+
+
+@command(
+    "TAPPENDONCE", arity=-6, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Appends an entry unless it was appended before; returns its ID, or nil.",
+    syntax="key <ID id | PRODUCER name seq> field value [field value ...]", complexity="O(1)",
+)
+def tappendonce(Context ctx not None, Args args not None):
+    args.pos = 2
+    if args.next_is(b"ID"):
+        return append_above(ctx, args)
+    if args.next_is(b"PRODUCER"):
+        return append_from(ctx, args)
+    raise CommandError(SYNTAX)
+
+
+cdef int check_fields(Args args, Py_ssize_t start) except -1:
+    """At least one field, and each with a value, from this word on."""
+    if args.count < start + 2 or (args.count - start) & 1:
+        raise wrong_arity("tappendonce")
+    return 0
+
+
+cdef append_above(Context ctx, Args args):
+    """ID id field value ...: append with this id if it is above the stream's last."""
+    cdef Stream stream
+    cdef EntryId entry_id
+    check_fields(args, 4)
+    args.take_id(&entry_id, True, 0)
+    if entry_id.ms == 0 and entry_id.seq == 0:
+        raise CommandError(ID_ZERO)
+    stream = ctx.write_stream_at(&args.items[1])
+    if stream is None:
+        stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
+    elif not id_less(stream.last_ms, stream.last_seq, entry_id.ms, entry_id.seq):
+        return None
+    return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4], args.count - 4,
+                        True)
+
+
+cdef append_from(Context ctx, Args args):
+    """PRODUCER name seq field value ...: append if the producer's seq is above its last."""
+    cdef Stream stream
+    cdef EntryId entry_id
+    cdef Slice* word
+    cdef Slice* items = &args.items[5]
+    cdef Py_ssize_t count = args.count - 5
+    cdef uint64_t seq
+    cdef bytes name
+    check_fields(args, 5)
+    word = take_name(args, "TAPPENDONCE")
+    seq = take_seq(args)
+    stream = ctx.write_stream_at(&args.items[1])
+    if stream is None:
+        stream = stream_to_append(ctx, &args.items[1], items, count)
+    if stream.producers is None:
+        stream.producers = Producers()
+    name = word.ptr[:word.size]
+    if stream.producers.has_sent(name, seq):
+        return None
+    payload_of(items, count)
+    stream.next_id(ctx.now_ms, &entry_id)
+    make_room(ctx, &args.items[1], stream.producers, name)
+    return append_numbered(ctx, &args.items[1], stream, entry_id, items, count, name, seq)
+
+
+cdef Slice* take_name(Args args, str command_name) except NULL:
+    cdef Slice* word = args.take_slice()
+    if word.size == 0:
+        raise CommandError(NO_NAME.format(command_name))
+    if word.size > NAME_BYTES_MAX:
+        raise CommandError(f"{LONG_NAME}; this one has {word.size}")
+    return word
+
+
+cdef uint64_t take_seq(Args args) except? 0:
+    """0 to 2^64-1, written as Redis writes integers."""
+    cdef Slice* word = args.take_slice()
+    cdef uint64_t seq
+    if parse_u64(word.ptr, word.size, &seq) < 0 or (word.size > 1 and word.ptr[0] == c'0'):
+        raise CommandError(NOT_INTEGER)
+    return seq
+
+
+cdef int make_room(Context ctx, Slice* key, producers, bytes name) except -1:
+    """Forget the producers that were silent longest where there are too many, one more counted if
+    this one is new."""
+    cdef uint64_t most = ctx.keyspace.producers_max
+    cdef int forgotten = 0
+    while forgotten < FORGOTTEN_MAX and <uint64_t>len(producers) >= most and (
+            <uint64_t>len(producers) > most or name not in producers):
+        gone = producers.drop_oldest()
+        ctx.change((b"PRODUCERDROP", ctx.db.key_of(key), gone), None, 0)
+        forgotten += 1
+    return 0
+
+
+# ---------------------------------------------------------------- TAPPENDMANY
+
+def many_key_positions(list words not None) -> list[int]:
+    """Indexes of the keys in TAPPENDMANY's words; ValueError when there are none."""
+    count = int(words[1])
+    if not 1 <= count <= len(words) - 2:
+        raise ValueError("no list of keys")
+    return list(range(2, 2 + count))
+
+
+@command(
+    "TAPPENDMANY", arity=-9, flags="write denyoom movablekeys", group="stream",
+    find_keys=many_key_positions,
+    summary="Appends entries to one or more streams, except those appended before; returns the "
+            "number appended.",
+    syntax="numkeys key [key ...] <ID | PRODUCER name> <numentries <id-or-seq numfields field "
+           "value [field value ...]> [...]> [...]",
+    complexity="O(n), n the number of entries",
+)
+def tappendmany(Context ctx not None, Args args not None):
+    cdef Sending sending
+    cdef Py_ssize_t entries_start
+    cdef Py_ssize_t i
+    cdef int64_t appended = 0
+    sending.keys = take_key_count(args)
+    args.pos += sending.keys
+    sending.name = NULL
+    if args.next_is(b"PRODUCER"):
+        sending.name = take_name(args, "TAPPENDMANY")
+    elif not args.next_is(b"ID"):
+        raise CommandError(SYNTAX)
+    entries_start = args.pos
+    check_sending(ctx, args, &sending)
+    args.pos = entries_start
+    for i in range(sending.keys):
+        if sending.name == NULL:
+            appended += append_all_above(ctx, args, &args.items[2 + i])
+        else:
+            appended += append_all_from(ctx, args, &args.items[2 + i], sending.name)
+    return appended
+
+
+cdef struct Sending:
+    Py_ssize_t keys
+    Slice* name  # of the producer; NULL where entries have ids
+    int64_t entries
+    int64_t effects_most  # bytes that the effects may take
+
+
+cdef struct Sent:
+    # An entry as it was sent: its own id, or ms 0 and the producer's number as seq.
+    EntryId id
+    Slice* items
+    Py_ssize_t count
+
+
+cdef Py_ssize_t take_key_count(Args args) except -1:
+    cdef Slice* word = args.take_slice()
+    cdef int64_t count
+    if parse_int(word.ptr, word.size, &count) < 0 or count < 1:
+        raise CommandError("ERR numkeys must be a positive integer")
+    if count > args.count - args.pos:
+        raise CommandError("ERR numkeys is greater than the number of words that follow it")
+    return count
+
+
+cdef int64_t take_entry_count(Args args) except -1:
+    cdef Slice* word
+    cdef int64_t count
+    if args.pos >= args.count:
+        raise CommandError("ERR there are entries for fewer keys than numkeys says")
+    word = args.take_slice()
+    if parse_int(word.ptr, word.size, &count) < 0 or count < 1:
+        raise CommandError("ERR numentries must be a positive integer")
+    return count
+
+
+cdef inline bint take_sent(Args args, bint numbered, Sent* sent) noexcept:
+    """The next entry, which may be malformed: then False, and `fault_of` says why."""
+    cdef int64_t fields
+    cdef Slice* word = &args.items[args.pos]
+    sent.id.ms = 0
+    if args.count - args.pos < 4:
+        return False
+    if numbered:
+        if parse_u64(word.ptr, word.size, &sent.id.seq) < 0 or (
+                word.size > 1 and word.ptr[0] == c'0'):
+            return False
+    elif parse_id(word.ptr, word.size, True, 0, &sent.id) < 0:
+        return False
+    word += 1
+    if word.size == 1 and 49 <= word.ptr[0] <= 57:
+        fields = word.ptr[0] - 48
+    elif parse_int(word.ptr, word.size, &fields) < 0 or fields < 1:
+        return False
+    if fields > (args.count - args.pos - 2) >> 1:
+        return False
+    sent.items = word + 1
+    sent.count = 2 * fields
+    args.pos += 2 + sent.count
+    return True
+
+
+cdef str fault_of(Args args, bint numbered):
+    """What is wrong with the entry at the cursor, that `take_sent` did not take."""
+    cdef Slice* word = &args.items[args.pos]
+    cdef EntryId entry_id
+    cdef int64_t fields
+    if args.count - args.pos < 4:
+        return "has no field, or fewer entries follow than numentries says"
+    if numbered:
+        if parse_u64(word.ptr, word.size, &entry_id.seq) < 0 or (
+                word.size > 1 and word.ptr[0] == c'0'):
+            return "has a seq that is not an integer from 0 to 18446744073709551615"
+    elif parse_id(word.ptr, word.size, True, 0, &entry_id) < 0:
+        return "has an invalid stream ID"
+    word += 1
+    if parse_int(word.ptr, word.size, &fields) < 0 or fields < 1:
+        return "has a numfields that is not a positive integer"
+    return "has fewer fields and values than numfields says"
+
+
+cdef int check_sending(Context ctx, Args args, Sending* sending) except -1:
+    """Refuse what is malformed, what does not fit, and keys that hold something else, before
+    anything is changed."""
+    cdef Py_ssize_t i
+    sending.entries = 0
+    sending.effects_most = 0
+    for i in range(sending.keys):
+        check_group(ctx, args, &args.items[2 + i], sending)
+    if args.pos < args.count:
+        raise CommandError(
+            f"ERR {args.count - args.pos} words follow the last entry; numkeys, numentries or "
+            "numfields is too small")
+    ctx.effects.require(sending.effects_most)
+    return 0
+
+
+cdef int check_group(Context ctx, Args args, Slice* key, Sending* sending) except -1:
+    """The entries of one stream, whose ids or seqs must rise."""
+    cdef bint numbered = sending.name != NULL
+    cdef int64_t count = take_entry_count(args)
+    cdef int64_t i
+    cdef EntryId before = EntryId(0, 0)
+    cdef Sent sent
+    if count > MANY_MAX - sending.entries:
+        raise CommandError(f"ERR one TAPPENDMANY may have at most {MANY_MAX} entries")
+    for i in range(count):
+        sending.entries += 1
+        if not take_sent(args, numbered, &sent):
+            raise CommandError(f"ERR entry {sending.entries} {fault_of(args, numbered)}")
+        if not numbered and sent.id.ms == 0 and sent.id.seq == 0:
+            raise CommandError(f"ERR entry {sending.entries} has the ID 0.0; IDs are greater")
+        if i and not id_less(before.ms, before.seq, sent.id.ms, sent.id.seq):
+            raise CommandError(
+                f"ERR entry {sending.entries} has {'a seq' if numbered else 'an ID'} that is not "
+                "above that of the entry before it")
+        before = sent.id
+        sending.effects_most += (<int64_t>payload_of(sent.items, sent.count)
+                                 + WORD_BYTES * sent.count + key.size + EFFECT_BYTES)
+    return check_stream(ctx, key, sending, sent.id.seq)
+
+
+cdef int check_stream(Context ctx, Slice* key, Sending* sending, uint64_t last_seq) except -1:
+    """WRONGTYPE, ids that are used up, and what else may be recorded of the stream to which the
+    entries up to `last_seq` go."""
+    cdef Stream stream = ctx.write_stream_at(key)
+    cdef int64_t surplus = 0
+    sending.effects_most += key.size + EFFECT_BYTES
+    if stream is None or sending.name == NULL:
+        return 0
+    if stream.last_ms == U64_MAX and U64_MAX - stream.last_seq < <uint64_t>sending.entries and (
+            stream.producers is None or not stream.producers.has_sent(
+                sending.name.ptr[:sending.name.size], last_seq)):
+        raise CommandError(EXHAUSTED)
+    if stream.producers is not None:
+        surplus = <int64_t>len(stream.producers) + 1 - <int64_t>ctx.keyspace.producers_max
+    if surplus > 0:
+        sending.effects_most += min(surplus, <int64_t>FORGOTTEN_MAX) * (
+            NAME_BYTES_MAX + key.size + EFFECT_BYTES)
+    sending.effects_most += sending.name.size
+    return 0
+
+
+cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
+    """Append the entries of one stream whose ids are above its last; returns how many."""
+    cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
+    cdef int64_t count = take_entry_count(args)
+    cdef int64_t appended = 0
+    cdef Sent sent
+    for _ in range(count):
+        take_sent(args, False, &sent)
+        if not id_less(stream.last_ms, stream.last_seq, sent.id.ms, sent.id.seq):
+            continue
+        put_entry(ctx, stream, sent.id, &sent)
+        appended += 1
+        ctx.effects.append(
+            ctx.db.index, ctx.db.key_of(key), sent.id.ms, sent.id.seq, sent.items, sent.count)
+    return after_appends(ctx, key, stream, appended)
+
+
+cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name) except -1:
+    """Append the entries of one stream whose seqs are above the producer's last; returns how
+    many."""
+    cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
+    cdef int64_t count = take_entry_count(args)
+    cdef int64_t sent_before = 0
+    cdef Sent sent
+    cdef bytes producer
+    if stream.producers is None:
+        stream.producers = Producers()
+    producer = name.ptr[:name.size]
+    while sent_before < count:
+        take_sent(args, True, &sent)
+        if not stream.producers.has_sent(producer, sent.id.seq):
+            break
+        sent_before += 1
+    if sent_before == count:
+        return 0
+    make_room(ctx, key, stream.producers, producer)
+    append_rest(ctx, args, key, stream, &sent, count - sent_before, producer)
+    return after_appends(ctx, key, stream, count - sent_before)
+
+
+cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* sent, int64_t count,
+                     bytes producer) except -1:
+    """Append an entry and those after it, `count` in all. Each effect is recorded when the entry
+    after it is there, so that the last one, wherever it stops, can tell the producer's number."""
+    cdef Sent recorded
+    cdef EntryId entry_id
+    cdef EntryId recorded_id
+    cdef bytes key_bytes = ctx.db.key_of(key)
+    cdef int64_t done = 0
+    try:
+        while True:
+            stream.next_id(ctx.now_ms, &entry_id)
+            put_entry(ctx, stream, entry_id, sent)
+            if done:
+                ctx.effects.append(ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq,
+                                   recorded.items, recorded.count)
+            recorded = sent[0]
+            recorded_id = entry_id
+            done += 1
+            if done == count:
+                break
+            take_sent(args, True, sent)
+    finally:
+        if done:
+            stream.producers.put(producer, recorded.id.seq)
+            ctx.effects.append_once(
+                ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq, producer,
+                recorded.id.seq, recorded.items, recorded.count)
+    return 0
+
+
+cdef inline int put_entry(Context ctx, Stream stream, EntryId entry_id, Sent* sent) except -1:
+    stream.append(entry_id.ms, entry_id.seq, sent.items, sent.count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
+    return ctx.count_change(None, None, 1)
+
+
+cdef int64_t after_appends(Context ctx, Slice* key, Stream stream, int64_t appended) except -1:
+    """Notify once, keep the stream's policy; returns how many were appended."""
+    if appended == 0:
+        return 0
+    count_appended(ctx, key, 0)
+    if stream.policy is not None:
+        keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
+    return appended
+
+
+
+@effect(b"PRODUCERDROP")
+def apply_producer_drop(Keyspace keyspace, int db, list words):
+    """PRODUCERDROP key name: a producer is forgotten."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    if stream.producers is None or not stream.producers.drop(words[1]):
+        raise ValueError(f"PRODUCERDROP of {words[1]!r}, which is not there")

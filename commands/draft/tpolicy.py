@@ -1,0 +1,111 @@
+"""TPOLICY: what a stream keeps, stored with the stream and kept by the server.
+
+The policy is kept after every append and, for entries that expire while nothing is appended, by the
+server's timer (both in commands/engine/appending). What the policy evicts is evicted as by XTRIM
+and recorded as the eviction: applying effects never looks at a policy or a clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.appending import trim_by_policy
+from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.registry import command
+from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.storage.streams.stream import Policy
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.streams.stream import Stream
+
+NO_LIMIT = "ERR syntax error, EXACT and APPROX need a MAXLEN, MAXAGE or MAXBYTES limit"
+LIMITS = (b"MAXLEN", b"MAXAGE", b"MAXBYTES")
+TRIMS = (b"EXACT", b"APPROX")
+
+
+def _take_policy(args: Args, before: Policy) -> Policy:
+    """The policy that the words from the cursor on make of the one before: what they do not name
+    stays as it is. Of a word that is there twice the last one counts."""
+    limits = [before.max_len, before.max_age_ms, before.max_bytes]
+    exact = before.exact
+    while args.remaining:
+        word = args.take().upper()
+        if word in LIMITS:
+            limits[LIMITS.index(word)] = _take_limit(args, word.decode())
+        elif word in TRIMS:
+            exact = word == b"EXACT"
+        else:
+            raise CommandError(SYNTAX)
+    max_len, max_age_ms, max_bytes = limits
+    return Policy(max_len, max_age_ms, max_bytes, exact)
+
+
+def _take_limit(args: Args, name: str) -> int:
+    limit = args.take_int()
+    if limit < 0:
+        raise CommandError(f"ERR The {name} argument must be >= 0.")
+    return limit
+
+
+def policy_reply(policy: Policy | None) -> dict[bytes, int | bytes] | None:
+    """A policy as a map, None for none; TPOLICY and TINFO return it."""
+    if policy is None:
+        return None
+    return {
+        b"maxlen": policy.max_len,
+        b"maxage": policy.max_age_ms,
+        b"maxbytes": policy.max_bytes,
+        b"trim": b"exact" if policy.exact else b"approx",
+    }
+
+
+@command(
+    "TPOLICY",
+    arity=-2,
+    flags="write",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Sets or returns the retention policy by which the server trims a stream.",
+    syntax="key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] [EXACT|APPROX]",
+    complexity="O(n) of evicted blocks",
+)
+def tpolicy(ctx: Context, args: Args) -> object:
+    key = args.take()
+    options_at = args.pos
+    _take_policy(args, Policy())  # malformed options are refused before a missing key
+    stream = ctx.write_stream(key)
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    if args.count == options_at:
+        return policy_reply(stream.policy)
+    args.pos = options_at
+    policy = _take_policy(args, stream.policy or Policy())
+    only_trims = all(word.upper() in TRIMS for word in args.all()[options_at:])
+    if not policy.is_limit() and stream.policy is None and only_trims:
+        raise CommandError(NO_LIMIT)
+    _set_policy(stream, policy)
+    words = (policy.max_len, policy.max_age_ms, policy.max_bytes)
+    ctx.changed(b"POLICY", key, *words, b"exact" if policy.exact else b"approx", event=None)
+    if stream.policy is not None:
+        trim_by_policy(ctx, key, stream)
+    return OK
+
+
+def _set_policy(stream: Stream, policy: Policy) -> None:
+    stream.policy = policy if policy.is_limit() else None
+
+
+@effect(b"POLICY")
+def apply_policy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """POLICY key max-len max-age-ms max-bytes exact|approx."""
+    key, max_len, max_age_ms, max_bytes, trim = words
+    stream = keyspace.databases[db_index].stream(key)
+    if stream is None:
+        raise ValueError(f"key {key!r} has no stream")
+    _set_policy(stream, Policy(int(max_len), int(max_age_ms), int(max_bytes), trim == b"exact"))
+    if stream.policy is not None:
+        keyspace.trim_soon(db_index, key, stream)

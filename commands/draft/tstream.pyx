@@ -1,0 +1,471 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK.
+
+Their letter is the draft's; where it is silent they do what Redis does for the nearest command,
+error texts included. What they share with the X* commands (appending, evicting, ranges, delivery)
+has one implementation: a stream made by TAPPEND is a Redis stream.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.engine.appending cimport append_entry, evict_to, stream_to_append
+from millstream.commands.runtime.arguments cimport Args, is_word, take_timeout_ms
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.engine.delivery cimport (
+    Retry, acknowledge, deliver_long, give_due, give_new, group_has_gap, is_long_delivery,
+)
+from millstream.commands.engine.ranges cimport (
+    EntryRange, make_range, put_info, take_end, take_limit, take_start,
+)
+from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
+from millstream.commands.engine.group_lifecycle cimport (
+    is_refused, live_group, new_group, put_off, read_effects_most, used,
+)
+from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
+from millstream.ids cimport EntryId, id_less, parse_id, step_up
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.keyspace cimport Database
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.table.registry import command
+from millstream.commands.runtime.replies import NULL_ARRAY, Wait
+from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wrong_arity
+
+
+# ---------------------------------------------------------------- append and evict
+
+@command(
+    "TAPPEND", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Appends an entry to a stream and returns its ID. "
+            "Creates the stream if it doesn't exist.",
+    syntax="key field value [field value ...]", complexity="O(1)",
+)
+def tappend(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId entry_id
+    if args.count & 1:
+        raise wrong_arity("tappend")
+    stream = stream_to_append(ctx, &args.items[1], &args.items[2], args.count - 2)
+    stream.next_id(ctx.now_ms, &entry_id)
+    return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[2], args.count - 2,
+                        True)
+
+
+cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
+    """The first id to keep so that every kept entry is younger than age_ms."""
+    cdef uint64_t now_ms = max(ctx.now_ms, stream.last_ms)
+    if age_ms == 0:
+        return "all"
+    if age_ms > now_ms:
+        return None
+    return now_ms - age_ms + 1, 0
+
+
+@command(
+    "TAPPEV", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Appends an entry and evicts old ones, or only evicts.",
+    syntax="key COUNT|TIME n [field value ...]", complexity="O(1) and O(n) of evicted blocks",
+)
+def tappev(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId entry_id
+    cdef Slice* unit = &args.items[2]
+    cdef int64_t keep
+    cdef bint by_count = is_word(unit, b"COUNT")
+    cdef uint64_t evicted
+    if args.count & 1:
+        raise wrong_arity("tappev")
+    if not by_count and not is_word(unit, b"TIME"):
+        raise CommandError(SYNTAX)
+    args.pos = 3
+    keep = args.take_int()
+    if keep < 0:
+        raise CommandError(f"ERR The {'COUNT' if by_count else 'TIME'} argument must be >= 0.")
+    reply = None
+    if args.count > 4:
+        stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
+        stream.next_id(ctx.now_ms, &entry_id)
+        reply = append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4],
+                             args.count - 4, True)
+    else:
+        stream = ctx.write_stream_at(&args.items[1])
+        if stream is None:
+            return 0
+    if by_count:
+        boundary = "all" if keep == 0 else stream.boundary_for_length(keep)
+    else:
+        boundary = boundary_by_age(ctx, stream, keep)
+    evicted = 0
+    if boundary is not None:
+        evicted = evict_to(ctx, ctx.db.key_of(&args.items[1]), stream, boundary, reply is None)
+    return evicted if reply is None else reply
+
+
+# ---------------------------------------------------------------- ranges
+
+@command(
+    "TRANGE", arity=-4, flags="readonly", keys=(1, 1, 1), group="stream",
+    summary="Returns the entries between two IDs, both included.",
+    syntax="key start end [COUNT n]",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+)
+def trange(Context ctx not None, Args args not None):
+    cdef EntryRange reply = make_range(None, True, MAX)
+    cdef Stream stream
+    args.pos = 2
+    take_start(args, &reply.start, True)
+    take_end(args, &reply.end, True)
+    take_limit(args, &reply.limit)
+    stream = ctx.read_stream_at(&args.items[1])
+    if stream is None or reply.limit == 0:
+        return []
+    reply.stream = stream
+    return reply
+
+
+# ---------------------------------------------------------------- reads
+
+cdef uint64_t take_unsigned(Args args) except? 0xffffffffffffffff:
+    cdef int64_t value = args.take_int()
+    if value < 0:
+        raise CommandError(NOT_INTEGER)
+    return <uint64_t>value
+
+
+@command(
+    "TREAD", arity=-4, flags="readonly blocking", writes_with=b"GROUP", keys=(1, 1, 1), group="stream",
+    summary="Reads entries after an ID, or the next entries of a group; can wait for new entries.",
+    syntax="key last-id count [BLOCK ms] [GROUP name ttl-ms] [RETRY retry-ms expire-ms] [WITHINFO]",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+)
+def tread(Context ctx not None, Args args not None):
+    cdef Slice* last_id = &args.items[2]
+    cdef EntryId after
+    cdef bint from_end = last_id.size == 0 or (last_id.size == 1 and last_id.ptr[0] == c'$')
+    cdef bint with_info = False
+    cdef bint block = False
+    cdef int64_t timeout_ms = 0
+    cdef uint64_t limit
+    cdef uint64_t ttl_ms = 0
+    cdef uint64_t retry_ms
+    cdef bytes group = None
+    cdef Retry retry = None
+    cdef Stream stream
+    after.ms = after.seq = 0
+    if not from_end and parse_id(last_id.ptr, last_id.size, True, 0, &after) < 0:
+        raise CommandError(INVALID_ID)
+    args.pos = 3
+    limit = take_unsigned(args)
+    while args.pos < args.count:
+        if args.next_is(b"BLOCK"):
+            timeout_ms = take_timeout_ms(args)
+            block = True
+        elif args.next_is(b"GROUP"):
+            group = args.take()
+            ttl_ms = take_unsigned(args)
+        elif args.next_is(b"RETRY"):
+            retry_ms = take_unsigned(args)
+            retry = Retry(retry_ms, take_unsigned(args))
+        elif args.next_is(b"WITHINFO"):
+            with_info = True
+        else:
+            raise CommandError(SYNTAX)
+    block = block and limit > 0
+    deadline_ms = ctx.steady_ms + timeout_ms if timeout_ms else 0
+    if group is not None:
+        return read_group(ctx, args.items[1].ptr[:args.items[1].size], after, from_end, limit,
+                          group, ttl_ms, retry, with_info, block, deadline_ms)
+    stream = ctx.read_stream_at(&args.items[1])
+    if from_end and stream is not None:
+        after.ms = stream.last_ms
+        after.seq = stream.last_seq
+    return read_plain(ctx, &args.items[1], stream, after, limit, with_info, block, deadline_ms)
+
+
+cdef bint plain_gap(Stream stream, EntryId after) noexcept:
+    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
+    return (after.ms or after.seq) and id_less(
+        after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
+
+
+cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t limit,
+                bint with_info, bint block, deadline_ms):
+    cdef PlainRead read
+    cdef EntryRange reply
+    if block and (stream is None or not stream.has_newer(after.ms, after.seq)):
+        read = PlainRead.__new__(PlainRead)
+        read.key = key.ptr[:key.size]
+        read.db_index = ctx.db.index
+        read.keys = [(read.db_index, read.key)]
+        read.after = after
+        read.limit = limit
+        read.with_info = with_info
+        return Wait(read, deadline_ms)
+    reply = make_range(stream, True, limit)
+    reply.with_info = with_info
+    reply.start = after
+    if not step_up(&reply.start):
+        reply.limit = 0
+    reply.with_gap = stream is not None and limit > 0 and plain_gap(stream, after)
+    return reply
+
+
+# Among the shared replies: (read, resp, reply) of the one that was made last.
+NEWEST = "newest"
+
+
+cdef class PlainRead(BlockedRead):
+    """A TREAD without GROUP that waits."""
+
+    def attempt(self, Context ctx not None):
+        cdef Database db
+        cdef Stream stream
+        shared = self.find_shared(ctx)
+        if shared is not None:
+            return shared
+        db = <Database>ctx.keyspace.databases[self.db_index]
+        stream = db.stream(self.key)
+        if stream is None or not stream.has_newer(self.after.ms, self.after.seq):
+            return None
+        return self.reply(ctx, stream)
+
+    cdef find_shared(self, Context ctx):
+        """The reply, if a reader that asks for the same has been served: many readers of one append
+        get the same bytes, found and encoded once. Mostly it was the one served just before."""
+        if not ctx.shared:
+            return None
+        read, resp, reply = (<dict>ctx.shared)[NEWEST]
+        if resp == ctx.session.resp and self.asks_for_the_same(read):
+            return reply
+        return (<dict>ctx.shared).get(self.asked_for(ctx))
+
+    cdef bint asks_for_the_same(self, PlainRead other) noexcept:
+        return (self.after.ms == other.after.ms and self.after.seq == other.after.seq
+                and self.limit == other.limit and self.db_index == other.db_index
+                and self.with_info == other.with_info and self.key == other.key)
+
+    cdef tuple asked_for(self, Context ctx):
+        return (self.key, self.after.ms, self.after.seq, self.limit, self.db_index, self.with_info,
+                ctx.session.resp)
+
+    cdef reply(self, Context ctx, Stream stream):
+        cdef EntryRange entries = make_range(stream, True, self.limit)
+        cdef Output out
+        entries.start = self.after
+        step_up(&entries.start)
+        entries.with_info = self.with_info
+        entries.with_gap = plain_gap(stream, self.after)
+        if ctx.shared is None:
+            return entries
+        out = Output()
+        entries.encode(out, ctx.session.resp)
+        if entries.rest() is not None:
+            return entries
+        reply = make_raw(out.take_bytes())
+        ctx.shared[self.asked_for(ctx)] = reply
+        ctx.shared[NEWEST] = (self, ctx.session.resp, reply)
+        return reply
+
+    def timeout_reply(self, Context ctx not None):
+        if not self.with_info:
+            return NULL_ARRAY
+        return info_reply(ctx, self.db_index, self.key)
+
+
+cdef info_reply(Context ctx, int db_index, bytes key):
+    """[[first, last]] alone, of whatever is at the key now."""
+    cdef Output out = Output()
+    value = (<Database>ctx.keyspace.databases[db_index]).get(key)
+    out.put_raw(b"*1\r\n", 4)
+    put_info(out, value if isinstance(value, Stream) else None, ctx.session.resp)
+    return make_raw(out.take_bytes())
+
+
+# ---------------------------------------------------------------- group reads
+
+cdef read_group(Context ctx, bytes key, EntryId after, bint from_end, uint64_t limit, bytes name,
+                uint64_t ttl_ms, Retry retry, bint with_info, bint block, deadline_ms):
+    cdef GroupRead read
+    cdef Group group
+    cdef Stream stream
+    if ctx.write_error is not None:
+        raise CommandError(ctx.write_error)
+    stream = ctx.open_stream(key)
+    read = GroupRead.__new__(GroupRead)
+    read.key = key
+    read.db_index = ctx.db.index
+    read.keys = [(read.db_index, key)]
+    read.group = name
+    read.after = after
+    read.from_end = from_end
+    read.limit = limit
+    read.ttl_ms = ttl_ms
+    read.retry = retry
+    read.with_info = with_info
+    group = read.ready_group(ctx, stream)
+    if group.ttl_ms != ttl_ms:
+        stream.set_ttl(group, ttl_ms)
+        ctx.change((b"GROUPTTL", key, name, ttl_ms), None, 1)
+    reply = read.serve(ctx, stream, group, True)
+    if reply is None and block:
+        read.waiting = True
+        read.incarnation = stream.incarnation
+        read.hold(group)
+        used(ctx, key, group)
+        return Wait(read, deadline_ms)
+    used(ctx, key, group)
+    if reply is None:
+        return info_reply(ctx, ctx.db.index, key) if with_info else []
+    return reply
+
+
+cdef class GroupRead(BlockedRead):
+    """A TREAD with GROUP. While it waits it holds its group: a group cannot end under it."""
+
+    cdef Group ready_group(self, Context ctx, Stream stream):
+        """The group, created again if it is missing: at the id given when the reader came; once the
+        reader waits, at 0 if the key came back, so that its first entry is not lost, and at the end
+        if only the group was destroyed."""
+        cdef Group group = live_group(ctx, self.key, stream, self.group)
+        cdef EntryId offset = self.after
+        if group is not None:
+            return group
+        if self.waiting and not self.key_was_gone and stream.incarnation == self.incarnation:
+            offset.ms = stream.last_ms
+            offset.seq = stream.last_seq
+        elif self.from_end and not self.waiting:
+            offset.ms = stream.last_ms
+            offset.seq = stream.last_seq
+        if self.waiting and ctx.remade is not None:
+            # For the XREADGROUPs after us in the queue, whose group is gone all the same.
+            ctx.remade.add((self.db_index, self.key, self.group))
+        return new_group(ctx, self.key, stream, self.group, offset.ms, offset.seq,
+                         0 if offset.ms == 0 and offset.seq == 0 else -1, self.ttl_ms)
+
+    cdef serve(self, Context ctx, Stream stream, Group group, bint first):
+        """Redeliveries that are due and new entries, or None when there is neither."""
+        cdef Output out
+        cdef ArrayHead head
+        cdef uint64_t lead = 0
+        cdef bint due
+        cdef bint newer
+        cdef int64_t most
+        if self.limit == 0:
+            return None
+        due = group.is_due(ctx.steady_ms, first)
+        newer = stream.has_newer(group.offset_ms, group.offset_seq)
+        if not due and not newer:
+            return None
+        # What is delivered again is listed, and again where it is gone or expires with that.
+        most = read_effects_most(
+            self.key, group, b"", 2 * min(self.limit, group.pending_count) if due else 0)
+        if first:
+            ctx.effects.require(most)
+        elif not ctx.effects.has_room(most):
+            put_off(ctx, self.keys, self.group)
+            return None
+        out = Output()
+        out.begin_array(&head, 2 + min(self.limit, stream.length + group.pending_count))
+        if self.with_info:
+            put_info(out, stream, ctx.session.resp)
+            lead = 1
+        return self.deliver(ctx, stream, group, first, out, &head, lead)
+
+    cdef deliver(self, Context ctx, Stream stream, Group group, bint first, Output out,
+                 const ArrayHead* head, uint64_t lead):
+        """The gap's nil, which comes only with new entries, then redeliveries, then new entries."""
+        cdef Output again = Output()
+        cdef int resp = ctx.session.resp
+        cdef uint64_t made = give_due(
+            ctx, self.key, stream, group, self.retry, first, self.limit, again, resp)
+        cdef uint64_t left = self.limit - made
+        cdef bint keep = self.retry is not None
+        cdef EntryRange entries
+        if left and stream.has_newer(group.offset_ms, group.offset_seq) and group_has_gap(
+                stream, group):
+            put_nil(out, resp)
+            lead += 1
+        out.put(again.take_bytes())
+        if is_long_delivery(stream, group, left):
+            entries = make_range(stream, True, left)
+            deliver_long(ctx, self.key, stream, group, b"", keep, self.retry, entries)
+            out.end_array(head, lead + made + entries.limit)
+            return make_long(out.take_bytes(), entries)
+        made += give_new(ctx, self.key, stream, group, b"", keep, self.retry, left, True, out)
+        out.end_array(head, lead + made)
+        return make_raw(out.take_bytes())
+
+    def attempt(self, Context ctx not None):
+        cdef Stream stream
+        cdef Group group
+        if is_refused(ctx, self.keys, self.group):
+            return None
+        stream = ctx.write_stream(self.key)
+        if stream is None:
+            self.key_was_gone = True
+            self.hold(None)
+            return None
+        group = self.ready_group(ctx, stream)
+        self.key_was_gone = False
+        self.incarnation = stream.incarnation
+        self.hold(group)
+        reply = self.serve(ctx, stream, group, False)
+        if reply is not None:
+            used(ctx, self.key, group)
+        else:
+            ctx.keyspace.schedule_after(self.db_index, self.key, group, ctx.steady_ms)
+        return reply
+
+    def join(self, Stream stream not None, Group group not None) -> None:
+        self.hold(group)
+        self.key_was_gone = False
+        self.incarnation = stream.incarnation
+
+    cdef hold(self, Group group):
+        """Be counted as waiting on this group, and no more on another."""
+        if self.held is not None:
+            self.held.blocked_clients -= 1
+            self.held.retry_waiters -= 1
+        self.held = group
+        if group is not None:
+            group.blocked_clients += 1
+            group.retry_waiters += 1
+
+    def timeout_reply(self, Context ctx not None):
+        if not self.with_info:
+            return NULL_ARRAY
+        return info_reply(ctx, self.db_index, self.key)
+
+    def ended(self, Context ctx not None) -> None:
+        cdef Group group = self.held
+        self.hold(None)
+        if group is not None:
+            # The time to live runs from the end of the wait.
+            group.last_used_ms = ctx.steady_ms
+            ctx.keyspace.schedule(self.db_index, self.key, group)
+
+
+cdef LongDelivery make_long(bytes lead, EntryRange entries):
+    cdef LongDelivery made = LongDelivery.__new__(LongDelivery)
+    made.lead = lead
+    made.entries = entries
+    return made
+
+
+cdef class LongDelivery(Encodable):
+    """The array's head with what comes before the new entries; those go out in slices."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return out.put(self.lead)
+
+    cdef Sliced rest(self):
+        return self.entries.rest_behind(NULL, self.entries.limit)
+
+
+@command(
+    "TACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream",
+    summary="Acknowledges entries of a group, so that they are no longer pending.",
+    syntax="key group id [id ...]", complexity="O(log n) for each id",
+)
+def tack(Context ctx not None, Args args not None):
+    return acknowledge(ctx, args, True)

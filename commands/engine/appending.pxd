@@ -1,0 +1,23 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.commands.runtime.context cimport Context
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, Id
+from millstream.storage.streams.retention cimport Cut
+from millstream.storage.streams.stream cimport Stream
+
+cdef enum:
+    # Blocks that a policy evicts in one go; what is left goes on in the turns that follow.
+    BLOCKS_AT_ONCE = 1000
+
+cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                     Py_ssize_t count, bint dotted)
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                        Py_ssize_t count, bytes producer, uint64_t seq)
+cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+                       bint counts) except? 0xffffffffffffffff
+cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1
+cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
+                          Cut* cut) except? 0xffffffffffffffff

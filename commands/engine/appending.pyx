@@ -1,0 +1,142 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Appending to a stream and evicting from it, as a command does both: what TAPPEND, TAPPEV, XADD and
+XTRIM share. The stream is changed, the effect is recorded, and readers that wait on the key are marked. A
+stream with a policy is trimmed after each append, so every append enforces it.
+"""
+
+from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+
+from millstream.commands.runtime.context cimport Context
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, Id, make_id, step_up
+from millstream.storage.blocks.block cimport payload_of
+from millstream.storage.streams.keyspace cimport AT_ONCE
+from millstream.storage.streams.retention cimport find_cut, oldest_block
+from millstream.storage.streams.stream cimport Policy, Stream
+
+
+cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
+    """The stream an entry of these words goes to, made when there is none."""
+    cdef Stream stream = ctx.write_stream_at(key)
+    if stream is None:
+        payload_of(items, count)
+        stream = ctx.open_stream(key.ptr[:key.size])
+    return stream
+
+
+cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                     Py_ssize_t count, bint dotted):
+    """Append one entry, record it, mark its key ready; returns its id."""
+    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
+    if ctx.effects.enabled:
+        ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
+                           count)
+    return after_append(ctx, key, stream, entry_id, dotted)
+
+
+cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                        Py_ssize_t count, bytes producer, uint64_t seq):
+    """As append_entry, for the entry that a producer numbers `seq`."""
+    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
+    stream.producers.put(producer, seq)
+    if ctx.effects.enabled:
+        ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
+                                producer, seq, items, count)
+    return after_append(ctx, key, stream, entry_id, True)
+
+
+cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
+    """Count and notify, keep the stream's policy; returns the id."""
+    count_appended(ctx, key, 1)
+    if stream.policy is not None:
+        keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
+    return make_id(entry_id.ms, entry_id.seq, dotted)
+
+
+cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1:
+    """Count appends that were recorded, notify, and wake the readers that wait."""
+    ctx.db.mark_ready_at(key)
+    return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
+
+
+cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+                       bint counts) except? 0xffffffffffffffff:
+    """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many.
+    counts: evicted entries are changes; after an append, which is a change, Redis does not count
+    them."""
+    cdef uint64_t evicted
+    if boundary is None:
+        return 0
+    if boundary == "all":
+        evicted = stream.evict_all()
+        if evicted:
+            ctx.change((b"EVICT", key, b"+"), None, 0)
+    else:
+        evicted = stream.evict_before(boundary[0], boundary[1])
+        if evicted and ctx.effects.enabled:
+            ctx.effects.evict(ctx.db.index, key, boundary[0], boundary[1])
+    if evicted:
+        ctx.count_change(key, b"xtrim", evicted if counts else 0)
+    return evicted
+
+
+cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:
+    """Evict what the stream's policy does not keep any more; that belongs to the append."""
+    cdef Cut cut
+    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, False, &cut)
+    return 0
+
+
+cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
+                          Cut* cut) except? 0xffffffffffffffff:
+    """Evict what the stream's policy does not keep, of at most blocks_max blocks, and note when to
+    look again; returns how many entries went. The stream was found for writing. counts: as in
+    `evict_to`."""
+    cdef Policy policy = stream.policy
+    cdef uint64_t evicted = 0
+    find_cut(stream, ctx.now_ms, blocks_max, cut)
+    if cut.some:
+        evicted = evict_to(
+            ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq), counts)
+    if cut.more:
+        policy.looked_at_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
+    elif policy.max_age_ms and policy.looked_at_ms > stream.last_ms + policy.max_age_ms:
+        # Ids rise: a time that is not before the newest entry's holds for the oldest, too.
+        ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
+    return evicted
+
+
+def trim_by_policy(Context ctx not None, bytes key not None, Stream stream not None) -> int:
+    """Evict what the policy of a stream, which was found for writing, does not keep; returns how
+    many blocks went."""
+    cdef Cut cut
+    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
+    return cut.blocks
+
+
+def policy_moment(Context ctx not None, bytes key not None) -> int:
+    """A moment noted for the stream at a key has come: evict what its policy does not keep any
+    more, and note the next one. Returns how many blocks were dropped."""
+    cdef Stream stream = ctx.maintained_stream(key)
+    if stream is None or stream.policy is None:
+        return 0
+    stream.policy.looked_at_ms = NEVER
+    return trim_by_policy(ctx, key, stream)
+
+
+def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
+    """Evict the first block of a stream that has one, to make room; returns how many entries went.
+    It does not count as a use of the key."""
+    cdef Stream stream = ctx.maintained_stream(key)
+    cdef EntryId last
+    cdef bint is_open
+    cdef uint64_t evicted
+    if not oldest_block(stream, &last, &is_open):
+        return 0
+    evicted = evict_to(ctx, key, stream, (last.ms, last.seq) if step_up(&last) else "all",
+                       True)
+    if is_open:
+        stream.tail = None  # emptied, it would keep its memory
+    return evicted

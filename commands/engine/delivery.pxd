@@ -1,0 +1,72 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.engine.ranges cimport EntryRange
+from millstream.encoding cimport Output
+from millstream.ids cimport EntryId
+from millstream.storage.streams.group cimport Consumer, Group, Pending
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef enum:
+    # A longer delivery is answered in slices.
+    LONG_DELIVERY = 1000
+
+
+cdef class Retry:
+    cdef uint64_t retry_ms
+    cdef uint64_t expire_ms
+
+
+# What a reply may still take: entries, and more of them until its size is full_size. `with_age`:
+# each is followed by its idle time and its deliveries.
+cdef struct Room:
+    uint64_t entries
+    uint64_t made
+    Py_ssize_t full_size
+    bint with_age
+
+
+# A delivery of new entries while it runs: how they become pending, the first one, how many.
+cdef struct Delivery:
+    EntryId first
+    uint64_t given
+    uint64_t now_ms
+    uint32_t policy
+    uint32_t owner
+    bint keep
+    bint broken
+
+
+cdef class Ids:
+    cdef EntryId* items
+    cdef size_t count
+    cdef size_t capacity
+
+    cdef int add(self, uint64_t ms, uint64_t seq) except -1
+    cdef int put(self, Output out) except -1
+
+
+cdef bint group_has_gap(Stream stream, Group group) noexcept
+cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                       bint keep, Retry retry, uint64_t limit, bint dotted, Output out) except? 0xffffffffffffffff
+cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
+                       bint with_zero, uint64_t limit, Output out, int resp) except? 0xffffffffffffffff
+cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                          bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
+                          Room* room) except? 0xffffffffffffffff
+cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept
+cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                      bint keep, Retry retry, EntryRange entries) except -1
+cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                        uint64_t min_idle_ms, uint64_t limit, Output out, Room* room) except? 0xffffffffffffffff
+cdef bint is_full(Output out, Room* room) noexcept
+cdef int put_idle(Output out, int64_t idle_ms) except -1
+cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept
+cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1
+cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
+                      bytes deliveries, Ids ids) except -1
+cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1
+cdef int64_t one_more(int64_t deliveries) noexcept
+cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1

@@ -1,0 +1,502 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Giving a group's entries out and taking them back: what the commands of both dialects share.
+
+The reply is made first, for it is what may not fit into memory; then what it shows is given and
+recorded. One delivery is one effect, however many entries it gives.
+"""
+
+from libc.stdint cimport INT64_MAX, UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.engine.group_lag cimport count_read, is_broken
+from millstream.commands.engine.ranges cimport EntryRange
+from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
+from millstream.encoding cimport Output, put_nil
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
+from millstream.storage.streams.group cimport (
+    NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
+)
+from millstream.storage.streams.stream cimport Stream, Walk
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+cdef enum:
+    # At least this number of entries are examined together, to find those that can be claimed.
+    CLAIM_BATCH = 128
+    # Ids of a long delivery that are found before they are delivered.
+    RUN_MAX = 128
+
+
+cdef class Retry:
+    """RETRY retry-ms expire-ms as a reader gave it."""
+
+    def __init__(self, uint64_t retry_ms, uint64_t expire_ms):
+        self.retry_ms = retry_ms
+        self.expire_ms = expire_ms
+
+
+# ---------------------------------------------------------------- delivery
+
+cdef bint group_has_gap(Stream stream, Group group) noexcept:
+    """Whether entries after the group's offset were evicted unread; for a group that began at 0
+    those evicted before its creation do not count."""
+    return id_less(group.offset_ms, group.offset_seq, stream.max_evicted_ms,
+                   stream.max_evicted_seq) and id_less(
+        group.gap_floor_ms, group.gap_floor_seq, stream.max_evicted_ms, stream.max_evicted_seq)
+
+
+cdef class Ids:
+    """Ids of entries that a reply shows, before they count as given."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int add(self, uint64_t ms, uint64_t seq) except -1:
+        cdef size_t wanted
+        cdef EntryId* moved
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 16
+            moved = <EntryId*>realloc(self.items, wanted * sizeof(EntryId))
+            if moved == NULL:
+                raise MemoryError("no memory for the ids of a delivery")
+            self.items = moved
+            self.capacity = wanted
+        self.items[self.count].ms = ms
+        self.items[self.count].seq = seq
+        self.count += 1
+        return 0
+
+    cdef int put(self, Output out) except -1:
+        """The ids as words of an effect."""
+        cdef size_t i
+        for i in range(self.count):
+            out.put_id(self.items[i].ms, self.items[i].seq, False)
+        return 0
+
+
+cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                       bint keep, Retry retry, uint64_t limit, bint dotted,
+                       Output out) except? 0xffffffffffffffff:
+    """Deliver up to `limit` entries after the group's offset into `out`; returns how many.
+
+    keep: they become pending, of `consumer` (b"": no owner), with `retry` or without (None).
+    The whole delivery is one effect.
+    """
+    cdef Room room
+    room.entries = limit
+    room.full_size = PY_SSIZE_T_MAX
+    room.made = 0
+    room.with_age = False
+    return give_within(ctx, key, stream, group, consumer, keep, retry, limit, dotted, out, &room)
+
+
+cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                          bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
+                          Room* room) except? 0xffffffffffffffff:
+    """`give_new` into a reply that holds only so much."""
+    cdef Walk walk
+    cdef IdText id_text
+    cdef Delivery delivery
+    cdef uint64_t found = 0
+    cdef Py_ssize_t start_size
+    cdef Ids shown = Ids.__new__(Ids)
+    limit = min(limit, room.entries)
+    if limit == 0 or is_full(out, room) or not stream.has_newer(
+            group.offset_ms, group.offset_seq):
+        return 0
+    begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
+    id_text.size = 0
+    id_text.dotted = dotted
+    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
+    # The reply first: it is what may not fit into memory, and then nothing has been given.
+    while found < limit and stream.walk_next(&walk):
+        start_size = out.size
+        encode_entry(out, &walk.view, &walk.cursor.entry, &id_text)
+        if room.with_age:
+            put_age(out, start_size, 0, 0)
+        shown.add(walk.cursor.entry.ms, walk.cursor.entry.seq)
+        found += 1
+        if out.size >= room.full_size:
+            break
+    room.entries -= found
+    room.made += found
+    try:
+        deliver_run(&delivery, group, shown.items, found)
+    finally:
+        end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
+    return found
+
+
+cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
+    """Whether there are enough new entries to deliver that the reply is better made in slices."""
+    cdef EntryId start
+    if min(limit, stream.length) <= LONG_DELIVERY:
+        return False
+    start.ms = group.offset_ms
+    start.seq = group.offset_seq
+    step_up(&start)
+    return stream.count_between(start.ms, start.seq, MAX, MAX) > LONG_DELIVERY
+
+
+cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+                      bint keep, Retry retry, EntryRange entries) except -1:
+    """As `give_new` for many entries, of which there are some: they are delivered now, one after
+    the other without a look at what is in them, and `entries` becomes the range of just these."""
+    cdef Delivery delivery
+    begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
+    try:
+        if keep:
+            hand_out(&delivery, stream, group, entries.limit)
+        else:
+            pass_by(&delivery, stream, group, entries.limit)
+    finally:
+        end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
+    entries.start = delivery.first
+    entries.end.ms = group.offset_ms
+    entries.end.seq = group.offset_seq
+    entries.limit = delivery.given
+    return 0
+
+
+cdef int hand_out(Delivery* delivery, Stream stream, Group group, uint64_t limit) except -1:
+    """Deliver up to `limit` entries that become pending."""
+    cdef Walk walk
+    cdef EntryId[RUN_MAX] run
+    cdef size_t size = 0
+    stream.walk_start(&walk, delivery.first.ms, delivery.first.seq)
+    while delivery.given + size < limit and stream.walk_next(&walk):
+        run[size].ms = walk.cursor.entry.ms
+        run[size].seq = walk.cursor.entry.seq
+        size += 1
+        if size == RUN_MAX:
+            deliver_run(delivery, group, run, size)
+            size = 0
+    return deliver_run(delivery, group, run, size)
+
+
+cdef int pass_by(Delivery* delivery, Stream stream, Group group, uint64_t limit) noexcept:
+    """Deliver up to `limit` entries, of which there are some, that do not become pending: without a
+    look at those between the first and the last."""
+    cdef EntryId last
+    cdef uint64_t rank = stream.rank_of(delivery.first.ms, delivery.first.seq)
+    delivery.given = min(limit, stream.length - rank)
+    stream.nth(rank, &delivery.first)
+    stream.nth(rank + delivery.given - 1, &last)
+    group.offset_ms = last.ms
+    group.offset_seq = last.seq
+    return 0
+
+
+cdef int begin_delivery(Delivery* delivery, Context ctx, Stream stream, Group group,
+                        bytes consumer, bint keep, Retry retry) except -1:
+    """What a delivery of new entries needs; `first` is where to look for them from."""
+    delivery.keep = keep
+    delivery.now_ms = ctx.steady_ms
+    delivery.policy = NO_POLICY
+    delivery.owner = UNOWNED
+    if retry is not None:
+        delivery.policy = group.policy(retry.retry_ms, retry.expire_ms)
+    if consumer:
+        delivery.owner = group.consumer(consumer).index
+    delivery.broken = is_broken(stream, group)
+    delivery.given = 0
+    delivery.first.ms = group.offset_ms
+    delivery.first.seq = group.offset_seq
+    step_up(&delivery.first)
+    return 0
+
+
+cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t size) except -1:
+    """Deliver entries whose ids rise. Should it fail, those before are delivered."""
+    cdef size_t done = size
+    cdef size_t i
+    if delivery.keep and group.order is not None:
+        for i in range(size):
+            group.order.note(ids[i].ms, ids[i].seq, delivery.now_ms)
+    while size:
+        if delivery.keep:
+            done = group.deliver_some(ids, size, delivery.now_ms, delivery.owner, delivery.policy)
+        if delivery.given == 0:
+            delivery.first = ids[0]
+        delivery.given += done
+        group.offset_ms = ids[done - 1].ms
+        group.offset_seq = ids[done - 1].seq
+        ids += done
+        size -= done
+    return 0
+
+
+cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream, Group group,
+                      bytes consumer, Retry retry) except -1:
+    """Count and record what was given; should a delivery have failed, those before it."""
+    if delivery.given:
+        count_read(stream, group, delivery.first, delivery.given, delivery.broken)
+        ctx.count_change(key, None, 1)
+        if ctx.effects.enabled:
+            record_delivery(ctx, key, group, consumer, delivery.first, delivery.keep, retry)
+    return 0
+
+
+cdef int record_delivery(Context ctx, bytes key, Group group, bytes consumer, EntryId first,
+                         bint keep, Retry retry) except -1:
+    cdef Output out = ctx.effects.out
+    ctx.effects.begin(ctx.db.index, b"$7\r\nDELIVER\r\n", 13, 11)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    out.put_bulk_bytes(consumer)
+    out.put_id(first.ms, first.seq, False)
+    out.put_id(group.offset_ms, group.offset_seq, False)
+    ctx.effects.put_number(ctx.steady_ms)
+    out.put_bulk_bytes(b"%d" % group.entries_read)
+    if retry is None:
+        out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+    else:
+        ctx.effects.put_number(retry.retry_ms)
+        ctx.effects.put_number(retry.expire_ms)
+    out.put_bulk_bytes(b"keep" if keep else b"forget")
+    return ctx.effects.finish()
+
+
+cdef bint is_full(Output out, Room* room) noexcept:
+    """Whether a reply takes no more entries; the first one always fits."""
+    return room.entries == 0 or (room.made > 0 and out.size >= room.full_size)
+
+
+cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1:
+    """After the entry encoded at `at`, how long it has been idle and how often it was delivered
+    before."""
+    out.buf[at + 1] = c'4'  # it began with `*2`
+    put_idle(out, idle_ms)
+    return out.put_head(c':', deliveries)
+
+
+cdef int put_idle(Output out, int64_t idle_ms) except -1:
+    return out.put_raw(b":-1\r\n", 5) if idle_ms < 0 else out.put_head(c':', idle_ms)
+
+
+cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
+    """Milliseconds since the last delivery as a reply shows them: -1 for what XNACK released."""
+    if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
+        return -1
+    return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
+
+
+cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                        uint64_t min_idle_ms, uint64_t limit, Output out,
+                        Room* room) except? 0xffffffffffffffff:
+    """Claim up to `limit` entries for a consumer that have been idle for at least `min_idle_ms`,
+    longest idle first, whoever owns them; returns how many. All of it is one effect."""
+    cdef Pending* record
+    cdef PendingAt at
+    cdef View view
+    cdef Entry entry
+    cdef IdText id_text
+    cdef uint64_t ms, seq
+    cdef list taken
+    cdef Ids shown = Ids.__new__(Ids)
+    cdef size_t i
+    cdef Py_ssize_t start_size
+    cdef uint64_t batch = MAX
+    id_text.size = 0
+    id_text.dotted = False
+    limit = min(limit, room.entries)
+    if room.full_size != PY_SSIZE_T_MAX:
+        # Perhaps few of them fit. What is taken stays idle until the end, so each batch begins with
+        # those before it, and is twice as long.
+        batch = CLAIM_BATCH
+    # The reply first, then the effect, then the change: what runs out of memory has done nothing.
+    while shown.count < limit and not is_full(out, room):
+        taken = idle_entries(ctx, stream, group, min_idle_ms, min(limit, batch))
+        for ms, seq in taken[shown.count:]:
+            if is_full(out, room):
+                break
+            record = group.find(ms, seq, &at)
+            stream.find(ms, seq, &view, &entry)
+            start_size = out.size
+            encode_entry(out, &view, &entry, &id_text)
+            put_age(out, start_size, idle_of(record, ctx.steady_ms), group.deliveries(record))
+            shown.add(ms, seq)
+            room.made += 1
+            room.entries -= 1
+        if <uint64_t>len(taken) < batch:
+            break
+        batch *= 2
+    if shown.count:
+        ctx.count_change(key, None, 1)
+        record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
+        for i in range(shown.count):
+            record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
+            group.hand_over(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
+            group.note_again(shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
+        consumer.active_ms = ctx.steady_ms
+    return shown.count
+
+
+cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idle_ms,
+                       uint64_t limit):
+    """Up to `limit` ids that can be claimed. Records whose entry is gone stay pending, as in Redis;
+    the group notes which of them no claim has to look at again."""
+    cdef View view
+    cdef Entry entry
+    cdef uint64_t ms, seq
+    cdef uint64_t wanted = max(limit, <uint64_t>CLAIM_BATCH)
+    cdef list found, there
+    while True:
+        found = group.take_idle(ctx.steady_ms, min_idle_ms, wanted)
+        there = [(ms, seq) for ms, seq in found if stream.find(ms, seq, &view, &entry)]
+        if len(there) < len(found):
+            note_gone(ctx, group, min_idle_ms, there, found, <uint64_t>len(found) < wanted)
+            # From now on the group's bounds say when the next claim may find something.
+            group.is_idle(ctx.steady_ms, min_idle_ms)
+        if <uint64_t>len(there) >= limit or <uint64_t>len(found) < wanted:
+            return there[:limit] if <uint64_t>len(there) > limit else there
+        wanted *= 2
+
+
+cdef int note_gone(Context ctx, Group group, uint64_t min_idle_ms, list there, list found,
+                   bint is_all) except -1:
+    """All of `found` before the first of `there` is gone. Found were the records that have been
+    idle longest: all that are idle for min_idle_ms, or some."""
+    cdef PendingAt at
+    cdef uint64_t ms, seq
+    if is_all and not there:
+        # What is delivered now may get the time that it is now.
+        group.skip_gone(min(ctx.steady_ms - min_idle_ms + 1, ctx.steady_ms))
+        return 0
+    ms, seq = there[0] if there else found[len(found) - 1]
+    group.skip_gone(group.find(ms, seq, &at).last_delivery_ms)
+    return 0
+
+
+cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
+    """Entries that the stream has no more are no longer pending."""
+    cdef uint64_t ms, seq
+    if gone:
+        gone = list(dict.fromkeys(gone))  # an XCLAIM may name one twice
+        change_pending(ctx, b"ACK", key, group.name, gone, <uint64_t>len(gone))
+        for ms, seq in gone:
+            group.acknowledge(ms, seq)
+    return 0
+
+
+cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
+                      bytes deliveries, Ids ids) except -1:
+    """Entries got another owner. deliveries: a count, `+` for one more, `=` for as many as before.
+    """
+    cdef Output out = ctx.effects.out
+    if not ctx.effects.enabled:
+        return 0
+    ctx.effects.begin(ctx.db.index, b"$5\r\nCLAIM\r\n", 11, 7 + ids.count)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    out.put_bulk_bytes(consumer.name)
+    ctx.effects.put_number(ctx.steady_ms)
+    ctx.effects.put_number(delivery_ms)
+    out.put_bulk_bytes(deliveries)
+    ids.put(out)
+    return ctx.effects.finish()
+
+
+cdef int record_again(Context ctx, bytes key, Group group, Ids ids) except -1:
+    """A consumer read entries of its own again."""
+    cdef Output out = ctx.effects.out
+    if not ctx.effects.enabled:
+        return 0
+    ctx.effects.begin(ctx.db.index, b"$9\r\nREDELIVER\r\n", 15, 6 + ids.count)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    ctx.effects.put_number(ctx.steady_ms)
+    out.put_raw(b"$1\r\n-\r\n$1\r\n-\r\n", 14)
+    ids.put(out)
+    return ctx.effects.finish()
+
+
+cdef int64_t one_more(int64_t deliveries) noexcept:
+    return deliveries if deliveries == INT64_MAX else deliveries + 1
+
+
+cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
+                       bint with_zero, uint64_t limit, Output out,
+                       int resp) except? 0xffffffffffffffff:
+    """Deliver again up to `limit` pending entries that are due, earliest due first; returns how
+    many elements that made. An entry that is gone is a nil and no longer pending."""
+    cdef Pending* record
+    cdef PendingAt at
+    cdef View view
+    cdef Entry entry
+    cdef IdText id_text
+    cdef uint64_t ms, seq
+    cdef bint change = retry is not None
+    cdef uint32_t policy = group.policy(retry.retry_ms, retry.expire_ms) if change else NO_POLICY
+    if limit == 0 or not group.is_due(ctx.steady_ms, with_zero):
+        return 0
+    id_text.size = 0
+    id_text.dotted = True
+    taken = group.take_due(ctx.steady_ms, limit, with_zero)
+    again = []
+    dropped = []
+    # The reply first, then the effect, then the change: what runs out of memory has done nothing.
+    for ms, seq in taken:
+        if not stream.find(ms, seq, &view, &entry):
+            put_nil(out, resp)
+            dropped.append((ms, seq))
+            continue
+        encode_entry(out, &view, &entry, &id_text)
+        again.append((ms, seq))
+    if again:
+        ctx.change(
+            (b"REDELIVER", key, group.name, ctx.steady_ms, retry.retry_ms if change else b"-",
+             retry.expire_ms if change else b"-", *id_words(ctx, again)), None, 0)
+    ctx.count_change(key, None, 1 if taken else 0)
+    for ms, seq in again:
+        record = group.find(ms, seq, &at)
+        group.redeliver(record, &at, ctx.steady_ms, policy, change)
+        group.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
+        # A shorter expire-ms than has already passed: delivered this once more, then dropped.
+        record = group.find(ms, seq, &at)
+        if group.expires_ms(record) <= ctx.steady_ms:
+            dropped.append((ms, seq))
+    if dropped:
+        change_pending(ctx, b"ACK", key, group.name, dropped, 0)
+    for ms, seq in dropped:
+        group.acknowledge(ms, seq)
+    return len(taken)
+
+
+# ---------------------------------------------------------------- acknowledging
+
+cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
+    """TACK and XACK: how many of the ids were pending."""
+    cdef Stream stream = ctx.read_for_update_at(&args.items[1])
+    cdef bytes key
+    cdef bytes name
+    cdef Group group
+    cdef EntryId found
+    cdef Py_ssize_t i
+    cdef list gone
+    cdef int64_t removed = 0
+    if stream is None:
+        return 0
+    key = ctx.db.key_of(&args.items[1])
+    name = args.items[2].ptr[:args.items[2].size]
+    group = live_group(ctx, key, stream, name)
+    if group is None:
+        return 0
+    args.pos = 3
+    while args.pos < args.count:
+        args.take_id(&found, dot_allowed, 0)
+    gone = []
+    for i in range(3, args.count):
+        parse_id(args.items[i].ptr, args.items[i].size, dot_allowed, 0, &found)
+        if group.acknowledge(found.ms, found.seq):
+            removed += 1
+            if ctx.effects.enabled:
+                gone.append(bytes(make_id(found.ms, found.seq, False)))
+    if removed:
+        ctx.change((b"ACK", key, name, *gone), None, removed)
+    used(ctx, key, group)
+    return removed

@@ -1,0 +1,177 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Streams, groups and consumers as every command of both dialects finds, makes and ends them.
+
+This module also makes the automatic changes of a group (pending entries that expire, a time to live that
+ends). It is done when the moment comes and, because a timer may be late, again before any command
+looks at the group; so no reply depends on when the timer ran.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
+from millstream.encoding cimport Output
+from millstream.ids cimport make_id
+from millstream.storage.streams.group cimport Consumer, Group
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.errors import CommandError
+
+cdef enum:
+    # Expired pending entries dropped at once; what is left goes on with the next moment.
+    EXPIRED_MAX = 10000
+    SEEN_EVERY_MS = 1000
+    # CONSUMER, SEEN, ACK, CLAIM or REDELIVER, DELIVER.
+    READ_EFFECTS = 5
+    # When what fell due while writes are refused is looked at again.
+    REFUSED_AGAIN_MS = 1000
+
+NO_CONSUMER_NAME = "ERR The consumer name must not be empty: it stands for deliveries without owner"
+
+
+# ---------------------------------------------------------------- making and ending
+
+cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
+                      int64_t entries_read, uint64_t ttl_ms):
+    """Make a group that reads what comes after ms-seq. Whoever waits on its name joins it."""
+    cdef Group group = stream.make_group(name, ms, seq, ctx.steady_ms)
+    waiting = ctx.db.waiting.get(key)
+    if waiting is not None:
+        waiting.join(name, stream, group)
+    group.entries_read = entries_read
+    stream.set_ttl(group, ttl_ms)
+    ctx.change((b"GROUP", key, name, bytes(make_id(ms, seq, False)), b"%d" % entries_read, ttl_ms),
+               b"xgroup-create", 1)
+    return group
+
+
+cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1:
+    """Remove a group and all it knows; readers that wait on it are notified."""
+    stream.drop_group(name)
+    return ctx.change((b"GROUPDROP", key, name), b"xgroup-destroy", 1)
+
+
+cpdef bytes checked_consumer_name(bytes name):
+    """A consumer's name. The empty name stands for the deliveries of TREAD, which have no owner."""
+    if not name:
+        raise CommandError(NO_CONSUMER_NAME)
+    return name
+
+
+cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
+    """Add a consumer to a group that has none of this name."""
+    cdef Consumer made = group.make_consumer(name, ctx.steady_ms)
+    ctx.change((b"CONSUMER", key, group.name, name, ctx.steady_ms), b"xgroup-createconsumer", 1)
+    return made
+
+
+cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
+    """The consumer a command speaks for, made when there is none. It has been seen now; if nothing
+    else that the command does tells so (DELIVER and CLAIM do), `note_seen` has to record it."""
+    cdef Consumer consumer = group.consumer(name)
+    if consumer is None:
+        return new_consumer(ctx, key, group, name)
+    consumer.seen_ms = ctx.steady_ms
+    return consumer
+
+
+# ---------------------------------------------------------------- automatic changes
+
+cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
+    """A group after all due automatic changes; None when there is none (any more). The stream
+    was taken for writing."""
+    cdef Group group = stream.group(name)
+    if group is None:
+        return None
+    if group.ttl_ms and group.is_over(ctx.steady_ms):
+        # While nothing may be changed it is not there, but stays, as a key that is due.
+        if ctx.keyspace.may_delete:
+            end_group(ctx, key, stream, name)
+        return None
+    if group.has_expired(ctx.steady_ms) and ctx.keyspace.may_delete and ctx.effects.has_room(
+            read_effects_most(key, group, b"", min(group.pending_count, <uint64_t>EXPIRED_MAX))):
+        gone = group.take_expired(ctx.steady_ms, EXPIRED_MAX)
+        if gone:
+            change_pending(ctx, b"ACK", key, name, gone, <uint64_t>len(gone))
+    return group
+
+
+cdef list id_words(Context ctx, list ids):
+    """Ids, (ms, seq) each, as words of an effect; none where no effects are kept."""
+    if not ctx.effects.enabled:
+        return []
+    return [bytes(make_id(ms, seq, False)) for ms, seq in ids]
+
+
+cdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
+                        uint64_t count) except -1:
+    """Report a change of some pending entries, (ms, seq) each, of a group of this name."""
+    return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
+
+
+cpdef int used(Context ctx, bytes key, Group group) except -1:
+    """A command was about this group: its time to live starts again."""
+    group.last_used_ms = ctx.steady_ms
+    return ctx.keyspace.schedule(ctx.db.index, key, group)
+
+
+def group_moment(Context ctx not None, bytes key not None, bytes name not None) -> None:
+    """A moment noted for a group has come: do what is due, wake a reader for a retry, note the
+    next moment."""
+    cdef Stream stream
+    cdef Group group
+    stream = ctx.maintained_stream(key)
+    if stream is None:
+        return
+    if not ctx.keyspace.may_delete:
+        ctx.keyspace.put_off.append((ctx.db.index, key, name))
+        return
+    group = live_group(ctx, key, stream, name)
+    if group is None:
+        return
+    group.scheduled_ms = MAX
+    if group.retry_waiters and group.next_wake_ms() <= ctx.steady_ms or (
+            group.claim_bound() != MAX and group.is_idle(ctx.steady_ms, group.claim_idle())):
+        # The readers are served after this; each that blocks again notes the next moment.
+        ctx.db.mark_ready(key)
+    group.next_expiry_ms()
+    ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
+
+
+cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
+    """Whether writes are refused: then nothing may be given out, for nothing can be recorded. The
+    readers of this group at these (db, key) are tried again a little later."""
+    if ctx.write_error is None:
+        return False
+    put_off(ctx, keys, name)
+    return True
+
+
+cdef int put_off(Context ctx, list keys, bytes name) except -1:
+    """The readers of this group at these (db, key) are tried again a little later."""
+    for db_index, key in keys:
+        ctx.keyspace.agenda.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
+    return 0
+
+
+cdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
+    """The maximum size of the effects of a read that makes a consumer, delivers entries and
+    names `ids` ids."""
+    return (READ_EFFECTS * (EFFECT_BYTES + len(key) + len(group.name) + len(consumer))
+            + <int64_t>ids * ID_WORD_BYTES)
+
+
+cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1:
+    """Record that a consumer asked, and got nothing new to own. Of one that asks again and again
+    once a second is enough: a crash may take that much of its idle time, and no poll costs a write
+    to the journal."""
+    cdef Output out = ctx.effects.out
+    if not ctx.effects.enabled or ctx.steady_ms - consumer.noted_ms < SEEN_EVERY_MS:
+        return 0
+    consumer.noted_ms = ctx.steady_ms
+    ctx.effects.begin(ctx.db.index, b"$4\r\nSEEN\r\n", 10, 5)
+    out.put_bulk_bytes(key)
+    out.put_bulk_bytes(group.name)
+    out.put_bulk_bytes(consumer.name)
+    ctx.effects.put_number(ctx.steady_ms)
+    return ctx.effects.finish()

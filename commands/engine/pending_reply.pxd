@@ -1,0 +1,62 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.encoding cimport Output
+from millstream.ids cimport EntryId
+from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, PendingAt, SharedPending
+
+
+# Where a search has come to, what it has found, how much it has looked at.
+cdef struct Search:
+    PendingAt at
+    uint64_t found
+    uint64_t looks
+    # Of the consumer's entries those that were not met yet; the greatest number for everybody's.
+    uint64_t unmet
+    bint over
+
+
+cdef class PendingRange(Encodable):
+    cdef Group group
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t limit
+    cdef int64_t min_idle_ms
+    cdef uint64_t now_ms
+    # No record delivered later has been idle for long enough.
+    cdef uint64_t latest_ms
+    # Whose are wanted; None for everybody's.
+    cdef Consumer owner
+    # By number, and the counts that have no room in a record: the group's, or copies.
+    cdef list consumers
+    cdef dict large_counts
+    cdef bint is_long
+
+    cdef bint is_empty(self) noexcept
+    cdef bint takes_all(self) noexcept
+    cdef int begin(self, Search* search) noexcept
+    cdef int look(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
+                  Output out, Py_ssize_t full_size) except -1
+    cdef int look_into(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
+                       Py_ssize_t full_size) except -1
+    cdef inline bint is_idle(self, const Pending* record) noexcept
+    cdef int put_row(self, Output out, const Pending* record) except -1
+    cdef Sliced put_off(self)
+    cdef uint32_t chunks_from(self, PendingAt at) noexcept
+
+
+cdef class SlicedPending(Sliced):
+    cdef PendingRange asked
+    cdef SharedPending shared
+    cdef Search search
+    cdef uint32_t first_index
+    cdef bint counting
+    cdef bint head_due
+
+    cdef int count_chunk(self) except -1
+    cdef bint count_whole(self, const Chunk* chunk) noexcept
+    cdef int begin_sending(self) except -1
+
+
+cdef PendingRange pending_range(Group group, EntryId start, EntryId end, int64_t limit,
+                                int64_t min_idle_ms, uint64_t now_ms)

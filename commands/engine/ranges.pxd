@@ -1,0 +1,42 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.encoding cimport Output
+from millstream.ids cimport EntryId
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef class EntryRange(Encodable):
+    cdef Stream stream
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t limit
+    cdef bint dotted
+    cdef bint reverse
+    cdef bint with_info
+    cdef bint with_gap
+    cdef Sliced remainder
+
+    cdef uint64_t count(self) noexcept
+    cdef int put_lead(self, Output out, int resp) except -1
+    cdef Sliced rest_behind(self, EntryId* last, uint64_t left)
+    cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1
+    cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
+                                EntryId* last) except -1
+
+
+cdef enum:
+    SLICE_BYTES = 262144
+
+
+cdef class SlicedChain(Sliced):
+    cdef list parts
+    cdef Py_ssize_t unprepared
+
+
+cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)
+cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
+cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
+cdef int take_limit(Args args, uint64_t* limit) except -1
+cdef int put_info(Output out, Stream stream, int resp) except -1

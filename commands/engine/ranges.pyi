@@ -1,0 +1,6 @@
+from millstream.commands.runtime.replies import Encodable
+from millstream.storage.streams.stream import Stream
+
+class EntryRange(Encodable): ...
+
+def first_entries(stream: Stream, limit: int | None) -> EntryRange: ...

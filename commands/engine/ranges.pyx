@@ -1,0 +1,263 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Entries between two ids as a reply: what TRANGE, TREAD, XRANGE and XREAD have in common.
+
+An EntryRange is made by a handler and encoded by the executor right after it, from the blocks
+straight into the output. How many entries there are is known only afterwards, so
+the array is begun before and ended with its length. A reply of more than SLICE_BYTES goes on in
+slices: the blocks that hold the rest are kept as they are (they never change) and encoded when the
+client has taken what it was sent.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
+from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
+from millstream.storage.blocks.block cimport (
+    Block, IdText, View, encode_backward, encode_forward, view_of,
+)
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.errors import INVALID_ID, SYNTAX, CommandError
+
+cdef enum:
+    # Below this many entries the count is not worth a look beforehand.
+    COUNTED_ENTRIES = 256
+
+
+
+cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1:
+    """A range's start: `-`, `+`, an id, `ms` for its first id, `(id` for above it."""
+    cdef Slice* word = args.take_slice()
+    if word.size == 1 and (word.ptr[0] == c'-' or word.ptr[0] == c'+'):
+        out.ms = out.seq = 0 if word.ptr[0] == c'-' else MAX
+        return 0
+    if word.size > 1 and word.ptr[0] == c'(':
+        if parse_id(word.ptr + 1, word.size - 1, dot_allowed, 0, out) < 0:
+            raise CommandError(INVALID_ID)
+        if not step_up(out):
+            raise CommandError("ERR invalid start ID for the interval")
+        return 0
+    if parse_id(word.ptr, word.size, dot_allowed, 0, out) < 0:
+        raise CommandError(INVALID_ID)
+    return 0
+
+
+cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1:
+    """A range's end: as its start, but `ms` means its last id and `(id` below it."""
+    cdef Slice* word = args.take_slice()
+    if word.size == 1 and (word.ptr[0] == c'-' or word.ptr[0] == c'+'):
+        out.ms = out.seq = 0 if word.ptr[0] == c'-' else MAX
+        return 0
+    if word.size > 1 and word.ptr[0] == c'(':
+        if parse_id(word.ptr + 1, word.size - 1, dot_allowed, MAX, out) < 0:
+            raise CommandError(INVALID_ID)
+        if not step_down(out):
+            raise CommandError("ERR invalid end ID for the interval")
+        return 0
+    if parse_id(word.ptr, word.size, dot_allowed, MAX, out) < 0:
+        raise CommandError(INVALID_ID)
+    return 0
+
+
+cdef int take_limit(Args args, uint64_t* limit) except -1:
+    """The option after a range's two ids: COUNT n, where a number below 0 is 0."""
+    cdef int64_t count
+    while args.pos < args.count:
+        if not args.next_is(b"COUNT"):
+            raise CommandError(SYNTAX)
+        count = args.take_int()
+        limit[0] = 0 if count < 0 else count
+    return 0
+
+
+cdef int put_info(Output out, Stream stream, int resp) except -1:
+    """WITHINFO's element: [first id, last id], [nil, last generated id] of an emptied stream,
+    [nil, nil] where there is no stream."""
+    cdef EntryId found
+    out.put_raw(b"*2\r\n", 4)
+    if stream is None:
+        put_nil(out, resp)
+        return put_nil(out, resp)
+    if not stream.first_entry(&found):
+        put_nil(out, resp)
+        return out.put_id(stream.last_ms, stream.last_seq, True)
+    out.put_id(found.ms, found.seq, True)
+    stream.last_entry(&found)
+    return out.put_id(found.ms, found.seq, True)
+
+
+cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit):
+    """A range over everything, for its maker to narrow; stream may be None."""
+    cdef EntryRange made = EntryRange.__new__(EntryRange)
+    made.stream = stream
+    made.dotted = dotted
+    made.limit = limit
+    made.start.ms = made.start.seq = 0
+    made.end.ms = made.end.seq = MAX
+    made.reverse = made.with_info = made.with_gap = False
+    made.remainder = None
+    return made
+
+
+def first_entries(Stream stream not None, limit) -> EntryRange:
+    """A stream's first entries, at most `limit` of them (None: all), for a reply with `ms-seq` ids.
+    """
+    return make_range(stream, False, MAX if limit is None else limit)
+
+
+cdef class EntryRange(Encodable):
+    """Up to `limit` entries with start <= id <= end; before them, on request, WITHINFO's element
+    and the nil that stands for a gap. Encode it before anything changes the stream."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef uint64_t lead = <uint64_t>self.with_info + <uint64_t>self.with_gap
+        cdef uint64_t most = 0
+        cdef ArrayHead head
+        cdef EntryId last
+        cdef int64_t made = 0
+        if self.stream is not None:
+            most = min(self.limit, self.stream.length)
+        if most > COUNTED_ENTRIES:
+            return self.encode_long(out, lead, resp)
+        out.begin_array(&head, lead + most)
+        self.put_lead(out, resp)
+        if most:
+            made = self.encode_entries(out, most, head.at + SLICE_BYTES, &last)
+            if <uint64_t>made < most and out.size >= head.at + SLICE_BYTES:
+                # Few entries, but large ones: begin again with the count looked up.
+                out.size = head.at
+                return self.encode_long(out, lead, resp)
+        return out.end_array(&head, lead + made)
+
+    cdef int put_lead(self, Output out, int resp) except -1:
+        if self.with_info:
+            put_info(out, self.stream, resp)
+        if self.with_gap:
+            put_nil(out, resp)
+        return 0
+
+    cdef uint64_t count(self) noexcept:
+        return min(self.limit, self.stream.count_between(
+            self.start.ms, self.start.seq, self.end.ms, self.end.seq))
+
+    cdef int encode_long(self, Output out, uint64_t lead, int resp) except -1:
+        """Count first, then encode one slice and keep the blocks of the rest."""
+        cdef EntryId last
+        cdef uint64_t made
+        cdef uint64_t count = self.count()
+        out.put_head(c'*', lead + count)
+        self.put_lead(out, resp)
+        if count == 0:
+            return 0
+        made = self.encode_entries(out, count, out.size + SLICE_BYTES, &last)
+        if made < count:
+            self.remainder = self.rest_behind(&last, count - made)
+        return 0
+
+    cdef int64_t encode_entries(self, Output out, uint64_t limit, Py_ssize_t full_size,
+                                EntryId* last) except -1:
+        if self.reverse:
+            return self.stream.encode_reverse(
+                out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
+                self.dotted, full_size, last)
+        return self.stream.encode_range(
+            out, self.start.ms, self.start.seq, self.end.ms, self.end.seq, limit,
+            self.dotted, full_size, last)
+
+    cdef Sliced rest_behind(self, EntryId* last, uint64_t left):
+        """`left` entries after this one; all from the start on when it is NULL."""
+        cdef SlicedRange rest = SlicedRange.__new__(SlicedRange)
+        rest.start = self.start
+        rest.end = self.end
+        if last != NULL and self.reverse:
+            rest.end = last[0]
+            step_down(&rest.end)
+        elif last != NULL:
+            rest.start = last[0]
+            step_up(&rest.start)
+        if id_less(rest.start.ms, rest.start.seq, self.stream.head_ms, self.stream.head_seq):
+            rest.start.ms = self.stream.head_ms
+            rest.start.seq = self.stream.head_seq
+        rest.left = left
+        rest.dotted = self.dotted
+        rest.reverse = self.reverse
+        rest.blocks = self.stream.blocks_between(
+            rest.start.ms, rest.start.seq, rest.end.ms, rest.end.seq)
+        if not self.reverse:
+            rest.blocks.reverse()
+        return rest
+
+    cdef Sliced rest(self):
+        return self.remainder
+
+
+cdef class SlicedChain(Sliced):
+    """Replies in order: bytes, and replies that are sent in slices themselves."""
+
+    def __init__(self, list parts):
+        self.parts = parts
+        self.parts.reverse()  # the next one is the last in the list
+        self.unprepared = len(parts)
+
+    def prepare(self) -> bool:
+        while self.unprepared:
+            part = self.parts[self.unprepared - 1]
+            if not isinstance(part, bytes) and (<Sliced>part).prepare():
+                return True
+            self.unprepared -= 1
+        return False
+
+    def next_slice(self) -> bytes:
+        cdef list pieces = []
+        cdef Py_ssize_t size = 0
+        while self.parts and size < SLICE_BYTES:
+            part = self.parts.pop()
+            if isinstance(part, bytes):
+                piece = part
+            else:
+                piece = (<Sliced>part).next_slice()
+                if piece:
+                    self.parts.append(part)
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+
+
+cdef class SlicedRange(Sliced):
+    """The rest of a long reply: blocks still to be encoded, the next one last in the list."""
+
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t left
+    cdef bint dotted
+    cdef bint reverse
+    cdef list blocks
+
+    def next_slice(self) -> bytes:
+        cdef Output out = Output()
+        cdef View view
+        cdef IdText id_text
+        cdef EntryId last
+        cdef uint64_t made
+        id_text.size = 0
+        id_text.dotted = self.dotted
+        while self.left and self.blocks and out.size < SLICE_BYTES:
+            view_of((<Block>self.blocks[len(self.blocks) - 1]).head, &view)
+            if self.reverse:
+                made = encode_backward(out, &view, self.start.ms, self.start.seq, self.end.ms,
+                                       self.end.seq, self.left, SLICE_BYTES, &id_text, &last)
+            else:
+                made = encode_forward(out, &view, self.start.ms, self.start.seq, self.end.ms,
+                                      self.end.seq, self.left, SLICE_BYTES, &id_text, &last)
+            self.left -= made
+            if made and self.reverse:
+                self.end = last
+                step_down(&self.end)
+            elif made:
+                self.start = last
+                step_up(&self.start)
+            if out.size < SLICE_BYTES:
+                self.blocks.pop()
+        return out.take()

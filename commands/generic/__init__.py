@@ -1,0 +1,1 @@
+"""Keys, databases, expiry, strings, DUMP and RESTORE."""

@@ -1,0 +1,243 @@
+"""Commands on whole databases: find keys, count them, flush, swap.
+
+A key whose time has come is not found, and looking for it deletes it. A flush records itself; it
+marks the keys ready, so that readers blocked on a stream learn that it is gone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.keys_reply import FoundKeys
+from millstream.commands.generic.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
+from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError
+from millstream.glob import is_literal, matcher
+from millstream.storage.streams.swap import swap_databases
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Database, Keyspace
+
+SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
+SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
+CURSOR_END = 2**64
+KEYS_AT_ONCE = 4096  # with more of them KEYS looks for what it answers in turns
+ANY_KEY = b"*"
+
+
+# ---------------------------------------------------------------- finding
+
+
+@command(
+    "KEYS",
+    arity=2,
+    flags="readonly",
+    group="generic",
+    summary="Returns all key names that match a pattern.",
+    syntax="pattern",
+    complexity="O(N), N the number of keys in the database",
+    categories=("keyspace", "dangerous"),
+)
+def keys(ctx: Context, args: Args) -> object:
+    r"""`*` matches any text, `?` any byte, `[a-z]` and `[^x]` sets of bytes, and `\` the next byte
+    literally. A pattern with any of these may have at most 1,024 bytes. Other clients are served
+    while a large database is searched; the reply has the keys as they were when the command ran.
+    """
+    pattern = args.take()
+    many = len(ctx.db) > KEYS_AT_ONCE
+    if many and is_literal(pattern):
+        return [] if ctx.db.get(pattern) is None else [pattern]
+    matches = None if pattern == ANY_KEY else matcher(pattern)
+    if many:
+        return FoundKeys(ctx.db, matches)
+    return alive(ctx.db, list(filter(matches, ctx.db.keys()) if matches else ctx.db.keys()))
+
+
+def _take_cursor(args: Args) -> int:
+    word = args.take()
+    if not word.isdigit() or len(word) > 20 or int(word) >= CURSOR_END:
+        raise CommandError("ERR invalid cursor")
+    return int(word)
+
+
+@command(
+    "SCAN",
+    arity=-2,
+    flags="readonly",
+    group="generic",
+    since="2.8.0",
+    summary="Iterates over the key names in the database.",
+    syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    complexity="O(1) for every call, O(N) for a complete iteration",
+    categories=("keyspace",),
+)
+def scan(ctx: Context, args: Args) -> object:
+    """[next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it. A key that
+    exists during the whole iteration is returned at least once. COUNT is the number of keys that a
+    call examines, at most 10,000, not the number that it returns. A TYPE that no key can have
+    matches nothing.
+    """
+    cursor = _take_cursor(args)
+    pattern: bytes | None = None
+    wanted_type: bytes | None = None
+    count = SCAN_COUNT
+    while args.remaining >= 2:
+        if args.option(b"MATCH"):
+            pattern = args.take()
+        elif args.option(b"COUNT"):
+            count = args.take_int()
+            if count < 1:
+                raise CommandError(SYNTAX)
+        elif args.option(b"TYPE"):
+            wanted_type = args.take().lower()
+        else:
+            raise CommandError(SYNTAX)
+    args.finish()
+    following, found = ctx.db.scan(cursor, min(count, SCAN_COUNT_MAX))
+    if pattern is not None:
+        matches = matcher(pattern)
+        found = [key for key in found if matches(key)]
+    found = alive(ctx.db, found)
+    if wanted_type is not None:
+        found = [key for key in found if type_name(ctx.db.get(key)) == wanted_type]
+    return [str(following).encode(), found]
+
+
+@command(
+    "RANDOMKEY",
+    arity=1,
+    flags="readonly",
+    group="generic",
+    summary="Returns a random key name from the database.",
+    categories=("keyspace",),
+)
+def randomkey(ctx: Context, args: Args) -> object:
+    """Null if the database is empty."""
+    while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
+        # One whose time has come is deleted by the look, unless nothing may be changed now.
+        if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
+            return key
+    return None
+
+
+@command(
+    "DBSIZE",
+    arity=1,
+    flags="readonly fast",
+    group="server",
+    summary="Returns the number of keys in the database.",
+    categories=("keyspace",),
+)
+def dbsize(ctx: Context, args: Args) -> object:
+    """Expired keys count until they are deleted."""
+    return len(ctx.db)
+
+
+# ---------------------------------------------------------------- flushing
+
+
+@effect(b"FLUSHDB")
+def apply_flushdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    keyspace.databases[db_index].clear()
+
+
+@effect(b"FLUSHALL")
+def apply_flushall(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    for db in keyspace.databases:
+        db.clear()
+
+
+def _flush(args: Args, databases: list[Database]) -> int:
+    """Remove all keys of these databases; returns how many there were."""
+    if not args.option(b"ASYNC"):
+        args.option(b"SYNC")
+    args.finish()
+    return sum(db.clear() for db in databases)
+
+
+@command(
+    "FLUSHDB",
+    arity=-1,
+    flags="write",
+    group="server",
+    summary="Removes all keys from the current database.",
+    syntax="[flush-type: ASYNC | SYNC]",
+    complexity="O(N), N the number of keys in the database",
+    categories=("keyspace", "dangerous"),
+)
+def flushdb(ctx: Context, args: Args) -> object:
+    """OK. ASYNC and SYNC are the same here."""
+    removed = _flush(args, [ctx.db])
+    ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
+    return OK
+
+
+@command(
+    "FLUSHALL",
+    arity=-1,
+    flags="write",
+    group="server",
+    summary="Removes all keys from all databases.",
+    syntax="[flush-type: ASYNC | SYNC]",
+    complexity="O(N), N the number of keys in all databases",
+    categories=("keyspace", "dangerous"),
+)
+def flushall(ctx: Context, args: Args) -> object:
+    """OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the
+    last one at once, unless a snapshot is being written.
+    """
+    removed = _flush(args, ctx.keyspace.databases)
+    ctx.changed_databases(b"FLUSHALL", count=removed + 1)
+    # Not inside a transaction: its effects stay in one frame.
+    if ctx.may_block and any(ctx.server.config_get([b"save"]).values()):
+        with suppress(CommandError):
+            ctx.server.save()
+    return OK
+
+
+# ---------------------------------------------------------------- swapping
+
+
+@effect(b"SWAPDB")
+def apply_swapdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """SWAPDB a b: the keys of two databases change places."""
+    swap_databases(keyspace, int(words[0]), int(words[1]))
+
+
+def _take_index(args: Args, which: str) -> int:
+    refusal = f"ERR invalid {which} DB index"
+    number = args.take_int_or(refusal)
+    if not INT32_MIN <= number <= INT32_MAX:
+        raise CommandError(refusal)
+    return number
+
+
+@command(
+    "SWAPDB",
+    arity=3,
+    flags="write fast",
+    group="server",
+    since="4.0.0",
+    summary="Swaps two databases.",
+    syntax="index1 index2",
+    complexity="O(N), N the number of keys in the two databases",
+    categories=("keyspace", "dangerous"),
+)
+def swapdb(ctx: Context, args: Args) -> object:
+    """OK. Clients stay in the database that they selected and find the other database's keys there.
+    Readers blocked on a key of that database are served from the other's keys.
+    """
+    first, second = _take_index(args, "first"), _take_index(args, "second")
+    databases = range(len(ctx.keyspace.databases))
+    if first not in databases or second not in databases:
+        raise CommandError(DB_OUT_OF_RANGE)
+    effect = (b"SWAPDB", first, second) if first != second else ()
+    if effect:
+        swap_databases(ctx.keyspace, first, second)
+    ctx.changed_databases(*effect, count=1)
+    return OK

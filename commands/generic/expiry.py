@@ -1,0 +1,254 @@
+"""When keys go: EXPIRE and its kin set the moment, TTL and its kin tell it, PERSIST takes it away.
+
+A moment is unix time in milliseconds; every form is turned into it before anything is recorded, so
+that a journal replayed later says the same. A moment that has passed already deletes the key at
+once: no read can then find it, whatever the clock does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find, look_at
+from millstream.commands.runtime.effects import effect
+from millstream.commands.table.registry import command
+from millstream.errors import CommandError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Keyspace
+
+CONDITIONS = (b"NX", b"XX", b"GT", b"LT")
+NX_WITH_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
+GT_WITH_LT = "ERR GT and LT options at the same time are not compatible"
+
+NO_KEY, NO_EXPIRY = -2, -1  # what TTL answers
+
+
+def invalid_expiry(name: str) -> CommandError:
+    """Redis' refusal of a moment that is no positive 64-bit number of milliseconds."""
+    return CommandError(f"ERR invalid expire time in '{name}' command")
+
+
+@effect(b"EXPIRE")
+def apply_expire(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """EXPIRE key at-ms: the key goes at this moment; 0: never."""
+    key, at_ms = words
+    db = keyspace.databases[db_index]
+    if db.get(key) is None:
+        raise ValueError(f"EXPIRE of a key that is not there: {key!r}")
+    db.set_expiry(key, int(at_ms))
+
+
+def let_expire(
+    ctx: Context, key: bytes, at_ms: int, *, event: bytes | None = b"expire", count: int = 1
+) -> None:
+    """Let a key that exists expire at a moment to come. The count is 0 where the expiry belongs to
+    a change of the value, which counts."""
+    ctx.db.set_expiry(key, at_ms)
+    ctx.changed(b"EXPIRE", key, at_ms, event=event, count=count)
+
+
+def let_stay(ctx: Context, key: bytes) -> bool:
+    """Take a key's expiry away, record it and send the event; False when it had none."""
+    if not ctx.db.expiry_ms(key):
+        return False
+    ctx.db.set_expiry(key, 0)
+    ctx.changed(b"EXPIRE", key, 0, event=b"persist")
+    return True
+
+
+# ---------------------------------------------------------------- setting
+
+
+def _take_conditions(args: Args) -> frozenset[bytes]:
+    given = set()
+    while args.remaining:
+        word = args.take()
+        if word.upper() not in CONDITIONS:
+            raise CommandError(f"ERR Unsupported option {shown(word)}")
+        given.add(word.upper())
+    if b"NX" in given and len(given) > 1:
+        raise CommandError(NX_WITH_OTHERS)
+    if {b"GT", b"LT"} <= given:
+        raise CommandError(GT_WITH_LT)
+    return frozenset(given)
+
+
+def _allowed(conditions: frozenset[bytes], at_ms: int, current_ms: int) -> bool:
+    """Whether a new moment may be set; without one (0) a key goes later than any moment."""
+    if b"NX" in conditions and current_ms:
+        return False
+    if b"XX" in conditions and not current_ms:
+        return False
+    if b"GT" in conditions and not (current_ms and at_ms > current_ms):
+        return False
+    return not (b"LT" in conditions and current_ms and at_ms >= current_ms)
+
+
+def expire_from_now(ctx: Context, key: bytes, ttl_ms: int) -> None:
+    """PEXPIRE on a key that is there: a moment that has passed deletes it at once."""
+    at_ms = ctx.now_ms + ttl_ms
+    if not INT64_MIN <= ttl_ms <= INT64_MAX - ctx.now_ms:
+        raise invalid_expiry("pexpire")
+    _expire_at(ctx, key, at_ms)
+
+
+def _expire_at(ctx: Context, key: bytes, at_ms: int) -> None:
+    if at_ms <= ctx.now_ms:
+        delete_keys(ctx, [key])
+    else:
+        let_expire(ctx, key, at_ms)
+
+
+def _expire(ctx: Context, args: Args, name: str, *, base_ms: int, unit_ms: int) -> int:
+    key, position = args.take(), args.pos
+    args.take()
+    conditions = _take_conditions(args)
+    args.pos = position
+    at_ms = args.take_int() * unit_ms
+    if not INT64_MIN <= at_ms <= INT64_MAX - base_ms:
+        raise invalid_expiry(name)
+    at_ms += base_ms
+    if find(ctx, key) is None or not _allowed(conditions, at_ms, ctx.db.expiry_ms(key)):
+        return 0
+    _expire_at(ctx, key, at_ms)
+    return 1
+
+
+def _setter(
+    name: str, since: str, summary: str, syntax: str
+) -> Callable[[Callable[[Context, Args], object]], Callable[[Context, Args], object]]:
+    return command(
+        name,
+        arity=-3,
+        flags="write fast",
+        keys=(1, 1, 1),
+        group="generic",
+        since=since,
+        summary=summary,
+        syntax=f"key {syntax} [condition: NX | XX | GT | LT]",
+        categories=("keyspace",),
+    )
+
+
+@_setter("EXPIRE", "1.0.0", "Sets the expiration time of a key in seconds.", "seconds")
+def expire(ctx: Context, args: Args) -> object:
+    """1, or 0 if the key does not exist or a condition is not met. NX: the key has no expiry. XX:
+    it has one. GT and LT: the new time is later, or earlier, than the current one (a key without
+    expiry counts as never expiring). A time of 0 or less deletes the key at once.
+    """
+    return _expire(ctx, args, "expire", base_ms=ctx.now_ms, unit_ms=1000)
+
+
+@_setter("PEXPIRE", "2.6.0", "Sets the expiration time of a key in milliseconds.", "milliseconds")
+def pexpire(ctx: Context, args: Args) -> object:
+    """As EXPIRE, in milliseconds."""
+    return _expire(ctx, args, "pexpire", base_ms=ctx.now_ms, unit_ms=1)
+
+
+@_setter(
+    "EXPIREAT",
+    "1.2.0",
+    "Sets the expiration time of a key to a Unix timestamp.",
+    "unix-time-seconds",
+)
+def expireat(ctx: Context, args: Args) -> object:
+    """As EXPIRE, with an absolute time in seconds since 1970."""
+    return _expire(ctx, args, "expireat", base_ms=0, unit_ms=1000)
+
+
+@_setter(
+    "PEXPIREAT",
+    "2.6.0",
+    "Sets the expiration time of a key to a Unix milliseconds timestamp.",
+    "unix-time-milliseconds",
+)
+def pexpireat(ctx: Context, args: Args) -> object:
+    """As EXPIRE, with an absolute time in milliseconds since 1970."""
+    return _expire(ctx, args, "pexpireat", base_ms=0, unit_ms=1)
+
+
+@command(
+    "PERSIST",
+    arity=2,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="generic",
+    since="2.2.0",
+    summary="Removes the expiration time of a key.",
+    syntax="key",
+    categories=("keyspace",),
+)
+def persist(ctx: Context, args: Args) -> object:
+    """1, or 0 if the key does not exist or has no expiry."""
+    key = args.take()
+    return int(find(ctx, key) is not None and let_stay(ctx, key))
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _moment(ctx: Context, args: Args) -> int:
+    """A key's moment, or what the commands here answer without one."""
+    key = args.take()
+    if look_at(ctx, key) is None:
+        return NO_KEY
+    return ctx.db.expiry_ms(key) or NO_EXPIRY
+
+
+def _seconds(ms: int) -> int:
+    """Rounded to the nearest; what is no time stays as it is."""
+    return (ms + 500) // 1000 if ms >= 0 else ms
+
+
+def _time_left(ctx: Context, args: Args) -> int:
+    at_ms = _moment(ctx, args)
+    return max(0, at_ms - ctx.now_ms) if at_ms >= 0 else at_ms
+
+
+def _teller(
+    name: str, since: str, summary: str
+) -> Callable[[Callable[[Context, Args], object]], Callable[[Context, Args], object]]:
+    return command(
+        name,
+        arity=2,
+        flags="readonly fast",
+        keys=(1, 1, 1),
+        group="generic",
+        since=since,
+        summary=summary,
+        syntax="key",
+        categories=("keyspace",),
+    )
+
+
+@_teller("TTL", "1.0.0", "Returns the expiration time in seconds of a key.")
+def ttl(ctx: Context, args: Args) -> object:
+    """The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
+    return _seconds(_time_left(ctx, args))
+
+
+@_teller("PTTL", "2.6.0", "Returns the expiration time in milliseconds of a key.")
+def pttl(ctx: Context, args: Args) -> object:
+    """The milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
+    return _time_left(ctx, args)
+
+
+@_teller("EXPIRETIME", "7.0.0", "Returns the expiration time of a key as a Unix timestamp.")
+def expiretime(ctx: Context, args: Args) -> object:
+    """Seconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
+    return _seconds(_moment(ctx, args))
+
+
+@_teller(
+    "PEXPIRETIME",
+    "7.0.0",
+    "Returns the expiration time of a key as a Unix milliseconds timestamp.",
+)
+def pexpiretime(ctx: Context, args: Args) -> object:
+    """Milliseconds since 1970, -1 if the key has no expiry, -2 if it does not exist."""
+    return _moment(ctx, args)

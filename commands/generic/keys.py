@@ -1,0 +1,521 @@
+"""Commands on single keys, whatever their type: delete, rename, copy, move, look at.
+
+Everything here goes through the database's own methods, which keep expiry, watchers, waiting
+readers and a point in time that is being captured right; what is left to a command is Redis'
+grammar, its words, its events and their order. A deletion records the keys that were there.
+
+A copy of a stream shares its blocks with the original, because a sealed block never changes; it
+costs a walk over the blocks and the groups' pending entries. It is another stream: it gets an
+incarnation of its own, which the effect names. A renamed stream stays the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.replies import OK, Simple
+from millstream.commands.table.containers import container
+from millstream.commands.table.registry import command
+from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.storage.streams.keyspace import Appended, Sum
+from millstream.storage.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Database, Keyspace
+
+Value = bytes | Stream
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+EMBEDDED_MAX_BYTES = 41  # a key and a string of together more are `raw` for OBJECT ENCODING
+
+SAME_OBJECT = "ERR source and destination objects are the same"
+DB_OUT_OF_RANGE = "ERR DB index is out of range"
+INT32_RANGE = f"ERR value is out of range, value must between {INT32_MIN} and {INT32_MAX}"
+NO_FREQUENCIES = (
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that "
+    "when switching between policies at runtime LRU and LFU data will take some time to adjust."
+)
+
+
+# ---------------------------------------------------------------- what others use too
+
+
+def look_up(ctx: Context, key: bytes) -> Value | None:
+    """The value at a key for a command that reads it: a use of the key, counted as hit or miss."""
+    value = ctx.db.read(key)
+    if value is None:
+        ctx.notify(b"keymiss", key)
+    return value
+
+
+def look_at(ctx: Context, key: bytes) -> Value | None:
+    """As `look_up`, for commands that only look at a key and so do not count as its use."""
+    value = ctx.db.get(key)
+    ctx.count_look_up(key, value is not None)
+    return value
+
+
+def find(ctx: Context, key: bytes) -> Value | None:
+    """The value at a key for a command that will change it: a use of the key, not counted."""
+    value = ctx.db.get(key)
+    if value is not None and ctx.keyspace.touching:
+        ctx.db.touch(key)
+    return value
+
+
+def type_name(value: Value | None) -> bytes:
+    """What TYPE answers: ``string``, ``stream`` or ``none``."""
+    if value is None:
+        return b"none"
+    return b"string" if isinstance(value, bytes) else b"stream"
+
+
+def tell_overwritten(
+    ctx: Context, key: bytes, old: Value, new: Value, db_index: int | None = None
+) -> None:
+    """Send the events of a value that took another's place."""
+    ctx.notify(b"overwritten", key, db_index)
+    if type_name(old) != type_name(new):
+        ctx.notify(b"type_changed", key, db_index)
+
+
+def alive(db: Database, keys: list[bytes]) -> list[bytes]:
+    """Without the keys whose time has come, which are deleted."""
+    if not db.expiring_count:
+        return keys
+    return [key for key in keys if db.get(key) is not None]
+
+
+def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
+    """Delete, record, and send the events; the number of keys that were there."""
+    gone = [key for key in keys if ctx.db.delete(key)]
+    if gone:
+        ctx.changed(b"DEL", *gone, event=None, count=len(gone))
+        for key in gone:
+            ctx.notify(b"del", key)
+    return len(gone)
+
+
+def take_database(ctx: Context, args: Args) -> Database:
+    """A database's number among the arguments; Redis' errors when there is none such."""
+    number = args.take_int()
+    if not INT32_MIN <= number <= INT32_MAX:
+        raise CommandError(INT32_RANGE)
+    if not 0 <= number < len(ctx.keyspace.databases):
+        raise CommandError(DB_OUT_OF_RANGE)
+    return ctx.keyspace.databases[number]
+
+
+# ---------------------------------------------------------------- deleting and looking
+
+
+@effect(b"DEL")
+def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    for key in words:
+        keyspace.databases[db_index].delete(key)
+
+
+@command(
+    "DEL",
+    arity=-2,
+    flags="write",
+    keys=(1, -1, 1),
+    group="generic",
+    summary="Deletes one or more keys.",
+    syntax="key [key ...]",
+    complexity="O(N), N the number of keys",
+    categories=("keyspace",),
+)
+def del_(ctx: Context, args: Args) -> object:
+    """The number of keys that existed. The groups and pending entries of a stream are deleted with
+    it.
+    """
+    return delete_keys(ctx, args.rest())
+
+
+@command(
+    "UNLINK",
+    arity=-2,
+    flags="write fast",
+    keys=(1, -1, 1),
+    group="generic",
+    since="4.0.0",
+    summary="Deletes one or more keys.",
+    syntax="key [key ...]",
+    complexity="O(N), N the number of keys",
+    categories=("keyspace",),
+)
+def unlink(ctx: Context, args: Args) -> object:
+    """The same as DEL, which also frees large values lazily: the memory of a large stream is freed
+    in small steps.
+    """
+    return delete_keys(ctx, args.rest())
+
+
+@command(
+    "EXISTS",
+    arity=-2,
+    flags="readonly fast",
+    keys=(1, -1, 1),
+    group="generic",
+    summary="Determines whether one or more keys exist.",
+    syntax="key [key ...]",
+    complexity="O(N), N the number of keys",
+    categories=("keyspace",),
+)
+def exists(ctx: Context, args: Args) -> object:
+    """The number of keys that exist; a key that is given twice counts twice."""
+    return sum(look_at(ctx, key) is not None for key in args.rest())
+
+
+@command(
+    "TOUCH",
+    arity=-2,
+    flags="readonly fast",
+    keys=(1, -1, 1),
+    group="generic",
+    since="3.2.1",
+    summary="Returns the number of existing keys out of those specified after updating the time "
+    "they were last accessed.",
+    syntax="key [key ...]",
+    complexity="O(N), N the number of keys",
+    categories=("keyspace",),
+)
+def touch(ctx: Context, args: Args) -> object:
+    """The number of keys that exist. It updates access times even for a client with CLIENT NO-TOUCH
+    on.
+    """
+    count = 0
+    for key in args.rest():
+        if look_at(ctx, key) is not None:
+            ctx.db.touch(key)
+            count += 1
+    return count
+
+
+@command(
+    "TYPE",
+    arity=2,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="generic",
+    summary="Determines the type of value stored at a key.",
+    syntax="key",
+    categories=("keyspace",),
+)
+def type_(ctx: Context, args: Args) -> object:
+    """`string`, `stream`, or `none` if the key does not exist."""
+    return Simple(type_name(look_at(ctx, args.take())))
+
+
+# ---------------------------------------------------------------- renaming and moving
+
+
+@effect(b"RENAME")
+def apply_rename(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """RENAME key db new-key: the value and its expiry; whatever was at the new key is gone."""
+    key, to_db, new_key = words
+    db = keyspace.databases[db_index]
+    if db.get(key) is None:
+        raise ValueError(f"RENAME of a key that is not there: {key!r}")
+    db.rename(key, keyspace.databases[int(to_db)], new_key)
+
+
+def move_value(ctx: Context, key: bytes, to: Database, new_key: bytes) -> None:
+    """Rename and record; `key` is there, and is not the same place."""
+    # What was there goes before the value comes, so this is a new key in any case.
+    ctx.notify(b"new", new_key, to.index)
+    ctx.db.rename(key, to, new_key)
+    ctx.changed(b"RENAME", key, to.index, new_key, event=None)
+
+
+def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
+    """Whether the key was renamed: not when it has this name, or another has and only_new."""
+    key, new_key = args.take(), args.take()
+    value = find(ctx, key)
+    if value is None:
+        raise CommandError(NO_SUCH_KEY)
+    if key == new_key:
+        return False
+    old = ctx.db.get(new_key)
+    if old is not None and only_new:
+        return False
+    move_value(ctx, key, ctx.db, new_key)
+    ctx.notify(b"rename_from", key)
+    ctx.notify(b"rename_to", new_key)
+    if old is not None:
+        tell_overwritten(ctx, new_key, old, value)
+    return True
+
+
+@command(
+    "RENAME",
+    arity=3,
+    flags="write",
+    keys=(1, 2, 1),
+    group="generic",
+    summary="Renames a key and overwrites the destination.",
+    syntax="key newkey",
+    categories=("keyspace",),
+)
+def rename(ctx: Context, args: Args) -> object:
+    """OK. The expiry moves with the key. A stream stays the same stream, with its groups, pending
+    entries and incarnation. Readers blocked on the new key are served; an XREADGROUP blocked on the
+    old key ends with an error.
+    """
+    _rename(ctx, args, only_new=False)
+    return OK
+
+
+@command(
+    "RENAMENX",
+    arity=3,
+    flags="write fast",
+    keys=(1, 2, 1),
+    group="generic",
+    summary="Renames a key only when the target key name doesn't exist.",
+    syntax="key newkey",
+    categories=("keyspace",),
+)
+def renamenx(ctx: Context, args: Args) -> object:
+    """1, or 0 if the new key exists."""
+    return int(_rename(ctx, args, only_new=True))
+
+
+@command(
+    "MOVE",
+    arity=3,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="generic",
+    summary="Moves a key to another database.",
+    syntax="key db",
+    categories=("keyspace",),
+)
+def move(ctx: Context, args: Args) -> object:
+    """1, or 0 if the key does not exist here or already exists there. The expiry moves with the
+    key.
+    """
+    key = args.take()
+    to = take_database(ctx, args)
+    if to is ctx.db:
+        raise CommandError(SAME_OBJECT)
+    if find(ctx, key) is None or to.get(key) is not None:
+        return 0
+    move_value(ctx, key, to, key)
+    ctx.notify(b"move_from", key)
+    ctx.notify(b"move_to", key, to.index)
+    return 1
+
+
+# ---------------------------------------------------------------- copying
+
+
+def duplicate(value: Value, incarnation: int, now_ms: int) -> Value:
+    """An independent value with the same content; a stream with another incarnation."""
+    if isinstance(value, bytes):
+        return value
+    return value.duplicate(incarnation, now_ms)
+
+
+@effect(b"COPY")
+def apply_copy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """COPY key db new-key incarnation: the value and its expiry; whatever was there is gone."""
+    key, to_db, new_key, incarnation = words
+    db, to = keyspace.databases[db_index], keyspace.databases[int(to_db)]
+    value = db.get(key)
+    if value is None:
+        raise ValueError(f"COPY of a key that is not there: {key!r}")
+    to.set(new_key, duplicate(value, int(incarnation), keyspace.steady_ms))
+    keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
+    to.set_expiry(new_key, db.expiry_ms(key))
+
+
+def _take_copy_options(ctx: Context, args: Args) -> tuple[Database, bool]:
+    """(the database to copy to, whether to replace what is there)."""
+    to, replace = ctx.db, False
+    while args.remaining:
+        if args.option(b"REPLACE"):
+            replace = True
+        elif args.remaining >= 2 and args.option(b"DB"):
+            to = take_database(ctx, args)
+        else:
+            raise CommandError(SYNTAX)
+    return to, replace
+
+
+@command(
+    "COPY",
+    arity=-3,
+    flags="write denyoom",
+    keys=(1, 2, 1),
+    group="generic",
+    since="6.2.0",
+    summary="Copies the value of a key to a new key.",
+    syntax="source destination [DB destination-db] [REPLACE]",
+    complexity="O(1) for strings; for a stream O(N), N its blocks, groups and pending entries",
+    categories=("keyspace",),
+)
+def copy(ctx: Context, args: Args) -> object:
+    """1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
+    The copy has the same expiry. The copy of a stream has all entries, groups, consumers and
+    pending entries; it shares the memory of the entries, and has an `incarnation` of its own in
+    TINFO.
+    """
+    key, new_key = args.take(), args.take()
+    to, replace = _take_copy_options(ctx, args)
+    if to is ctx.db and key == new_key:
+        raise CommandError(SAME_OBJECT)
+    value = look_up(ctx, key)
+    if value is None:
+        return 0
+    old = to.get(new_key)
+    if old is not None and not replace:
+        return 0
+    is_stream = isinstance(value, Stream)
+    incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms) if is_stream else 0
+    to.set(new_key, duplicate(value, incarnation, ctx.steady_ms))
+    # What was there goes before the copy comes, so this is a new key in any case.
+    ctx.notify(b"new", new_key, to.index)
+    to.set_expiry(new_key, ctx.db.expiry_ms(key))
+    ctx.changed(b"COPY", key, to.index, new_key, incarnation, event=None)
+    ctx.notify(b"copy_to", new_key, to.index)
+    if old is not None:
+        tell_overwritten(ctx, new_key, old, value, to.index)
+    return 1
+
+
+# ---------------------------------------------------------------- OBJECT
+
+container(
+    "OBJECT",
+    group="generic",
+    since="2.2.3",
+    summary="A container for object introspection commands.",
+)
+
+OBJECT_HELP = """\
+OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+ENCODING <key>
+    Return the kind of internal representation used in order to store the value
+    associated with a <key>.
+FREQ <key>
+    Return the access frequency index of the <key>. The returned integer is
+    proportional to the logarithm of the recent access frequency of the key.
+IDLETIME <key>
+    Return the idle time of the <key>, that is the approximated number of
+    seconds elapsed since the last access to the key.
+REFCOUNT <key>
+    Return the number of references of the value associated with the specified
+    <key>.
+HELP
+    Prints this help."""
+
+
+@command(
+    "OBJECT|HELP",
+    arity=2,
+    flags="loading stale",
+    group="generic",
+    since="6.2.0",
+    summary="Returns helpful text about the different subcommands.",
+    categories=("keyspace",),
+)
+def object_help(ctx: Context, args: Args) -> object:
+    return [Simple(line.encode()) for line in OBJECT_HELP.splitlines()]
+
+
+def _object_at(ctx: Context, key: bytes) -> Value | None:
+    """The value at a key. As in Redis that counts as a look-up, but is no use of the key and no
+    keymiss event."""
+    value = ctx.db.get(key)
+    ctx.count_look_up(key, value is not None, reports_miss=False)
+    return value
+
+
+def encoding_name(key: bytes, value: Value) -> bytes:
+    """What OBJECT ENCODING answers."""
+    if isinstance(value, Stream):
+        return b"stream"
+    if isinstance(value, Appended):
+        return b"raw"
+    if not isinstance(value, Sum) and parse_integer(value) is not None:
+        return b"int"
+    return b"embstr" if len(key) + len(value) <= EMBEDDED_MAX_BYTES else b"raw"
+
+
+@command(
+    "OBJECT|ENCODING",
+    arity=3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="generic",
+    since="2.2.3",
+    summary="Returns the internal encoding of a Redis object.",
+    syntax="key",
+    categories=("keyspace",),
+)
+def object_encoding(ctx: Context, args: Args) -> object:
+    """`stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as in Redis.
+    Null if the key does not exist.
+    """
+    key = args.take()
+    value = _object_at(ctx, key)
+    return None if value is None else encoding_name(key, value)
+
+
+@command(
+    "OBJECT|FREQ",
+    arity=3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="generic",
+    since="4.0.0",
+    summary="Returns the logarithmic access frequency counter of a Redis object.",
+    syntax="key",
+    categories=("keyspace",),
+)
+def object_freq(ctx: Context, args: Args) -> object:
+    """Always an error for a key that exists: keys are not evicted, so there are no frequencies."""
+    if _object_at(ctx, args.take()) is None:
+        return None
+    raise CommandError(NO_FREQUENCIES)
+
+
+@command(
+    "OBJECT|IDLETIME",
+    arity=3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="generic",
+    since="2.2.3",
+    summary="Returns the time since the last access to a Redis object.",
+    syntax="key",
+    categories=("keyspace",),
+)
+def object_idletime(ctx: Context, args: Args) -> object:
+    """Seconds since the key was last read or written; null if it does not exist."""
+    key = args.take()
+    return None if _object_at(ctx, key) is None else ctx.db.idle_s(key)
+
+
+@command(
+    "OBJECT|REFCOUNT",
+    arity=3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="generic",
+    since="2.2.3",
+    summary="Returns the reference count of a value of a key.",
+    syntax="key",
+    categories=("keyspace",),
+)
+def object_refcount(ctx: Context, args: Args) -> object:
+    """1, because keys do not share values; null if the key does not exist."""
+    return None if _object_at(ctx, args.take()) is None else 1

@@ -1,0 +1,322 @@
+"""SET and its variants: a value is put at a key whatever was there, or only on a condition.
+
+IFEQ, IFNE, IFDEQ and IFDNE are Redis 8.4's: a client that read a value writes or deletes it only
+while it is (or is not) still the same, compared directly or by its digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from millstream.commands.generic.expiry import let_expire
+from millstream.commands.generic.keys import delete_keys, find, look_up
+from millstream.commands.generic.strings import Expiry, as_string, digest, replace, store
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError, wrong_arity
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+INT32_MAX = 2**31 - 1
+WRONG_NUMKEYS = "ERR invalid numkeys value"
+DIGEST_LETTERS = 16
+WRONG_DIGEST = f"ERR must be exactly {DIGEST_LETTERS} hexadecimal characters"
+NOT_A_STRING = "ERR Key should be of string type if conditions are specified"
+UNKNOWN_CONDITION = "ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"
+BY_VALUE, BY_DIGEST = (b"IFEQ", b"IFNE"), (b"IFDEQ", b"IFDNE")
+
+
+def holds(condition: bytes, operand: bytes, value: bytes) -> bool:
+    """Whether a condition on the value at a key is met; CommandError when it is no digest."""
+    if condition in BY_VALUE:
+        return (value == operand) == (condition == b"IFEQ")
+    if len(operand) != DIGEST_LETTERS:
+        raise CommandError(WRONG_DIGEST)
+    return (digest(value) == operand.lower()) == (condition == b"IFDEQ")
+
+
+@dataclass(slots=True)
+class SetOptions:
+    """`condition` is NX, XX or one of the IF words with its `operand`; b"" for none."""
+
+    condition: bytes = b""
+    operand: bytes = b""
+    wants_old: bool = False
+    expiry: Expiry = field(default_factory=Expiry)
+
+    def take(self, option: bytes, args: Args) -> bool:
+        """Take an option that SET and MSETEX share; False when it is none of these."""
+        if option in (b"NX", b"XX") and self.condition in (b"", option):
+            self.condition = option
+        elif option == b"KEEPTTL" and not self.expiry.unit:
+            self.expiry.keep = True
+        else:
+            return self.expiry.take(option, args)
+        return True
+
+    def take_comparison(self, option: bytes, args: Args) -> bool:
+        """Take IFEQ, IFNE, IFDEQ or IFDNE and its operand; False when it cannot stand here."""
+        if option not in BY_VALUE + BY_DIGEST or not args.remaining:
+            return False
+        if self.condition not in (b"", option):
+            return False
+        self.condition, self.operand = option, args.take()
+        return True
+
+    def allows(self, ctx: Context, key: bytes) -> bool:
+        """Whether the condition lets a value be set at the key."""
+        if not self.condition:
+            return True
+        exists = find(ctx, key) is not None
+        if self.condition in (b"NX", b"XX"):
+            return exists == (self.condition == b"XX")
+        if not exists:
+            return self.condition in (b"IFNE", b"IFDNE")
+        value = as_string(look_up(ctx, key))
+        return holds(self.condition, self.operand, value or b"")
+
+
+def _take_set_options(args: Args) -> SetOptions:
+    options = SetOptions()
+    while args.remaining:
+        option = args.take().upper()
+        if option == b"GET":
+            options.wants_old = True
+        elif not options.take(option, args) and not options.take_comparison(option, args):
+            raise CommandError(SYNTAX)
+    return options
+
+
+@command(
+    "SET",
+    arity=-3,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    group="string",
+    summary="Sets the string value of a key, ignoring its type. "
+    "The key is created if it doesn't exist.",
+    syntax="key value [condition: NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest "
+    "| IFDNE ifdne-digest] [GET] [expiration: EX seconds | PX milliseconds | EXAT "
+    "unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+)
+def set_(ctx: Context, args: Args) -> object:
+    """OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
+    exist), IFEQ and IFNE (its value must, must not be this), IFDEQ and IFDNE (the same with its
+    DIGEST). If the key does not exist, IFNE and IFDNE set it, IFEQ and IFDEQ do not. With GET: the
+    previous value, or null. The key's expiry is removed unless KEEPTTL is given.
+    """
+    key, value = args.take(), args.take()
+    if not args.remaining:
+        store(ctx, key, value)
+        return OK
+    options = _take_set_options(args)
+    at_ms = options.expiry.moment_ms(ctx, "set")
+    old = as_string(look_up(ctx, key)) if options.wants_old else None
+    if not options.allows(ctx, key):
+        return old
+    store(ctx, key, value, keep_expiry=options.expiry.keep)
+    if at_ms:
+        let_expire(ctx, key, at_ms, count=0)
+    return old if options.wants_old else OK
+
+
+@command(
+    "SETNX",
+    arity=3,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="string",
+    summary="Sets the string value of a key only when the key doesn't exist.",
+    syntax="key value",
+)
+def setnx(ctx: Context, args: Args) -> object:
+    """1, or 0 if the key exists."""
+    key, value = args.take(), args.take()
+    if find(ctx, key) is not None:
+        return 0
+    store(ctx, key, value)
+    return 1
+
+
+def _set_with_expiry(ctx: Context, args: Args, name: str, unit: bytes) -> object:
+    key, number, value = args.take(), args.take(), args.take()
+    at_ms = Expiry(unit, number).moment_ms(ctx, name)
+    store(ctx, key, value)
+    let_expire(ctx, key, at_ms, count=0)
+    return OK
+
+
+@command(
+    "SETEX",
+    arity=4,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.0.0",
+    summary="Sets the string value and expiration time of a key. "
+    "Creates the key if it doesn't exist.",
+    syntax="key seconds value",
+)
+def setex(ctx: Context, args: Args) -> object:
+    """OK: as SET with EX."""
+    return _set_with_expiry(ctx, args, "setex", b"EX")
+
+
+@command(
+    "PSETEX",
+    arity=4,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.6.0",
+    summary="Sets both string value and expiration time in milliseconds of a key. "
+    "The key is created if it doesn't exist.",
+    syntax="key milliseconds value",
+)
+def psetex(ctx: Context, args: Args) -> object:
+    """OK: as SET with PX."""
+    return _set_with_expiry(ctx, args, "psetex", b"PX")
+
+
+@command(
+    "MSET",
+    arity=-3,
+    flags="write denyoom",
+    keys=(1, -1, 2),
+    group="string",
+    since="1.0.1",
+    summary="Atomically creates or modifies the string values of one or more keys.",
+    syntax="key value [key value ...]",
+    complexity="O(N), N the number of keys",
+)
+def mset(ctx: Context, args: Args) -> object:
+    """OK. If a key is given twice, the last value is used."""
+    if args.remaining % 2:
+        raise wrong_arity("mset")
+    while args.remaining:
+        store(ctx, args.take(), args.take())
+    return OK
+
+
+@command(
+    "GETSET",
+    arity=3,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="string",
+    summary="Returns the previous string value of a key after setting it to a new value.",
+    syntax="key value",
+)
+def getset(ctx: Context, args: Args) -> object:
+    """The previous value, or null: the same as SET with GET."""
+    key, value = args.take(), args.take()
+    old = as_string(look_up(ctx, key))
+    store(ctx, key, value)
+    return old
+
+
+@command(
+    "MSETNX",
+    arity=-3,
+    flags="write denyoom",
+    keys=(1, -1, 2),
+    group="string",
+    since="1.0.1",
+    summary="Atomically modifies the string values of one or more keys only when all keys don't "
+    "exist.",
+    syntax="key value [key value ...]",
+    complexity="O(N), N the number of keys",
+)
+def msetnx(ctx: Context, args: Args) -> object:
+    """1, or 0 if one of the keys exists; then nothing is set."""
+    words = args.rest()
+    if len(words) % 2:
+        raise wrong_arity("msetnx")
+    if any(find(ctx, key) is not None for key in words[::2]):
+        return 0
+    for key, value in zip(words[::2], words[1::2], strict=True):
+        store(ctx, key, value)
+    return 1
+
+
+def find_msetex_keys(words: list[bytes]) -> list[int]:
+    """Indexes of the keys in a request: every second word after their number."""
+    count = int(words[1])
+    if count <= 0 or 2 * count + 2 > len(words):
+        raise ValueError(count)
+    return list(range(2, 2 * count + 2, 2))
+
+
+@command(
+    "MSETEX",
+    arity=-4,
+    flags="write denyoom movablekeys",
+    group="string",
+    since="8.4.0",
+    summary="Atomically sets multiple string keys with a shared expiration in a single operation. "
+    "Supports flexible argument parsing where condition and expiration flags can appear in any "
+    "order.",
+    syntax="numkeys key value [key value ...] [condition: NX | XX] [expiration: EX seconds | PX "
+    "milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+    complexity="O(N), N the number of keys",
+    find_keys=find_msetex_keys,
+)
+def msetex(ctx: Context, args: Args) -> object:
+    """1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is set."""
+    count = args.take_int_or(WRONG_NUMKEYS)
+    if not 0 < count <= INT32_MAX:
+        raise CommandError(WRONG_NUMKEYS)
+    if 2 * count > args.remaining:
+        raise CommandError("ERR wrong number of key-value pairs")
+    pairs = [(args.take(), args.take()) for _ in range(count)]
+    options = SetOptions()
+    while args.remaining:
+        if not options.take(args.take().upper(), args):
+            raise CommandError(SYNTAX)
+    at_ms = options.expiry.moment_ms(ctx, "msetex")
+    if not all(options.allows(ctx, key) for key, _ in pairs):
+        return 0
+    for key, value in pairs:
+        replace(ctx, key, value, keep_expiry=options.expiry.keep)
+        if at_ms:
+            let_expire(ctx, key, at_ms, count=0)
+        ctx.notify(b"set", key)
+    return 1
+
+
+# ---------------------------------------------------------------- deleting on a condition
+
+
+@command(
+    "DELEX",
+    arity=-2,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="8.4.0",
+    summary="Conditionally removes the specified key based on value or digest comparison.",
+    syntax="key [condition: IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE "
+    "ifdne-digest]",
+    complexity="O(1) for IFEQ and IFNE, O(N) for IFDEQ and IFDNE, N the length of the value",
+)
+def delex(ctx: Context, args: Args) -> object:
+    """1, or 0 if the key does not exist or the condition is not met. Without a condition it is DEL
+    of one key of any type; with a condition the key must hold a string.
+    """
+    key, condition = args.take(), args.rest()
+    if not condition:
+        return delete_keys(ctx, [key])
+    if len(condition) != 2:
+        raise wrong_arity("delex")
+    value = look_up(ctx, key)
+    if value is None:
+        return 0
+    if not isinstance(value, bytes):
+        raise CommandError(NOT_A_STRING)
+    word, operand = condition[0].upper(), condition[1]
+    if word not in BY_VALUE + BY_DIGEST:
+        raise CommandError(UNKNOWN_CONDITION)
+    return delete_keys(ctx, [key]) if holds(word, operand, bytes(value)) else 0

@@ -1,0 +1,417 @@
+"""Plain values in addition to streams: locks, sessions and counters that stream users keep.
+
+A value is `bytes` in the database. This module has what all string commands share, the commands
+that read, and those that change a part: `setting` has SET and its variants, `counters` INCR and its
+own. SET puts a value at a key whatever was there; APPEND, INCR and SETRANGE change a value and keep
+its expiry. That difference is in the effects too: `SET` takes the expiry away, `UPDATE`, `EXTEND`
+and `PATCH` do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from xxhash import xxh3_64_hexdigest
+
+from millstream.commands.generic.expiry import invalid_expiry, let_expire, let_stay
+from millstream.commands.generic.keys import (
+    INT64_MAX,
+    delete_keys,
+    find,
+    look_up,
+    tell_overwritten,
+)
+from millstream.commands.runtime.arguments import parse_integer
+from millstream.commands.runtime.effects import effect
+from millstream.commands.table.registry import command
+from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
+from millstream.storage.streams.keyspace import Appended
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Keyspace
+
+LIMIT_MIN_BYTES = 1024**2  # the least that proto-max-bulk-len can be
+TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
+OFFSET_OUT_OF_RANGE = "ERR offset is out of range"
+
+
+# ---------------------------------------------------------------- values in the database
+
+
+@effect(b"SET")
+def apply_set(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """SET key value: whatever was there is gone, its expiry too."""
+    key, value = words
+    keyspace.databases[db_index].set(key, value)
+
+
+@effect(b"UPDATE")
+def apply_update(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """UPDATE key value: a new value at a key, whose expiry stays."""
+    key, value = words
+    keyspace.databases[db_index].set(key, value, True)
+
+
+@effect(b"EXTEND")
+def apply_extend(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """EXTEND key bytes: more bytes at the end of a string."""
+    key, more = words
+    db = keyspace.databases[db_index]
+    if db.string_bytes(key) is None:
+        raise ValueError(f"EXTEND of a key that has no string: {key!r}")
+    db.extend(key, more)
+
+
+@effect(b"PATCH")
+def apply_patch(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """PATCH key offset bytes: bytes put over a part of a string, which is zero-padded if short."""
+    key, offset, part = words
+    db = keyspace.databases[db_index]
+    value = db.get(key)
+    if not isinstance(value, bytes):
+        raise ValueError(f"PATCH of a key that has no string: {key!r}")
+    db.set(key, patched(bytes(value), int(offset), part), True)
+
+
+def patched(value: bytes, offset: int, part: bytes) -> bytes:
+    """A string with these bytes at this offset; zeros where it was shorter than that."""
+    return value[:offset].ljust(offset, b"\0") + part + value[offset + len(part) :]
+
+
+def as_string(value: object) -> bytes | None:
+    """What was found at a key, as a reply takes it; WRONGTYPE when it is no string."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise CommandError(WRONG_TYPE)
+
+
+def put_string(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
+    """Put a string under a key, whatever was there, and record it."""
+    keeps = keep_expiry and ctx.db.expiry_ms(key) != 0
+    ctx.db.set(key, value, keeps)
+    ctx.changed(b"UPDATE" if keeps else b"SET", key, value, event=None)
+
+
+def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
+    """As `put_string`, and send the events of a key that is new or was overwritten."""
+    old = ctx.db.get(key)
+    put_string(ctx, key, value, keep_expiry=keep_expiry)
+    if ctx.events:
+        if old is None:
+            ctx.notify(b"new", key)
+        else:
+            tell_overwritten(ctx, key, old, value)
+
+
+def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
+    """As `replace`, and send the event of SET."""
+    replace(ctx, key, value, keep_expiry=keep_expiry)
+    ctx.notify(b"set", key)
+
+
+# ---------------------------------------------------------------- options about the expiry
+
+
+@dataclass(slots=True)
+class Expiry:
+    """What a command's options say about the expiry: `unit` with its number, or nothing."""
+
+    unit: bytes = b""
+    number: bytes = b""
+    keep: bool = False
+    persist: bool = False
+
+    def take(self, option: bytes, args: Args) -> bool:
+        """Take an EX, PX, EXAT or PXAT and its number; False when it cannot stand here."""
+        if option not in (b"EX", b"PX", b"EXAT", b"PXAT") or not args.remaining:
+            return False
+        if self.keep or self.persist or self.unit not in (b"", option):
+            return False
+        self.unit, self.number = option, args.take()
+        return True
+
+    def moment_ms(self, ctx: Context, name: str) -> int:
+        """The moment asked for, 0 when there is none; Redis' errors."""
+        if not self.unit:
+            return 0
+        number = parse_integer(self.number)
+        if number is None:
+            raise CommandError(NOT_INTEGER)
+        at_ms = number if self.unit[:1] == b"P" else number * 1000
+        if not 0 < at_ms <= INT64_MAX:
+            raise invalid_expiry(name)
+        if not self.is_absolute:
+            at_ms += ctx.now_ms
+        if at_ms > INT64_MAX:
+            raise invalid_expiry(name)
+        return at_ms
+
+    @property
+    def is_absolute(self) -> bool:
+        return self.unit in (b"EXAT", b"PXAT")
+
+
+# ---------------------------------------------------------------- reading
+
+
+@command(
+    "GET",
+    arity=2,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="string",
+    summary="Returns the string value of a key.",
+    syntax="key",
+)
+def get(ctx: Context, args: Args) -> object:
+    """The value, or null if the key does not exist."""
+    return as_string(look_up(ctx, args.take()))
+
+
+@command(
+    "MGET",
+    arity=-2,
+    flags="readonly fast",
+    keys=(1, -1, 1),
+    group="string",
+    summary="Atomically returns the string values of one or more keys.",
+    syntax="key [key ...]",
+    complexity="O(N), N the number of keys",
+)
+def mget(ctx: Context, args: Args) -> object:
+    """The values in order, null for a key that does not exist or does not hold a string."""
+    values = [look_up(ctx, key) for key in args.rest()]
+    return [as_string(value) if isinstance(value, bytes) else None for value in values]
+
+
+@command(
+    "STRLEN",
+    arity=2,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.2.0",
+    summary="Returns the length of a string value.",
+    syntax="key",
+)
+def strlen(ctx: Context, args: Args) -> object:
+    """The length in bytes, 0 if the key does not exist."""
+    key = args.take()
+    size_bytes = ctx.db.string_bytes(key)
+    if size_bytes is None:
+        as_string(look_up(ctx, key))
+        return 0
+    ctx.db.look_up(key)
+    return size_bytes
+
+
+def _cut(value: bytes, start: int, end: int) -> bytes:
+    """The bytes from start to end, both included; a negative number counts from the end."""
+    size = len(value)
+    if start < 0 and end < 0 and start > end:
+        return b""
+    start = max(0, size + start if start < 0 else start)
+    end = max(0, size + end if end < 0 else end)
+    return value[start : end + 1]
+
+
+def _range(ctx: Context, args: Args) -> bytes:
+    key, start, end = args.take(), args.take_int(), args.take_int()
+    return _cut(as_string(look_up(ctx, key)) or b"", start, end)
+
+
+@command(
+    "GETRANGE",
+    arity=4,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.4.0",
+    summary="Returns a substring of the string stored at a key.",
+    syntax="key start:integer end:integer",
+    complexity="O(N), N the length of the returned string",
+)
+def getrange(ctx: Context, args: Args) -> object:
+    """The bytes from start to end, both included and counted from 0. Negative numbers count from
+    the end; -1 is the last byte. Empty if the range is empty or the key does not exist.
+    """
+    return _range(ctx, args)
+
+
+@command(
+    "SUBSTR",
+    arity=4,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="string",
+    summary="Returns a substring from a string value.",
+    syntax="key start:integer end:integer",
+    complexity="O(N), N the length of the returned string",
+)
+def substr(ctx: Context, args: Args) -> object:
+    """The same as GETRANGE; the name is from before Redis 2.0."""
+    return _range(ctx, args)
+
+
+@command(
+    "DIGEST",
+    arity=2,
+    flags="readonly fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="8.4.0",
+    summary="Returns the XXH3 hash of a string value.",
+    syntax="key",
+    complexity="O(N), N the length of the value",
+)
+def digest_(ctx: Context, args: Args) -> object:
+    """16 hexadecimal digits, or null if the key does not exist. IFDEQ and IFDNE of SET and DELEX
+    compare with this value.
+    """
+    value = as_string(look_up(ctx, args.take()))
+    return None if value is None else digest(value)
+
+
+def digest(value: bytes) -> bytes:
+    """The 64-bit XXH3 of a value, as 16 hexadecimal digits."""
+    return xxh3_64_hexdigest(value).encode()
+
+
+@command(
+    "GETDEL",
+    arity=2,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="6.2.0",
+    summary="Returns the string value of a key after deleting the key.",
+    syntax="key",
+)
+def getdel(ctx: Context, args: Args) -> object:
+    """The previous value, or null."""
+    key = args.take()
+    value = as_string(look_up(ctx, key))
+    if value is not None:
+        delete_keys(ctx, [key])
+    return value
+
+
+def _take_getex_options(args: Args) -> Expiry:
+    expiry = Expiry()
+    while args.remaining:
+        option = args.take().upper()
+        if option == b"PERSIST" and not expiry.unit:
+            expiry.persist = True
+        elif not expiry.take(option, args):
+            raise CommandError(SYNTAX)
+    return expiry
+
+
+@command(
+    "GETEX",
+    arity=-2,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="6.2.0",
+    summary="Returns the string value of a key after setting its expiration time.",
+    syntax="key [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
+    "unix-time-milliseconds | PERSIST]",
+)
+def getex(ctx: Context, args: Args) -> object:
+    """The value, or null. Without an option it changes nothing. PERSIST removes the expiry, and a
+    time in the past deletes the key.
+    """
+    key = args.take()
+    expiry = _take_getex_options(args)
+    value = as_string(look_up(ctx, key))
+    if value is None:
+        return None
+    at_ms = expiry.moment_ms(ctx, "getex")
+    if expiry.is_absolute and at_ms <= ctx.now_ms:
+        delete_keys(ctx, [key])
+    elif at_ms:
+        let_expire(ctx, key, at_ms)
+    elif expiry.persist:
+        let_stay(ctx, key)
+    return value
+
+
+# ---------------------------------------------------------------- changing
+
+
+def change(ctx: Context, key: bytes, value: bytes, *effect: bytes, event: bytes) -> None:
+    """Put a changed value in place, its expiry kept; record this effect and send the event."""
+    is_new = ctx.db.get(key) is None
+    ctx.db.set(key, value, True)
+    if is_new:
+        ctx.notify(b"new", key)
+    ctx.changed(*effect, event=event)
+
+
+def _check_length(ctx: Context, size_bytes: int) -> None:
+    """Refuse a string that no request could carry."""
+    if size_bytes > LIMIT_MIN_BYTES and size_bytes > ctx.server.longest_string_bytes:
+        raise CommandError(TOO_LONG)
+
+
+@command(
+    "APPEND",
+    arity=3,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.0.0",
+    summary="Appends a string to the value of a key. Creates the key if it doesn't exist.",
+    syntax="key value",
+    complexity="O(N), N the length of what is appended; O(the value's length) after a read of it",
+)
+def append(ctx: Context, args: Args) -> object:
+    """The new length of the value."""
+    key, more = args.take(), args.take()
+    size_bytes = ctx.db.string_bytes(key)
+    if size_bytes is None:
+        as_string(find(ctx, key))
+        change(ctx, key, more, b"SET", key, more, event=b"append")
+        size_bytes = len(more)
+    else:
+        _check_length(ctx, size_bytes + len(more))
+        size_bytes = ctx.db.extend(key, more)
+        ctx.changed(b"EXTEND", key, more, event=b"append")
+    return size_bytes
+
+
+@command(
+    "SETRANGE",
+    arity=4,
+    flags="write denyoom",
+    keys=(1, 1, 1),
+    group="string",
+    since="2.2.0",
+    summary="Overwrites a part of a string value with another by an offset. "
+    "Creates the key if it doesn't exist.",
+    syntax="key offset value",
+    complexity="O(N), N the length of the value afterwards",
+)
+def setrange(ctx: Context, args: Args) -> object:
+    """The new length of the value. If the value ends before the offset, it is padded with zero
+    bytes. An empty value changes nothing.
+    """
+    key, offset, part = args.take(), args.take_int(), args.take()
+    if offset < 0:
+        raise CommandError(OFFSET_OUT_OF_RANGE)
+    old = as_string(find(ctx, key))
+    if not part:
+        return len(old or b"")
+    _check_length(ctx, offset + len(part))
+    value = Appended(patched(old or b"", offset, part))
+    if old is None:
+        change(ctx, key, value, b"SET", key, bytes(value), event=b"setrange")
+    else:
+        change(ctx, key, value, b"PATCH", key, b"%d" % offset, part, event=b"setrange")
+    return len(value)

@@ -1,6 +1,0 @@
-from millstream.commands.replies import Encodable
-from millstream.storage.stream import Stream
-
-class EntryRange(Encodable): ...
-
-def first_entries(stream: Stream, limit: int | None) -> EntryRange: ...

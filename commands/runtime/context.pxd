@@ -1,0 +1,77 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.runtime.effects cimport Effects
+from millstream.encoding cimport Slice
+from millstream.storage.streams.keyspace cimport Database, Keyspace
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef class Session:
+    cdef public uint64_t id
+    cdef public int db_index
+    cdef public int resp
+    cdef public bint authenticated
+    cdef public bint close_after_reply
+    cdef public bint blocked
+    cdef public bytes name
+    cdef public bytes lib_name
+    cdef public bytes lib_version
+    cdef public str address
+    cdef public str local_address
+    cdef public uint64_t created_ms
+    cdef public uint64_t last_active_ms
+    cdef public object last_command
+    cdef public bint no_evict
+    cdef public bint no_touch
+    cdef public list queue
+    cdef public bint queue_failed
+    cdef public uint64_t queued_bytes
+    cdef public dict watches
+    cdef public dict channels
+    cdef public dict patterns
+    cdef public str reply_mode
+    cdef public bint monitoring
+    cdef bint special
+
+    cdef bint is_special(self) noexcept
+
+
+cdef class Context:
+    cdef public Session session
+    cdef public Keyspace keyspace
+    cdef public Database db
+    cdef public Effects effects
+    cdef public uint64_t now_ms
+    cdef public uint64_t steady_ms
+    cdef public object server
+    cdef public bint may_block
+    cdef public str write_error
+    cdef public dict shared
+    cdef public set remade
+    cdef public bytes events
+    cdef public set scripts
+
+    cdef Stream read_stream_at(self, Slice* key)
+    cpdef Stream read_stream(self, bytes key)
+    cdef Stream read_for_update_at(self, Slice* key)
+    cpdef Stream read_for_update(self, bytes key)
+
+    cdef inline Stream write_stream_at(self, Slice* key):
+        """As `write_stream`, for a key in a request."""
+        return self.db.writable_at(key)
+
+    cpdef Stream write_stream(self, bytes key)
+    cpdef Stream open_stream(self, bytes key)
+    cpdef Stream maintained_stream(self, bytes key)
+    cdef int set_window(self, bytes key, Stream stream) except -1
+    cdef int count_hits(self, uint64_t count) except -1
+    cdef int count_miss(self, Slice* key) except -1
+    cdef int change(self, tuple effect, bytes event, uint64_t count) except -1
+
+    cdef inline int count_change(self, bytes key, bytes event, uint64_t count) except -1:
+        """The part of `changed` that is left when the effect was recorded by a function of its own.
+        """
+        self.keyspace.dirty += count
+        if event is not None and self.events:
+            self.notify(event, key)
+        return 0

@@ -1,0 +1,64 @@
+from typing import Any
+
+from millstream.commands.runtime.effects import Effects
+from millstream.commands.runtime.host import Outside
+from millstream.storage.streams.keyspace import Database, Keyspace
+from millstream.storage.streams.stream import Stream
+
+class Session:
+    id: int
+    db_index: int
+    resp: int
+    authenticated: bool
+    close_after_reply: bool
+    blocked: bool
+    name: bytes
+    lib_name: bytes
+    lib_version: bytes
+    address: str
+    local_address: str
+    created_ms: int
+    last_active_ms: int
+    last_command: str | None
+    no_evict: bool
+    no_touch: bool
+    queue: list[Any] | None
+    queue_failed: bool
+    queued_bytes: int
+    watches: dict[tuple[int, bytes], tuple[Database, tuple[Any, ...]]]
+    channels: dict[bytes, None]
+    patterns: dict[bytes, None]
+    reply_mode: str
+    monitoring: bool
+    def leave_transaction(self) -> None: ...
+    def forget_watches(self) -> None: ...
+    def __init__(
+        self, id: int, address: str = "", local_address: str = "", now_ms: int = 0
+    ) -> None: ...
+
+class Context:
+    session: Session
+    keyspace: Keyspace
+    db: Database
+    effects: Effects
+    now_ms: int
+    steady_ms: int
+    server: Outside
+    may_block: bool
+    write_error: str | None
+    shared: dict[object, bytes] | None
+    remade: set[tuple[int, bytes, bytes]] | None
+    events: bytes
+    scripts: set[bytes]
+    def read_stream(self, key: bytes) -> Stream | None: ...
+    def read_for_update(self, key: bytes) -> Stream | None: ...
+    def write_stream(self, key: bytes) -> Stream | None: ...
+    def open_stream(self, key: bytes) -> Stream: ...
+    def maintained_stream(self, key: bytes) -> Stream | None: ...
+    def count_look_up(self, key: bytes, found: bool, *, reports_miss: bool = True) -> None: ...
+    def changed(self, *effect: bytes | int, event: bytes | None, count: int = 1) -> None: ...
+    def changed_databases(self, *effect: bytes | int, count: int, db_index: int = -1) -> None: ...
+    def notify(self, event: bytes, key: bytes, db_index: int | None = None) -> None: ...
+    def __init__(
+        self, keyspace: Keyspace, effects: Effects, server: Outside | None = None
+    ) -> None: ...

@@ -1,0 +1,38 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from millstream.encoding cimport Output, Slice
+from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef enum:
+    # An id as a word of an effect, at most.
+    ID_WORD_BYTES = 48
+    # The maximum size of an effect in addition to its names and ids.
+    EFFECT_BYTES = 256
+
+
+cdef class Effects:
+    cdef public bint enabled
+    cdef readonly uint64_t count
+    cdef uint64_t begun
+    cdef Output out
+    cdef int db
+    cdef readonly int64_t room
+    cdef public object make_room
+
+    cdef int require(self, int64_t size) except -1
+    cdef bint has_room(self, int64_t size) except -1
+    cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1
+    cdef int finish(self) except -1
+    cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
+                    Py_ssize_t count) except -1
+    cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
+                         uint64_t number, Slice* items, Py_ssize_t count) except -1
+    cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1
+    cdef int put_number(self, uint64_t number) except -1
+    cdef bytes take(self)
+
+
+cdef tuple id_of(bytes text)
+cdef Stream stream_of(Keyspace keyspace, int db, bytes key)

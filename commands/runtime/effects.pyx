@@ -1,0 +1,559 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Effects: what a command did, recorded while it runs and applied again at start.
+
+An effect is a RESP array of bulk strings with everything resolved: ids, times, the first id kept by
+a trim. Applying it needs no clock and cannot come out differently. One group read is one effect,
+however many entries it delivered. docs/formats.md lists them all; the same bytes will one day feed
+replicas. An effect names a database once (`SELECT n`); each frame starts at database 0.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from millstream.commands.runtime.arguments cimport Args, parse_int
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, format_u64, id_less, parse_id, parse_u64
+from millstream.storage.streams.group cimport NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt
+from millstream.storage.streams.keyspace cimport Database, Keyspace
+from millstream.storage.streams.stream cimport Stream, Walk
+
+from millstream.errors import CommandError
+from millstream.storage.streams.producers import Producers
+from millstream.storage.files.journal import FRAME_SIZE
+
+APPLY = {}
+# Effects after which readers that wait on the key are tried again.
+WAKES_READERS = set()
+
+cdef int64_t ROOM_UNBOUNDED = 1 << 62
+# The size of a frame in the journal in addition to its payload.
+cdef int64_t FRAME_BYTES = FRAME_SIZE
+
+
+class EffectError(Exception):
+    """A frame's payload that cannot be applied: `offset` bytes into it."""
+
+    def __init__(self, offset: int, message: str):
+        super().__init__(message)
+        self.offset = offset
+        self.message = message
+
+
+def unbounded_room(size: int) -> int:
+    """No journal has told how much it takes."""
+    return ROOM_UNBOUNDED
+
+
+def effect(bytes name not None, *, bint wakes_readers=False):
+    """Register a function (keyspace, db_index, words without the name) that applies an effect.
+    wakes_readers: a reader that waits on the key may find something after the effect."""
+    def register(function):
+        APPLY[name] = function
+        if wakes_readers:
+            WAKES_READERS.add(name)
+        return function
+    return register
+
+
+cdef class Effects:
+    """The effects of one tick. Nothing is kept while `enabled` is false (no journal).
+
+    To record an effect, call `begin`, put its words into `out` and call `finish`. One that
+    was begun and not finished failed on its way (out of memory): what it should have told may have
+    happened already, so the whole tick has no payload, and the journal ends before it.
+
+    `room` is how many bytes the journal surely takes with this tick. What may record more asks
+    before it changes anything (`require`, `has_room`); then `make_room(size)` answers how large
+    the tick may become, or refuses with a CommandError.
+    """
+
+    def __init__(self, bint enabled=True):
+        self.enabled = enabled
+        self.out = Output()
+        self.out.reserve(64)  # what is begun leaves a trace, whatever memory is left
+        self.room = ROOM_UNBOUNDED
+        self.make_room = unbounded_room
+
+    cdef int require(self, int64_t size) except -1:
+        """Refuse a request that may record `size` bytes, if the journal has no space for them."""
+        if self.out.size + size > self.room and self.enabled:
+            self.room = self.make_room(self.out.size + size)
+        return 0
+
+    cdef bint has_room(self, int64_t size) except -1:
+        """`require` for what may as well be done later."""
+        try:
+            self.require(size)
+        except CommandError:
+            return False
+        return True
+
+    def require_room(self, int64_t size_bytes) -> None:
+        """`require` for handlers that are not compiled; CommandError when there is no room."""
+        self.require(size_bytes)
+
+    def forget_room(self) -> None:
+        """The next frame goes to another journal: what it takes has to be asked."""
+        self.room = 0
+
+    cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1:
+        """Start an effect of `words` words; head is its name as a RESP bulk string."""
+        cdef char[20] text
+        self.begun += 1
+        if db >= 0 and db != self.db:
+            self.out.put_raw(b"*2\r\n$6\r\nSELECT\r\n", 16)
+            self.out.put_bulk(text, format_u64(text, <uint64_t>db))
+            self.db = db
+        self.out.put_head(c'*', words)
+        self.out.put_raw(head, head_size)
+        return 0
+
+    cdef int finish(self) except -1:
+        """All words of the effect are there."""
+        self.count += 1
+        return 0
+
+    cdef int put_number(self, uint64_t number) except -1:
+        cdef char[20] text
+        return self.out.put_bulk(text, format_u64(text, number))
+
+    cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
+                    Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        if not self.enabled:
+            return 0
+        self.begin(db, b"$6\r\nAPPEND\r\n", 12, 3 + count)
+        self.out.put_bulk(key, len(key))
+        self.out.put_id(ms, seq, False)
+        for i in range(count):
+            self.out.put_bulk(items[i].ptr, items[i].size)
+        return self.finish()
+
+    cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
+                         uint64_t number, Slice* items, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        if not self.enabled:
+            return 0
+        self.begin(db, b"$10\r\nAPPENDONCE\r\n", 17, 5 + count)
+        self.out.put_bulk(key, len(key))
+        self.out.put_id(ms, seq, False)
+        self.out.put_bulk(producer, len(producer))
+        self.put_number(number)
+        for i in range(count):
+            self.out.put_bulk(items[i].ptr, items[i].size)
+        return self.finish()
+
+    cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1:
+        if not self.enabled:
+            return 0
+        self.begin(db, b"$5\r\nEVICT\r\n", 11, 3)
+        self.out.put_bulk(key, len(key))
+        self.out.put_id(ms, seq, False)
+        return self.finish()
+
+    def record(self, int db, *words) -> None:
+        """One effect; words are bytes or integers, the first is its name. db -1: of no database."""
+        if not self.enabled:
+            return
+        self.begin(db, b"", 0, len(words))
+        for word in words:
+            if isinstance(word, int):
+                word = b"%d" % word
+            self.out.put_bulk_bytes(word)
+        self.finish()
+
+    cdef bytes take(self):
+        cdef bytes payload = None
+        self.db = 0
+        self.room -= self.out.size + FRAME_BYTES
+        if self.begun == self.count:
+            try:
+                payload = self.out.take()
+            except MemoryError:
+                pass
+        self.begun = self.count
+        self.out.clear()
+        return payload
+
+    def take_payload(self) -> bytes | None:
+        """What was recorded since the last call: the payload of one journal frame. None when not
+        all of it could be recorded."""
+        return self.take()
+
+    def __len__(self) -> int:
+        return self.out.size
+
+
+# ---------------------------------------------------------------- applying
+
+cdef inline const char* read_number(const char* at, const char* end, char kind,
+                                    int64_t* number) except NULL:
+    """Read `kind`, a number and CRLF; returns what follows."""
+    cdef const char* stop = at + 1
+    # Nearly all have one digit or two, and a start reads some for every word it replays.
+    if end - at >= 5 and at[0] == kind and 48 <= at[1] <= 57:
+        if at[2] == c'\r' and at[3] == c'\n':
+            number[0] = at[1] - 48
+            return at + 4
+        if at[1] != 48 and 48 <= at[2] <= 57 and at[3] == c'\r' and at[4] == c'\n':
+            number[0] = (at[1] - 48) * 10 + at[2] - 48
+            return at + 5
+    while stop < end and stop[0] != c'\r':
+        stop += 1
+    if at >= end or at[0] != kind or stop + 1 >= end or stop[1] != c'\n' or parse_int(
+            at + 1, stop - at - 1, number) < 0 or number[0] < 0:
+        raise ValueError("not a RESP array of bulk strings")
+    return stop + 2
+
+
+cdef class EffectArgs(Args):
+    """One effect's words as views of the payload."""
+
+    cdef Slice[64] few
+    cdef list many
+
+    cdef const char* read(self, const char* at, const char* end) except NULL:
+        cdef int64_t words
+        cdef int64_t size
+        cdef int64_t i
+        cdef object room
+        at = read_number(at, end, c'*', &words)
+        if words < 1 or words > end - at:
+            raise ValueError("an effect without words")
+        if words <= 64:
+            self.items = self.few
+        else:
+            room = bytearray(words * sizeof(Slice))
+            self.many = [room]
+            self.items = <Slice*><char*>(<bytearray>room)
+        for i in range(words):
+            at = read_number(at, end, c'$', &size)
+            if size + 2 > end - at:
+                raise ValueError("a word runs past the end")
+            self.items[i].ptr = at
+            self.items[i].size = size
+            at += size + 2
+        self.count = words
+        self.pos = 1
+        return at
+
+
+def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
+    """Apply every effect of a frame; returns how many. EffectError says where it stopped."""
+    cdef EffectArgs args = EffectArgs()
+    cdef const char* start = payload
+    cdef const char* at = start
+    cdef const char* end = start + len(payload)
+    cdef const char* here = start
+    cdef Slice* name
+    cdef int64_t db = 0
+    cdef int applied = 0
+    try:
+        while at < end:
+            here = at
+            at = args.read(at, end)
+            name = &args.items[0]
+            if name.size == 6 and memcmp(name.ptr, b"APPEND", 6) == 0:
+                apply_append(keyspace, db, args)
+            elif name.size == 10 and memcmp(name.ptr, b"APPENDONCE", 10) == 0:
+                apply_append_once(keyspace, db, args)
+            elif name.size == 6 and memcmp(name.ptr, b"SELECT", 6) == 0:
+                db = args.take_int()
+                if not 0 <= db < len(keyspace.databases):
+                    raise ValueError(f"database {db} does not exist; `databases` is lower now")
+                continue
+            else:
+                function = APPLY.get(args[0])
+                if function is None:
+                    raise ValueError(f"effect {args[0]!r} is not known to this version")
+                function(keyspace, db, args.rest())
+            applied += 1
+    except (ValueError, CommandError) as error:
+        raise EffectError(here - start, str(error)) from error
+    except Exception as error:
+        raise EffectError(here - start, f"{type(error).__name__}: {error}") from error
+    return applied
+
+
+def split_effects(bytes payload not None) -> list:
+    """Every effect of a frame, not applied: (database, words, the effect as a frame of its own).
+
+    SELECT is resolved. EffectError says where the payload cannot be read.
+    """
+    cdef EffectArgs args = EffectArgs()
+    cdef const char* start = payload
+    cdef const char* at = start
+    cdef const char* end = start + len(payload)
+    cdef const char* here = start
+    cdef bytes select = b""
+    db = 0
+    found = []
+    try:
+        while at < end:
+            here = at
+            at = args.read(at, end)
+            whole = payload[here - start:at - start]
+            args.pos = 0
+            words = args.rest()
+            if words[0] == b"SELECT":
+                db, select = int(words[1]), whole
+            else:
+                found.append((db, words, select + whole))
+    except (ValueError, IndexError) as error:
+        raise EffectError(here - start, str(error)) from error
+    return found
+
+
+cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:
+    if args.count < 5:
+        raise ValueError("APPEND without an entry")
+    append_again(keyspace, db, args, 3)
+    return 0
+
+
+cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
+    cdef Stream stream
+    cdef bytes name
+    cdef uint64_t number
+    if args.count < 7 or parse_u64(args.items[4].ptr, args.items[4].size, &number) < 0:
+        raise ValueError("APPENDONCE without a producer's number and an entry")
+    stream = append_again(keyspace, db, args, 5)
+    name = args[3]
+    if stream.producers is None:
+        stream.producers = Producers()
+    if stream.producers.has_sent(name, number):
+        raise ValueError(f"APPENDONCE of {name!r} with number {number}, not above its last")
+    stream.producers.put(name, number)
+    return 0
+
+
+cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
+    """Append the entry whose words begin at `fields`; key and id are the effect's first words."""
+    cdef EntryId entry_id
+    cdef Database database = <Database>keyspace.databases[db]
+    cdef Stream stream = database.writable_at(&args.items[1])
+    if stream is None:
+        raise ValueError("APPEND to a stream that does not exist")
+    if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
+        raise ValueError("APPEND with a malformed id")
+    if not id_less(stream.last_ms, stream.last_seq, entry_id.ms, entry_id.seq):
+        raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
+    stream.append(entry_id.ms, entry_id.seq, &args.items[fields], args.count - fields,
+                  keyspace.node_entries, keyspace.node_bytes)
+    return stream
+
+
+cdef tuple id_of(bytes text):
+    cdef EntryId found
+    if parse_id(text, len(text), False, 0, &found) < 0:
+        raise ValueError(f"{text!r} is not an id")
+    return found.ms, found.seq
+
+
+cdef Stream stream_of(Keyspace keyspace, int db, bytes key):
+    cdef Stream stream = (<Database>keyspace.databases[db]).stream(key)
+    if stream is None:
+        raise ValueError(f"key {key!r} has no stream")
+    return stream
+
+
+cdef Group group_of(Keyspace keyspace, int db, bytes key, bytes name):
+    cdef Group group = stream_of(keyspace, db, key).group(name)
+    if group is None:
+        raise ValueError(f"stream {key!r} has no group {name!r}")
+    return group
+
+
+cdef Consumer consumer_of(Group group, bytes name):
+    cdef Consumer consumer = group.consumer(name)
+    if consumer is None:
+        raise ValueError(f"group {group.name!r} has no consumer {name!r}")
+    return consumer
+
+
+@effect(b"STREAM", wakes_readers=True)
+def apply_stream(Keyspace keyspace, int db, list words):
+    """STREAM key incarnation: an empty stream."""
+    (<Database>keyspace.databases[db]).make_stream(words[0], int(words[1]))
+
+
+@effect(b"EVICT")
+def apply_evict(Keyspace keyspace, int db, list words):
+    """EVICT key id: everything below id; `+`: everything."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    if words[1] == b"+":
+        stream.evict_all()
+        return
+    ms, seq = id_of(words[1])
+    stream.evict_before(ms, seq)
+
+
+@effect(b"XDEL")
+def apply_xdel(Keyspace keyspace, int db, list words):
+    """XDEL key id [id ...]."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    for text in words[1:]:
+        ms, seq = id_of(text)
+        stream.delete(ms, seq)
+
+
+@effect(b"GROUP")
+def apply_group(Keyspace keyspace, int db, list words):
+    """GROUP key name id entries-read ttl-ms: a new group."""
+    cdef Group group
+    cdef Stream stream
+    ms, seq = id_of(words[2])
+    stream = stream_of(keyspace, db, words[0])
+    group = stream.make_group(words[1], ms, seq, keyspace.steady_ms)
+    group.entries_read = int(words[3])
+    stream.set_ttl(group, int(words[4]))
+    keyspace.schedule(db, words[0], group)
+
+
+@effect(b"GROUPTTL")
+def apply_group_ttl(Keyspace keyspace, int db, list words):
+    """GROUPTTL key name ttl-ms."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    stream_of(keyspace, db, words[0]).set_ttl(group, int(words[2]))
+    keyspace.schedule(db, words[0], group)
+
+
+@effect(b"GROUPSETID")
+def apply_group_setid(Keyspace keyspace, int db, list words):
+    """GROUPSETID key name id entries-read."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    ms, seq = id_of(words[2])
+    stream.move_group(group_of(keyspace, db, words[0], words[1]), ms, seq, int(words[3]))
+
+
+@effect(b"GROUPDROP", wakes_readers=True)
+def apply_group_drop(Keyspace keyspace, int db, list words):
+    """GROUPDROP key name."""
+    stream_of(keyspace, db, words[0]).drop_group(words[1])
+
+
+@effect(b"CONSUMER")
+def apply_consumer(Keyspace keyspace, int db, list words):
+    """CONSUMER key group name ms: a new consumer."""
+    keyspace.note_steady(int(words[3]))
+    group_of(keyspace, db, words[0], words[1]).make_consumer(words[2], int(words[3]))
+
+
+@effect(b"CONSUMERDROP")
+def apply_consumer_drop(Keyspace keyspace, int db, list words):
+    """CONSUMERDROP key group name: a consumer goes, and what it has pending."""
+    group = group_of(keyspace, db, words[0], words[1])
+    consumer_of(group, words[2])
+    group.delete_consumer(words[2])
+
+
+@effect(b"DELIVER")
+def apply_deliver(Keyspace keyspace, int db, list words):
+    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
+
+    The undeleted entries from..to were given out and the group's offset moved to `to`. Mode `keep`
+    makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
+    no owner.
+    """
+    cdef bytes key = words[0]
+    cdef Stream stream = stream_of(keyspace, db, key)
+    cdef Group group = group_of(keyspace, db, key, words[1])
+    cdef Consumer consumer
+    cdef Walk walk
+    cdef uint32_t policy = NO_POLICY
+    cdef uint32_t owner = UNOWNED
+    cdef uint64_t now_ms = int(words[5])
+    cdef uint64_t ms, seq, end_ms, end_seq
+    keyspace.note_steady(now_ms)
+    ms, seq = id_of(words[3])
+    end_ms, end_seq = id_of(words[4])
+    if words[2]:
+        consumer = consumer_of(group, words[2])
+        consumer.seen_ms = now_ms
+        if words[9] == b"keep":
+            consumer.active_ms = now_ms
+        owner = consumer.index
+    if words[9] == b"keep":
+        if words[7] != b"-":
+            policy = group.policy(int(words[7]), int(words[8]))
+        stream.walk_start(&walk, ms, seq)
+        while stream.walk_next(&walk) and not id_less(
+                end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+            group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
+    group.offset_ms, group.offset_seq = end_ms, end_seq
+    group.entries_read = int(words[6])
+    keyspace.schedule(db, key, group)
+
+
+@effect(b"REDELIVER")
+def apply_redeliver(Keyspace keyspace, int db, list words):
+    """REDELIVER key group ms retry-ms expire-ms id [id ...]: pending entries given out again;
+    retry-ms `-` keeps each entry's own pair."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    cdef PendingAt at
+    cdef Pending* record
+    cdef bint change = words[3] != b"-"
+    cdef uint32_t policy = group.policy(int(words[3]), int(words[4])) if change else NO_POLICY
+    cdef uint64_t now_ms = int(words[2])
+    keyspace.note_steady(now_ms)
+    for text in words[5:]:
+        ms, seq = id_of(text)
+        record = group.find(ms, seq, &at)
+        if record != NULL:
+            group.redeliver(record, &at, now_ms, policy, change)
+    keyspace.schedule(db, words[0], group)
+
+
+@effect(b"ACK")
+def apply_ack(Keyspace keyspace, int db, list words):
+    """ACK key group id [id ...]: no longer pending (acknowledged, expired, or its entry gone)."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    for text in words[2:]:
+        ms, seq = id_of(text)
+        group.acknowledge(ms, seq)
+
+
+@effect(b"CLAIM")
+def apply_claim(Keyspace keyspace, int db, list words):
+    """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer takes entries over;
+    one that is not pending becomes so, with one delivery before what deliveries says: a number,
+    `+` for one more, `=` for as many as before."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    cdef Consumer consumer = consumer_of(group, words[2])
+    cdef uint64_t delivery_ms = int(words[4])
+    cdef PendingAt at
+    cdef Pending* record
+    cdef int64_t deliveries
+    keyspace.note_steady(int(words[3]))
+    consumer.seen_ms = consumer.active_ms = int(words[3])
+    for text in words[6:]:
+        ms, seq = id_of(text)
+        record = group.find(ms, seq, &at)
+        if record == NULL:
+            group.deliver(ms, seq, delivery_ms, UNOWNED, NO_POLICY)
+            record = group.find(ms, seq, &at)
+        deliveries = group.deliveries(record)
+        if words[5] == b"+":
+            deliveries = min(deliveries, <int64_t>INT64_MAX - 1) + 1
+        elif words[5] != b"=":
+            deliveries = int(words[5])
+        group.hand_over(&at, consumer.index, delivery_ms, deliveries)
+
+
+@effect(b"RELEASE", wakes_readers=True)
+def apply_release(Keyspace keyspace, int db, list words):
+    """RELEASE key group ms deliveries id [id ...]: entries lose their owners; one that is
+    not pending becomes so, with no delivery before what deliveries says: a number, `-` for one
+    less, `=` for as many as before."""
+    cdef Group group = group_of(keyspace, db, words[0], words[1])
+    keyspace.note_steady(int(words[2]))
+    for text in words[4:]:
+        ms, seq = id_of(text)
+        group.let_go(ms, seq, words[3], int(words[2]))
+
+
+@effect(b"SEEN")
+def apply_seen(Keyspace keyspace, int db, list words):
+    """SEEN key group consumer ms: it asked, and got nothing new to own."""
+    keyspace.note_steady(int(words[3]))
+    consumer_of(group_of(keyspace, db, words[0], words[1]), words[2]).seen_ms = int(words[3])

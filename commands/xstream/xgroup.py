@@ -1,0 +1,210 @@
+"""XGROUP: consumer groups and their consumers are created, moved and removed.
+
+The groups are the ones that TREAD and TACK use, too. Semantics and error words are Redis 8.6's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.group_lifecycle import (
+    checked_consumer_name,
+    end_group,
+    live_group,
+    new_consumer,
+    new_group,
+    used,
+)
+from millstream.commands.runtime.replies import OK, Simple
+from millstream.commands.table.containers import container, wrong_subcommand
+from millstream.commands.table.registry import command
+from millstream.errors import INVALID_ID, CommandError, shown
+from millstream.ids import Id, parse
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.group import Group
+    from millstream.storage.streams.stream import Stream
+
+KEY_NEEDED = (
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use "
+    "the MKSTREAM option to create an empty stream automatically."
+)
+ENTRIES_READ = "ERR value for ENTRIESREAD must be positive or -1"
+BUSY_GROUP = "BUSYGROUP Consumer Group name already exists"
+ID_MAX = 2**64 - 1
+
+
+container(
+    "XGROUP", group="stream", since="5.0.0", summary="A container for consumer groups commands."
+)
+
+
+def _take_entries_read(args: Args) -> int:
+    entries_read = args.take_int()
+    if entries_read < -1:
+        raise CommandError(ENTRIES_READ)
+    return entries_read
+
+
+def _possible(entries_read: int, stream: Stream) -> int:
+    """A group has read at most as many entries as were ever added."""
+    return min(entries_read, stream.entries_added) if entries_read > 0 else entries_read
+
+
+def _existing_stream(ctx: Context, key: bytes) -> Stream:
+    """The stream of a subcommand that does not create one."""
+    stream = ctx.write_stream(key)
+    if stream is None:
+        raise CommandError(KEY_NEEDED)
+    return stream
+
+
+def _existing_group(ctx: Context, key: bytes, name: bytes) -> tuple[Stream, Group]:
+    """The stream and the group of a subcommand that needs both. A subcommand that is not refused
+    calls `used` at its end."""
+    stream = _existing_stream(ctx, key)
+    group = live_group(ctx, key, stream, name)
+    if group is None:
+        raise CommandError(
+            f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
+        )
+    return stream, group
+
+
+def _group_start(word: bytes, stream: Stream | None) -> tuple[int, int]:
+    """Where a group begins or goes on: `$` for the stream's last ID, or an ID."""
+    if word == b"$":
+        return (0, 0) if stream is None else stream.last_id
+    try:
+        return parse(word, False)
+    except ValueError:
+        raise CommandError(INVALID_ID) from None
+
+
+@command(
+    "XGROUP|CREATE",
+    arity=-5,
+    flags="write denyoom",
+    keys=(2, 2, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Creates a consumer group.",
+    syntax="key group <id-selector: id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+)
+def xgroup_create(ctx: Context, args: Args) -> Simple:
+    key, name, start = args.take(), args.take(), args.take()
+    make, entries_read = False, -1
+    while args.remaining:
+        if args.option(b"MKSTREAM"):
+            make = True
+        elif args.remaining > 1 and args.option(b"ENTRIESREAD"):
+            entries_read = _take_entries_read(args)
+        else:
+            raise wrong_subcommand("XGROUP", args[1])
+    stream = ctx.write_stream(key)
+    if stream is None and not make:
+        raise CommandError(KEY_NEEDED)
+    if args.count > 8:
+        raise wrong_subcommand("XGROUP", args[1])
+    ms, seq = _group_start(start, stream)
+    if stream is None:
+        stream = ctx.open_stream(key)
+    elif live_group(ctx, key, stream, name) is not None:
+        raise CommandError(BUSY_GROUP)
+    new_group(ctx, key, stream, name, ms, seq, _possible(entries_read, stream), 0)
+    return OK
+
+
+@command(
+    "XGROUP|SETID",
+    arity=-5,
+    flags="write",
+    keys=(2, 2, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Sets the last-delivered ID of a consumer group.",
+    syntax="key group <id-selector: id | $> [ENTRIESREAD entries-read]",
+)
+def xgroup_setid(ctx: Context, args: Args) -> Simple:
+    key, name, word = args.take(), args.take(), args.take()
+    entries_read = -1
+    while args.remaining:
+        if args.remaining < 2 or not args.option(b"ENTRIESREAD"):
+            raise wrong_subcommand("XGROUP", args[1])
+        entries_read = _take_entries_read(args)
+    stream, group = _existing_group(ctx, key, name)
+    if args.count > 7:
+        raise wrong_subcommand("XGROUP", args[1])
+    extremes = {b"-": (0, 0), b"+": (ID_MAX, ID_MAX)}
+    ms, seq = extremes.get(word) or _group_start(word, stream)
+    entries_read = _possible(entries_read, stream)
+    stream.set_group_offset(group, ms, seq, entries_read)
+    offset = bytes(Id(ms, seq))
+    ctx.changed(b"GROUPSETID", key, group.name, offset, b"%d" % entries_read, event=b"xgroup-setid")
+    used(ctx, key, group)
+    return OK
+
+
+@command(
+    "XGROUP|DESTROY",
+    arity=4,
+    flags="write",
+    keys=(2, 2, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Destroys a consumer group.",
+    syntax="key group",
+    complexity="O(n), n the number of its pending entries",
+)
+def xgroup_destroy(ctx: Context, args: Args) -> int:
+    key, name = args.take(), args.take()
+    stream = _existing_stream(ctx, key)
+    if live_group(ctx, key, stream, name) is None:
+        return 0
+    end_group(ctx, key, stream, name)
+    return 1
+
+
+@command(
+    "XGROUP|CREATECONSUMER",
+    arity=5,
+    flags="write denyoom",
+    keys=(2, 2, 1),
+    group="stream",
+    since="6.2.0",
+    summary="Creates a consumer in a consumer group.",
+    syntax="key group consumer",
+)
+def xgroup_createconsumer(ctx: Context, args: Args) -> int:
+    key, name, consumer = args.take(), args.take(), args.take()
+    _, group = _existing_group(ctx, key, name)
+    checked_consumer_name(consumer)
+    is_new = group.consumer(consumer) is None
+    if is_new:
+        new_consumer(ctx, key, group, consumer)
+    used(ctx, key, group)
+    return int(is_new)
+
+
+@command(
+    "XGROUP|DELCONSUMER",
+    arity=5,
+    flags="write",
+    keys=(2, 2, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Deletes a consumer from a consumer group.",
+    syntax="key group consumer",
+    complexity="O(n), n the number of the group's pending entries",
+)
+def xgroup_delconsumer(ctx: Context, args: Args) -> int:
+    key, name, consumer = args.take(), args.take(), args.take()
+    _, group = _existing_group(ctx, key, name)
+    dropped = 0
+    if group.consumer(consumer) is not None:
+        dropped = group.delete_consumer(consumer)
+        ctx.changed(b"CONSUMERDROP", key, group.name, consumer, event=b"xgroup-delconsumer")
+    used(ctx, key, group)
+    return dropped

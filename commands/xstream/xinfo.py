@@ -1,0 +1,252 @@
+"""XINFO and TINFO: what a stream, its groups and their consumers look like from outside.
+
+Plain Python, because it is asked seldom. Looking changes nothing that a client could notice: a
+group's time to live is not refreshed. What has expired is gone here too, whether or not its
+timer has run yet. Radix-tree figures are those of Redis' tree, which is not here: computed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from millstream.commands.draft.tpolicy import policy_reply
+from millstream.commands.engine.group_lag import shown_count
+from millstream.commands.engine.group_lifecycle import live_group
+from millstream.commands.engine.listings import (
+    consumers_reply,
+    full_groups_reply,
+    groups_reply,
+    live_group_count,
+)
+from millstream.commands.engine.ranges import first_entries
+from millstream.commands.runtime.replies import MapHead, Several
+from millstream.commands.table.containers import container
+from millstream.commands.table.registry import command
+from millstream.errors import NO_SUCH_KEY, CommandError, shown
+from millstream.ids import Id
+from millstream.storage.streams.idempotence import Window
+from millstream.storage.streams.retention import bytes_of
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.replies import Encodable
+    from millstream.storage.streams.stream import Stream
+
+Fields = dict[bytes, object]
+
+# Entries, and pending entries of each group and consumer, that FULL shows.
+FULL_COUNT = 10
+# Listpacks for which the nodes of Redis' radix tree are counted; there are more only in proportion.
+COUNTED_NODES = 256
+
+container(
+    "XINFO",
+    group="stream",
+    since="5.0.0",
+    summary="A container for stream introspection commands.",
+)
+
+
+@command(
+    "XINFO|STREAM",
+    arity=-3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="stream",
+    summary="Returns information about a stream.",
+    since="5.0.0",
+    syntax="key [full-block: FULL [COUNT count]]",
+)
+def xinfo_stream(ctx: Context, args: Args) -> Fields | Several:
+    """A map: length, IDs, counters, and the first and the last entry. With FULL, also the first
+    entries and all details of the groups.
+    """
+    key = args.take()
+    stream = _stream(ctx, key)
+    if not args.remaining:
+        return _stream_fields(ctx, stream)
+    limit = _full_limit(args)
+    groups = full_groups_reply(ctx, key, stream, limit)
+    return _in_parts(
+        _counters(ctx, stream) | {b"entries": first_entries(stream, limit), b"groups": groups}
+    )
+
+
+def _in_parts(fields: Fields) -> Several:
+    """A map one of whose values may be too long to make at once."""
+    parts: list[object] = [MapHead(len(fields))]
+    for field in fields.items():
+        parts += field
+    return Several(parts)
+
+
+def _full_limit(args: Args) -> int | None:
+    """FULL [COUNT n]: how many of each to show, None for all."""
+    is_full = args.option(b"FULL")
+    if is_full and args.remaining == 2 and args.option(b"COUNT"):
+        count = args.take_int()
+        return FULL_COUNT if count < 0 else count or None
+    if not is_full or args.remaining:
+        raise CommandError(
+            f"ERR unknown subcommand or wrong number of arguments for '{shown(args[1])}'. "
+            "Try XINFO HELP."
+        )
+    return FULL_COUNT
+
+
+def _stream_fields(ctx: Context, stream: Stream) -> Fields:
+    return _counters(ctx, stream) | {
+        b"groups": live_group_count(ctx, stream),
+        b"first-entry": _entry(stream, stream.first_id),
+        b"last-entry": _entry(stream, stream.newest_id),
+    }
+
+
+def _counters(ctx: Context, stream: Stream) -> Fields:
+    return {
+        b"length": len(stream),
+        b"radix-tree-keys": stream.node_count,
+        b"radix-tree-nodes": _radix_tree_nodes(stream),
+        b"last-generated-id": Id(*stream.last_id),
+        b"max-deleted-entry-id": Id(*stream.max_deleted_id),
+        b"entries-added": shown_count(stream.entries_added),
+        b"recorded-first-entry-id": Id(*(stream.first_id or (0, 0))),
+    } | _idempotence_fields(ctx, stream.idempotence or Window())
+
+
+def _radix_tree_nodes(stream: Stream) -> int:
+    """How many nodes Redis' radix tree has for the stream: counted for a stream of up to
+    COUNTED_NODES listpacks, in proportion beyond."""
+    starts = stream.node_starts(COUNTED_NODES)
+    nodes = radix_tree_nodes([ms.to_bytes(8) + seq.to_bytes(8) for ms, seq in starts])
+    return nodes if len(starts) < COUNTED_NODES else nodes * stream.node_count // len(starts)
+
+
+def radix_tree_nodes(keys: list[bytes]) -> int:
+    """How many nodes a radix tree of these keys has; they rise and have one length, above 0.
+
+    A node for the end of each key, one where keys part, and one for the bytes between two of these.
+    """
+    if not keys:
+        return 1
+    nodes = 0
+    parting = [-1, *(_common_bytes(*pair) for pair in pairwise(keys)), -1]
+    for before, after in pairwise(parting):
+        nodes += 1 + (len(keys[0]) > max(before, after) + 1)
+    branches: list[int] = []
+    for depth in parting[1:]:
+        while branches and branches[-1] > depth:
+            branch = branches.pop()
+            above = max(depth, branches[-1] if branches else -1)
+            nodes += 1 + (branch > above + 1)
+        if depth >= 0 and (not branches or branches[-1] < depth):
+            branches.append(depth)
+    return nodes
+
+
+def _common_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes two keys of one length, which differ, have in common at their beginning."""
+    return next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+
+
+def _idempotence_fields(ctx: Context, window: Window) -> Fields:
+    window.expire(ctx.now_ms)
+    producers, names = window.tracked()
+    return {
+        b"idmp-duration": window.duration_s,
+        b"idmp-maxsize": window.maxsize,
+        b"pids-tracked": producers,
+        b"iids-tracked": names,
+        b"iids-added": window.added,
+        b"iids-duplicates": window.duplicates,
+    }
+
+
+@command(
+    "XINFO|GROUPS",
+    arity=3,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Returns the consumer groups of a stream.",
+    syntax="key",
+    complexity="O(n), n the number of groups",
+)
+def xinfo_groups(ctx: Context, args: Args) -> Encodable:
+    """A map for each group, in the order of their names."""
+    key = args.take()
+    return groups_reply(ctx, key, _stream(ctx, key))
+
+
+@command(
+    "XINFO|CONSUMERS",
+    arity=4,
+    flags="readonly",
+    keys=(2, 2, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Returns the consumers of a consumer group.",
+    syntax="key group",
+    complexity="O(n), n the number of consumers",
+)
+def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
+    """A map for each consumer, in the order of their names. In milliseconds, `idle` is the time
+    since the consumer's last request, and `inactive` the time since it last received an entry (-1:
+    never).
+    """
+    key, name = args.take(), args.take()
+    group = live_group(ctx, key, _stream(ctx, key), name)
+    if group is None:
+        raise CommandError(
+            f"NOGROUP No such consumer group '{shown(name)}' for key name '{shown(key)}'"
+        )
+    return consumers_reply(ctx, group)
+
+
+@command(
+    "TINFO",
+    arity=2,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Returns details of a stream as a whole.",
+    syntax="key",
+)
+def tinfo(ctx: Context, args: Args) -> Fields | None:
+    key = args.take()
+    stream = ctx.read_for_update(key)
+    if stream is None:
+        return None
+    return {
+        b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
+        b"last-id": Id(*stream.last_id, True),
+        b"max-evicted-id": Id(*stream.max_evicted_id, True),
+        b"length": len(stream),
+        b"entries-added": shown_count(stream.entries_added),
+        b"entries-evicted": stream.entries_evicted,
+        b"entries-deleted": stream.entries_deleted,
+        b"blocks": stream.block_count,
+        b"bytes": bytes_of(stream),
+        b"groups": live_group_count(ctx, stream),
+        b"producers": 0 if stream.producers is None else len(stream.producers),
+        b"policy": policy_reply(stream.policy),
+        b"incarnation": stream.incarnation,
+    }
+
+
+def _stream(ctx: Context, key: bytes) -> Stream:
+    # For writing, because a group that has ended is removed when it is looked for.
+    stream = ctx.read_for_update(key)
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    return stream
+
+
+def _entry(stream: Stream, place: tuple[int, int] | None) -> list[object] | None:
+    if place is None:
+        return None
+    ms, seq, words = stream.range(*place, limit=1)[0]
+    return [Id(ms, seq), words]

@@ -1,0 +1,376 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""XREAD: the entries after an id of each of several streams, now or once they are there.
+
+The reply holds blocks instead of entries where it is long, and is encoded slice by slice as the
+client takes it; one with MAXSIZE is no longer than the client says and is made at once. Semantics
+and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of 8.10.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
+from millstream.commands.engine.entries_by_id cimport Chosen
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.engine.ranges cimport SLICE_BYTES, EntryRange, SlicedChain, make_range
+from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
+from millstream.encoding cimport ArrayHead, Output, Slice
+from millstream.ids cimport EntryId, parse_id, step_down, step_up
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.table.registry import command
+from millstream.commands.runtime.replies import NULL_ARRAY, Wait
+from millstream.errors import SYNTAX, CommandError
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+# No reply gets as long: MAXSIZE beyond it is none.
+cdef Py_ssize_t SIZE_LARGEST = 1 << 60
+
+UNBALANCED = ("ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must "
+              "be specified.")
+ID_OF_GROUPS = ("ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
+                "<consumer> option.")
+
+
+# ---------------------------------------------------------------- what XREADGROUP has, too
+
+cdef int no_limits(ReadLimits* limits) noexcept:
+    limits.entries = limits.all_entries = MAX
+    limits.size_bytes = PY_SSIZE_T_MAX
+    return 0
+
+
+cdef bint take_read_limit(Args args, ReadLimits* limits) except -1:
+    """Take COUNT, MAXCOUNT or MAXSIZE if the next argument is one of them."""
+    cdef int64_t limit
+    if args.next_is(b"COUNT"):
+        limit = args.take_int()
+        limits.entries = MAX if limit <= 0 else <uint64_t>limit
+    elif args.next_is(b"MAXCOUNT"):
+        limits.all_entries = take_positive(args, "ERR MAXCOUNT must be a positive integer")
+    elif args.next_is(b"MAXSIZE"):
+        limits.size_bytes = take_positive(args, "ERR MAXSIZE must be a positive integer")
+    else:
+        return False
+    return True
+
+
+cdef int64_t take_positive(Args args, str refusal) except -1:
+    cdef int64_t number = args.take_int_or(refusal)
+    if number <= 0:
+        raise CommandError(refusal)
+    return number
+
+
+cdef int check_limits(ReadLimits* limits) except -1:
+    if limits.entries != MAX and limits.all_entries < limits.entries:
+        raise CommandError("ERR MAXCOUNT must be greater than or equal to COUNT")
+    return 0
+
+
+def stream_key_positions(list words not None) -> list[int]:
+    """Indexes of the keys in XREAD's and XREADGROUP's words; ValueError when there are none."""
+    skipped = {b"BLOCK": 1, b"COUNT": 1, b"CLAIM": 1, b"GROUP": 2, b"NOACK": 0, b"MAXCOUNT": 1,
+               b"MAXSIZE": 1}
+    at = 1
+    while at < len(words):
+        word = words[at].upper()
+        if word == b"STREAMS":
+            keys = (len(words) - at - 1) // 2
+            if keys == 0 or len(words) - at - 1 != 2 * keys:
+                break
+            return list(range(at + 1, at + 1 + keys))
+        if word not in skipped:
+            break
+        at += 1 + skipped[word]
+    raise ValueError("no balanced list of keys and ids")
+
+
+# ---------------------------------------------------------------- XREAD
+
+@command(
+    "XREAD", arity=-4, flags="readonly blocking movablekeys", group="stream", since="5.0.0",
+    find_keys=stream_key_positions,
+    summary="Reads entries after an ID from each stream; can wait for new entries.",
+    syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
+    "STREAMS key [key ...] id [id ...]}",
+    complexity="O(log n) to find each start and O(m) for the m entries answered",
+)
+def xread(Context ctx not None, Args args not None):
+    cdef StreamsRead read
+    cdef ReadLimits limits
+    cdef Py_ssize_t words
+    cdef int64_t timeout_ms = -1
+    no_limits(&limits)
+    while not args.next_is(b"STREAMS"):
+        if take_read_limit(args, &limits):
+            continue
+        if args.next_is(b"BLOCK"):
+            timeout_ms = take_timeout_ms(args)
+        elif (args.remaining > 2 and args.next_is(b"GROUP")
+                or args.remaining > 1 and args.next_is(b"CLAIM")
+                or args.next_is(b"NOACK")):
+            word = args[args.pos - 1].decode().upper()
+            raise CommandError(
+                f"ERR The {word} option is only supported by XREADGROUP. "
+                "You called XREAD instead.")
+        else:
+            raise CommandError(SYNTAX)
+    words = args.count - args.pos
+    if words == 0:
+        raise CommandError(SYNTAX)
+    if words & 1:
+        raise CommandError(UNBALANCED)
+    check_limits(&limits)
+    if words == 2 and limits.size_bytes >= SIZE_LARGEST:
+        reply = read_one(ctx, args, min(limits.entries, limits.all_entries))
+        if reply is not None:
+            return reply
+    read = StreamsRead.__new__(StreamsRead)
+    read.db_index = ctx.db.index
+    read.limits = limits
+    read.take_streams(ctx, args)
+    reply = read.reply(ctx)
+    if reply is None and timeout_ms >= 0:
+        return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
+    return NULL_ARRAY if reply is None else reply
+
+
+cdef class OneStream(EntryRange):
+    """XREAD's reply of one stream. Encoded at once: `key` is a view of the request."""
+
+    cdef Slice* key
+
+    cdef int encode(self, Output out, int resp) except -1:
+        out.put_raw(b"%1\r\n" if resp == 3 else b"*1\r\n*2\r\n", 4 if resp == 3 else 8)
+        out.put_bulk(self.key.ptr, self.key.size)
+        return EntryRange.encode(self, out, resp)
+
+
+cdef read_one(Context ctx, Args args, uint64_t limit):
+    """The short way of most reads: one stream, and entries after a plain id. None where there is
+    more to decide."""
+    cdef OneStream reply
+    cdef Slice* key = &args.items[args.pos]
+    cdef Slice* word = key + 1
+    cdef EntryId after
+    cdef Stream stream
+    if parse_id(word.ptr, word.size, False, 0, &after) < 0:
+        return None
+    try:
+        stream = ctx.db.find_at(key)
+    except CommandError:
+        return None
+    if stream is None or not stream.has_newer(after.ms, after.seq):
+        return None
+    ctx.count_hits(2)  # Redis looks twice
+    reply = OneStream.__new__(OneStream)
+    reply.key = key
+    reply.stream = stream
+    reply.limit = limit
+    step_up(&after)
+    reply.start = after
+    reply.end.ms = reply.end.seq = MAX
+    return reply
+
+
+cdef class StreamsRead(BlockedRead):
+    """An XREAD: its keys and, for each, the id after which it reads."""
+
+    needs_stream = True
+
+    cdef int take_streams(self, Context ctx, Args args) except -1:
+        """The keys and ids; `$` and `+` are resolved now, `+` once more at each attempt."""
+        cdef Py_ssize_t count = (args.count - args.pos) // 2
+        cdef Py_ssize_t first = args.pos
+        cdef Py_ssize_t i
+        cdef Slice* word
+        self.keys = []
+        self.after = []
+        self.from_last = []
+        args.pos += count
+        for i in range(count):
+            stream = ctx.read_stream_at(&args.items[first + i])
+            self.keys.append((self.db_index, ctx.db.key_of(&args.items[first + i])))
+            word = &args.items[args.pos]
+            if word.size == 1 and word.ptr[0] == c'+':
+                self.from_last.append(i)
+            self.after.append(self.take_after(args, stream))
+        return 0
+
+    cdef tuple take_after(self, Args args, Stream stream):
+        cdef Slice* word = &args.items[args.pos]
+        cdef EntryId found
+        if word.size == 1 and word.ptr[0] == c'>':
+            raise CommandError(ID_OF_GROUPS)
+        if word.size == 1 and (word.ptr[0] == c'$' or word.ptr[0] == c'+'):
+            args.pos += 1
+            if stream is None:
+                return 0, 0
+            return before_last(stream) if word.ptr[0] == c'+' else (stream.last_ms, stream.last_seq)
+        args.take_id(&found, False, 0)
+        return found.ms, found.seq
+
+    cdef reply(self, Context ctx):
+        """What is there of each stream, None when there is nothing of any. That is one more look-up
+        of each, as in Redis."""
+        cdef Stream stream
+        cdef EntryRange entries
+        cdef uint64_t left = self.limits.all_entries
+        ranges = []
+        for (_, key), (ms, seq) in zip(self.keys, self.after):
+            stream = ctx.read_stream(key)
+            if stream is not None and stream.has_newer(ms, seq):
+                entries = make_range(stream, False, min(self.limits.entries, left))
+                entries.start.ms = ms
+                entries.start.seq = seq
+                step_up(&entries.start)
+                ranges.append((key, entries))
+                if left != MAX:
+                    left -= entries.count()
+                    if left == 0:
+                        break
+        if not ranges:
+            return None
+        if self.limits.size_bytes < SIZE_LARGEST:
+            return self.limited(ctx, ranges)
+        return make_replies(ranges)
+
+    cdef limited(self, Context ctx, list ranges):
+        """As much as goes into a reply until it has reached MAXSIZE, at least one entry."""
+        cdef Output out = Output()
+        cdef EntryRange entries
+        cdef EntryId last
+        cdef ArrayHead all_streams, one_stream
+        cdef Py_ssize_t full_size
+        cdef uint64_t streams = 0
+        cdef uint64_t made
+        cdef int resp = ctx.session.resp
+        out.begin_array(&all_streams, len(ranges))
+        # Of the bytes left for the heads of arrays 4 are used, mostly.
+        full_size = self.limits.size_bytes + all_streams.size - 4
+        for key, entries in ranges:
+            if streams and out.size >= full_size:
+                break
+            put_key(out, key, resp)
+            out.begin_array(&one_stream, min(entries.limit, entries.stream.length))
+            # What stands before the first entry may be too much already.
+            made = entries.encode_entries(
+                out, entries.limit, max(full_size + one_stream.size - 4, out.size + 1), &last)
+            out.end_array(&one_stream, made)
+            streams += 1
+        out.end_array(&all_streams, streams)
+        if resp == 3:
+            out.buf[0] = c'%'
+        return make_raw(out.take_bytes())
+
+    def attempt(self, Context ctx not None):
+        """WRONGTYPE when any of the keys holds something else now, as if XREAD were sent again. The
+        look-ups count again, too."""
+        cdef Stream stream
+        cdef Py_ssize_t i
+        for i in range(len(self.keys)):
+            stream = ctx.read_stream((<tuple>self.keys[i])[1])
+            if stream is not None and i in self.from_last:
+                self.after[i] = before_last(stream)
+        return self.reply(ctx)
+
+
+cdef tuple before_last(Stream stream):
+    """The id after which only the last entry stands; the last id of a stream without any."""
+    cdef EntryId found
+    if stream.last_entry(&found) and step_down(&found):
+        return found.ms, found.seq
+    return stream.last_ms, stream.last_seq
+
+
+cdef int put_off_range(list later, EntryRange entries) except -1:
+    """The head of an array of entries and what will go on with the entries themselves."""
+    cdef Output head = Output()
+    cdef EntryId last
+    cdef uint64_t count = entries.count()
+    head.put_head(c'*', count)
+    later.append(head.take_bytes())
+    # Of a read of few entries from a long stream only the blocks that hold them are kept.
+    if entries.stream.nth(
+            entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
+        entries.end = last
+    later.append(entries.rest_behind(NULL, count))
+    return 0
+
+
+cdef class Parts(Encodable):
+    """A reply of bytes and many entries, in order. Once there is enough for a
+    slice, the rest is kept and goes out when the client has taken it."""
+
+    cdef list parts
+    cdef list later
+    cdef Py_ssize_t full_size
+
+    cdef int encode(self, Output out, int resp) except -1:
+        self.begin(out)
+        for part in self.parts:
+            if type(part) is not bytes:
+                self.put_entries(out, part, resp)
+            elif self.later:
+                self.later.append(part)
+            else:
+                out.put(part)
+        return 0
+
+    cdef int begin(self, Output out) except -1:
+        self.later = []
+        self.full_size = out.size + SLICE_BYTES
+        return 0
+
+    cdef int put_entries(self, Output out, Encodable entries, int resp) except -1:
+        if self.later or out.size >= self.full_size:
+            if type(entries) is EntryRange:
+                return put_off_range(self.later, entries)
+            self.later.append((<Chosen>entries).put_off(resp))
+            return 0
+        entries.encode(out, resp)
+        if entries.rest() is not None:
+            self.later.append(entries.rest())
+        return 0
+
+    cdef Sliced rest(self):
+        return SlicedChain(self.later) if self.later else None
+
+
+cdef class StreamReplies(Parts):
+    """XREAD's reply: (key, entries) of each stream, a map in RESP3."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef Output head
+        self.begin(out)
+        out.put_head(c'%' if resp == 3 else c'*', len(self.parts))
+        for key, entries in self.parts:
+            if self.later:
+                head = Output()
+                put_key(head, key, resp)
+                self.later.append(head.take_bytes())
+            else:
+                put_key(out, key, resp)
+            self.put_entries(out, entries, resp)
+        return 0
+
+
+cdef Encodable make_parts(list parts):
+    cdef Parts made = Parts.__new__(Parts)
+    made.parts = parts
+    return made
+
+
+cdef Encodable make_replies(list ranges):
+    cdef StreamReplies made = StreamReplies.__new__(StreamReplies)
+    made.parts = ranges
+    return made
+
+
+cdef int put_key(Output out, bytes key, int resp) except -1:
+    """What stands before a stream's entries."""
+    if resp != 3:
+        out.put_raw(b"*2\r\n", 4)
+    return out.put_bulk_bytes(key)

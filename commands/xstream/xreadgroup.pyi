@@ -1,0 +1,9 @@
+from typing import Any
+
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import BlockedRead
+
+class ConsumerRead(BlockedRead): ...
+
+def xreadgroup(ctx: Context, args: Args) -> Any: ...

@@ -1,0 +1,493 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""XREADGROUP: a group's new entries for one of its consumers, what others let lie, or its history.
+
+Delivery itself is the one that TREAD uses, and blocked readers of both wait in one queue. What
+differs is ownership: these entries belong to a named consumer, and no timer retries them. With
+CLAIM a consumer also takes over what has been pending for too long; one that waits is woken when
+the first such moment comes. Semantics and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of
+8.10.
+"""
+
+from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
+from millstream.commands.engine.entries_by_id cimport Chosen, Finder, choice_of, finder_of
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.engine.delivery cimport (
+    LONG_DELIVERY, Ids, Room, deliver_long, give_idle, give_within, is_full, is_long_delivery,
+    record_again,
+)
+from millstream.commands.engine.ranges cimport EntryRange, make_range
+from millstream.commands.runtime.replies cimport BlockedRead, make_raw
+from millstream.commands.xstream.xread cimport (
+    check_limits, make_parts, no_limits, put_key, take_read_limit,
+)
+from millstream.commands.engine.group_lifecycle cimport (
+    asking_consumer, checked_consumer_name, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,
+    used,
+)
+from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
+from millstream.ids cimport EntryId, parse_id, step_up
+from millstream.storage.blocks.block cimport IdText, encode_entry
+from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
+from millstream.storage.streams.keyspace cimport Database
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.table.registry import command
+from millstream.commands.runtime.replies import NULL_ARRAY, Wait
+from millstream.commands.xstream.xread import stream_key_positions
+from millstream.errors import INVALID_ID, SYNTAX, CommandError, shown
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+cdef uint64_t NO_CLAIM = MAX
+UNBALANCED = (
+    "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be "
+    "specified.")
+MEANINGLESS = (
+    "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of "
+    "this consumer by specifying a proper ID, or use the > ID to get new messages. The {0} ID "
+    "would just return an empty result set.")
+
+
+@command(
+    "XREADGROUP", arity=-7, flags="write blocking movablekeys", group="stream", since="5.0.0",
+    summary="Reads new entries of a group for one of its consumers, or that consumer's pending "
+            "entries; can wait for new entries.",
+    syntax="{group-block: GROUP group consumer} [COUNT count] [MAXCOUNT maxcount] [MAXSIZE "
+    "maxsize] [BLOCK milliseconds] [CLAIM min-idle-time:integer] [NOACK] {streams: STREAMS key [key "
+    "...] id [id ...]}",
+    complexity="O(log n) to find the start and O(m) for the m entries answered",
+    find_keys=stream_key_positions,
+)
+def xreadgroup(Context ctx not None, Args args not None):
+    cdef ConsumerRead read = ConsumerRead.__new__(ConsumerRead)
+    cdef Py_ssize_t streams
+    cdef int64_t timeout_ms = 0
+    cdef bint block = False
+    read.keep = True
+    read.claim_idle_ms = NO_CLAIM
+    read.db_index = ctx.db.index
+    no_limits(&read.limits)
+    args.pos = 1
+    while True:
+        if args.next_is(b"STREAMS"):
+            break
+        if take_read_limit(args, &read.limits):
+            continue
+        if args.next_is(b"BLOCK"):
+            timeout_ms = take_timeout_ms(args)
+            if timeout_ms > TIME_MAX - <int64_t>ctx.steady_ms:
+                raise CommandError("ERR timeout is out of range")
+            block = True
+        elif args.next_is(b"GROUP"):
+            read.group = args.take()
+            read.consumer = args.take()
+        elif args.next_is(b"NOACK"):
+            read.keep = False
+        elif args.next_is(b"CLAIM"):
+            read.claim_idle_ms = take_min_idle(args)
+        else:
+            raise CommandError(SYNTAX)
+    check_limits(&read.limits)
+    streams = args.count - args.pos
+    if streams == 0:
+        raise CommandError(SYNTAX)
+    if streams & 1:
+        raise CommandError(UNBALANCED)
+    if read.group is None:
+        raise CommandError("ERR Missing GROUP option for XREADGROUP")
+    checked_consumer_name(read.consumer)
+    return first_read(ctx, args, read, streams // 2, block,
+                      <int64_t>ctx.steady_ms + timeout_ms if timeout_ms else 0)
+
+
+cdef int64_t take_min_idle(Args args) except -1:
+    cdef int64_t min_idle_ms = args.take_int_or(
+        "ERR min-idle-time is not an integer or out of range")
+    if min_idle_ms < 0:
+        raise CommandError("ERR min-idle-time must be a positive integer")
+    return min_idle_ms
+
+
+cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bint block,
+                int64_t deadline_ms):
+    """The read when it comes: each stream, its group and its id are checked in turn, and only then
+    is anything delivered."""
+    cdef Py_ssize_t i
+    cdef list opened = []
+    cdef list after = []
+    cdef bytes key
+    read.keys = []
+    for i in range(args.pos, args.pos + count):
+        key = args[i]
+        opened.append(read.open_one(ctx, key, ctx.read_for_update(key)))
+        after.append(read_behind(&args.items[i + count]))
+        read.keys.append((read.db_index, key))
+    ctx.count_hits(count)  # Redis looks up each again to read it
+    reply = read.serve(ctx, opened, after, True)
+    if reply is None and block:
+        read.hold([group for _, group in opened])
+    read.note_use(ctx, opened)
+    if reply is not None:
+        return reply
+    return Wait(read, deadline_ms) if block else NULL_ARRAY
+
+
+cdef read_behind(Slice* word):
+    """The meaning of an id argument: None for new entries (`>`), else the history after an id."""
+    cdef EntryId found
+    if word.size == 1 and word.ptr[0] == c'>':
+        return None
+    if word.size == 1 and (word.ptr[0] == c'$' or word.ptr[0] == c'+'):
+        raise CommandError(MEANINGLESS.format(chr(word.ptr[0])))
+    if parse_id(word.ptr, word.size, False, 0, &found) < 0:
+        raise CommandError(INVALID_ID)
+    # Redis notes `>` as the greatest id, so that id means the same.
+    return None if found.ms == MAX and found.seq == MAX else (found.ms, found.seq)
+
+
+cdef class ConsumerRead(BlockedRead):
+    """An XREADGROUP. While it waits it holds the groups of all its streams: none of them can end by
+    its time to live. It takes no redeliveries, so it is not counted among the retry waiters, but
+    with CLAIM among those that wait for entries to be idle for so long."""
+
+    ends_without_key = True
+
+    @property
+    def kind(self):
+        return ConsumerRead if self.claim_idle_ms == NO_CLAIM else (
+            ConsumerRead, self.claim_idle_ms)
+
+    cdef tuple open_one(self, Context ctx, bytes key, Stream stream):
+        """A stream of the list and its group; the errors of a fresh XREADGROUP also end a wait."""
+        cdef Group group = None
+        if stream is not None:
+            group = live_group(ctx, key, stream, self.group)
+        if group is None:
+            raise no_group(key, self.group)
+        return stream, group
+
+    cdef serve(self, Context ctx, list opened, list after, bint first):
+        """The streams that have something, or None when none has. On the first look the consumer
+        has asked every group, whether or not it has anything."""
+        cdef Py_ssize_t i
+        cdef Stream stream
+        cdef Group group
+        cdef bytes key
+        cdef Output out = None
+        cdef ArrayHead head
+        cdef uint64_t answered = 0
+        cdef list parts = None
+        cdef Chosen entries
+        cdef Room room
+        room.entries = self.limits.all_entries
+        room.full_size = PY_SSIZE_T_MAX
+        room.made = 0
+        room.with_age = False
+        if first:
+            ctx.effects.require(self.effects_most(opened, after))
+        elif not ctx.effects.has_room(self.effects_most(opened, after)):
+            put_off(ctx, self.keys, self.group)
+            return None
+        for i in range(len(opened)):
+            stream, group = opened[i]
+            key = (<tuple>self.keys[i])[1]
+            if after[i] is not None:
+                self.claim_idle_ms = NO_CLAIM  # in Redis, too, a history ends what CLAIM is for
+            if not self.has_something(ctx, stream, group, after[i]) or (
+                    out is not None and is_full(out, &room)):
+                if first:
+                    note_seen(ctx, key, group, asking_consumer(ctx, key, group, self.consumer))
+                elif group.consumer(self.consumer) is None:
+                    new_consumer(ctx, key, group, self.consumer)
+                continue
+            if out is None:
+                out = Output()
+                out.begin_array(&head, len(opened))
+                room.full_size = widened(self.limits.size_bytes, head.size)
+            if after[i] is None and self.is_long(stream, group, &room):
+                if parts is None:
+                    parts = []
+                put_key(out, key, ctx.session.resp)
+                parts.append(out.take_bytes())
+                parts.append(self.put_long(ctx, key, stream, group, &room))
+                answered += 1
+            elif after[i] is not None and self.is_long_history(group, &room):
+                if parts is None:
+                    parts = []
+                put_key(out, key, ctx.session.resp)
+                entries = self.put_long_history(ctx, key, stream, group, after[i], out, &room)
+                parts.append(out.take_bytes())
+                parts.append(entries)
+                answered += 1
+            elif self.put_stream(ctx, key, stream, group, after[i], out, &room):
+                answered += 1
+        if answered == 0:
+            return None
+        return self.finished(ctx, out, &head, answered, parts)
+
+    cdef int64_t effects_most(self, list opened, list after) except -1:
+        """How large the effects are at most: what is claimed or shown again is listed."""
+        cdef Group group
+        cdef Consumer consumer
+        cdef uint64_t ids
+        cdef int64_t most = 0
+        cdef Py_ssize_t i
+        for i in range(len(opened)):
+            group = (<tuple>opened[i])[1]
+            ids = 0
+            if after[i] is not None:
+                consumer = group.consumer(self.consumer)
+                ids = 0 if consumer is None else min(self.limits.entries, consumer.pending)
+            elif self.claim_idle_ms != NO_CLAIM:
+                ids = min(self.limits.entries, group.pending_count)
+            most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
+        return most
+
+    cdef finished(self, Context ctx, Output out, const ArrayHead* head, uint64_t answered,
+                  list parts):
+        """Bring the reply's length and its parts together."""
+        cdef Output first = out
+        if parts is not None:
+            parts.append(out.take_bytes())
+            first = Output()
+            first.put(parts[0])
+        first.end_array(head, answered)
+        if ctx.session.resp == 3:
+            first.buf[0] = c'%'
+        if parts is None:
+            return make_raw(first.take_bytes())
+        parts[0] = first.take_bytes()
+        return make_parts(parts)
+
+    cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
+        return after is not None or stream.has_newer(group.offset_ms, group.offset_seq) or (
+            self.claim_idle_ms != NO_CLAIM and group.is_idle(ctx.steady_ms, self.claim_idle_ms))
+
+    cdef bint put_stream(self, Context ctx, bytes key, Stream stream, Group group, after,
+                         Output out, Room* room) except -1:
+        """The key and the array of one stream's entries; False and nothing when all that seemed to
+        be there to claim is gone from the stream."""
+        cdef Py_ssize_t start = out.size
+        cdef ArrayHead head
+        cdef Py_ssize_t full_size = room.full_size
+        cdef uint64_t made
+        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        put_key(out, key, ctx.session.resp)
+        out.begin_array(&head, min(self.limits.entries, stream.length + group.pending_count))
+        # A stream that is begun answers an entry, whatever its head has added.
+        room.full_size = max(widened(full_size, head.size), out.size + 1)
+        if after is None:
+            made = self.put_new(ctx, key, stream, group, consumer, out, room)
+            if made == 0:
+                room.full_size = full_size
+                out.size = start
+                note_seen(ctx, key, group, consumer)
+                return False
+        else:
+            made = give_history(ctx, key, stream, group, consumer, after, self.limits.entries, out,
+                                room)
+            note_seen(ctx, key, group, consumer)
+        room.full_size = full_size
+        out.end_array(&head, made)
+        return True
+
+    cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
+                          Consumer consumer, Output out, Room* room) except? 0xffffffffffffffff:
+        """What has been pending for too long, then new entries, together at most COUNT."""
+        cdef uint64_t claimed = 0
+        cdef uint64_t given
+        room.with_age = self.claim_idle_ms != NO_CLAIM
+        if room.with_age:
+            claimed = give_idle(ctx, key, stream, group, consumer, self.claim_idle_ms,
+                                self.limits.entries, out, room)
+        given = give_within(ctx, key, stream, group, self.consumer, self.keep, None,
+                            self.limits.entries - claimed, False, out, room)
+        if given and self.keep:
+            consumer.active_ms = ctx.steady_ms
+        return claimed + given
+
+    cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept:
+        """Whether so much is to be delivered that the reply is better made in slices."""
+        return self.claim_idle_ms == NO_CLAIM and room.full_size == PY_SSIZE_T_MAX and (
+            is_long_delivery(stream, group, min(self.limits.entries, room.entries)))
+
+    cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room):
+        """Deliver new entries; they are encoded later, from the blocks as they are now."""
+        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        cdef EntryRange entries = make_range(
+            stream, False, min(self.limits.entries, room.entries))
+        deliver_long(ctx, key, stream, group, self.consumer, self.keep, None, entries)
+        if self.keep:
+            consumer.active_ms = ctx.steady_ms
+        room.entries -= entries.limit
+        room.made += entries.limit
+        return entries
+
+    cdef bint is_long_history(self, Group group, Room* room) except -1:
+        """Whether so much of the history may be asked for that it is better made in slices."""
+        cdef Consumer consumer = group.consumer(self.consumer)
+        return consumer is not None and room.full_size == PY_SSIZE_T_MAX and (
+            min(self.limits.entries, room.entries, consumer.pending) > LONG_DELIVERY)
+
+    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
+                                 Output out, Room* room):
+        """Deliver pending entries again; after the array's head they are encoded later, from the
+        blocks as they are now."""
+        cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
+        cdef Chosen entries = choose_history(ctx, key, stream, group, consumer, after,
+                                             min(self.limits.entries, room.entries))
+        note_seen(ctx, key, group, consumer)
+        out.put_head(c'*', entries.ids.count)
+        room.entries -= entries.ids.count
+        room.made += entries.ids.count
+        return entries
+
+    def attempt(self, Context ctx not None):
+        cdef list opened
+        # New entries come with a new append; for what can be claimed a moment is noted.
+        if is_refused(ctx, [] if self.claim_idle_ms == NO_CLAIM else self.keys, self.group):
+            return None
+        opened = []
+        for _, key in self.keys:
+            if ctx.remade is not None and (self.db_index, key, self.group) in ctx.remade:
+                # A waiting TREAD was tried before us and made the group again: ours is gone.
+                ctx.write_stream(key)  # WRONGTYPE where another type is there
+                raise no_group(key, self.group)
+            opened.append(self.open_one(ctx, key, ctx.read_for_update(key)))
+        ctx.count_hits(len(opened))  # Redis looks up each again to read it
+        self.hold([group for _, group in opened])
+        reply = self.serve(ctx, opened, [None] * len(opened), False)
+        if reply is not None:
+            self.note_use(ctx, opened)
+        elif self.claim_idle_ms != NO_CLAIM:
+            for (_, key), (_, group) in zip(self.keys, opened):
+                ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
+        return reply
+
+    cdef int note_use(self, Context ctx, list opened) except -1:
+        cdef Py_ssize_t i
+        for i in range(len(opened)):
+            used(ctx, (<tuple>self.keys[i])[1], (<tuple>opened[i])[1])
+        return 0
+
+    def join(self, Stream stream not None, Group group not None) -> None:
+        self.count_in(group, 1)
+        self.held.append(group)
+
+    cdef int hold(self, list groups) except -1:
+        """Be counted as waiting on these groups, and no more on others."""
+        cdef Group group
+        if self.held is not None:
+            for group in self.held:
+                self.count_in(group, -1)
+        self.held = groups
+        for group in groups:
+            self.count_in(group, 1)
+        return 0
+
+    cdef int count_in(self, Group group, int change) except -1:
+        group.blocked_clients += change
+        if self.claim_idle_ms != NO_CLAIM:
+            group.add_claim_wait(self.claim_idle_ms, change)
+        return 0
+
+    def ended(self, Context ctx not None) -> None:
+        cdef Database db = <Database>ctx.keyspace.databases[self.db_index]
+        cdef Group group
+        self.hold([])
+        for _, key in self.keys:
+            value = db.get(key)
+            group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
+            if group is not None:
+                # The time to live runs from the end of the wait.
+                group.last_used_ms = ctx.steady_ms
+                ctx.keyspace.schedule(self.db_index, key, group)
+
+
+cdef Py_ssize_t widened(Py_ssize_t full_size, Py_ssize_t room) noexcept:
+    """MAXSIZE while more room than the 4 bytes of a short array's head is left for one."""
+    return full_size if full_size > PY_SSIZE_T_MAX - room else full_size + room - 4
+
+
+cdef no_group(bytes key, bytes name):
+    return CommandError(
+        f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}' in XREADGROUP with "
+        "GROUP option")
+
+
+cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                           after, uint64_t limit, Output out,
+                           Room* room) except? 0xffffffffffffffff:
+    """A consumer's own pending entries with ids above `after`, each counted as delivered once more;
+    one whose entry is gone is shown with a null in place of its fields. Returns how many."""
+    cdef EntryId start
+    cdef Pending* record
+    cdef PendingAt at
+    cdef IdText id_text
+    cdef uint64_t made = 0
+    cdef uint64_t left = consumer.pending
+    cdef Ids again = Ids.__new__(Ids)
+    cdef Finder finder = finder_of(stream)
+    start.ms, start.seq = after
+    step_up(&start)
+    id_text.size = 0
+    id_text.dotted = False
+    record = group.first_at_least(start.ms, start.seq, &at)
+    while record != NULL and made < limit and made < left and not is_full(out, room):
+        if record.consumer == consumer.index:
+            if finder.find(record.ms, record.seq):
+                encode_entry(out, &finder.walk.view, &finder.walk.cursor.entry, &id_text)
+                again.add(record.ms, record.seq)
+            else:
+                out.put_raw(b"*2\r\n", 4)
+                out.put_id(record.ms, record.seq, False)
+                put_null_array(out, ctx.session.resp)
+            made += 1
+            room.made += 1
+            room.entries -= 1
+        record = group.after(&at)
+    deliver_again(ctx, key, group, again)
+    return made
+
+
+cdef Chosen choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                           after, uint64_t limit):
+    """As `give_history` for very many entries, which are only chosen."""
+    cdef EntryId start
+    cdef Pending* record
+    cdef PendingAt at
+    cdef Chosen chosen = choice_of(stream)
+    cdef Ids again = Ids.__new__(Ids)
+    cdef Finder finder = finder_of(stream)
+    start.ms, start.seq = after
+    step_up(&start)
+    limit = min(limit, consumer.pending)
+    record = group.first_at_least(start.ms, start.seq, &at)
+    while record != NULL and chosen.ids.count < limit:
+        if record.consumer == consumer.index:
+            if finder.find(record.ms, record.seq):
+                chosen.add(finder, record.ms, record.seq)
+                again.add(record.ms, record.seq)
+            else:
+                chosen.add_gone(record.ms, record.seq)
+        record = group.after(&at)
+    deliver_again(ctx, key, group, again)
+    return chosen
+
+
+cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1:
+    """Note that a consumer was shown these pending entries, whose ids rise, once more."""
+    cdef Pending* record
+    cdef PendingAt at
+    cdef size_t i
+    if again.count == 0:
+        return 0
+    group.first_at_least(again.items[0].ms, again.items[0].seq, &at)
+    for i in range(again.count):
+        record = group.advance(&at, again.items[i].ms, again.items[i].seq)
+        group.redeliver(record, &at, ctx.steady_ms, 0, False)
+        group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
+    return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis

@@ -1,0 +1,143 @@
+"""Ranges of entries read from a live server, block-wise: `TBLOCKS` answers whole blocks, and the
+compiled decoder that also reads snapshots turns them into columns. No Python object is made of an
+entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millstream.pipeline.options import Options
+from millstream.pipeline.partition import InputPartition
+from millstream.pipeline.positions import FIRST, Id, id_from_text, id_text
+from millstream.pipeline.range_plan import Losses, Range, Ranges
+from millstream.pipeline.schema import MODES, PERMISSIVE, BatchMaker
+from millstream.pipeline.server import Address, Command, Server
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Maximum size of a reply. The reader holds one reply in addition to the batch that it builds.
+BYTES_PER_REQUEST = 4 << 20
+# Small ranges are requested together, up to this number of entries and streams.
+ENTRIES_PER_REQUEST = 20_000
+RANGES_PER_REQUEST = 200
+
+
+class Page(NamedTuple):
+    """An answer to TBLOCKS: the entries from `first` to `last` that are in these blocks. `next_id`:
+    where the next page begins, None at the end."""
+
+    first: Id
+    last: Id
+    next_id: Id | None
+    max_evicted_id: Id
+    incarnation: int
+    blocks: list[bytes]
+
+
+class RangeReader:
+    """Reads a partition; travels to the workers."""
+
+    def __init__(
+        self, schema: pa.Schema, options: Options, address: Address, losses: Losses
+    ) -> None:
+        self.schema = schema
+        self.mode = options.choice("mode", MODES, PERMISSIVE)
+        BatchMaker(schema, self.mode)  # a schema that cannot be had is refused now
+        self.address = address
+        self.losses = losses
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The partition's entries, range by range, as batches."""
+        if not isinstance(partition, Ranges):
+            return  # Spark's own, when there is nothing to read
+        maker = BatchMaker(self.schema, self.mode)
+        with self.address.open() as server:
+            for group in _groups(partition.ranges):
+                for range_, first_page in zip(group, _first_pages(server, group), strict=True):
+                    before = maker.entries
+                    reading = _Reading(server, range_, first_page)
+                    for page in reading.pages():
+                        blocks = b"".join(page.blocks)
+                        yield from maker.add(blocks, range_.key, page.first, page.last)
+                    self._check_loss(range_, reading.last_page, maker.entries - before)
+        yield from maker.finish()
+
+    def _check_loss(self, range_: Range, page: Page | None, entries: int) -> None:
+        """Whether entries were there when the range was planned and are gone."""
+        if page is None:
+            self.losses.deleted(range_.key, range_.after)
+        elif page.incarnation != range_.incarnation:
+            self.losses.made_again(range_.key, range_.after)
+        elif entries < range_.entries and page.max_evicted_id > range_.after:
+            lost = range_.entries - entries
+            self.losses.evicted(range_.key, range_.after, lost, is_exact=False)
+
+
+class _Reading:
+    """One range being read, page by page."""
+
+    def __init__(self, server: Server, range_: Range, first_page: Page | None) -> None:
+        self.last_page = first_page
+        self._server = server
+        self._range = range_
+
+    def pages(self) -> Iterator[Page]:
+        """All pages; ends early when the stream is gone or another."""
+        while True:
+            page = self.last_page
+            if page is None or page.incarnation != self._range.incarnation:
+                return
+            yield page
+            if page.next_id is None:
+                return
+            start = id_text(page.next_id)
+            command = _command(self._range, start, BYTES_PER_REQUEST)
+            (self.last_page,) = _pages(self._server, [command])
+
+
+def _groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Ranges that are asked for together."""
+    group: list[Range] = []
+    entries = 0
+    for range_ in ranges:
+        if group and (
+            len(group) == RANGES_PER_REQUEST or entries + range_.entries > ENTRIES_PER_REQUEST
+        ):
+            yield group
+            group, entries = [], 0
+        group.append(range_)
+        entries += range_.entries
+    if group:
+        yield group
+
+
+def _first_pages(server: Server, group: list[Range]) -> list[Page | None]:
+    size_bytes = BYTES_PER_REQUEST // len(group)
+    commands = [_command(range_, "(" + id_text(range_.after), size_bytes) for range_ in group]
+    return _pages(server, commands)
+
+
+def _command(range_: Range, start: str, size_bytes: int) -> Command:
+    return "TBLOCKS", range_.key, start, id_text(range_.until), "BYTES", size_bytes
+
+
+def _pages(server: Server, commands: list[Command]) -> list[Page | None]:
+    return [_page(server.checked(reply)) for reply in server.pipeline(commands)]
+
+
+def _page(reply: Any) -> Page | None:
+    if reply is None:
+        return None
+    facts = dict(zip(reply[::2], reply[1::2], strict=True))
+    next_id, evicted = facts[b"next-id"], facts[b"max-evicted-id"]
+    return Page(
+        id_from_text(facts[b"first-id"]),
+        id_from_text(facts[b"last-id"]),
+        None if next_id is None else id_from_text(next_id),
+        FIRST if evicted is None else id_from_text(evicted),
+        int(facts[b"incarnation"]),
+        facts[b"blocks"],
+    )

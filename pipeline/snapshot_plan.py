@@ -1,0 +1,224 @@
+"""Plans the reading of a snapshot: which chunks, and what of each, in how many portions.
+
+The index alone is read. A plan is made of whole chunks, since a chunk is what can be read alone and
+small streams share one: a task takes a chunk once, with everything that is wanted from it. The plan
+carries each chunk's place and checksum, so a task reads nothing else of the file but its header.
+
+A snapshot may hold very many small streams, so no object is made for a stream: what is wanted of a
+chunk lies in a few lists, which also travel to the tasks quickly.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from millstream.errors import DataError
+from millstream.pipeline.files import Folder
+from millstream.pipeline.partition import InputPartition
+from millstream.pipeline.selection import EntryId, Selection
+from millstream.storage.files.manifest import Manifest, check_owner
+from millstream.storage.files.snapshot import Place, SnapshotReader
+
+_TRIES = 10
+
+
+class Meta(NamedTuple):
+    """Where a stream's metadata lies, when its first kept id is still to be looked up there."""
+
+    chunk: int
+    offset: int
+    length: int
+
+
+@dataclass
+class Pieces:
+    """The pieces of streams that are wanted from a chunk, in the chunk's order. Offsets and lengths
+    count unpacked bytes. Of pieces that `firsts` does not name, all entries from the partition's
+    first id are wanted."""
+
+    keys: list[bytes] = field(default_factory=list)
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))
+    firsts: dict[int, EntryId] = field(default_factory=dict)
+    metas: dict[int, Meta] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, key: bytes, offset: int, length: int) -> None:
+        self.keys.append(key)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+
+    @property
+    def length(self) -> int:
+        """Bytes of all of them."""
+        return sum(self.lengths)
+
+
+class Chunk(NamedTuple):
+    """One chunk of the file, and what is wanted from it."""
+
+    number: int
+    place: Place
+    pieces: Pieces
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The snapshot that a plan was made of."""
+
+    folder: Folder
+    file: str
+    uuid: bytes
+
+
+class ScanPartition(InputPartition):
+    """What one task reads. `meta_places` are chunks that hold nothing but metadata it needs."""
+
+    def __init__(
+        self,
+        number: int,
+        snapshot: Snapshot,
+        wanted: tuple[EntryId, EntryId],
+        chunks: list[Chunk],
+        meta_places: dict[int, Place],
+    ) -> None:
+        self.number = number
+        self.snapshot = snapshot
+        self.first, self.last = wanted
+        self.chunks = chunks
+        self.meta_places = meta_places
+
+
+def plan(
+    folder: Folder, db: int, selection: Selection, split_bytes: int, partitions_min: int
+) -> list[InputPartition]:
+    """The partitions of about `split_bytes` unpacked bytes, at least `partitions_min` if there are
+    that many chunks. DataError when the folder has no sound snapshot."""
+    for _ in range(_TRIES):
+        manifest = folder.manifest()
+        file_name = _newest(folder, manifest)
+        try:
+            file = folder.open(file_name)
+        except FileNotFoundError:
+            continue  # a newer one was published since the manifest was read
+        with closing(file):
+            reader = SnapshotReader(file)
+            _check_owner(folder, manifest, file_name, reader.summary.directory)
+            snapshot = Snapshot(folder, file_name, reader.summary.uuid)
+            chunks = _chunks(reader, db, selection)
+            places = reader.summary.chunks
+        wanted = selection.first, selection.last
+        return [
+            ScanPartition(number, snapshot, wanted, portion, _meta_places(portion, places))
+            for number, portion in enumerate(_portions(chunks, split_bytes, partitions_min))
+        ]
+    raise DataError(
+        f"{folder}: {file_name} is missing although the manifest names it; restore the data"
+        " directory from a copy"
+    )
+
+
+def _check_owner(folder: Folder, manifest: Manifest, file_name: str, directory: bytes) -> None:
+    try:
+        check_owner(manifest, file_name, directory)
+    except DataError as error:
+        raise DataError(f"{folder}/{error}") from None
+
+
+def _newest(folder: Folder, manifest: Manifest) -> str:
+    if manifest.base is None:
+        raise DataError(
+            f"{folder} has no snapshot yet: all it holds is in its journal. Let the server"
+            " save one first: redis-cli -p 6455 BGSAVE"
+        )
+    return manifest.base
+
+
+def _chunks(reader: SnapshotReader, db: int, selection: Selection) -> list[Chunk]:
+    """The chunks in which something is wanted, in the file's order."""
+    if selection.is_empty:
+        return []
+    wanted = _Wanted(reader.summary.chunks, selection)
+    wanted_key = selection.key_test()
+    for section in range(len(reader.summary.sections)):
+        with _no_collection():
+            rows = reader.rows(section)
+            try:
+                for of_db, key, kind, meta, meta_place, pieces in rows:
+                    if of_db == db and kind == "stream" and wanted_key(key):
+                        wanted.add(key, meta, meta_place, pieces)
+            except (ValueError, TypeError, LookupError) as error:
+                raise reader.bad_section(section, error) from None
+    return [wanted.chunks[number] for number in sorted(wanted.chunks)]
+
+
+class _Wanted:
+    """The chunks in which something is wanted, while the index is read."""
+
+    def __init__(self, places: tuple[Place, ...], selection: Selection) -> None:
+        self.chunks: dict[int, Chunk] = {}
+        self._places = places
+        self._first = selection.first
+        self._last = selection.last
+
+    def add(self, key: bytes, meta: Any, meta_place: Any, pieces: Any) -> None:
+        """What is wanted of one stream, as the index has it. Its first kept id lies in the first
+        piece, if anywhere."""
+        first = self._first if meta is None else max(self._first, tuple(meta["first_kept"]))
+        for number, offset, length, _, _, min_ms, min_seq, max_ms, max_seq in pieces:
+            if first <= (max_ms, max_seq) and (min_ms, min_seq) <= self._last:
+                wanted = self._pieces(number)
+                if meta_place is not None:
+                    wanted.metas[len(wanted)] = Meta(*meta_place[:3])
+                if first > self._first and first > (min_ms, min_seq):
+                    wanted.firsts[len(wanted)] = first
+                wanted.add(key, offset, length)
+            meta_place = None
+
+    def _pieces(self, number: int) -> Pieces:
+        chunk = self.chunks.get(number)
+        if chunk is None:
+            chunk = self.chunks[number] = Chunk(number, self._places[number], Pieces())
+        return chunk.pieces
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the search for garbage, which takes as long as reading the index of many streams and
+    finds nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _portions(chunks: list[Chunk], split_bytes: int, partitions_min: int) -> Iterator[list[Chunk]]:
+    """Neighbouring chunks together, so that a task reads one stretch of the file."""
+    sizes = [chunk.pieces.length for chunk in chunks]
+    count = min(max(-(-sum(sizes) // split_bytes), partitions_min), len(chunks))
+    done = number = 0
+    portion: list[Chunk] = []
+    for at, (chunk, size) in enumerate(zip(chunks, sizes, strict=True)):
+        portion.append(chunk)
+        done += size
+        left = len(chunks) - at - 1
+        if done * count >= sum(sizes) * (number + 1) or left < count - number:
+            yield portion
+            portion = []
+            number += 1
+
+
+def _meta_places(chunks: list[Chunk], places: tuple[Place, ...]) -> dict[int, Place]:
+    return {
+        meta.chunk: places[meta.chunk] for chunk in chunks for meta in chunk.pieces.metas.values()
+    }

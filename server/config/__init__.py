@@ -1,0 +1,1 @@
+"""Directives: the configuration file, the command line, CONFIG."""

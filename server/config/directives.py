@@ -1,0 +1,749 @@
+"""The server's directives: one table for the configuration file, the command line and CONFIG.
+
+The table is the dataclass `Config`: a field is a directive (``_`` for ``-``), its metadata says how
+it is read, shown, bounded and explained, so a directive cannot exist in one place and be missing in
+another. docs/configuration.md is written from it. A directive that is unknown here is refused;
+those that are accepted though nothing follows from them are a named list
+(server/config/ignored_directives).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from millstream.errors import CommandError, StartError
+from millstream.glob import matcher
+from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, Form
+
+INT32_MAX = 2**31 - 1
+UINT32_MAX = 2**32 - 1
+INT64_MAX = 2**63 - 1
+MEGABYTE = 1024**2
+
+
+# How values are read and shown
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`parse(text, current)` answers the value or raises ValueError with Redis' words; `show`
+    gives the text that CONFIG GET answers; `many` allows several words in a file's line."""
+
+    parse: Callable[[str, Any], Any]
+    show: Callable[[Any], str]
+    name: str
+    many: bool = False
+
+
+def _parse_yes_no(text: str, current: object) -> bool:
+    answers = {"yes": True, "no": False}
+    if text.lower() not in answers:
+        raise ValueError("argument must be 'yes' or 'no'")
+    return answers[text.lower()]
+
+
+YES_NO = Kind(_parse_yes_no, lambda value: "yes" if value else "no", "yes or no")
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError(f"argument must be between {low} and {high} inclusive")
+    return value
+
+
+def integer(low: int, high: int) -> Kind:
+    def parse(text: str, current: object) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+            raise ValueError("argument couldn't be parsed into an integer")
+        number = int(text)
+        if not -INT64_MAX - 1 <= number <= INT64_MAX:
+            raise ValueError("argument couldn't be parsed into an integer")
+        return _within(number, low, high)
+
+    return Kind(parse, str, f"integer, {low} to {high}")
+
+
+def clipped(low: int, high: int) -> Kind:
+    """An integer that is taken for the nearest one allowed."""
+    natural = integer(0, INT32_MAX)
+
+    def parse(text: str, current: object) -> int:
+        number: int = natural.parse(text, current)
+        return min(max(number, low), high)
+
+    return Kind(parse, str, f"integer, {low} to {high}")
+
+
+UNITS = {
+    "": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3,
+}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``100``, ``64mb``, ``1k`` (1000), ``1kb`` (1024); ValueError for anything else."""
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower(), re.ASCII)
+    if found is None or found[2] not in UNITS:
+        raise ValueError("argument must be a memory value")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def size(low: int, high: int = INT64_MAX) -> Kind:
+    return Kind(lambda text, current: _within(parse_size(text), low, high), str, "size")
+
+
+def _parse_size_or_share(text: str, current: object) -> str:
+    if not text.endswith("%"):
+        return str(_within(parse_size(text), 0, INT64_MAX))
+    if not re.fullmatch(r"\d+%", text, re.ASCII):
+        raise ValueError("argument must be a memory or percent value")
+    if int(text[:-1]) > 100:
+        raise ValueError("percentage argument must be less or equal to 100")
+    return text
+
+
+SIZE_OR_SHARE = Kind(_parse_size_or_share, str, "size, or a percentage")
+
+
+def one_of(*choices: str) -> Kind:
+    def parse(text: str, current: object) -> str:
+        if text.lower() not in choices:
+            raise ValueError(
+                f"argument(s) must be one of the following: {', '.join(choices)}"
+                if len(choices) > 1
+                else f"the only value here is {choices[0]}"
+            )
+        return text.lower()
+
+    return Kind(parse, str, " or ".join(choices))
+
+
+def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(word) for word in text.split())
+    except ValueError:
+        raise ValueError("Invalid latency-tracking-info-percentiles parameters") from None
+    if not all(0 <= number <= 100 for number in numbers):
+        raise ValueError(
+            "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"
+        )
+    return numbers
+
+
+PERCENTILES = Kind(
+    _parse_percentiles,
+    lambda numbers: " ".join(f"{number:g}" for number in numbers),
+    "numbers from 0 to 100",
+    many=True,
+)
+
+
+def _parse_scores(text: str, current: object) -> str:
+    words = text.split()
+    try:
+        scores = [int(word) for word in words]
+    except ValueError:
+        scores = []
+    if len(scores) != 3 or not all(-2000 <= score <= 2000 for score in scores):
+        raise ValueError("Invalid oom-score-adj-values, elements must be between -2000 and 2000.")
+    return " ".join(words)
+
+
+SCORES = Kind(_parse_scores, str, "three numbers", many=True)
+
+EVENT_CLASSES = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
+EVENTS_OF_ALL = "g$lshzxetd"  # what A stands for
+
+
+def _parse_events(text: str, current: object) -> str:
+    """The letters without A, each once, in the order of EVENT_CLASSES; empty: no events."""
+    if not set(text) <= {*EVENT_CLASSES, "A"}:
+        raise ValueError("Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")
+    wanted = set(text) | (set(EVENTS_OF_ALL) if "A" in text else set())
+    return "".join(letter for letter in EVENT_CLASSES if letter in wanted)
+
+
+def _show_events(letters: str) -> str:
+    if set(EVENTS_OF_ALL) <= set(letters):
+        return "A" + letters.translate(str.maketrans("", "", EVENTS_OF_ALL))
+    return letters
+
+
+EVENTS = Kind(_parse_events, _show_events, "letters")
+
+
+def only(value: int) -> Kind:
+    """A number that tools ask for and that cannot be another one here."""
+
+    def parse(text: str, current: object) -> int:
+        if parse_size(text) != value:
+            raise ValueError(f"the only value here is {value}")
+        return value
+
+    return Kind(parse, str, str(value))
+
+
+TEXT = Kind(lambda text, current: text, str, "text")
+PATH = Kind(lambda text, current: Path(text), lambda value: str(Path(value).resolve()), "folder")
+ADDRESSES = Kind(
+    lambda text, current: tuple(text.split()), " ".join, "addresses or names, * for all", many=True
+)
+
+SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
+
+
+def _parse_save(text: str, current: object) -> str:
+    words = text.split()
+    numbers = [int(word) for word in words if word.isdigit()]
+    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2] or (text and not words):
+        raise ValueError("Invalid save parameters")
+    return " ".join(map(str, numbers))
+
+
+SAVE_POINTS = Kind(_parse_save, str, "pairs of seconds and changes", many=True)
+
+
+class OutputLimit(NamedTuple):
+    """A client is closed at `hard_bytes` of unsent output, or after `soft_s` seconds above
+    `soft_bytes`; 0 is no limit."""
+
+    hard_bytes: int
+    soft_bytes: int
+    soft_s: int
+
+
+OutputLimits = dict[str, OutputLimit]
+CLIENT_CLASSES = {"normal": "normal", "slave": "slave", "replica": "slave", "pubsub": "pubsub"}
+OUTPUT_LIMITS = (
+    ("normal", OutputLimit(0, 0, 0)),
+    ("slave", OutputLimit(256 * MEGABYTE, 64 * MEGABYTE, 60)),
+    ("pubsub", OutputLimit(32 * MEGABYTE, 8 * MEGABYTE, 60)),
+)
+
+
+def _parse_output_limits(text: str, current: OutputLimits) -> OutputLimits:
+    words = text.split()
+    if not words or len(words) % 4:
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
+    limits = dict(current)
+    for at in range(0, len(words), 4):
+        client_class = CLIENT_CLASSES.get(words[at].lower())
+        if client_class is None:
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        try:
+            hard, soft = parse_size(words[at + 1]), parse_size(words[at + 2])
+            limits[client_class] = OutputLimit(hard, soft, int(words[at + 3]))
+        except ValueError:
+            raise ValueError(
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
+            ) from None
+    return limits
+
+
+LIMITS = Kind(
+    _parse_output_limits,
+    lambda limits: " ".join(
+        f"{name} {limit.hard_bytes} {limit.soft_bytes} {limit.soft_s}"
+        for name, limit in limits.items()
+    ),
+    "class, hard limit, soft limit, seconds",
+    many=True,
+)
+
+
+# The table
+
+
+def _directive(
+    default: Any, kind: Kind, meaning: str, *, section: str, mutable: bool = True
+) -> Any:
+    metadata = {"kind": kind, "meaning": meaning, "section": section, "mutable": mutable}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"
+WATCHING = "Watching the server"
+COMPATIBILITY = "Accepted for compatibility"
+
+
+FORMS = {
+    "yes": YES_NO, "text": TEXT, "size": size(0), "share": SIZE_OR_SHARE, "scores": SCORES,
+    "hz": clipped(1, 500),
+}  # fmt: skip
+
+
+def _kind_of(form: Form) -> Kind:
+    if isinstance(form, tuple):
+        return integer(*form)
+    if isinstance(form, list):
+        return one_of(*form)
+    return FORMS[form]
+
+
+class Accepted:
+    """The directives of server/config/ignored_directives as fields of Config."""
+
+
+for _name, _written, _form, _mutable in ACCEPTED:
+    _kind = _kind_of(_form)
+    _attribute = _name.replace("-", "_")
+    Accepted.__annotations__[_attribute] = Any
+    setattr(
+        Accepted,
+        _attribute,
+        _directive(_kind.parse(_written, None), _kind, "", section=COMPATIBILITY, mutable=_mutable),
+    )
+dataclass(Accepted)
+
+
+@dataclass
+class Config(Accepted):
+    # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
+    """All directives with their values; sizes in bytes."""
+
+    port: int = _directive(
+        6455, integer(0, 65535), "TCP port; 0 selects a free one", section=NETWORK, mutable=False
+    )
+    bind: tuple[str, ...] = _directive(
+        ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK, mutable=False
+    )
+    protected_mode: bool = _directive(
+        True,
+        YES_NO,
+        "without a password, serve only clients of this machine",
+        section=NETWORK,
+    )
+    requirepass: str = _directive(
+        "", TEXT, "password of the user `default`; empty: no password is required", section=NETWORK
+    )
+    tcp_backlog: int = _directive(
+        511,
+        integer(1, INT32_MAX),
+        "connections that may wait to be accepted",
+        section=NETWORK,
+        mutable=False,
+    )
+    tcp_keepalive: int = _directive(
+        300, integer(0, INT32_MAX), "seconds between TCP keepalives; 0: none", section=NETWORK
+    )
+    timeout: int = _directive(
+        0, integer(0, INT32_MAX), "close clients idle for this many seconds; 0: never",
+        section=NETWORK,
+    )  # fmt: skip
+    maxclients: int = _directive(
+        10000, integer(1, INT32_MAX), "maximum number of clients", section=NETWORK
+    )
+
+    dir: Path = _directive(
+        Path("data"),
+        PATH,
+        "folder of the data files; created if it does not exist",
+        section=DATA,
+        mutable=False,
+    )
+    appendonly: bool = _directive(True, YES_NO, "keep a journal of every change", section=DATA)
+    appendfsync: str = _directive(
+        "always",
+        one_of("everysec", "always", "no"),
+        "when the journal is forced to disk: `always`: before a reply is sent; `everysec`: once a "
+        "second; `no`: when the operating system decides",
+        section=DATA,
+    )
+    save: str | None = _directive(
+        None,
+        SAVE_POINTS,
+        "take a snapshot after this many seconds if there were at least this many changes; empty: "
+        f"never. If not set: `{SAVE_POINTS_DEFAULT}` without a journal, and never with a journal, "
+        "because its rewriting does the same work",
+        section=DATA,
+    )
+    stop_writes_on_bgsave_error: bool = _directive(
+        True,
+        YES_NO,
+        "with save points: refuse writes after a snapshot has failed, until one succeeds",
+        section=DATA,
+    )
+    rdbcompression: bool = _directive(
+        False,
+        YES_NO,
+        "compress snapshots with zstd: files of a half to a third of the size, but several times "
+        "the processor time for saving and twice the time for loading. Redis' default is yes",
+        section=DATA,
+    )
+    journal_reserve_size: int = _directive(
+        16 * MEGABYTE,
+        size(0, 1024 * MEGABYTE),
+        "disk space reserved in advance for the journal, so that on a full disk writes are refused "
+        "before they run; 0: none",
+        section=DATA,
+    )
+    journal_queue_limit: int = _directive(
+        64 * MEGABYTE,
+        size(1),
+        "maximum memory for data that waits for a slow disk: frames to be written to the journal, "
+        "and replies held until they are durable; above it requests wait until half of it is free",
+        section=DATA,
+    )
+    auto_aof_rewrite_percentage: int = _directive(
+        100,
+        integer(0, INT32_MAX),
+        "rewrite the journal when it has grown by this percentage of its size after the last "
+        "rewrite; 0: never",
+        section=DATA,
+    )
+    auto_aof_rewrite_min_size: int = _directive(
+        64 * MEGABYTE,
+        size(0),
+        "do not rewrite a journal that is smaller than this automatically",
+        section=DATA,
+    )
+
+    databases: int = _directive(
+        16, integer(1, 10000), "number of databases for SELECT", section=DATA, mutable=False
+    )
+    disable_thp: bool = _directive(
+        False,
+        YES_NO,
+        "do not use huge pages; there is no fork that would make them expensive",
+        section=DATA,
+        mutable=False,
+    )
+
+    proto_max_bulk_len: int = _directive(
+        512 * MEGABYTE, size(MEGABYTE), "longest single argument of a request", section=LIMIT
+    )
+    client_query_buffer_limit: int = _directive(
+        1024 * MEGABYTE,
+        size(MEGABYTE),
+        "longest request; a client that sends a longer one is closed",
+        section=LIMIT,
+    )
+    client_output_buffer_limit: OutputLimits = _directive(
+        dict(OUTPUT_LIMITS),
+        LIMITS,
+        "for each class of clients: close at this much unsent output, or after that many seconds "
+        "above the soft limit; 0: no limit",
+        section=LIMIT,
+    )
+
+    stream_node_max_bytes: int = _directive(
+        4096,
+        size(0),
+        "bytes in a node, the unit of `MAXLEN ~`; 0: no limit",
+        section=STREAM,
+    )
+    stream_node_max_entries: int = _directive(
+        100,
+        integer(0, INT64_MAX),
+        "entries in a node; 0: no limit",
+        section=STREAM,
+    )
+    stream_idmp_duration: int = _directive(
+        100,
+        integer(1, 86400),
+        "seconds for which a new stream remembers the IDs of idempotent producers",
+        section=STREAM,
+    )
+    stream_idmp_maxsize: int = _directive(
+        100,
+        integer(1, 10000),
+        "number of IDs of each producer that a new stream remembers",
+        section=STREAM,
+    )
+    stream_producers_max: int = _directive(
+        100_000,
+        integer(1, 1_000_000),
+        "number of producers whose last number a stream remembers (TAPPENDONCE); above that, the "
+        "producer whose last append is oldest is forgotten",
+        section=STREAM,
+    )
+
+    loglevel: str = _directive(
+        "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",
+        section=LOG,
+    )  # fmt: skip
+    logfile: str = _directive(
+        "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
+    )
+    log_format: str = _directive(
+        "text",
+        one_of("text", "json"),
+        "one readable line, or one JSON object, per event",
+        section=LOG,
+    )
+
+    slowlog_log_slower_than: int = _directive(
+        10000,
+        integer(-1, INT64_MAX),
+        "minimum microseconds for a command to enter the slow log; 0: all commands, -1: none",
+        section=WATCHING,
+    )
+    slowlog_max_len: int = _directive(
+        128, integer(0, INT64_MAX), "entries kept in the slow log", section=WATCHING
+    )
+    latency_monitor_threshold: int = _directive(
+        0,
+        integer(0, INT64_MAX),
+        "minimum milliseconds for an event to be recorded for LATENCY; 0: none",
+        section=WATCHING,
+    )
+    latency_tracking: bool = _directive(
+        True, YES_NO, "show each command's latencies in INFO latencystats and LATENCY HISTOGRAM",
+        section=WATCHING,
+    )  # fmt: skip
+    latency_tracking_info_percentiles: tuple[float, ...] = _directive(
+        (50.0, 99.0, 99.9),
+        PERCENTILES,
+        "percentiles that INFO latencystats shows",
+        section=WATCHING,
+    )
+    notify_keyspace_events: str = _directive(
+        "",
+        EVENTS,
+        "which keyspace events are published: K and E choose the two kinds of channels, the other "
+        "letters the classes of events, as in Redis; empty: none",
+        section=WATCHING,
+    )
+    enable_debug_command: str = _directive(
+        "no",
+        one_of("no", "yes", "local"),
+        "which clients may use DEBUG: no: none; yes: all; local: clients of this machine",
+        section=WATCHING,
+        mutable=False,
+    )
+    maxmemory: int = _directive(
+        0,
+        size(0),
+        "maximum memory in bytes, compared with `used_memory` of INFO; 0: no limit. "
+        "maxmemory-policy decides what happens above it",
+        section=LIMIT,
+    )
+    maxmemory_policy: str = _directive(
+        "noeviction",
+        one_of("noeviction", "allstreams-oldest"),
+        "above maxmemory, `noeviction` refuses commands that need memory (`OOM`); "
+        "`allstreams-oldest` drops the oldest blocks of all streams, and refuses if no blocks are "
+        "left. Redis' other policies remove whole keys, which does not suit streams, and are "
+        "refused",
+        section=LIMIT,
+    )
+
+    def shown(self, name: str) -> str:
+        """A directive's value as CONFIG GET gives it."""
+        directive = DIRECTIVES[name]
+        value = getattr(self, directive.attribute)
+        if name == "save" and value is None:
+            return "" if self.appendonly else SAVE_POINTS_DEFAULT
+        return directive.kind.show(value)
+
+    def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
+        """Directives and their older names that match one of the globs, in the table's order. One
+        that is named in full is called as it was written."""
+        written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
+        names = [name for name in [*DIRECTIVES, *ALIASES] if name not in HIDDEN or name in written]
+        tests = [matcher(pattern.lower()) for pattern in patterns]
+        return {
+            written.get(name, name.encode()).decode(): self.shown(ALIASES.get(name, name))
+            for name in names
+            if any(matches(name.encode()) for matches in tests)
+        }
+
+    def parsed(self, name: str, text: str) -> Any:
+        """The value this text means for a known directive; ValueError says what is wrong."""
+        directive = DIRECTIVES[name]
+        return directive.kind.parse(text, getattr(self, directive.attribute))
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One row of the table, as documentation and parsing need it."""
+
+    name: str
+    attribute: str
+    kind: Kind
+    meaning: str
+    section: str
+    mutable: bool
+
+
+def _rows() -> Iterable[Directive]:
+    """Those with an effect first."""
+    rows = [
+        Directive(row.name.replace("_", "-"), row.name, **row.metadata)
+        for row in dataclasses.fields(Config)
+    ]
+    return sorted(rows, key=lambda directive: directive.section == COMPATIBILITY)
+
+
+DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
+
+
+def find_directive(name: str) -> Directive | None:
+    """A directive by its name or an older one, in any case."""
+    name = name.lower()
+    return DIRECTIVES.get(ALIASES.get(name, name))
+
+
+# CONFIG SET
+
+
+CHANGEABLE_IN_REDIS = frozenset({"bind", "dbfilename", "dir", "port"})
+
+
+def refused(name: str, why: str) -> CommandError:
+    return CommandError(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
+
+
+def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """What CONFIG SET of these pairs asks for, attribute to value, all checked and nothing set.
+
+    Raises CommandError in Redis' words for the first pair that cannot be set.
+    """
+    names = [name.decode("utf-8", "replace") for name, _ in pairs]
+    values: dict[str, Any] = {}
+    for name, (_, text) in zip(names, pairs, strict=True):
+        directive = find_directive(name)
+        if directive is None:
+            raise CommandError(
+                f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            )
+        if not directive.mutable and not _is_as_it_is(config, directive, text):
+            raise refused(name, "can't set immutable config")
+        if directive.attribute in values:
+            raise refused(name, "duplicate parameter")
+        values[directive.attribute] = None
+    for name, (_, text) in zip(names, pairs, strict=True):
+        directive = find_directive(name)
+        assert directive is not None
+        try:
+            value = config.parsed(directive.name, text.decode("utf-8", "surrogateescape"))
+        except ValueError as problem:
+            raise refused(name, str(problem)) from None
+        values[directive.attribute] = value
+    return values
+
+
+def _is_as_it_is(config: Config, directive: Directive, text: bytes) -> bool:
+    """Whether one of the directives that Redis could change, and this server cannot, is to be set
+    to what it is: a tool that puts back what it found."""
+    if directive.name not in CHANGEABLE_IN_REDIS:
+        return False
+    return config.shown(directive.name) == text.decode("utf-8", "surrogateescape")
+
+
+# Files and command lines
+
+
+class Line(NamedTuple):
+    """A directive as it was written: where, its name, its words."""
+
+    where: str
+    name: str
+    words: list[str]
+
+
+_WORD = re.compile(
+    r"""\s+ | "(?P<double>(?:[^"\\]|\\.)*)"(?=\s|$) | '(?P<single>(?:[^'\\]|\\.)*)'(?=\s|$)
+        | (?P<plain>[^\s"'][^\s]*)""",
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
+
+
+def split_words(text: str) -> list[str]:
+    """A line's words: "double quotes" know escapes (\\n, \\x41), 'single quotes' only \\'."""
+    words: list[str] = []
+    at = 0
+    while at < len(text):
+        found = _WORD.match(text, at)
+        if found is None:
+            raise ValueError("unbalanced quotes")
+        at = found.end()
+        if found["plain"] is not None:
+            words.append(found["plain"])
+        elif found["double"] is not None:
+            words.append(
+                _ESCAPE.sub(
+                    lambda match: (
+                        chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2])
+                    ),
+                    found["double"],
+                )
+            )
+        elif found["single"] is not None:
+            words.append(found["single"].replace("\\'", "'"))
+    return words
+
+
+def read_file(path: Path) -> list[Line]:
+    """The directives of a redis.conf-style file; StartError names file and line."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as problem:
+        raise StartError(f"cannot read {path}: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
+        number = len((data[: problem.start].decode("utf-8") + "?").splitlines())
+        raise StartError(f"{path}, line {number}: this is not a text in UTF-8") from None
+    lines = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"{path}, line {number}"
+        if line.strip() and not line.strip().startswith("#"):
+            try:
+                name, *words = split_words(line.strip())
+            except ValueError as problem:
+                raise StartError(f"{where}: {problem}") from None
+            lines.append(Line(where, name.lower(), words))
+    return lines
+
+
+def read_arguments(arguments: Sequence[str]) -> list[Line]:
+    """``--directive value ...`` as redis-server takes them (``--directive=value`` too)."""
+    lines: list[Line] = []
+    for argument in arguments:
+        if argument.startswith("--") and len(argument) > 2:
+            name, equals, value = argument[2:].partition("=")
+            lines.append(Line("command line", name.lower(), [value] if equals else []))
+        elif lines:
+            lines[-1].words.append(argument)
+        else:
+            raise StartError(f"command line: {argument!r} does not belong to a directive")
+    return lines
+
+
+def apply_lines(config: Config, lines: Iterable[Line]) -> None:
+    """Set directives in order; StartError names the place, the directive and what is wrong.
+
+    A later line replaces an earlier one; repeated lines of `save` within one file add up.
+    """
+    saves: dict[str, list[str]] = {}
+    for where, name, words in lines:
+        directive = find_directive(name)
+        if directive is None:
+            raise StartError(f"{where}: unknown directive '{name}'")
+        if not words or (len(words) > 1 and not directive.kind.many):
+            raise StartError(f"{where}: {name}: takes {'a' if not words else 'one'} value")
+        if name == "save":
+            source = where.partition(",")[0]
+            words = saves[source] = [*saves.get(source, []), *words] if words != [""] else [""]
+        try:
+            value = config.parsed(directive.name, " ".join(words))
+        except ValueError as problem:
+            raise StartError(f"{where}: {name}: {problem}") from None
+        setattr(config, directive.attribute, value)
+
+
+def load(file: Path | None, arguments: Sequence[str]) -> Config:
+    """Defaults, then the file, then the command line."""
+    config = Config()
+    if file is not None:
+        apply_lines(config, read_file(file))
+    apply_lines(config, read_arguments(arguments))
+    return config

@@ -1,0 +1,1 @@
+"""The journal of each tick, snapshots, and loading the files at start."""

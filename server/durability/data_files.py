@@ -1,0 +1,247 @@
+"""Which files of the data directory count: the manifest in force, and what a start mends.
+
+Everything that begins or ceases to count does so by one step, the manifest's replacement. The next
+number of a file is kept here too, so that no name is ever used twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from millstream.errors import DataError
+from millstream.server.durability.loading import LoadReport
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.journal import (
+    ID_SIZE,
+    TornEnd,
+    create_journal,
+    cut_torn_end,
+    empty_later_journals,
+    read_head,
+)
+from millstream.storage.files.leftovers import remove_leftovers
+from millstream.storage.files.manifest import (
+    NAME,
+    Manifest,
+    base_name,
+    discard_manifest,
+    journal_name,
+    load_manifest,
+    read_manifest,
+    replace_manifest,
+    store_manifest,
+    sweep,
+    write_manifest,
+)
+
+log = logging.getLogger("millstream.persistence")
+
+
+class DataFiles:
+    """The directory's manifest and the files it names. `manifest` is the one that is durable."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.manifest = Manifest(None, (), 1, b"")
+        self.next_number = 1
+        self.directory = b""  # the ID that every new file gets
+        self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
+
+    # At start
+
+    def open(self, report: LoadReport) -> None:
+        """Read the manifest, or make the first one."""
+        manifest = load_manifest(self.disk)
+        if manifest is None:
+            manifest = Manifest(None, (), 1, self.disk.random(ID_SIZE))
+            store_manifest(self.disk, manifest)
+        self.manifest = manifest
+        self.next_number = manifest.next_number
+        self.directory = manifest.directory or self.disk.random(ID_SIZE)
+        report.base, report.journals = manifest.base, manifest.journals
+
+    def remove_leftovers(self, report: LoadReport) -> Iterator[None]:
+        """Remove what was left unfinished, in slices: large files may have to be read."""
+        yield from remove_leftovers(self.disk, self.manifest, report.removed)
+        if report.removed:
+            report.notes.append(
+                "removed files that do not count, unfinished or replaced:"
+                f" {', '.join(report.removed)}"
+            )
+
+    def cut(self, torn: TornEnd, report: LoadReport, last_seq: int) -> None:
+        """Cut the journals where a crash tore them; `last_seq` is the last frame that counts."""
+        names = self.manifest.journals
+        kept = torn.kept(names)
+        empty_later_journals(self.disk, names, torn)
+        if kept != names:
+            self.publish(replace(self.manifest, journals=kept, next_number=self.next_number))
+        cut_torn_end(self.disk, names, torn)
+        sweep(self.disk, self.manifest)
+        report.torn_bytes = torn.torn_bytes
+        report.notes.append(
+            f"{names[torn.index]} ended in an unfinished write at offset {torn.offset}:"
+            f" {torn.torn_bytes} bytes were cut off, frame {last_seq} is the last one"
+        )
+
+    def continued_journal(self) -> File:
+        """The journal to go on in, with all before it synced: what was read may have been in
+        memory only."""
+        names = self.manifest.journals or (self._first_journal(),)
+        for name in names:
+            file = self.disk.append(name)
+            file.sync()
+            if name == names[-1]:
+                return file
+            file.close()
+        raise AssertionError("there is a last one")
+
+    def _first_journal(self) -> str:
+        name = journal_name(self.new_number())
+        create_journal(self.disk, name, self.directory).close()
+        self.publish_journal(name, self.next_number)
+        return name
+
+    # While the server runs
+
+    def new_number(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    def publish_journal(self, name: str, next_number: int, finished: Sequence[str] = ()) -> None:
+        """Let a further journal count. Those of the `finished` ones, which get no frames any more,
+        that hold no frames count no longer and are removed: failed snapshots leave them."""
+        empty = set(filter(self._is_empty, finished))
+        journals = tuple(one for one in self.manifest.journals if one not in empty)
+        self.publish(replace(self.manifest, journals=journals).with_journal(name, next_number))
+        if empty:
+            self.remove_replaced()
+
+    def _is_empty(self, journal: str) -> bool:
+        try:
+            file = self.disk.read(journal)
+        except FileNotFoundError:  # all files were taken away
+            return False
+        try:
+            return file.size <= read_head(file).format.header_size
+        finally:
+            file.close()
+
+    def publish_base(
+        self,
+        base: str,
+        journals: tuple[str, ...],
+        next_number: int,
+        renames: Sequence[tuple[str, str]],
+    ) -> None:
+        """Let a base, and the journals after it, replace all that counted; `renames` as below."""
+        self.publish(Manifest(base, journals, next_number, self.directory), renames)
+
+    def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
+        """Let a manifest count. After an OSError the one before does, or perhaps this one.
+
+        `renames` give files their final names: when manifest.tmp, which names them, is on the disk,
+        and before it counts. A start thus knows what never counted (storage/files/leftovers). A
+        directory of version 1 gets its ID by this, and files from here on must have it.
+        """
+        self._settle()
+        before = self.manifest
+        since = before.since if before.directory else before.next_number
+        manifest = replace(manifest, directory=self.directory, since=since)
+        write_manifest(self.disk, manifest)
+        if renames:
+            for old, new in renames:
+                self.disk.rename(old, new)
+            self.disk.sync_directory()
+        self._perhaps_named.update(manifest.files)
+        replace_manifest(self.disk)
+        self._perhaps_named.clear()
+        self.manifest = manifest
+
+    def _settle(self) -> None:
+        """After a replacement that failed: which manifest counts, and remove what only the other
+        one names."""
+        if not self._perhaps_named:
+            return
+        self.disk.sync_directory()
+        self.manifest = read_manifest(self.disk) or self.manifest
+        for name in self._perhaps_named.difference(self.manifest.files):
+            if name in self.disk.names():
+                self.disk.remove(name)
+        self.disk.sync_directory()
+        self._perhaps_named.clear()
+
+    def remove_replaced(self) -> None:
+        """Remove what the manifest does not name any more; the next start tries again."""
+        try:
+            sweep(self.disk, self.manifest)
+        except OSError as error:
+            log.warning("old files could not be removed: %s", in_words(error))
+
+    def remove_unfinished(self, number: int) -> None:
+        """Remove what a snapshot that was given up has left: each try would otherwise take more of
+        a disk that is full. What an unsure manifest may name stays."""
+        finals = {base_name(number), journal_name(number)}
+        names = {*finals, *map(temporary, finals)} - {*self.manifest.files, *self._perhaps_named}
+        try:
+            there = names.intersection(self.disk.names())
+            for name in sorted(there):
+                self.disk.remove(name)
+            if there and not self._perhaps_named:
+                self.disk.sync_directory()
+                discard_manifest(self.disk)
+        except OSError as error:
+            log.warning("unfinished files could not be removed: %s", in_words(error))
+
+    def sizes_of(self, names: tuple[str, ...]) -> int:
+        """Bytes of these files together."""
+        total = 0
+        for name in names:
+            file = self.disk.read(name)
+            total += file.size
+            file.close()
+        return total
+
+    def first_lost(self, manifest_only: bool) -> str | None:
+        """A file that ought to be there and was taken away, if any."""
+        names = [NAME] if manifest_only else [NAME, *self.manifest.files]
+        return next((name for name in names if not self.disk.holds(name)), None)
+
+    def lock_again(self) -> None:
+        """The files were removed and all data is written again: perhaps into a new directory."""
+        self.disk.unlock()
+        try:
+            self.disk.lock()
+        except DataError as error:
+            log.error("%s", error)
+
+
+def temporary(name: str) -> str:
+    """The name of a base or journal that does not count yet."""
+    return name + ".tmp"
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, as the operating system says it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+def unreadable(error: OSError) -> DataError:
+    name = error.filename or "the data directory"
+    return DataError(f"{name} cannot be read or written: {in_words(error)}")
+
+
+def misconf(error: BaseException) -> bytes:
+    """The refusal of writes, in Redis' words."""
+    return f"MISCONF Errors writing to the AOF file: {in_words(error)}".encode()
+
+
+def gone() -> OSError:
+    return OSError(errno.ENOENT, os.strerror(errno.ENOENT))

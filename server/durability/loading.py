@@ -1,0 +1,184 @@
+"""Reads a data directory into a keyspace: the base first, then the journals' frames.
+
+The start and DEBUG RELOAD come through here, so what is loaded in a running server is loaded as it
+would be after a restart. Nothing is written; what a start has to mend (unfinished files, a torn
+end) it decides from what is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from millstream.errors import DataError
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.journal import JournalReader, TornEnd, read_head
+from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
+from millstream.storage.files.snapshot import BlockType, KeyRecord, SnapshotEnds, SnapshotReader
+
+Progress = Callable[[int, int], None]
+_PROGRESS_BYTES = 1 << 20
+# What is read between two yields: less than a millisecond's work, unless one frame is more.
+_BYTES_PER_SLICE = 64 * 1024
+_KEYS_PER_SLICE = 64
+
+
+def check_owners(manifest: Manifest, files: Sequence[File]) -> None:
+    """ForeignError when the manifest and the files it names are of different directories."""
+    directories = {file.name: read_directory_id(file) for file in files}
+    check_manifest_owner(manifest, directories)
+    for name, directory in directories.items():
+        check_owner(manifest, name, directory)
+
+
+def read_directory_id(file: File) -> bytes:
+    """The ID of the directory that a base or journal belongs to; b"" in version 1."""
+    if is_base(file.name):
+        return SnapshotEnds(file).read_header().directory
+    return read_head(file).format.directory
+
+
+class Restorable(Protocol):
+    """The part of a keyspace that loading fills."""
+
+    def restore(
+        self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Any], /
+    ) -> None: ...
+    def restore_global(self, meta: dict[str, Any], /) -> None: ...
+
+
+@dataclass
+class LoadReport:
+    """What `load` found. `notes` are sentences for the log and the terminal."""
+
+    keys: int = 0
+    entries: int = 0
+    frames: int = 0
+    effects: int = 0
+    bytes: int = 0
+    torn_bytes: int = 0
+    seconds: float = 0.0
+    base: str | None = None
+    journals: tuple[str, ...] = ()
+    removed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Loader:
+    """One reading of a directory. Afterwards `next_seq` follows the last frame, `torn` says where
+    the journals must be cut, `created_ms` and `base_bytes` tell of the base (0: there is none)."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        keyspace: Restorable,
+        apply_effects: Callable[[Any, bytes], int],
+        block_type: BlockType[Any],
+    ) -> None:
+        self._disk = disk
+        self._keyspace = keyspace
+        self._apply = apply_effects
+        self._block_type = block_type
+        self._progress: Progress | None = None
+        self._told_bytes = 0
+        self.total_bytes = 0
+        self.done_bytes = 0
+        self.next_seq = 1
+        self.torn: TornEnd | None = None
+        self.created_ms = 0
+        self.base_bytes = 0
+
+    def read(
+        self, manifest: Manifest, report: LoadReport, progress: Progress | None = None
+    ) -> Iterator[None]:
+        """Load what the manifest names, in slices. DataError: it cannot be trusted."""
+        self._progress = progress
+        files = [self._disk.read(name) for name in manifest.files]
+        self.total_bytes = sum(file.size for file in files)
+        try:
+            yield from self._read_files(files, manifest, report)
+        finally:
+            for file in files:
+                file.close()
+        self.done_bytes = self.total_bytes
+        self._tell()
+
+    def _read_files(
+        self, files: Sequence[File], manifest: Manifest, report: LoadReport
+    ) -> Iterator[None]:
+        check_owners(manifest, files)
+        if manifest.base is not None:
+            base, files = files[0], files[1:]
+            reader = SnapshotReader(base)
+            yield from reader.check_copies_in_slices()
+            self.next_seq = reader.summary.seq + 1
+            self.created_ms = reader.summary.created_ms
+            for _ in self._read_base(reader, report):
+                self._tell_now_and_then()
+                yield
+            self.base_bytes = self.done_bytes = base.size
+        frames = JournalReader(files, self.next_seq)
+        for _ in self._read_journals(frames, report):
+            self._tell_now_and_then()
+            yield
+        self.next_seq, self.torn = frames.next_seq, frames.torn
+
+    def _tell_now_and_then(self) -> None:
+        if self.done_bytes - self._told_bytes >= _PROGRESS_BYTES:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told_bytes = self.done_bytes
+        if self._progress is not None:
+            self._progress(self.done_bytes, self.total_bytes)
+
+    def _read_base(self, reader: SnapshotReader, report: LoadReport) -> Iterator[None]:
+        summary = reader.summary
+        self._keyspace.restore_global(summary.global_meta)
+        report.entries = summary.entries
+        for section in range(len(summary.sections)):
+            for record in reader.records(section):
+                yield from self._read_key(reader, record)
+                report.keys += 1
+                if report.keys % _KEYS_PER_SLICE == 0:
+                    yield
+
+    def _read_key(self, reader: SnapshotReader, record: KeyRecord) -> Iterator[None]:
+        """One key may be larger than all others together: it, too, is read in slices."""
+        chunks = reader.summary.chunks
+        blocks: list[Any] = []
+        for piece in record.pieces:
+            self.done_bytes = chunks[piece.chunk].offset
+            for run in reader.piece_runs(piece, self._block_type):
+                blocks.extend(run)
+                yield
+        try:
+            self._keyspace.restore(record.db, record.key, record.kind, reader.meta(record), blocks)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{reader.name}: the key {record.key!r} cannot be restored ({error}) though its"
+                " checksum fits: another version may have written it; nothing was changed"
+            ) from error
+
+    def _read_journals(self, frames: JournalReader, report: LoadReport) -> Iterator[None]:
+        keyspace, apply = self._keyspace, self._apply
+        before = self.done_bytes
+        next_stop = before + _BYTES_PER_SLICE
+        current: File | None = None
+        for file, offset, payload in frames.frames():
+            if file is not current:
+                before += current.size if current is not None else 0
+                current = file
+            try:
+                report.effects += apply(keyspace, payload)
+            except Exception as error:
+                raise DataError(
+                    f"{file.name} has a frame at offset {offset} that cannot be applied ({error});"
+                    " nothing was changed; restore this file from a copy"
+                ) from error
+            report.frames += 1
+            if before + offset >= next_stop:
+                self.done_bytes = before + offset
+                next_stop = self.done_bytes + _BYTES_PER_SLICE
+                yield

@@ -1,0 +1,754 @@
+"""Keeps the data: what a tick did goes to the journal, and may be answered once that is safe.
+
+Here are the hold (`commit`, `durable_seq`), the refusal of writes, and what is done about a journal
+that fails: it is given up, and all data goes to a new base and journal. `snapshots` writes those,
+`data_files` knows which files count, `loading` reads them.
+
+The event loop waits for the disk only where that is meant: in SAVE (also SHUTDOWN's and DEBUG
+RELOAD's) and in `finish` before it, loading, and `close`; when the directory's lock is taken again
+after all files were gone; and in the small write(2) of `appendfsync everysec` and `no`.
+Workers are passed in, so a test can run every step by hand.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millstream.errors import CommandError, DataError
+from millstream.server.durability import snapshots
+from millstream.server.durability.data_files import DataFiles, gone, in_words, misconf, unreadable
+from millstream.server.durability.loading import Loader, LoadReport, Progress, Restorable
+from millstream.server.durability.persistence_info import persistence_facts
+from millstream.server.durability.snapshots import Capturable, Snapshots
+from millstream.server.durability.workers import Scheduler, TaskWorker, ThreadWorker, post
+from millstream.storage.files import journal as frames
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.journal import RESERVE_LEAST, UNBOUNDED, Journal, TornEnd
+from millstream.storage.files.manifest import NAME, Manifest
+from millstream.storage.files.snapshot import BlockType
+
+log = logging.getLogger("millstream.persistence")
+
+_RETRY_FIRST_S = 1.0
+_RETRY_MAX_S = 60.0
+# Where both share a processor a command would else wait until the writer's turn is over, 3 ms.
+_SNAPSHOT_NICENESS = 10
+_BGSAVE_ERROR = (
+    b"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to "
+    b"disk. Commands that may modify the data set are disabled, because this instance is "
+    b"configured to report errors during writes if RDB snapshotting fails "
+    b"(stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB "
+    b"error."
+)
+TOO_LARGE = (
+    "ERR the request or transaction would record more than %d bytes in the journal at once; send it"
+    " in parts"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """Frames that a failed journal has not on the disk; `since_ms` is when that was found."""
+
+    first_seq: int
+    last_seq: int
+    since_ms: int
+
+
+class Config(snapshots.Config, Protocol):
+    """The directives used here; read again each time, so that CONFIG SET works."""
+
+    appendonly: bool
+    appendfsync: str
+    stop_writes_on_bgsave_error: bool
+
+
+class KeyspaceLike(Restorable, Capturable, Protocol):
+    """What is saved and loaded."""
+
+
+class Persistence:
+    """See the module's text. All methods are called on the loop's thread.
+
+    Hooks, set by the executor: `on_durable(seq)`, `on_synced()` (the journal was forced to disk; it
+    comes after `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
+    still tells what may be answered; then it rises to `last_seq`), `on_writable()` (writes were
+    refused and are not any more), `on_queue()` (what waits for the disk may have become less),
+    `flush_tick()` (commit the effects of this tick so far: called before a capture) and
+    `count_changes()`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        disk: Disk,
+        keyspace: KeyspaceLike,
+        apply_effects: Callable[[Any, bytes], int],
+        clock: Callable[[], int],
+        scheduler: Scheduler,
+        *,
+        block_type: BlockType[Any],
+        new_worker: Callable[[str, int], TaskWorker] = ThreadWorker,
+        steady_clock: Callable[[], int] | None = None,
+    ) -> None:
+        """`clock` gives milliseconds since the epoch, `steady_clock` some that never jump (by
+        default the same); `block_type` is the class Block."""
+        self._config = config
+        self._disk = disk
+        self._keyspace = keyspace
+        self._apply = apply_effects
+        self._clock = clock
+        self._steady_clock = steady_clock or clock
+        self._scheduler = scheduler
+        self._block_type = block_type
+        self._worker = new_worker("millstream-journal", 0)
+        self.on_durable: Callable[[int], None] = lambda seq: None
+        self.on_synced: Callable[[], None] = lambda: None
+        self.on_failed: Callable[[str], None] = lambda sentence: None
+        self.on_writable: Callable[[], None] = lambda: None
+        self.on_queue: Callable[[], None] = lambda: None
+        self.flush_tick: Callable[[], None] = lambda: None
+        self.count_changes: Callable[[], int] = lambda: self._changes_seen
+        self.last_seq = 0
+        self.durable_seq = 0
+        self.appendonly = config.appendonly
+        self.attached = False
+        self.closing = False
+        self.files = DataFiles(disk)
+        snapshot_worker = new_worker("millstream-snapshot", _SNAPSHOT_NICENESS)
+        self.snapshots = Snapshots(
+            config, self.files, keyspace, self, clock, scheduler, snapshot_worker, steady_clock
+        )
+        self._journal: Journal | None = None
+        self._ending: list[Journal] = []  # given up by appendonly no, not synced to their end yet
+        self._stopped: Journal | None = None  # the one that `close` waits for
+        self._journal_error: bytes | None = None
+        self._space_error: bytes | None = None
+        self._lost_error: bytes | None = None
+        self._misconf: bytes | None = None
+        self._unsaved: Unsaved | None = None
+        self._older_bytes = 0
+        self.base_bytes = 0
+        self._retry_s = _RETRY_FIRST_S
+        self._retry_set = False
+        self._looking = False
+        self._changes_seen = 0
+        self.loading = False
+        self.load_start_ms = 0  # wall clock
+        self.load_started_ms = 0
+        self.loaded_keys = 0
+        self.loader = self._new_loader()
+
+    # ------------------------------------------------------------------------------------ commit
+
+    def commit(self, payload: bytes | None) -> int:
+        """Record one tick's effects; their sequence number. `durable_seq` says when to answer.
+
+        None: they could not be put into words. The journal then fails, as when it cannot be
+        written: no frame may come after one that is missing.
+        """
+        seq = self.last_seq = self.last_seq + 1
+        journal = self._journal
+        if payload is None and journal is not None:
+            journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        elif (
+            payload is None or journal is None or journal.append(seq, payload) or not self.attached
+        ):
+            self.durable_seq = seq
+        return seq
+
+    @property
+    def synced_seq(self) -> int:
+        """The last sequence number that is on the disk, or, with `always`, will be before anything
+        is answered: that of the tick under way, too. -1 while no journal counts."""
+        journal = self._journal
+        if journal is None or not self.attached or journal.error is not None:
+            return -1
+        return self.last_seq + 1 if journal.mode == "always" else journal.synced_seq
+
+    def sync_soon(self) -> None:
+        """Force the journal to disk without waiting for the next time it is due; `on_synced` tells
+        when it is done."""
+        if self._journal is not None:
+            self._journal.sync_soon()
+
+    def writable_error(self) -> bytes | None:
+        """The MISCONF error while write commands must be refused, else None."""
+        return self._misconf
+
+    @property
+    def queued_bytes(self) -> int:
+        """Memory taken by frames that wait to be written."""
+        queued_bytes = sum(journal.queued_bytes for journal in self._ending)
+        return queued_bytes + (self._journal.queued_bytes if self._journal is not None else 0)
+
+    def is_queue_full(self, limit_bytes: int) -> bool:
+        """Whether the journal should be given no more for now; `on_queue` tells when to look again.
+        That frames are written, before they are synced, it tells only after this was true."""
+        journal = self._journal
+        if journal is None:
+            return False
+        limit_bytes -= sum(other.queued_bytes for other in self._ending)
+        if not journal.is_full(limit_bytes):
+            return False
+        journal.tell_written = True
+        return journal.is_full(limit_bytes)  # the worker may just have missed the flag
+
+    def make_room(self, payload_bytes: int) -> int:
+        """See that the journal has room for a tick whose effects are so large; how large they may
+        be. CommandError when no frame can be that large, and, in the words of `writable_error`,
+        when the disk has no room."""
+        if self._journal is None:
+            return UNBOUNDED
+        if payload_bytes > frames.PAYLOAD_MAX:
+            raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
+        try:
+            return self._journal.make_room(payload_bytes)
+        except OSError as error:
+            raise CommandError(misconf(error).decode()) from error
+
+    def _set_misconf(self) -> None:
+        before = self._misconf
+        self._misconf = self._lost_error or self._journal_error or self._space_error
+        if self._misconf is None and self._config.stop_writes_on_bgsave_error:
+            failed = not self.snapshots.tallies["save"].ok
+            self._misconf = _BGSAVE_ERROR if failed and self.snapshots.save_points() else None
+        if before is not None and self._misconf is None:
+            self._scheduler.call_soon_threadsafe(self.on_writable)
+
+    def journal_is_well(self) -> bool:
+        return not (self._journal_error or self._space_error or self._lost_error)
+
+    # What a journal tells, from any thread: carried over to the loop.
+
+    def journal_synced(self, journal: Journal, seq: int) -> None:
+        post(self._scheduler, self._on_synced, journal, seq)
+
+    def journal_failed(self, journal: Journal, error: OSError) -> None:
+        post(self._scheduler, self._on_journal_failed, journal, error)
+
+    def journal_written(self, journal: Journal, seq: int) -> None:
+        post(self._scheduler, self._on_written, journal, seq)
+
+    def journal_space(self, journal: Journal, error: OSError | None) -> None:
+        post(self._scheduler, self._on_space, journal, error)
+
+    def _on_synced(self, journal: Journal, seq: int) -> None:
+        if journal is self._journal and self.attached and seq > self.durable_seq:
+            self.durable_seq = seq
+            self.on_durable(seq)
+        elif journal in self._ending:
+            self._on_ending_synced(journal, seq)
+        self.on_synced()
+        self.on_queue()
+
+    def _on_ending_synced(self, journal: Journal, seq: int) -> None:
+        """What waits for a journal that appendonly no has ended is answered."""
+        if seq == journal.last_seq:
+            self._ending.remove(journal)
+        self.durable_seq = max(self.durable_seq, seq)
+        self.on_durable(seq)
+
+    def _on_written(self, journal: Journal, seq: int) -> None:
+        """Under everysec and no: frames that the worker still had from before the change."""
+        if journal is self._journal and self.attached and journal.mode != "always":
+            self.durable_seq = max(self.durable_seq, seq)
+            self.on_durable(self.durable_seq)
+        self.on_queue()
+
+    def _on_space(self, journal: Journal, error: OSError | None) -> None:
+        if journal is not self._journal:
+            return
+        if error is None and self._space_error is not None:
+            log.warning("%s: space can be reserved again, writes are accepted", journal.name)
+        elif error is not None and self._space_error is None:
+            wanted_bytes = self._config.journal_reserve_size
+            log.error(
+                "%s: not even %d bytes of journal-reserve-size %d could be reserved ahead: %s;"
+                " writes are refused until they can",
+                journal.name,
+                min(wanted_bytes, RESERVE_LEAST),
+                wanted_bytes,
+                in_words(error),
+            )
+        self._space_error = None if error is None else misconf(error)
+        self._set_misconf()
+
+    # ---------------------------------------------------------------------------------- recovery
+
+    def _on_journal_failed(self, journal: Journal, error: OSError) -> None:
+        sentence = f"{journal.name} cannot be written: {in_words(error)}"
+        if journal in self._ending:
+            self._on_ending_failed(journal, sentence)
+        if journal is not self._journal:
+            return
+        log.error("%s; writes are refused until a new journal works", sentence)
+        self._journal_error = misconf(error)
+        self._space_error = None
+        self._set_misconf()
+        if self.attached:
+            self._note_unsaved(journal)
+            self.on_failed(sentence)
+        self._drop_journal()
+        self.snapshots.cancel()
+        self._retry_later()
+
+    def _on_ending_failed(self, journal: Journal, sentence: str) -> None:
+        self._ending.remove(journal)
+        log.error("%s", sentence)
+        self.on_failed(sentence)
+        if not self.attached:
+            self._raise_durable()
+        self.on_queue()
+
+    def _drop_journal(self) -> None:
+        """Go on without a journal: nothing waits any more."""
+        if self._journal is not None:
+            if self.attached:
+                self._older_bytes += self._journal.size_bytes
+            self._journal.abandon()
+        self._journal = None
+        self.attached = False
+        self._raise_durable()
+        self.on_queue()
+
+    def _raise_durable(self) -> None:
+        if self.durable_seq < self.last_seq:
+            self.durable_seq = self.last_seq
+            self.on_durable(self.last_seq)
+
+    def _retry_later(self) -> None:
+        if not self._retry_set and not self.closing:
+            self._retry_set = True
+            self._scheduler.call_later(self._retry_s, self._retry)
+            self._retry_s = min(self._retry_s * 2, _RETRY_MAX_S)
+
+    def _retry(self) -> None:
+        self._retry_set = False
+        if self.closing or self.attached or not self.appendonly:
+            return
+        if self.snapshots.job is not None:
+            self._retry_later()
+        else:
+            self.snapshots.start("rewrite")
+
+    # --------------------------------------------------------------------------------- snapshots
+
+    def save(self) -> None:
+        """SAVE: write a snapshot now, once a rewrite under way is finished. CommandError when a
+        snapshot is running or it fails."""
+        self.snapshots.save()
+
+    def finish(self) -> None:
+        """Finish the snapshot or rewrite under way, and the one scheduled after it, before this
+        returns."""
+        self.snapshots.finish()
+
+    def bgsave(self, schedule: bool = False) -> str:
+        """BGSAVE [SCHEDULE]; Redis' reply. CommandError when it cannot start now."""
+        return self.snapshots.bgsave(schedule)
+
+    def rewrite(self) -> str:
+        """BGREWRITEAOF; Redis' reply. CommandError when one is running."""
+        return self.snapshots.rewrite()
+
+    # What a snapshot asks of the journal, and what it tells when it is over.
+
+    def lacks_space(self) -> bool:
+        """Whether writes are refused, or soon will be, by a full disk; from any thread."""
+        journal = self._journal
+        return self._space_error is not None or (journal is not None and journal.is_short())
+
+    def begins_snapshot(self) -> bool:
+        self.flush_tick()
+        return self._journal is None or self._journal.error is None
+
+    def switch_journal(self, file: File) -> None:
+        if self._journal is not None:
+            self._older_bytes += self._journal.size_bytes
+            self._journal.rotate(file)
+        else:
+            self._journal = self._new_journal(file)
+
+    def _new_journal(self, file: File) -> Journal:
+        journal = Journal(
+            file,
+            self.last_seq + 1,
+            self._config.appendfsync,
+            self._worker,
+            self,
+            self._config.journal_reserve_size,
+        )
+        journal.request_space()
+        return journal
+
+    def snapshot_succeeded(self, size_bytes: int) -> None:
+        if self._lost_error is not None:
+            self.files.lock_again()
+        self._older_bytes = 0
+        self.base_bytes = size_bytes
+        if self._journal is not None and not self.attached:
+            self.attached = True
+            self._journal_error = self._unsaved = None
+            self._retry_s = _RETRY_FIRST_S
+            log.warning("the journal works: writes are recorded in %s", self._journal.name)
+        self._set_misconf()
+
+    def snapshot_failed(self, error: BaseException | None) -> None:
+        if self.appendonly and not self.attached:
+            # The new journal counts for nothing without its base: begin again with another.
+            if self._journal_error is None and error is not None:
+                self._journal_error = misconf(error)
+            self._drop_journal()
+            self._retry_later()
+        self._set_misconf()
+
+    # ------------------------------------------------------------------------- once a second, etc.
+
+    def tick_second(self, changes: int) -> None:
+        """Once a second: sync, and start a rewrite or a save when it is due.
+
+        `changes` is the keyspace's change counter.
+        """
+        self._changes_seen = changes
+        if self._journal is not None:
+            self._journal.tick_second()
+        self._look_for_files()
+        self.snapshots.start_if_due(changes, self.current_bytes(), self.base_bytes)
+
+    def current_bytes(self) -> int:
+        """Bytes of the base and of the journals after it."""
+        journal = self._journal.size_bytes if self._journal is not None else 0
+        return self.base_bytes + self._older_bytes + journal
+
+    def _look_for_files(self) -> None:
+        """Notice that the files were taken away: what goes to them now, no start would find."""
+        if not self.attached:
+            self._on_files(self.files.manifest, None)
+        elif not self._looking:
+            self._looking = True
+            self._worker.submit(self._look_in_worker)
+
+    def _look_in_worker(self) -> None:
+        manifest = self.files.manifest
+        lost = self.files.first_lost(manifest_only=self.snapshots.job is not None)
+        post(self._scheduler, self._on_files, manifest, lost)
+
+    def _on_files(self, manifest: Manifest, lost: str | None) -> None:
+        self._looking = False
+        if lost is not None and lost != NAME and manifest is not self.files.manifest:
+            return  # it was replaced meanwhile
+        if not self.attached:
+            lost = None
+        if lost is not None and self._lost_error is None:
+            log.error(
+                "%s in the data directory %s is gone, or the directory is another one than at the"
+                " start: writes are refused, the next start would not find them; restore what is"
+                " missing, or make the directory and write all data again with BGREWRITEAOF",
+                lost,
+                self._disk.directory,
+            )
+        elif lost is None and self._lost_error is not None:
+            log.warning("the data directory is available again, writes are accepted")
+        self._lost_error = None if lost is None else misconf(gone())
+        self._set_misconf()
+
+    def set_fsync(self, mode: str) -> None:
+        """CONFIG SET appendfsync. It counts from the next frame on; the loop does not wait."""
+        journal = self._journal
+        if journal is None:
+            return
+        journal.set_mode(mode)
+        if self.attached and journal.error is None:
+            if mode != "always":
+                self.durable_seq = max(self.durable_seq, journal.written_seq)
+            else:  # what was answered so far is shown again once it is safe
+                self.durable_seq = min(self.durable_seq, journal.synced_seq)
+            self.on_durable(self.durable_seq)
+        self.on_queue()
+
+    def set_appendonly(self, wanted: bool) -> None:
+        """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""
+        if wanted == self.appendonly or self.closing or self.loading:
+            return  # while data is loaded: the server asks again when it is there
+        if not wanted:
+            self.flush_tick()  # the journal answers for all that was done while it was on
+        self.appendonly = wanted
+        self.snapshots.cancel()
+        if not wanted:
+            log.warning(
+                "appendonly is off: what is written from now on and is not in a snapshot is lost"
+                " with the process"
+            )
+            self.snapshots.scheduled = None
+            self._end_journal()
+            self._journal_error = self._space_error = self._lost_error = None
+            self._set_misconf()
+        elif self.snapshots.job is None:
+            self.snapshots.start("rewrite")
+        else:
+            self.snapshots.scheduled = "rewrite"
+
+    def _end_journal(self) -> None:
+        """Go on without a journal. What waits for this one is answered when it is synced."""
+        journal, self._journal = self._journal, None
+        attached, self.attached = self.attached, False
+        if journal is not None:
+            self._older_bytes += journal.size_bytes
+            if attached:
+                self._ending.append(journal)
+            journal.end()
+        self.on_queue()
+
+    def _stop_journal(self) -> bool:
+        """Write and sync all that was recorded; false when that fails, or no journal counts."""
+        journal, self._journal = self._journal, None
+        self._stopped = journal or self._stopped
+        attached, self.attached = self.attached, False
+        if journal is None:
+            return False
+        self._older_bytes += journal.size_bytes
+        synced = True
+        try:
+            journal.close(self._tell_waiting)
+        except OSError as error:
+            synced = False
+            if attached:
+                self._note_unsaved(journal)
+                sentence = f"{journal.name} cannot be written: {in_words(error)}"
+                log.error("%s", sentence)
+                self.on_failed(sentence)
+        self._raise_durable()
+        self.on_queue()
+        return attached and synced
+
+    def _note_unsaved(self, journal: Journal) -> None:
+        if self._unsaved is None and self.last_seq > journal.synced_seq:
+            self._unsaved = Unsaved(journal.synced_seq + 1, self.last_seq, self._clock())
+
+    @property
+    def lacks_base(self) -> bool:
+        """Whether a start would not find all data: the journal has failed, and no new base is
+        written yet, or the files were taken away."""
+        return (
+            self.appendonly
+            and not self.loading
+            and (not self.attached or self._lost_error is not None)
+        )
+
+    def write_base(self) -> None:
+        """Write what the journal cannot record to a new base, before this returns. CommandError
+        when that fails."""
+        self.snapshots.finish()
+        if self.lacks_base:
+            self.snapshots.save()
+            self._lost_error = None
+            self._set_misconf()
+
+    def close(self, *, tries_base: bool = True) -> bool:
+        """Stop: the running snapshot is given up, the journal is synced, the directory is free.
+
+        When the journal has failed, or fails now, a new base is tried once (unless not
+        `tries_base`). False when some of the data is not on the disk; the log says what.
+        """
+        if self.closing:
+            return True
+        self.flush_tick()
+        keeps = self.appendonly and not self.loading
+        saved = not (keeps and self.lacks_base) or (tries_base and self._write_last_base())
+        self.closing = True
+        self.snapshots.close(self._tell_waiting)
+        if not self._stop_journal() and keeps and saved:  # it has failed just now
+            saved = tries_base and self._write_last_base()
+            self.snapshots.close(self._tell_waiting)
+            self._stop_journal()
+        if keeps and not saved:
+            self._tell_unsaved()
+        self._worker.drain(self._tell_waiting)
+        self._worker.stop()
+        self._disk.unlock()
+        return saved
+
+    def _tell_waiting(self, waited_s: float) -> None:
+        found = self.frames_not_synced()
+        if found is not None:
+            log.warning(
+                "stopping: waiting for the disk for %.0f seconds: journal frames %d to %d are not"
+                " synced (%d in all, %d bytes are not written); a second signal gives them up",
+                waited_s,
+                *found,
+                found[1] - found[0] + 1,
+                sum(journal.queued_bytes for journal in self._unsynced_journals()),
+            )
+        else:
+            log.warning(
+                "stopping: waiting for the disk for %.0f seconds; a second signal ends the server"
+                " at once",
+                waited_s,
+            )
+
+    def _unsynced_journals(self) -> list[Journal]:
+        now = self._journal or self._stopped
+        journals = [*self._ending, *([now] if now is not None else [])]
+        return [journal for journal in journals if journal.synced_seq < journal.last_seq]
+
+    def frames_not_synced(self) -> tuple[int, int] | None:
+        """The first and the last frame that are not known to be on the disk; from any thread."""
+        journals = self._unsynced_journals()
+        if not journals:
+            return None
+        return journals[0].synced_seq + 1, journals[-1].last_seq
+
+    def tell_given_up(self) -> None:
+        """Log what an end at once leaves: called by a second signal, on any thread."""
+        found = self.frames_not_synced()
+        if self._unsaved is not None:
+            self._tell_unsaved()
+        elif found is not None:
+            log.error(
+                "stopped by a second signal: journal frames %d to %d are not on the disk (%d in"
+                " all); under appendfsync always no client was answered for them",
+                *found,
+                found[1] - found[0] + 1,
+            )
+        else:
+            log.error("stopped by a second signal")
+
+    def _write_last_base(self) -> bool:
+        try:
+            self.write_base()
+        except CommandError as error:
+            log.error("the last attempt to save the data failed: %s", error.message[4:])
+        self._worker.drain()
+        return not self.lacks_base
+
+    def _tell_unsaved(self) -> None:
+        unsaved = self._unsaved
+        if unsaved is None:
+            log.error("stopping with data that is not on the disk: no complete base was written")
+            return
+        log.error(
+            "stopping with data that is not on the disk: journal frames %d to %d, since %s UTC (%d"
+            " in all); under appendfsync always no client was answered for them",
+            unsaved.first_seq,
+            unsaved.last_seq,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unsaved.since_ms / 1000)),
+            unsaved.last_seq - unsaved.first_seq + 1,
+        )
+
+    # ------------------------------------------------------------------------------------- loading
+
+    def load(self, progress: Progress | None = None) -> LoadReport:
+        """Read the directory into the keyspace and begin to write. DataError: it cannot be trusted.
+
+        `progress(bytes_done, bytes_total)` is called about once a MiB.
+        """
+        report = LoadReport()
+        with without_collections():
+            for _ in self.load_slices(report, progress):
+                pass
+        return report
+
+    def load_slices(
+        self, report: LoadReport, progress: Progress | None = None
+    ) -> Generator[None, None, None]:
+        """`load` as an iterator: a server may answer other clients between two steps. Before the
+        first one the directory is taken and the manifest read. Closed before its end, it leaves
+        the files as they are."""
+        self.loading = True
+        self.load_start_ms = self._clock()
+        started_ms = self.load_started_ms = self._steady_clock()
+        self._disk.lock()
+        try:
+            yield from self._load(report, progress)
+        except OSError as error:
+            raise unreadable(error) from error
+        report.seconds = (self._steady_clock() - started_ms) / 1000
+        report.bytes = self.loader.done_bytes
+        self.loaded_keys = report.keys
+        self.loading = False
+        for note in report.notes:
+            log.warning("%s", note)
+
+    def _load(self, report: LoadReport, progress: Progress | None) -> Iterator[None]:
+        self.files.open(report)
+        yield
+        yield from self.files.remove_leftovers(report)
+        loader = self.loader = self._new_loader()
+        yield from loader.read(self.files.manifest, report, progress)
+        if self.files.manifest.base is not None:
+            self.snapshots.last_save_s = loader.created_ms // 1000
+            self.base_bytes = loader.base_bytes
+        self.last_seq = self.durable_seq = loader.next_seq - 1
+        self._after_frames(loader.torn, report)
+
+    def _new_loader(self) -> Loader:
+        return Loader(self._disk, self._keyspace, self._apply, self._block_type)
+
+    def _after_frames(self, torn: TornEnd | None, report: LoadReport) -> None:
+        files = self.files
+        if torn is not None:
+            files.cut(torn, report, self.last_seq)
+        if not self.appendonly:
+            if files.manifest.journals:
+                report.notes.append(
+                    "appendonly is off: the journal was loaded but new changes are not added to it"
+                )
+            self._older_bytes = files.sizes_of(files.manifest.journals)
+            return
+        last = files.continued_journal()
+        self._older_bytes = files.sizes_of(files.manifest.journals[:-1])
+        self._journal = self._new_journal(last)
+        self.attached = True
+
+    def read_again(self, empty: Callable[[], None]) -> LoadReport:
+        """Load what the disk has into the running keyspace, which `empty()` clears before.
+
+        A snapshot or rewrite under way is finished before: the journal may need its base, and its
+        capture must not meet what is loaded. Whatever was done so far is in the journal first.
+        CommandError, and nothing is touched, when the disk has not all of it; DataError when the
+        files cannot be read: the keyspace is then not to be used any more.
+        """
+        self.flush_tick()
+        self.finish()
+        self._worker.drain()
+        journal = self._journal
+        if self.appendonly and (not self.attached or journal is None or journal.error):
+            raise CommandError("ERR the journal does not hold all data now; see INFO persistence")
+        report = LoadReport()
+        loader = self._new_loader()
+        with without_collections():
+            empty()
+            try:
+                for _ in loader.read(self.files.manifest, report):
+                    pass
+            except OSError as error:
+                raise unreadable(error) from error
+        if loader.torn is not None or (self.attached and loader.next_seq - 1 != self.last_seq):
+            raise DataError(f"the journal ends at frame {loader.next_seq - 1} of {self.last_seq}")
+        return report
+
+    def info(self) -> dict[str, object]:
+        """INFO persistence."""
+        return persistence_facts(self, self._steady_clock())
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Nothing is garbage while data is loaded: a collector would walk the same new objects again
+    and again."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

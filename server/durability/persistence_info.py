@@ -1,0 +1,70 @@
+"""INFO persistence, in Redis' names and order (less rdb_changes_since_last_save)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.server.durability.persistence import Persistence
+
+
+def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object]:
+    """`now_ms` is of the steady clock."""
+    snapshots = persistence.snapshots
+    save, rewrite = snapshots.tallies["save"], snapshots.tallies["rewrite"]
+    job = snapshots.job
+    kind = job.kind if job is not None else None
+    running_s = (now_ms - job.started_ms) // 1000 if job is not None else -1
+    fields: dict[str, object] = {
+        "loading": int(persistence.loading),
+        "async_loading": 0,
+        "current_cow_peak": 0,
+        "current_cow_size": 0,
+        "current_cow_size_age": 0,
+        "current_fork_perc": "0.00",
+        "rdb_bgsave_in_progress": int(kind == "save"),
+        "rdb_last_save_time": snapshots.last_save_s,
+        "rdb_last_bgsave_status": _status(save.ok),
+        "rdb_last_bgsave_time_sec": save.last_s,
+        "rdb_current_bgsave_time_sec": running_s if kind == "save" else -1,
+        "rdb_saves": save.count,
+        "rdb_last_cow_size": 0,
+        "rdb_last_load_keys_expired": 0,
+        "rdb_last_load_keys_loaded": persistence.loaded_keys,
+        "aof_enabled": int(persistence.appendonly),
+        "aof_rewrite_in_progress": int(kind == "rewrite"),
+        "aof_rewrite_scheduled": int(snapshots.scheduled == "rewrite"),
+        "aof_last_rewrite_time_sec": rewrite.last_s,
+        "aof_current_rewrite_time_sec": running_s if kind == "rewrite" else -1,
+        "aof_last_bgrewrite_status": _status(rewrite.ok),
+        "aof_rewrites": rewrite.count,
+        "aof_last_write_status": _status(persistence.journal_is_well()),
+        "aof_last_cow_size": 0,
+        "module_fork_in_progress": 0,
+        "module_fork_last_cow_size": 0,
+    }
+    if persistence.appendonly:
+        fields["aof_current_size"] = persistence.current_bytes()
+        fields["aof_base_size"] = persistence.base_bytes
+        fields["aof_pending_rewrite"] = 0
+        fields["aof_buffer_length"] = persistence.queued_bytes
+    if persistence.loading:
+        fields.update(_loading_facts(persistence, now_ms))
+    return fields
+
+
+def _loading_facts(persistence: Persistence, now_ms: int) -> dict[str, object]:
+    done, total = persistence.loader.done_bytes, persistence.loader.total_bytes
+    elapsed_s = (now_ms - persistence.load_started_ms) / 1000
+    eta_s = int(elapsed_s * (total - done) / done) if done else 1
+    return {
+        "loading_start_time": persistence.load_start_ms // 1000,
+        "loading_total_bytes": total,
+        "loading_loaded_bytes": done,
+        "loading_loaded_perc": f"{100 * done / total if total else 100:.2f}",
+        "loading_eta_seconds": eta_s,
+    }
+
+
+def _status(ok: bool) -> str:
+    return "ok" if ok else "err"

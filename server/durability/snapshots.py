@@ -1,0 +1,504 @@
+"""Writes snapshots: one act for SAVE, BGSAVE, BGREWRITEAOF and the recovery from a failed journal.
+
+*Begin a new journal, capture the keyspace at that very tick, write the capture as a new base,
+publish both in the manifest, remove what they replace.* The steps:
+
+1. prepare (worker): create the journal file; while the old journal is sound ("attached"), publish a
+   manifest that names old and new, so that frames in the new one count from the first.
+2. begin (loop): commit the tick so far, switch journals, start the capture.
+3. capture (loop, in slices) and write (worker), with a bounded queue between them.
+4. publish (worker): base synced, a new manifest laid down, base renamed, the manifest replaced, old
+   files removed.
+
+Stopping between any two steps leaves a directory that loads. When no sound journal is there to be
+attached to (it failed, or appendonly was off) step 1 publishes nothing and the new journal counts
+only from step 4 on; until then commits promise nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from millstream.errors import CommandError
+from millstream.server.config.directives import SAVE_POINTS_DEFAULT
+from millstream.server.durability.data_files import DataFiles, in_words, temporary
+from millstream.server.durability.workers import Scheduler, TaskWorker, post
+from millstream.storage.files.disk import File
+from millstream.storage.files.journal import create_journal, give_back, reserve_ahead
+from millstream.storage.files.manifest import base_name, journal_name
+from millstream.storage.files.snapshot import BASE_SALT_SIZE, SnapshotWriter
+
+log = logging.getLogger("millstream.persistence")
+
+_SLICE_KEYS = 64
+_QUEUED_SLICES_MAX = 32
+_QUEUE_FULL_WAIT_S = 0.002
+_FREED_BLOCKS = 512  # at once, which is a fraction of a millisecond
+# What begins automatically and fails is tried again later and later: each try leaves a journal, and
+# what was written since then is in it. While a failed save keeps writes refused no journal grows,
+# and it should not take long to see that saving works again.
+_AUTO_RETRY_MS = 5_000
+_AUTO_RETRY_MS_MAX = 3_600_000
+_REFUSING_RETRY_MS_MAX = 60_000
+
+
+class Config(Protocol):
+    """The directives used here; read again each time, so that CONFIG SET works.
+
+    `save` is Redis' text ("3600 1 300 100"), "" for none, None for the default: Redis' points when
+    appendonly is off, none when it is on.
+    """
+
+    save: str | None
+    auto_aof_rewrite_percentage: int
+    auto_aof_rewrite_min_size: int
+    journal_reserve_size: int
+    rdbcompression: bool
+    stop_writes_on_bgsave_error: bool
+
+
+class CaptureLike(Protocol):
+    def step(self, max_keys: int, /) -> list[Any] | None: ...
+    def close(self) -> None: ...
+
+
+class Capturable(Protocol):
+    """The part of a keyspace that a snapshot needs."""
+
+    def begin_capture(self) -> CaptureLike: ...
+    def global_meta(self) -> dict[str, Any]: ...
+
+
+class JournalKeeper(Protocol):
+    """Who keeps the journal that a snapshot switches."""
+
+    appendonly: bool
+    attached: bool  # whether a start would find what goes to the journal now
+    last_seq: int
+    closing: bool
+    count_changes: Callable[[], int]
+
+    @property
+    def queued_bytes(self) -> int:
+        """Memory taken by frames that no file has yet."""
+
+    def lacks_space(self) -> bool:
+        """Whether writes are refused, or soon will be, by a full disk; from any thread."""
+
+    def begins_snapshot(self) -> bool:
+        """Commit the tick so far; false when the journal has failed."""
+
+    def switch_journal(self, file: File) -> None:
+        """From here on effects belong to this journal."""
+
+    def snapshot_succeeded(self, size_bytes: int) -> None: ...
+    def snapshot_failed(self, error: BaseException | None) -> None:
+        """None: it was given up."""
+
+
+@dataclass
+class Job:
+    """One snapshot on its way from prepare to publish."""
+
+    kind: str  # "save" or "rewrite": which of INFO's fields show it
+    number: int
+    journal: str | None
+    attached: bool
+    pause: Callable[[], None]
+    started_ms: int
+    finished: tuple[str, ...] = ()  # journals that get no frames any more
+    created_ms: int = 0
+    seq: int = 0
+    changes: int = 0
+    journal_file: File | None = None
+    file: File | None = None
+    writer: SnapshotWriter | None = None
+    capture: CaptureLike | None = None
+    global_meta: dict[str, Any] = field(default_factory=dict)
+    published: bool = False
+    slices_sent: int = 0  # counted by the loop
+    slices_written: int = 0  # counted by the worker
+    error: BaseException | None = None
+    cancelled: bool = False
+
+
+@dataclass
+class Tally:
+    """What INFO says of one kind of snapshot."""
+
+    count: int = 0
+    ok: bool = True
+    last_s: int = -1
+
+
+class _Cancelled(Exception):
+    """The job was given up: the journal failed, appendonly went off, or the server stops."""
+
+
+class Snapshots:
+    """The snapshot under way, if any, the one that waits after it, and how the last ones went."""
+
+    def __init__(
+        self,
+        config: Config,
+        files: DataFiles,
+        keyspace: Capturable,
+        keeper: JournalKeeper,
+        clock: Callable[[], int],
+        scheduler: Scheduler,
+        worker: TaskWorker,
+        steady_clock: Callable[[], int] | None = None,
+    ) -> None:
+        """`clock` gives times of day, `steady_clock` durations (by default the same clock)."""
+        self._config = config
+        self._files = files
+        self._keyspace = keyspace
+        self._keeper = keeper
+        self._clock = clock
+        self._steady_clock = steady_clock or clock
+        self._scheduler = scheduler
+        self._worker = worker
+        self.job: Job | None = None
+        self.scheduled: str | None = None
+        self.tallies = {"save": Tally(), "rewrite": Tally()}
+        self.last_save_s = clock() // 1000
+        self._saved_ms = self._steady_clock()
+        self.changes_at_save = 0
+        self._auto_after_ms = 0
+        self._auto_retry_ms = _AUTO_RETRY_MS
+
+    # What is asked for
+
+    def save(self) -> None:
+        """SAVE: write a snapshot now, once a rewrite under way is finished. CommandError when a
+        snapshot is running or it fails."""
+        if self.job is not None and self.job.kind == "save":
+            self._refuse_if_running()
+        self.finish()
+        job = self.job = self._new_job("save", lambda: None)
+        self._step(job, self._prepare)
+        self._step(job, self._begin_capture)
+        self._step(job, self._open_base)
+        self._capture_all(job)
+        self._step(job, self._publish)
+        self._after_publish(job)
+        if job.error is not None:
+            raise CommandError(f"ERR the snapshot could not be written: {in_words(job.error)}")
+
+    def finish(self) -> None:
+        """Finish the snapshot or rewrite under way, and the one scheduled after it, before this
+        returns. Callbacks that were posted to the loop for it then find nothing to do."""
+        while (job := self.job) is not None:
+            self._worker.drain()  # the steps handed out are done, the rest is done here
+            if job.writer is None:
+                self._step(job, self._begin_capture)
+                self._step(job, self._open_base)
+            if job.capture is not None:
+                self._capture_all(job)
+            if not job.published:
+                self._step(job, self._publish)
+            self._after_publish(job)
+
+    def bgsave(self, schedule: bool = False) -> str:
+        """BGSAVE [SCHEDULE]; Redis' reply. CommandError when it cannot start now."""
+        if schedule and self.job is not None and self.job.kind == "rewrite":
+            self.scheduled = "save"
+            return "Background saving scheduled"
+        self._refuse_if_running()
+        self.start("save")
+        return "Background saving started"
+
+    def rewrite(self) -> str:
+        """BGREWRITEAOF; Redis' reply. CommandError when one is running."""
+        if self.job is not None:
+            if self.job.kind == "rewrite":
+                raise CommandError("ERR Background append only file rewriting already in progress")
+            self.scheduled = "rewrite"
+            return "Background append only file rewriting scheduled"
+        self.start("rewrite")
+        return "Background append only file rewriting started"
+
+    def cancel(self) -> None:
+        """Give up the snapshot under way at its next step."""
+        if self.job is not None:
+            self.job.cancelled = True
+
+    def close(self, tell: Callable[[float], None] | None = None) -> None:
+        """Give up the snapshot under way, now. `tell(seconds)` is called now and then while the
+        disk takes long."""
+        job = self.job
+        if job is not None:
+            job.cancelled = True
+            self._end_capture(job)
+        self._worker.drain(tell)
+        if job is not None and job.file is not None:
+            self._discard(job)
+        self._worker.stop()
+
+    def _refuse_if_running(self) -> None:
+        if self.job is None:
+            return
+        if self.job.kind == "save":
+            raise CommandError("ERR Background save already in progress")
+        raise CommandError(
+            "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE"
+            " SCHEDULE in order to schedule a BGSAVE whenever possible."
+        )
+
+    # When an automatic snapshot is due
+
+    def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
+        """Once a second. `changes` is the keyspace's change counter; the bytes are those of all
+        files, and of the base among them."""
+        if self.job is not None or self._steady_clock() < self._auto_after_ms:
+            return
+        keeper = self._keeper
+        if keeper.attached and self._has_grown(current_bytes, base_bytes):
+            self.start("rewrite")
+        elif (keeper.attached or not keeper.appendonly) and self._save_point_reached(changes):
+            self.start("save")
+
+    def _has_grown(self, current_bytes: int, base_bytes: int) -> bool:
+        percentage = self._config.auto_aof_rewrite_percentage
+        if not percentage or current_bytes < self._config.auto_aof_rewrite_min_size:
+            return False
+        return current_bytes * 100 // max(base_bytes, 1) - 100 >= percentage
+
+    def save_points(self) -> list[tuple[int, int]]:
+        """(seconds, changes) of the directive `save`."""
+        text = self._config.save
+        if text is None:
+            text = "" if self._keeper.appendonly else SAVE_POINTS_DEFAULT
+        numbers = [int(word) for word in re.findall(r"\d+", text)]
+        return list(zip(numbers[::2], numbers[1::2], strict=False))
+
+    def _save_point_reached(self, changes: int) -> bool:
+        since_s = (self._steady_clock() - self._saved_ms) // 1000
+        new = changes - self.changes_at_save
+        return any(since_s >= seconds and new >= least for seconds, least in self.save_points())
+
+    # The steps
+
+    def start(self, kind: str) -> None:
+        job = self.job = self._new_job(kind, self._worker.pause)
+        self._in_worker(job, self._prepare, self._after_prepare)
+
+    def _new_job(self, kind: str, pause: Callable[[], None]) -> Job:
+        number = self._files.new_number()
+        keeper = self._keeper
+        journal = journal_name(number) if keeper.appendonly else None
+        finished = () if keeper.queued_bytes else self._files.manifest.journals[:-1]
+        started_ms = self._steady_clock()
+        return Job(kind, number, journal, keeper.attached, pause, started_ms, finished)
+
+    def _in_worker(
+        self,
+        job: Job,
+        step: Callable[[Job], None],
+        then: Callable[[Job], None] | None = None,
+    ) -> None:
+        def task() -> None:
+            self._step(job, step)
+            if then is not None:
+                post(self._scheduler, then, job)
+
+        self._worker.submit(task)
+
+    def _step(self, job: Job, step: Callable[[Job], None]) -> None:
+        """Run a step unless an earlier one failed."""
+        if job.error is not None:
+            return
+        try:
+            if job.cancelled:
+                raise _Cancelled("given up")
+            step(job)
+        except Exception as error:
+            job.error = error
+
+    def _prepare(self, job: Job) -> None:
+        """Worker: the files, and the manifest that lets the new journal's frames count."""
+        disk = self._files.disk
+        if job.journal is not None:
+            name = job.journal if job.attached else temporary(job.journal)
+            job.journal_file = create_journal(disk, name, self._files.directory)
+            try:
+                reserve_ahead(job.journal_file, self._config.journal_reserve_size)
+            except OSError:
+                # Writes are refused as it is, and a new base is what may make room again.
+                if not self._keeper.lacks_space():
+                    raise
+            if job.attached:
+                self._files.publish_journal(job.journal, job.number + 1, job.finished)
+        job.file = disk.create(temporary(base_name(job.number)))
+
+    def _after_prepare(self, job: Job) -> None:
+        if job is not self.job:
+            return
+        if not job.cancelled:
+            self._step(job, self._begin_capture)
+        if job.error is not None or job.cancelled:
+            self._in_worker(job, self._publish, self._after_publish)
+            return
+        self._in_worker(job, self._open_base)
+        self._capture_slice(job)
+
+    def _begin_capture(self, job: Job) -> None:
+        """Loop: from here on effects belong to the new journal and not to the base."""
+        if not self._keeper.begins_snapshot() or job.cancelled:
+            job.error = _Cancelled("the journal failed")
+            return
+        file, job.journal_file = job.journal_file, None
+        if file is not None:
+            self._keeper.switch_journal(file)
+        job.seq = self._keeper.last_seq
+        job.changes = self._keeper.count_changes()
+        job.created_ms = self._clock()
+        job.global_meta = self._keyspace.global_meta()
+        job.capture = self._keyspace.begin_capture()
+
+    def _capture_slice(self, job: Job) -> None:
+        if job is not self.job:
+            return
+        if job.cancelled or job.error is not None:
+            self._end_capture(job)
+            self._in_worker(job, self._publish, self._after_publish)
+            return
+        if job.slices_sent - job.slices_written >= _QUEUED_SLICES_MAX:
+            self._scheduler.call_later(_QUEUE_FULL_WAIT_S, self._capture_slice, job)
+            return
+        captured = self._next_slice(job)
+        if captured is None:
+            self._end_capture(job)
+            self._in_worker(job, self._publish, self._after_publish)
+            return
+        if captured:
+            job.slices_sent += 1
+            self._in_worker(job, self._slice_writer(captured))
+        post(self._scheduler, self._capture_slice, job)
+
+    def _capture_all(self, job: Job) -> None:
+        while job.error is None and job.capture is not None:
+            captured = self._next_slice(job)
+            if captured is None:
+                break
+            self._step(job, self._slice_writer(captured))
+        self._end_capture(job)
+
+    @staticmethod
+    def _next_slice(job: Job) -> list[Any] | None:
+        """The next keys; None at the end, and when they cannot be captured: the job has failed."""
+        assert job.capture is not None
+        try:
+            return job.capture.step(_SLICE_KEYS)
+        except Exception as error:
+            log.exception("the keys could not be captured")
+            job.error = error
+            return None
+
+    def _end_capture(self, job: Job) -> None:
+        if job.capture is not None:
+            job.capture.close()
+            job.capture = None
+
+    def _open_base(self, job: Job) -> None:
+        assert job.file is not None
+        job.writer = SnapshotWriter(
+            job.file,
+            uuid=self._files.disk.random(16),
+            created_ms=job.created_ms,
+            seq=job.seq,
+            directory=self._files.directory,
+            salt=self._files.disk.random(BASE_SALT_SIZE),
+            compressed=self._config.rdbcompression,
+            pause=job.pause,
+        )
+
+    @staticmethod
+    def _slice_writer(captured: list[Any]) -> Callable[[Job], None]:
+        def write(job: Job) -> None:
+            assert job.writer is not None
+            for one in captured:
+                job.writer.add(one)
+                while one.free_some(_FREED_BLOCKS):
+                    job.pause()
+            job.slices_written += 1
+
+        return write
+
+    def _publish(self, job: Job) -> None:
+        """Worker: make the base count, then remove what it replaces."""
+        assert job.writer is not None
+        assert job.file is not None
+        job.writer.finish(job.global_meta)
+        job.file.sync()
+        job.file.close()
+        name = base_name(job.number)
+        renames = [(job.file.name, name)]
+        journals = () if job.journal is None else (job.journal,)
+        if job.journal is not None and not job.attached:
+            renames.append((temporary(job.journal), job.journal))
+        self._files.publish_base(name, journals, job.number + 1, renames)
+        job.published = True
+        self._files.remove_replaced()
+
+    def _after_publish(self, job: Job) -> None:
+        """Loop: take note of how it went, and go on with what waited for it."""
+        if job is not self.job:
+            return
+        self._end_capture(job)
+        self.job = None
+        tally = self.tallies[job.kind]
+        tally.count += 1
+        tally.last_s = (self._steady_clock() - job.started_ms) // 1000
+        if job.error is None:
+            self._note_success(job)
+        else:
+            self._note_failure(job)
+        if self.scheduled is not None and not self._keeper.closing:
+            kind, self.scheduled = self.scheduled, None
+            self.start(kind)
+
+    def _note_success(self, job: Job) -> None:
+        assert job.writer is not None
+        assert job.file is not None
+        for tally in self.tallies.values():
+            tally.ok = True
+        self._auto_retry_ms = _AUTO_RETRY_MS
+        log.info(
+            "%s is written: %d bytes in %.2f seconds (keys: %d, entries: %d)",
+            base_name(job.number),
+            job.file.size,
+            (self._steady_clock() - job.started_ms) / 1000,
+            job.writer.keys,
+            job.writer.entries,
+        )
+        self.last_save_s = self._clock() // 1000
+        self._saved_ms = self._steady_clock()
+        self.changes_at_save = job.changes
+        self._keeper.snapshot_succeeded(job.file.size)
+
+    def _note_failure(self, job: Job) -> None:
+        error = None if isinstance(job.error, _Cancelled) else job.error
+        if error is not None:
+            log.error("the snapshot could not be written: %s", in_words(error))
+            refuses = job.kind == "save" and self._config.stop_writes_on_bgsave_error
+            most_ms = _REFUSING_RETRY_MS_MAX if refuses else _AUTO_RETRY_MS_MAX
+            retry_ms = min(self._auto_retry_ms, most_ms)
+            self._auto_after_ms = self._steady_clock() + retry_ms
+            self._auto_retry_ms = retry_ms * 2
+            self.tallies[job.kind].ok = False
+        self._worker.submit(lambda: self._discard(job))
+        self._keeper.snapshot_failed(error)
+
+    def _discard(self, job: Job) -> None:
+        """Worker: close and remove what is of no use."""
+        if job.journal_file is not None:
+            give_back(job.journal_file)
+            job.journal_file.close()
+        if job.file is not None:
+            job.file.close()
+        self._files.remove_unfinished(job.number)

@@ -1,0 +1,92 @@
+"""Back-pressure from a slow disk: while too much waits for the journal, requests wait, too.
+
+What waits is in memory: frames that are not written yet, and replies held until the journal is
+durable. Above `limit_bytes` (the directive journal-queue-limit) the executor puts off every request
+that shows or changes data, and its client's socket is soon not read any more. PING and the like
+still run. Nothing is refused and nothing is lost: the requests run when half of it has left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.net.connection import Connection
+    from millstream.server.protocol.outbox import Client, Outbox
+
+LOGGER = logging.getLogger("millstream")
+
+LIMIT_BYTES = 64 << 20
+WARNED_EVERY_S = 60.0
+
+
+class Backpressure:
+    """Whether requests have to wait for the disk, and whose do.
+
+    `clients` have a request put off, by id. Those in `unread` were in the middle of a long request
+    when their sockets ceased to be read. `count` is how often the limit was reached.
+    """
+
+    def __init__(
+        self,
+        persistence: Persistence,
+        outbox: Outbox,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limit_bytes = LIMIT_BYTES
+        self.is_on = False
+        self.count = 0
+        self.clients: dict[int, Client] = {}
+        self.unread: set[Connection] = set()
+        self._persistence = persistence
+        self._outbox = outbox
+        self._now_s = now_s
+        self._warned_s = -WARNED_EVERY_S
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory taken by frames and replies that wait for the disk."""
+        return self._persistence.queued_bytes + self._outbox.held_bytes
+
+    def look(self) -> bool:
+        """Whether requests have to wait now. Once they do, until half of the limit is free."""
+        limit_bytes = self.limit_bytes // 2 if self.is_on else self.limit_bytes
+        frames_limit_bytes = max(0, limit_bytes - self._outbox.held_bytes)
+        is_on = self._outbox.held_bytes > limit_bytes or self._persistence.is_queue_full(
+            frames_limit_bytes
+        )
+        if is_on and not self.is_on:
+            self.count += 1
+            self._warn()
+        self.is_on = is_on
+        return is_on
+
+    def release(self) -> tuple[list[Client], set[Connection]]:
+        """Those who wait, in the order in which they came; they do not any more."""
+        clients, self.clients = list(self.clients.values()), {}
+        unread, self.unread = self.unread, set()
+        return clients, unread
+
+    def forget(self, client: Client) -> None:
+        """A client is gone."""
+        self.clients.pop(client.id, None)
+        self.unread.discard(client)
+
+    def _reason(self) -> str:
+        if self.waiting_bytes > self.limit_bytes:
+            return f"journal-queue-limit is {self.limit_bytes}"
+        return "the space reserved ahead of the journal is used up"
+
+    def _warn(self) -> None:
+        if self._now_s() - self._warned_s >= WARNED_EVERY_S:
+            self._warned_s = self._now_s()
+            LOGGER.warning(
+                "the disk is slow: %d bytes wait for the journal (%s); requests wait until some of"
+                " them are written",
+                self.waiting_bytes,
+                self._reason(),
+            )

@@ -1,0 +1,26 @@
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport Wait
+from millstream.encoding cimport Output
+from millstream.server.execution.lookup cimport Row
+from millstream.server.protocol.outbox cimport Client, Outbox
+from millstream.server.execution.statistics cimport Statistics
+
+
+cdef class Serving:
+    cdef Context context
+    cdef Outbox outbox
+    cdef Statistics statistics
+    cdef object ticker
+    cdef object resume
+    cdef readonly object waiting
+    cdef Output side
+    cdef bint timer_stale
+
+    cdef int begin(self, Client client, Row row, Wait wait) except -1
+    cdef int serve_ready(self) except -1
+    cdef int enter(self, Client client) except -1
+    cdef bint unblock_client(self, Client client, bint error) except -1
+    cdef int unblock(self, object waiter, reply) except -1
+    cdef int put_in_full(self, Client client, reply) except -1
+    cdef int end(self, object waiter) except -1
+    cdef bint leave(self, Client client) except -1

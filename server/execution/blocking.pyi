@@ -1,0 +1,20 @@
+from collections.abc import Callable
+
+from millstream.commands.runtime.context import Context
+from millstream.server.execution.statistics import Statistics
+from millstream.server.execution.timers import Ticker
+from millstream.server.execution.wait_queues import Waiter, Waiting
+from millstream.server.protocol.outbox import Client, Outbox
+
+class Serving:
+    waiting: Waiting
+    def __init__(
+        self,
+        context: Context,
+        outbox: Outbox,
+        statistics: Statistics,
+        ticker: Ticker,
+        resume: Callable[[Client], object],
+    ) -> None: ...
+    def attempt(self, waiter: Waiter) -> bool: ...
+    def time_out(self, waiter: Waiter) -> None: ...

@@ -1,0 +1,105 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport Effects
+from millstream.encoding cimport Output
+from millstream.server.execution.lookup cimport Row, Table
+from millstream.server.protocol.outbox cimport Client, Outbox
+from millstream.server.protocol.resp cimport Limits
+from millstream.server.execution.blocking cimport Serving
+from millstream.server.execution.statistics cimport Statistics
+from millstream.storage.streams.keyspace cimport Keyspace
+
+
+cdef class Executor:
+    cdef readonly object server
+    cdef readonly Keyspace keyspace
+    cdef readonly Effects effects
+    cdef readonly Context context
+    cdef readonly Limits limits
+    cdef readonly object ticker
+    cdef object persistence
+    cdef object loop
+    cdef object clock
+    cdef object steady_call
+    cdef object steady
+    cdef Output out
+    cdef bint guarded  # whether some commands may not run for some clients: looked at in `admit`
+    cdef bint _password_required
+    cdef bint _loading
+    cdef object eviction
+    cdef uint64_t memory_limit
+    cdef bint memory_full
+    cdef bint room_scheduled
+    cdef bint tight
+    cdef readonly object backpressure
+    cdef readonly bint queue_full  # requests wait for the journal
+    cdef int64_t tick_bytes
+    cdef int64_t unlooked_bytes  # committed since the queue was looked at
+    cdef bint freeing
+    cdef bint lacked_room
+    cdef Row row
+    cdef Py_ssize_t reply_start
+    cdef Table table
+    cdef Statistics statistics
+    cdef readonly Serving serving
+    cdef readonly object pause
+    cdef readonly Outbox outbox
+    cdef object resumable
+    cdef bint running
+    cdef int batch_left
+    cdef uint64_t batch_end_ns
+    cdef bint shown_data  # whether something in the batch's replies may show some
+    cdef bint tick_scheduled
+    cdef object timer
+    cdef uint64_t timer_ms
+    cdef object current
+    cdef list pushes
+    cdef readonly dict monitors
+    cdef public uint64_t bytes_in
+
+    cdef uint64_t read_clock(self) except? 0
+    cdef uint64_t read_steady(self, uint64_t now_ms) except? 0
+    cdef int look_at_clocks(self) except -1
+    cdef uint64_t next_wall_ms(self) except? 0
+    cdef int receive(self, Client client, bytes data) except -1
+    cdef int look_around(self) except -1
+    cdef str lack_of_room(self)
+    cdef int watch_room(self, Client client) except -1
+    cdef int require_room(self, Row row, Args args) except -1
+    cdef int require_room_for_all(self, list requests) except -1
+    cdef int run_batch(self, Client client) except -1
+    cdef int run_requests(self, Client client) except -1
+    cdef int execute(self, Client client, Args args) except -1
+    cdef int stranger(self, Client client, Args args) except -1
+    cdef uint64_t fair_share(self) noexcept
+    cdef int admit(self, Client client, Row row) except -1
+    cdef wrong_words(self, Client client, Row row)
+    cdef int call(self, Client client, Row row, Args args) except -1
+    cdef int call_shown(self, Client client, Row row, Args args) except -1
+    cdef int run_row(self, Client client, Row row, Args args) except -1
+    cdef int run_queue(self, Client client, list requests) except -1
+    cdef int run_queued(self, Client client, Row row, Args args) except -1
+    cdef int explain(self, error) except -1
+    cdef bint divert(self, Client client, Row row, Args args) except -1
+    cdef int conclude(self, Client client) except -1
+    cdef int flush_pushes(self, Client client) except -1
+    cdef int end_frame(self) except -1
+    cdef int look_at_queue(self) except -1
+    cdef int hold_back(self, Client client, Args args) except -1
+    cdef int postpone(self, Client client, Args args) except -1
+    cdef int show_monitors(self, Client client, Args args) except -1
+    cdef int put_slow(self, Client client, reply) except -1
+    cdef int call_again(self, Client client, args) except -1
+    cdef int put_several(self, Client client, parts) except -1
+    cdef int refuse(self, str message) except -1
+    cdef int break_off(self, Client client) except -1
+    cdef int schedule_tick(self) except -1
+    cdef int set_timer(self) except -1
+    cdef int set_guard(self) noexcept
+    cdef int make_room(self) except -1
+    cdef int keep_policies(self) except -1
+
+
+cdef int64_t effects_most(Args args) noexcept

@@ -1,0 +1,54 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+
+
+cdef enum:
+    BUCKETS = 40
+
+
+cdef class Row:
+    cdef readonly object command
+    cdef object handler
+    cdef readonly str name
+    cdef bytes upper
+    cdef uint64_t front
+    cdef uint64_t back
+    cdef Py_ssize_t size
+    cdef Py_ssize_t arity
+    cdef readonly bint writes
+    cdef bint open_to_all
+    cdef bint while_loading
+    cdef bint needs_memory
+    cdef dict subcommands
+    cdef uint64_t calls
+    cdef uint64_t nanoseconds
+    cdef uint64_t timed_calls
+    cdef uint64_t[BUCKETS] buckets
+    cdef bint fast
+    cdef bint hot
+    cdef bytes writes_with
+    cdef bint queued
+    cdef bint refused_in_multi
+    cdef bint when_subscribed
+    cdef bint shown_to_monitors
+    cdef bint logged_when_slow
+    cdef bint shows_data
+    cdef bint waits_when_full
+    cdef bint protected
+
+    cdef void add_time(self, uint64_t nanoseconds) noexcept
+    cdef uint64_t rejected
+    cdef uint64_t failed
+    cdef bint top
+
+
+cdef class Table:
+    cdef list rows
+    cdef list slots
+    cdef uint32_t mask
+
+    cdef Row find(self, Args args, Row likely)
+
+
+cdef str unknown_command(Args args)

@@ -1,0 +1,18 @@
+from millstream.commands.runtime.arguments import Args
+
+class CallStat:
+    calls: int
+    usec: int
+    rejected_calls: int
+    failed_calls: int
+
+class Row:
+    name: str
+    writes: bool
+    def will_write(self, args: Args) -> bool: ...
+
+class Table:
+    def latencies(self) -> dict[str, list[int]]: ...
+    def stats(self) -> dict[str, CallStat]: ...
+    def reset(self) -> None: ...
+    def all_rows(self) -> list[Row]: ...

@@ -1,0 +1,230 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Finding a request's command in the table, and what is counted of each.
+
+The table is the registry's, in a small open hash: a name is identified by its first and its last eight
+bytes, read as two numbers with the letters in lower case.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from millstream.commands.runtime.arguments cimport Args, is_word
+from millstream.encoding cimport Slice
+
+from millstream.commands.table.containers import unknown_subcommand
+from millstream.commands.table.registry import COMMANDS
+
+UNKNOWN_ARGS_BYTES = 128
+
+# Quick whatever they are asked for in few words: equal ones in a row share their time.
+HOT = frozenset({"tappend", "xadd", "tack", "xack", "get", "set", "incr", "ping"})
+# Commands that act on the transaction itself and those that end the conversation.
+NEVER_QUEUED = frozenset({"multi", "exec", "discard", "watch", "quit", "reset"})
+# What a RESP2 client may still ask for once it has subscribed.
+WHEN_SUBSCRIBED = frozenset({
+    "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",
+    "ping", "quit", "reset",
+})
+
+# Replies of these commands show no data, so they do not wait until a crash would leave the data
+# as it is: health checks and new connections do not wait for the disk. Nor does
+# a look at what the server itself does, which is wanted most while the disk is slow: INFO's count
+# of keys is the one in memory.
+SHOW_NO_DATA = frozenset({
+    "ping", "echo", "time", "hello", "auth", "select", "client|id", "client|setname",
+    "client|setinfo", "client|list", "client|info", "client|kill", "config|get", "config|set", "info",
+    "command", "command|count", "command|docs", "command|info", "command|list",
+})
+
+# What runs while the journal's queue is full, besides what shows no data: what ends that.
+RUN_WHEN_FULL = SHOW_NO_DATA | {"shutdown"}
+
+# Refused, before MULTI queues them, unless a directive allows them.
+PROTECTED = frozenset({"debug"})
+
+
+cdef inline uint64_t word_at(const char* at, Py_ssize_t size) noexcept nogil:
+    """Up to eight bytes as one number, letters in lower case."""
+    cdef uint32_t low
+    cdef uint32_t high
+    cdef uint64_t whole
+    if size >= 8:
+        memcpy(&whole, at, 8)
+    elif size >= 4:
+        memcpy(&low, at, 4)
+        memcpy(&high, at + size - 4, 4)
+        whole = low | (<uint64_t>high << 32)
+    else:
+        whole = 0
+        memcpy(&whole, at, size)
+    return whole | 0x2020202020202020ULL
+
+
+cdef inline uint32_t name_place(uint64_t front, uint64_t back, Py_ssize_t size,
+                                uint32_t mask) noexcept nogil:
+    """Where to look for a name: its first eight and its last eight bytes, mixed."""
+    cdef uint64_t mixed = (front ^ (back * 31) ^ <uint64_t>size) * 0x9e3779b97f4a7c15ULL
+    return <uint32_t>(mixed >> 40) & mask
+
+
+class CallStat:
+    """What INFO commandstats says of one command."""
+
+    __slots__ = ("calls", "failed_calls", "rejected_calls", "usec")
+
+    def __init__(self, calls, usec, rejected_calls, failed_calls):
+        self.calls = calls
+        self.usec = usec
+        self.rejected_calls = rejected_calls
+        self.failed_calls = failed_calls
+
+
+cdef class Row:
+    """A command of the table with what execution needs at hand, and its statistics."""
+
+    def __init__(self, command):
+        self.command = command
+        self.handler = command.handler
+        self.name = command.name
+        self.upper = command.name.upper().encode()
+        self.size = len(self.upper)
+        self.front = word_at(self.upper, self.size)
+        self.back = word_at(<const char*>self.upper + self.size - 8, 8) if self.size > 8 else 0
+        self.arity = command.arity
+        self.writes = "write" in command.flags
+        self.open_to_all = "no_auth" in command.flags
+        self.while_loading = "loading" in command.flags
+        self.needs_memory = "denyoom" in command.flags
+        self.subcommands = {
+            name: Row(sub)
+            for name, sub in [*command.subcommands.items(), *command.unlisted.items()]
+        }
+        self.top = "|" not in command.name
+        self.fast = "fast" in command.flags
+        self.hot = command.name in HOT
+        self.writes_with = command.writes_with
+        self.queued = command.name not in NEVER_QUEUED
+        self.refused_in_multi = "no_multi" in command.flags
+        self.when_subscribed = command.name in WHEN_SUBSCRIBED
+        # Redis shows what skip_monitor names (scripts) by another way, before what they do.
+        self.shown_to_monitors = "admin" not in command.flags
+        self.logged_when_slow = "skip_slowlog" not in command.flags
+        self.shows_data = command.name not in SHOW_NO_DATA
+        self.protected = command.name in PROTECTED
+        self.waits_when_full = command.name not in RUN_WHEN_FULL
+
+    def will_write(self, Args args not None) -> bool:
+        """Whether this request may change data: some commands do with one of their options."""
+        return self.writes or (self.writes_with is not None and any(
+            word.upper() == self.writes_with for word in args.all()))
+
+    cdef void add_time(self, uint64_t nanoseconds) noexcept:
+        """The calls since the last time took so long together. Bucket i counts calls of more than
+        2**(i-1) and at most 2**i microseconds."""
+        cdef uint64_t count = self.calls - self.timed_calls
+        cdef uint64_t most = 1000
+        cdef int bucket = 0
+        self.nanoseconds += nanoseconds
+        if count == 0:
+            return
+        self.timed_calls = self.calls
+        while most * count < nanoseconds and bucket < BUCKETS - 1:
+            most *= 2
+            bucket += 1
+        self.buckets[bucket] += count
+
+
+cdef class Table:
+    """The rows of all commands."""
+
+    def __init__(self):
+        cdef Row row
+        cdef uint32_t place
+        self.rows = [Row(command) for command in COMMANDS.values()]
+        size = 256
+        while size < 4 * len(self.rows):
+            size *= 2
+        self.mask = size - 1
+        self.slots = [None] * size
+        for row in self.rows:
+            place = name_place(row.front, row.back, row.size, self.mask)
+            while self.slots[place] is not None:
+                place = (place + 1) & self.mask
+            self.slots[place] = row
+
+    cdef Row find(self, Args args, Row likely):
+        """A request's row, its subcommand's where there is one; None if the command or the
+        subcommand is unknown. `likely` is the row of the request before, which is mostly the same
+        one."""
+        cdef Slice* name = &args.items[0]
+        cdef uint64_t front = word_at(name.ptr, name.size)
+        cdef uint64_t back = word_at(name.ptr + name.size - 8, 8) if name.size > 8 else 0
+        cdef uint32_t place = name_place(front, back, name.size, self.mask)
+        cdef Row row = likely
+        if row is None or not row.top or row.front != front or row.size != name.size or (
+                row.back != back):
+            while True:
+                row = <Row>self.slots[place]
+                if row is None:
+                    return None
+                if row.front == front and row.size == name.size and row.back == back:
+                    break
+                place = (place + 1) & self.mask
+        if not is_word(name, row.upper):
+            return None
+        if row.subcommands and args.count > 1:
+            sub = row.subcommands.get(args[1].lower())
+            args.pos = 2
+            return sub
+        return row
+
+    def all_rows(self) -> list:
+        """Every row, subcommands too."""
+        cdef Row row
+        found = list(self.rows)
+        for row in self.rows:
+            found += row.subcommands.values()
+        return found
+
+    def stats(self) -> dict:
+        """CallStat by name, of commands that were called or refused."""
+        cdef Row row
+        return {
+            row.name: CallStat(row.calls, row.nanoseconds // 1000, row.rejected, row.failed)
+            for row in self.all_rows()
+            if row.calls or row.rejected
+        }
+
+    def reset(self) -> None:
+        """Forget all statistics."""
+        cdef Row row
+        for row in self.all_rows():
+            row.calls = row.nanoseconds = row.rejected = row.failed = row.timed_calls = 0
+            for bucket in range(BUCKETS):
+                row.buckets[bucket] = 0
+
+    def latencies(self) -> dict:
+        """By name, how many calls of each command took up to 1, 2, 4 ... microseconds."""
+        cdef Row row
+        return {
+            row.name: [row.buckets[bucket] for bucket in range(BUCKETS)]
+            for row in self.all_rows()
+            if row.timed_calls
+        }
+
+
+cdef str unknown_command(Args args):
+    """Redis' words: for a container, the subcommand; else the name and the first arguments, each
+    cut at 128 bytes together."""
+    command = COMMANDS.get(args[0].lower())
+    if command is not None:
+        return unknown_subcommand(command.name.upper(), args[1]).message
+    quoted = ""
+    for word in args.all()[1:]:
+        if len(quoted) >= UNKNOWN_ARGS_BYTES:
+            break
+        text = word[:UNKNOWN_ARGS_BYTES - len(quoted)].decode("utf-8", "surrogateescape")
+        quoted += f"'{text}' "
+    name = args[0][:UNKNOWN_ARGS_BYTES].decode("utf-8", "surrogateescape")
+    beginning = f", with args beginning with: {quoted}" if quoted else ""
+    return f"ERR unknown command '{name}'{beginning}"

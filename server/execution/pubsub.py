@@ -1,0 +1,167 @@
+"""Who listens to which channel, and handing a message to all of them.
+
+Every message is encoded once for each protocol and the same bytes go to all who listen. They take
+the way of replies (the outbox), so a message too leaves only when what was executed before it is
+durable, and what a client cannot take counts against its class' client-output-buffer-limit.
+Nothing is kept: who does not listen at that moment has missed the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from millstream.commands.runtime.replies import Push
+from millstream.glob import matcher
+from millstream.server.protocol.resp import encode_reply
+
+
+class Listener(Protocol):
+    """A client as it is seen here; `channels` and `patterns` keep the order of subscribing."""
+
+    resp: int
+    closed: bool
+    channels: dict[bytes, None]
+    patterns: dict[bytes, None]
+
+
+Send = Callable[[Any, bytes], object]
+Listeners = dict[Listener, None]
+
+
+class PatternListeners:
+    """Who listens to one pattern."""
+
+    __slots__ = ("listeners", "matches")
+
+    def __init__(self, pattern: bytes) -> None:
+        self.matches = matcher(pattern)
+        self.listeners: Listeners = {}
+
+
+class Encoded:
+    """A message in the form of each protocol, made when the first client of it is met."""
+
+    __slots__ = ("_forms", "_message")
+
+    def __init__(self, *message: bytes) -> None:
+        self._message = Push(message)
+        self._forms: dict[int, bytes] = {}
+
+    def form(self, resp: int) -> bytes:
+        if resp not in self._forms:
+            self._forms[resp] = encode_reply(self._message, resp)
+        return self._forms[resp]
+
+
+class PubSub:
+    """All subscriptions of a server. `send(client, data)` hands a client an encoded message."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._channels: dict[bytes, Listeners] = {}
+        self._patterns: dict[bytes, PatternListeners] = {}
+        self._clients: dict[Listener, None] = {}
+        # Which of the two channels of a keyspace event are wanted: notify-keyspace-events K and E.
+        self.tells_keyspace = False
+        self.tells_keyevent = False
+
+    # Subscribing
+
+    def subscribe(self, client: Listener, channel: bytes) -> None:
+        self._channels.setdefault(channel, {})[client] = None
+        client.channels[channel] = None
+        self._clients[client] = None
+
+    def unsubscribe(self, client: Listener, channel: bytes) -> None:
+        if channel in client.channels:
+            del client.channels[channel]
+            listeners = self._channels[channel]
+            del listeners[client]
+            if not listeners:
+                del self._channels[channel]
+            self._forget_idle(client)
+
+    def subscribe_pattern(self, client: Listener, pattern: bytes) -> None:
+        """CommandError when the pattern is too long to be one."""
+        if pattern not in self._patterns:
+            self._patterns[pattern] = PatternListeners(pattern)
+        self._patterns[pattern].listeners[client] = None
+        client.patterns[pattern] = None
+        self._clients[client] = None
+
+    def unsubscribe_pattern(self, client: Listener, pattern: bytes) -> None:
+        if pattern in client.patterns:
+            del client.patterns[pattern]
+            listeners = self._patterns[pattern].listeners
+            del listeners[client]
+            if not listeners:
+                del self._patterns[pattern]
+            self._forget_idle(client)
+
+    def _forget_idle(self, client: Listener) -> None:
+        if not client.channels and not client.patterns:
+            del self._clients[client]
+
+    def forget(self, client: Listener) -> None:
+        """The client is gone or starts again: end its subscriptions, without a message."""
+        for channel in list(client.channels):
+            self.unsubscribe(client, channel)
+        for pattern in list(client.patterns):
+            self.unsubscribe_pattern(client, pattern)
+
+    # Publishing
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Send a message; answers how often it was sent: a client that listens to the channel and
+        to a matching pattern gets it, and counts, twice."""
+        sent = 0
+        if channel in self._channels:
+            encoded = Encoded(b"message", channel, message)
+            sent += self._send_all(self._channels[channel], encoded)
+        for pattern, found in list(self._patterns.items()):
+            if found.matches(channel):
+                encoded = Encoded(b"pmessage", pattern, channel, message)
+                sent += self._send_all(found.listeners, encoded)
+        return sent
+
+    def _send_all(self, listeners: Iterable[Listener], encoded: Encoded) -> int:
+        sent = 0
+        for client in list(listeners):
+            if not client.closed:
+                self._send(client, encoded.form(client.resp))
+                sent += 1
+        return sent
+
+    def keyspace_event(self, kind: bytes, event: bytes, key: bytes, db_index: int) -> None:
+        """Tell of an event at a key; whether its kind is wanted at all was asked before."""
+        if not self._clients:
+            return
+        if self.tells_keyspace:
+            self.publish(b"__keyspace@%d__:%b" % (db_index, key), event)
+        if self.tells_keyevent:
+            self.publish(b"__keyevent@%d__:%b" % (db_index, event), key)
+
+    # Looking
+
+    def channels(self) -> list[bytes]:
+        """Channels that somebody listens to by name."""
+        return list(self._channels)
+
+    def listeners_of(self, channel: bytes) -> int:
+        """How many clients listen to this channel by name."""
+        return len(self._channels.get(channel, ()))
+
+    @property
+    def channel_count(self) -> int:
+        return len(self._channels)
+
+    @property
+    def pattern_count(self) -> int:
+        """Different patterns, however many clients listen to each."""
+        return len(self._patterns)
+
+    @property
+    def client_count(self) -> int:
+        """Clients with a subscription."""
+        return len(self._clients)

@@ -1,0 +1,176 @@
+"""Blocked clients: who waits for what, and in which order they are served.
+
+A read that finds nothing returns a Wait; its client then stands in a queue for each of its keys,
+plain readers in one, the readers of a group in one of their own (shared by TREAD and XREADGROUP).
+Something that happens to a key only marks it ready. When the running command is done, never inside
+it, `serve` tries the waiting reads again in the order in which they came: every plain reader, and
+in each group one after the other until one finds nothing. A served client leaves its queues and so
+joins the tail when it blocks again; one that finds nothing keeps its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millstream.commands.runtime.replies import BlockedRead, Wait
+from millstream.server.execution.timers import Alarm
+from millstream.storage.streams.group import Group
+from millstream.storage.streams.keyspace import Database
+from millstream.storage.streams.stream import Stream
+
+Attempt = Callable[["Waiter"], bool]
+
+
+class Waiter:
+    """One blocked client and the read it waits with. `row` is the command, in whose statistics the
+    call counts when the wait ends."""
+
+    __slots__ = ("alarm", "client", "is_plain", "is_timed", "over", "places", "read", "row")
+
+    def __init__(self, client: Any, wait: Wait) -> None:
+        self.client = client
+        self.row: Any = None
+        self.read: BlockedRead = wait.read
+        self.is_plain = self.read.group is None
+        self.is_timed = bool(wait.deadline_ms)
+        self.alarm: Alarm | None = None
+        self.over = False
+        # Where it stands: a database's queues, the key, and the key's queue.
+        self.places: list[tuple[dict[bytes, KeyQueue], bytes, KeyQueue]] = []
+
+
+class GroupQueue:
+    """Who waits on one group, in order of arrival, and how many of each kind of read."""
+
+    __slots__ = ("kinds", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.kinds: Counter[object] = Counter()
+
+    def add(self, waiter: Waiter) -> None:
+        self.waiters[waiter] = None
+        self.kinds[waiter.read.kind] += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        if waiter in self.waiters:
+            del self.waiters[waiter]
+            kind = waiter.read.kind
+            self.kinds[kind] -= 1
+            if not self.kinds[kind]:
+                del self.kinds[kind]
+
+    def serve(self, attempt: Attempt) -> None:
+        """Try one after the other. What one read of a kind does not find, the others of that kind
+        do not find either; a served one has left the queue."""
+        empty_handed: set[object] = set()
+        while any(kind not in empty_handed for kind in self.kinds):
+            waiter = next(w for w in self.waiters if w.read.kind not in empty_handed)
+            if not attempt(waiter):
+                empty_handed.add(waiter.read.kind)
+
+
+class KeyQueue:
+    """Who waits on one key; dicts keep the order of arrival."""
+
+    __slots__ = ("groups", "plain")
+
+    def __init__(self) -> None:
+        self.plain: dict[Waiter, None] = {}
+        self.groups: dict[bytes, GroupQueue] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        name = waiter.read.group
+        if name is None:
+            self.plain[waiter] = None
+            return
+        if name not in self.groups:
+            self.groups[name] = GroupQueue()
+        self.groups[name].add(waiter)
+
+    def leave_group(self, waiter: Waiter) -> None:
+        name = waiter.read.group
+        assert name is not None
+        queue = self.groups.get(name)
+        if queue is not None:
+            queue.remove(waiter)
+            if not queue.waiters:
+                del self.groups[name]
+
+    def join(self, name: bytes, stream: Stream, group: Group) -> None:
+        """A group was made: count every reader that waits on its name there, served or not."""
+        if name in self.groups:
+            for waiter in self.groups[name].waiters:
+                waiter.read.join(stream, group)
+
+
+class Waiting:
+    """All blocked clients of a server."""
+
+    def __init__(self, databases: list[Database]) -> None:
+        self._databases = databases
+        self.count = 0
+        self.timed_count = 0  # of them, those whose wait ends at a certain moment
+
+    def add(self, client: Any, wait: Wait) -> Waiter:
+        """File a blocked client under each key it waits on."""
+        waiter = Waiter(client, wait)
+        for db_index, key in dict.fromkeys(waiter.read.keys):
+            waiting = self._databases[db_index].waiting
+            if key not in waiting:
+                waiting[key] = KeyQueue()
+            queue = waiting[key]
+            queue.add(waiter)
+            waiter.places.append((waiting, key, queue))
+        self.count += 1
+        self.timed_count += waiter.is_timed
+        return waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        """Its wait is over; nothing happens when it already was."""
+        if waiter.over:
+            return
+        waiter.over = True
+        self.count -= 1
+        if waiter.is_timed:
+            self.timed_count -= 1
+        for waiting, key, queue in waiter.places:
+            if waiter.is_plain:
+                del queue.plain[waiter]
+            else:
+                queue.leave_group(waiter)
+            if not (queue.plain or queue.groups):
+                del waiting[key]
+
+    def serve(self, db_index: int, key: bytes, attempt: Attempt) -> None:
+        """Try the reads that wait on a ready key; `attempt` answers whether one was served."""
+        queue: KeyQueue | None = self._databases[db_index].waiting.get(key)
+        if queue is None:
+            return
+        if queue.plain:
+            has_stream = isinstance(self._databases[db_index].get(key), Stream)
+            for waiter in list(queue.plain):
+                if has_stream or not waiter.read.needs_stream:
+                    attempt(waiter)
+        for name in list(queue.groups):
+            if name in queue.groups:
+                queue.groups[name].serve(attempt)
+
+    def keys(self) -> Iterator[tuple[int, bytes]]:
+        """Every key that somebody waits on."""
+        for database in self._databases:
+            for key in database.waiting:
+                yield database.index, key
+
+    def keys_that_must_stay(self) -> Iterator[tuple[int, bytes]]:
+        """Those on which a read waits that ends with an error when the key goes (XREADGROUP)."""
+        for database in self._databases:
+            for key, queue in database.waiting.items():
+                if any(
+                    getattr(kind[0] if isinstance(kind, tuple) else kind, "ends_without_key", False)
+                    for group in queue.groups.values()
+                    for kind in group.kinds
+                ):
+                    yield database.index, key

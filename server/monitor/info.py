@@ -1,0 +1,459 @@
+"""What INFO tells, section by section, under Redis' names.
+
+Dashboards, exporters and clients read these names, so they are kept even where this server works
+differently. What is absent here (replication, forks, ACLs) has the value that Redis shows when it
+is not used; a figure that is not measured is left out rather than made up. server/monitor/memory
+says what used_memory means.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import resource
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from millstream import __version__
+from millstream.commands.admin.clients import memory_of
+from millstream.commands.admin.connection import REDIS_VERSION, SERVER_NAME
+from millstream.server.monitor import allocator
+
+if TYPE_CHECKING:
+    from millstream.server.app import Server
+
+Section = dict[str, object]
+SAMPLES = 16  # as many seconds as the instantaneous rates look back, as in Redis
+
+
+def human(size_bytes: int) -> str:
+    """Redis' short form of a size: ``512B``, ``1.50K``, ``23.54G``."""
+    if size_bytes < 1024:
+        return f"{size_bytes}B"
+    value = float(size_bytes)
+    for unit in "KMGTP":
+        value /= 1024
+        if value < 1024 or unit == "P":
+            break
+    return f"{value:.2f}{unit}"
+
+
+class Rates:
+    """Figures per second over the last seconds, from totals sampled once a second."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, tuple[int, int, int]]] = deque(maxlen=SAMPLES + 1)
+
+    def sample(self, now_ms: int, commands: int, bytes_in: int, bytes_out: int) -> None:
+        self._samples.append((now_ms, (commands, bytes_in, bytes_out)))
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+    def per_second(self) -> tuple[float, float, float]:
+        """(commands, bytes in, bytes out); zeros until two samples are there."""
+        if len(self._samples) < 2:
+            return 0.0, 0.0, 0.0
+        (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
+        seconds = max(last_ms - first_ms, 1) / 1000
+        commands, bytes_in, bytes_out = (
+            (b - a) / seconds for a, b in zip(first, last, strict=True)
+        )
+        return commands, bytes_in, bytes_out
+
+
+def _server(server: Server) -> Section:
+    uptime_s = server.uptime_s()
+    return {
+        "redis_version": REDIS_VERSION,
+        "redis_git_sha1": "00000000",
+        "redis_git_dirty": 0,
+        "redis_build_id": f"{crc32(__version__.encode()):016x}",
+        "redis_mode": "standalone",
+        "server": SERVER_NAME,
+        "millstream_version": __version__,
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "arch_bits": 64,
+        "monotonic_clock": "POSIX clock_gettime",
+        "python_version": platform.python_version(),
+        "multiplexing_api": "uvloop",
+        "gcc_version": platform.python_compiler().removeprefix("GCC "),
+        "process_id": os.getpid(),
+        "process_supervised": "no",
+        "run_id": server.run_id,
+        "tcp_port": server.port,
+        "server_time_usec": server.now_us(),
+        "uptime_in_seconds": uptime_s,
+        "uptime_in_days": uptime_s // 86400,
+        "hz": server.config.shown("hz"),
+        "configured_hz": server.config.shown("hz"),
+        "lru_clock": server.now_ms() // 1000 & 0xFFFFFF,
+        "executable": os.path.abspath(sys.argv[0]),
+        "config_file": str(server.config_file.absolute() if server.config_file else ""),
+        "io_threads_active": 0,
+        **{
+            f"listener{number}": f"name=tcp,bind={address},port={server.port}"
+            for number, address in enumerate(server.config.bind)
+        },
+    }
+
+
+def _clients(server: Server) -> Section:
+    clients = server.clients.values()
+    waiting = server.executor.waiting
+    watched: set[tuple[int, bytes]] = set().union(*(client.watches for client in clients))
+    return {
+        "connected_clients": len(clients),
+        "cluster_connections": 0,
+        "maxclients": server.config.maxclients,
+        "client_recent_max_input_buffer": max(
+            (one.query_buffer_bytes for one in clients), default=0
+        ),
+        "client_recent_max_output_buffer": max((one.output_bytes for one in clients), default=0),
+        "blocked_clients": server.executor.blocked_count,
+        "tracking_clients": 0,
+        "pubsub_clients": sum(1 for one in clients if one.channels or one.patterns),
+        "watching_clients": sum(1 for one in clients if one.watches),
+        "clients_in_timeout_table": server.executor.timed_count,
+        "total_watched_keys": len(watched),
+        "total_blocking_keys": server.executor.blocking_keys,
+        "total_blocking_keys_on_nokey": sum(1 for _ in waiting.keys_that_must_stay()),
+        **_pause(server),
+    }
+
+
+def _pause(server: Server) -> Section:
+    """What CLIENT PAUSE puts off, and for how long."""
+    pause = server.executor.pause
+    if pause is None:
+        return {
+            "paused_reason": "none",
+            "paused_actions": "none",
+            "paused_timeout_milliseconds": 0,
+        }
+    return {
+        "paused_reason": "client_pause",
+        "paused_actions": "all" if pause.all else "write",
+        "paused_timeout_milliseconds": max(0, pause.until_ms - server.steady_ms()),
+    }
+
+
+def _client_bytes(server: Server) -> int:
+    return sum(memory_of(client) for client in server.clients.values())
+
+
+def _overhead_bytes(server: Server) -> int:
+    """What is taken for other things than data."""
+    return server.startup_bytes + _client_bytes(server)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _data_share(server: Server, used: int, data: int) -> float:
+    """The data's part of what came since the start, as Redis counts it."""
+    return min(1.0, data / max(1, used - server.startup_bytes))
+
+
+def _memory(server: Server) -> Section:
+    used, rss = server.memory.measure(), server.memory.held()
+    peak = max(rss, allocator.peak_rss_bytes())
+    overhead = min(_overhead_bytes(server), used)
+    data = used - overhead
+    total = os.sysconf("SC_PHYS_PAGES") * allocator.PAGE_BYTES
+    return {
+        "used_memory": used,
+        "used_memory_human": human(used),
+        "used_memory_rss": rss,
+        "used_memory_rss_human": human(rss),
+        "used_memory_peak": peak,
+        "used_memory_peak_human": human(peak),
+        "used_memory_peak_perc": f"{100 * used / peak:.2f}%",
+        "used_memory_overhead": overhead,
+        "used_memory_startup": server.startup_bytes,
+        "used_memory_dataset": data,
+        "used_memory_dataset_perc": f"{100 * _data_share(server, used, data):.2f}%",
+        "allocator_allocated": used,
+        "allocator_active": rss,
+        "allocator_resident": rss,
+        "allocator_muzzy": 0,
+        "total_system_memory": total,
+        "total_system_memory_human": human(total),
+        "used_memory_lua": 0,
+        "used_memory_vm_eval": 0,
+        "used_memory_lua_human": human(0),
+        "used_memory_scripts_eval": 0,
+        "number_of_cached_scripts": len(server.executor.context.scripts),
+        "number_of_functions": 0,
+        "number_of_libraries": 0,
+        "used_memory_vm_functions": 0,
+        "used_memory_vm_total": 0,
+        "used_memory_vm_total_human": human(0),
+        "used_memory_functions": 0,
+        "used_memory_scripts": 0,
+        "used_memory_scripts_human": human(0),
+        "maxmemory": server.config.maxmemory,
+        "maxmemory_human": human(server.config.maxmemory),
+        "maxmemory_policy": server.config.shown("maxmemory-policy"),
+        "allocator_frag_ratio": f"{_ratio(rss, used):.2f}",
+        "allocator_frag_bytes": rss - used,
+        "allocator_rss_ratio": "1.00",
+        "allocator_rss_bytes": 0,
+        "rss_overhead_ratio": "1.00",
+        "rss_overhead_bytes": 0,
+        "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
+        "mem_fragmentation_bytes": rss - used,
+        "mem_not_counted_for_evict": 0,
+        "mem_replication_backlog": 0,
+        "mem_total_replication_buffers": 0,
+        "mem_replica_full_sync_buffer": 0,
+        "mem_clients_slaves": 0,
+        "mem_clients_normal": _client_bytes(server),
+        "mem_cluster_links": 0,
+        "mem_aof_buffer": server.persistence.queued_bytes,
+        "mem_allocator": "libc",
+        "mem_overhead_db_hashtable_rehashing": 0,
+        "active_defrag_running": 0,
+        "lazyfree_pending_objects": 0,
+        "lazyfreed_objects": 0,
+    }
+
+
+def memory_facts(server: Server) -> dict[str, object]:
+    """The figures of MEMORY STATS, under its names."""
+    used, rss = server.memory.measure(), server.memory.held()
+    peak = max(rss, allocator.peak_rss_bytes())
+    overhead = min(_overhead_bytes(server), used)
+    data = used - overhead
+    keys = sum(map(len, server.keyspace.databases))
+    return {
+        "peak.allocated": peak,
+        "total.allocated": used,
+        "startup.allocated": server.startup_bytes,
+        "replication.backlog": 0,
+        "clients.slaves": 0,
+        "clients.normal": _client_bytes(server),
+        "cluster.links": 0,
+        "lua.caches": 0,
+        "functions.caches": 0,
+        "overhead.total": overhead,
+        "keys.count": keys,
+        "keys.bytes-per-key": data // keys if keys else 0,
+        "dataset.bytes": data,
+        "dataset.percentage": 100 * _data_share(server, used, data),
+        "peak.percentage": 100 * used / peak,
+        "allocator.allocated": used,
+        "allocator.active": rss,
+        "allocator.resident": rss,
+        "allocator-fragmentation.ratio": _ratio(rss, used),
+        "allocator-fragmentation.bytes": rss - used,
+        "fragmentation": _ratio(rss, used),
+        "fragmentation.bytes": rss - used,
+    }
+
+
+def _persistence(server: Server) -> Section:
+    changes = server.keyspace.dirty - server.persistence.snapshots.changes_at_save
+    fields = dict(server.persistence.info())
+    if server.persistence.appendonly:
+        fields["journal_queue_stalls"] = server.executor.backpressure.count
+    # In Redis' order: after what is being loaded and saved now.
+    now = ("loading", "async_loading", "current_")
+    first = {name: fields.pop(name) for name in list(fields) if name.startswith(now)}
+    return {**first, "rdb_changes_since_last_save": changes, **fields}
+
+
+def _stats(server: Server) -> Section:
+    executor = server.executor
+    commands, bytes_in, bytes_out = server.rates.per_second()
+    return {
+        "total_connections_received": server.connections_received,
+        "total_commands_processed": executor.commands_processed,
+        "instantaneous_ops_per_sec": round(commands),
+        "total_net_input_bytes": executor.bytes_in,
+        "total_net_output_bytes": executor.bytes_out,
+        "total_net_repl_input_bytes": 0,
+        "total_net_repl_output_bytes": 0,
+        "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
+        "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
+        "instantaneous_input_repl_kbps": "0.00",
+        "instantaneous_output_repl_kbps": "0.00",
+        "rejected_connections": server.connections_rejected,
+        "sync_full": 0,
+        "sync_partial_ok": 0,
+        "sync_partial_err": 0,
+        "expired_subkeys": 0,
+        "expired_keys": server.keyspace.expired_count,
+        "expired_keys_active": executor.expired_in_time,
+        "expired_subkeys_active": 0,
+        "expired_stale_perc": "0.00",
+        "expired_time_cap_reached_count": 0,
+        "evicted_keys": 0,
+        "evicted_entries": server.eviction.evicted_entries,
+        "evicted_blocks": server.eviction.evicted_blocks,
+        "evicted_clients": 0,
+        "evicted_scripts": 0,
+        "total_eviction_exceeded_time": 0,
+        "current_eviction_exceeded_time": 0,
+        "keyspace_hits": server.keyspace.hits,
+        "keyspace_misses": server.keyspace.misses,
+        "pubsub_channels": server.pubsub.channel_count,
+        "pubsub_patterns": server.pubsub.pattern_count,
+        "pubsubshard_channels": 0,
+        "latest_fork_usec": 0,
+        "total_forks": 0,
+        "migrate_cached_sockets": 0,
+        "slave_expires_tracked_keys": 0,
+        "active_defrag_hits": 0,
+        "active_defrag_misses": 0,
+        "active_defrag_key_hits": 0,
+        "active_defrag_key_misses": 0,
+        "total_active_defrag_time": 0,
+        "current_active_defrag_time": 0,
+        "tracking_total_keys": 0,
+        "tracking_total_items": 0,
+        "tracking_total_prefixes": 0,
+        "unexpected_error_replies": 0,
+        "total_error_replies": executor.error_replies,
+        "dump_payload_sanitizations": 0,
+        "total_reads_processed": executor.reads,
+        "total_writes_processed": executor.writes,
+        "io_threaded_reads_processed": 0,
+        "io_threaded_writes_processed": 0,
+        "io_threaded_total_prefetch_batches": 0,
+        "io_threaded_total_prefetch_entries": 0,
+        "client_output_buffer_limit_disconnections": server.output_limit_closings,
+        "reply_buffer_shrinks": 0,
+        "reply_buffer_expands": 0,
+        "acl_access_denied_auth": executor.errors_by_code.get("WRONGPASS", 0),
+        "acl_access_denied_cmd": 0,
+        "acl_access_denied_key": 0,
+        "acl_access_denied_channel": 0,
+    }
+
+
+def _replication(server: Server) -> Section:
+    return {
+        "role": "master",
+        "connected_slaves": 0,
+        "master_failover_state": "no-failover",
+        "master_replid": server.run_id,
+        "master_replid2": "0" * 40,
+        "master_repl_offset": 0,
+        "second_repl_offset": -1,
+        "repl_backlog_active": 0,
+        "repl_backlog_size": 0,
+        "repl_backlog_first_byte_offset": 0,
+        "repl_backlog_histlen": 0,
+    }
+
+
+def _cpu(server: Server) -> Section:
+    whole = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    main = resource.getrusage(resource.RUSAGE_THREAD)
+    return {
+        "used_cpu_sys": f"{whole.ru_stime:.6f}",
+        "used_cpu_user": f"{whole.ru_utime:.6f}",
+        "used_cpu_sys_children": f"{children.ru_stime:.6f}",
+        "used_cpu_user_children": f"{children.ru_utime:.6f}",
+        "used_cpu_sys_main_thread": f"{main.ru_stime:.6f}",
+        "used_cpu_user_main_thread": f"{main.ru_utime:.6f}",
+    }
+
+
+def _modules(server: Server) -> Section:
+    return {}
+
+
+def _commandstats(server: Server) -> Section:
+    return {
+        f"cmdstat_{name}": f"calls={stat.calls},usec={stat.usec},"
+        f"usec_per_call={stat.usec / stat.calls if stat.calls else 0:.2f},"
+        f"rejected_calls={stat.rejected_calls},failed_calls={stat.failed_calls}"
+        for name, stat in server.executor.command_stats().items()
+    }
+
+
+def _errorstats(server: Server) -> Section:
+    counts = server.executor.errors_by_code
+    return {f"errorstat_{code}": f"count={counts[code]}" for code in sorted(counts)}
+
+
+def percentile_us(counts: Sequence[int], percentage: float) -> int:
+    """Microseconds within which that share of the calls was done: the end of a bucket of powers of
+    two. `counts` has at least one call."""
+    wanted = max(1, math.ceil(sum(counts) * percentage / 100))
+    seen = 0
+    for exponent, count in enumerate(counts):
+        seen += count
+        if seen >= wanted:
+            return 1 << exponent
+    raise ValueError("there are no calls")
+
+
+def _latencystats(server: Server) -> Section:
+    percentages = server.config.latency_tracking_info_percentiles
+    return {
+        f"latency_percentiles_usec_{name}": ",".join(
+            f"p{percentage:g}={percentile_us(counts, percentage):.3f}" for percentage in percentages
+        )
+        for name, counts in server.latency_counts().items()
+        if any(counts)
+    }
+
+
+def _cluster(server: Server) -> Section:
+    return {"cluster_enabled": 0}
+
+
+def _keyspace(server: Server) -> Section:
+    return {
+        f"db{db.index}": f"keys={len(db)},expires={db.expiring_count},"
+        f"avg_ttl={db.average_ttl_ms()},subexpiry=0"
+        for db in server.keyspace.databases
+        if len(db)
+    }
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Server], Section]]] = {
+    "server": ("Server", _server),
+    "clients": ("Clients", _clients),
+    "memory": ("Memory", _memory),
+    "persistence": ("Persistence", _persistence),
+    "stats": ("Stats", _stats),
+    "replication": ("Replication", _replication),
+    "cpu": ("CPU", _cpu),
+    "modules": ("Modules", _modules),
+    "commandstats": ("Commandstats", _commandstats),
+    "errorstats": ("Errorstats", _errorstats),
+    "latencystats": ("Latencystats", _latencystats),
+    "cluster": ("Cluster", _cluster),
+    "keyspace": ("Keyspace", _keyspace),
+}
+EVERYTHING = frozenset(SECTIONS)
+BY_DEFAULT = EVERYTHING - {"commandstats", "latencystats"}
+GROUPS = {"default": BY_DEFAULT, "all": EVERYTHING, "everything": EVERYTHING}
+
+
+def _chosen(names: Sequence[str]) -> frozenset[str]:
+    """The sections that these names mean together."""
+    if not names:
+        return BY_DEFAULT
+    return frozenset().union(*(GROUPS.get(name, {name} & EVERYTHING) for name in names))
+
+
+def info_text(server: Server, names: Sequence[str]) -> str:
+    """INFO for these sections (lower case; none: the default ones), in Redis' layout."""
+    chosen = _chosen(names)
+    parts = []
+    for name, (title, collect) in SECTIONS.items():
+        if name in chosen:
+            lines = [f"{field}:{value}\r\n" for field, value in collect(server).items()]
+            parts.append(f"# {title}\r\n" + "".join(lines))
+    return "\r\n".join(parts)

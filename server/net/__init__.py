@@ -1,0 +1,1 @@
+"""Sockets: listening, and one connection per client."""

@@ -1,0 +1,235 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A client's TCP connection: an asyncio protocol that hands bytes to the executor and back.
+
+It knows the socket and nothing of commands. Back-pressure goes both ways: while the client does not
+take its replies its requests are not run, and when those pile up its socket is not read.
+
+Bytes go straight to the socket. The transport gets the part that the socket does not take, and tells
+when the socket takes bytes again; until then everything else waits in a queue of bytes objects, most
+of which other clients share. So nothing is copied, and no send is tried, for a client that does not
+read.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport uint64_t
+
+from collections import deque
+
+from millstream.server.protocol.outbox cimport UNREAD_MAX, Client
+
+from millstream.storage.blocks.lazyfree import discard_items
+
+cdef enum:
+    # Pieces shorter than this are joined, up to this length, to be sent together.
+    JOIN_BYTES = 65536
+    # The transport is given this much: more than it takes before it says that the socket is full.
+    GIVEN_BYTES = 131072
+
+cdef extern from "<sys/socket.h>":
+    enum:
+        MSG_DONTWAIT
+        MSG_NOSIGNAL
+    ssize_t send(int socket, const void* data, size_t size, int flags)
+
+
+cdef str name_of(address):
+    if not address:
+        return ""
+    if isinstance(address, str):
+        return address
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+cdef class Connection(Client):
+    """One accepted connection."""
+
+    def __init__(self, server):
+        Client.__init__(self, server.next_client_id(), now_ms=server.steady_ms())
+        self.server = server
+        self.executor = server.executor
+        self.reading = True
+        self.file_number = -1
+
+    def connection_made(self, transport) -> None:
+        self.transport = transport
+        self.file_number = transport.get_extra_info("socket").fileno()
+        self.address = name_of(transport.get_extra_info("peername"))
+        self.local_address = name_of(transport.get_extra_info("sockname"))
+        self.executor.attach(self)
+        self.server.client_opened(self)
+
+    def data_received(self, bytes data) -> None:
+        if self.closed:
+            return
+        self.total_bytes_in += len(data)
+        self.executor.receive(self, data)
+        if self.parser.waiting_bytes() > UNREAD_MAX:
+            self.regulate()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error) -> None:
+        self.file_number = -1  # the transport closes it when this returns
+        self.drop_queue()
+        self.executor.detach(self)
+        self.server.client_closed(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.queue:
+            self.pass_on()
+        if not self.paused:
+            self.executor.outbox.room(self)
+            self.regulate()
+
+    cpdef int regulate(self) except -1:
+        """Stop reading while much of what was read has to wait, and go on afterwards. One long
+        request that is not complete does not wait, except for the journal: the rest of it has to
+        come."""
+        cdef bint much = self.parser.waiting_bytes() > UNREAD_MAX
+        cdef bint wait = much and (self.unfinished or self.stopped())
+        if much and not wait and self.executor.queue_full:
+            self.executor.backpressure.unread.add(self)
+            wait = True
+        if self.closed or wait != self.reading:
+            return 0
+        self.reading = not wait
+        if wait:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+        return 0
+
+    cpdef int transmit(self, bytes data) except -1:
+        """Straight to the socket; what that does not take waits."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t sent = 0
+        if size == 0:
+            return 0
+        self.total_bytes_out += size
+        if not self.paused and not self.queue:
+            sent = self.try_send(data, 0)
+            if sent == size:
+                return 0
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.append(data)
+        self.unsent_bytes += size
+        if sent:
+            self.note_sent(sent)
+        return self.pass_on()
+
+    cpdef int transmit_all(self, list pieces, uint64_t size) except -1:
+        self.total_bytes_out += size
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.extend(pieces)
+        self.unsent_bytes += size
+        return self.pass_on()
+
+    cdef int pass_on(self) except -1:
+        """Send from the queue until the socket is full and the transport has its part."""
+        cdef bytes data
+        cdef Py_ssize_t sent
+        while not self.paused and self.queue:
+            data = self.first_piece()
+            sent = self.try_send(data, self.first_sent)
+            if sent < PyBytes_GET_SIZE(data) - self.first_sent:
+                sent += self.give(data, self.first_sent + sent,
+                                  PyBytes_GET_SIZE(data) - self.first_sent - sent)
+            self.note_sent(sent)
+        if self.closing and not self.queue:
+            self.transport.close()
+        elif self.paused:
+            self.server.check_output(self)
+        return 0
+
+    cdef bytes first_piece(self):
+        """The first bytes of the queue, joined with those after them when they are short."""
+        cdef bytes data = self.queue[0]
+        if len(self.queue) > 1 and PyBytes_GET_SIZE(data) - self.first_sent < JOIN_BYTES:
+            self.join_first()
+            data = self.queue[0]
+        return data
+
+    cdef int join_first(self) except -1:
+        cdef list pieces = []
+        cdef Py_ssize_t size = 0
+        cdef bytes data
+        while self.queue and size < JOIN_BYTES:
+            data = self.queue.popleft()
+            if self.first_sent:
+                data = data[self.first_sent:]
+                self.first_sent = 0
+            pieces.append(data)
+            size += PyBytes_GET_SIZE(data)
+        self.queue.appendleft(b"".join(pieces))
+        return 0
+
+    cdef Py_ssize_t try_send(self, bytes data, Py_ssize_t start) except -1:
+        """Send what the socket takes of some bytes; how many. None while the transport has some,
+        which come first."""
+        cdef ssize_t sent
+        if self.file_number < 0 or (self.backlog and not self.caught_up()):
+            return 0
+        sent = send(self.file_number, PyBytes_AS_STRING(data) + start,
+                    PyBytes_GET_SIZE(data) - start, MSG_DONTWAIT | MSG_NOSIGNAL)
+        self.backlog = sent < PyBytes_GET_SIZE(data) - start
+        return max(sent, 0)  # an error is the transport's to find and to tell of
+
+    cdef int give(self, bytes data, Py_ssize_t start, Py_ssize_t size) except -1:
+        """Let the transport send bytes when the socket takes some again; how many."""
+        self.backlog = True
+        size = min(size, GIVEN_BYTES)
+        self.transport.write(memoryview(data)[start:start + size])
+        return size
+
+    cdef int note_sent(self, Py_ssize_t size) except -1:
+        """Bytes of the queue's first piece are sent or given to the transport."""
+        self.unsent_bytes -= size
+        self.first_sent += size
+        if self.first_sent == PyBytes_GET_SIZE(<bytes>self.queue[0]):
+            self.queue.popleft()
+            self.first_sent = 0
+        return 0
+
+    cdef bint caught_up(self) except -1:
+        """Whether all that the transport was given has been sent. One that closes has perhaps
+        dropped it: what is sent must be the beginning of what was to be sent."""
+        return self.transport.get_write_buffer_size() == 0 and not self.transport.is_closing()
+
+    cpdef int end(self, bint after_reply) except -1:
+        self.file_number = -1  # nothing goes past a transport that is to close
+        if after_reply:
+            self.close_after_reply = self.closing = True
+            if not self.queue:
+                self.transport.close()
+        else:
+            # Its waits end now: nothing more may be given to it.
+            self.executor.detach(self)
+            self.drop_queue()
+            self.transport.abort()
+        return 0
+
+    cdef int drop_queue(self) except -1:
+        """The client is gone, and what waited for it too: long queues are freed later."""
+        if self.queue:
+            discard_items(self.queue)
+            self.executor.schedule_tick()
+        self.queue = None
+        self.unsent_bytes = 0
+        self.first_sent = 0
+        return 0
+
+    def close(self, bint after_reply) -> None:
+        """Close the connection, at once or when everything written has been sent."""
+        self.end(after_reply)
+
+    @property
+    def output_bytes(self) -> int:
+        return self.held_bytes + self.unsent_bytes + self.transport.get_write_buffer_size()

@@ -1,0 +1,1 @@
+"""Parsing requests, and what may be sent to which client."""

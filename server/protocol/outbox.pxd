@@ -1,0 +1,65 @@
+from libc.stdint cimport uint64_t
+
+from millstream.commands.runtime.context cimport Session
+from millstream.server.protocol.resp cimport Parser
+
+cdef enum:
+    # A client that is to take more than this of replies, or whose unread requests are more, stops.
+    OUTPUT_MAX = 1048576
+    UNREAD_MAX = 262144
+    # So much may wait in a transport before it says that the client does not take it.
+    UNNOTICED_MAX = 65536
+
+
+cdef class Client(Session):
+    cdef Parser parser
+    cdef list chunks
+    cdef uint64_t held_pieces
+    cdef readonly uint64_t held_bytes
+    cdef object waiter
+    cdef object producer
+    cdef public bint full
+    cdef public bint paused
+    cdef bint dirty
+    cdef bint shown_data  # whether what waits in `chunks` may show some
+    cdef public bint closed
+    cdef list pushes
+    cdef object postponed
+    # Its batch ended because its time was over: it has requests to run.
+    cdef bint unfinished
+    cdef bint reading
+    cdef readonly uint64_t total_commands
+
+    cpdef int transmit(self, bytes data) except -1
+    cpdef int transmit_all(self, list pieces, uint64_t size) except -1
+    cpdef int end(self, bint after_reply) except -1
+    cpdef int regulate(self) except -1
+    cdef bint stopped(self) noexcept
+    cdef bint has_more(self) noexcept
+
+
+cdef class Outbox:
+    cdef object persistence
+    cdef object loop
+    cdef object resume
+    cdef list dirty_clients
+    cdef object held
+    cdef public uint64_t bytes_out
+    cdef public uint64_t writes
+    cdef public object check_output
+    cdef public uint64_t least_limit_bytes
+    cdef readonly set lagging
+    cdef readonly uint64_t noted_bytes
+    cdef readonly uint64_t held_bytes
+
+    cdef int put(self, Client client, bytes data, bint shows_data) except -1
+    cdef int push(self, Client client, bytes data) except -1
+    cdef int transmit(self, Client client, data) except -1
+    cdef int look_at_held(self, Client client) except -1
+    cdef int send(self) except -1
+    cdef take_chunks(self, Client client)
+    cdef int release(self, Client client, data) except -1
+    cdef int journal_failed(self, bint tick_failed) except -1
+
+
+cdef uint64_t size_of(data) except? 0

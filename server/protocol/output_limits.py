@@ -1,0 +1,56 @@
+"""When a client takes too little of what it is sent: client-output-buffer-limit.
+
+A reply can be held back by not running the client's next request, but messages of channels and
+MONITOR's lines come from others' commands. So a limit is the only end to what waits for a client
+that does not read. The hard limit is looked at whenever something is sent to a client whose
+socket is full, and whenever more is held for it (after a long reply, or until the journal is
+durable), so that a burst cannot run far past it. For the soft limit, those for whom something waits
+are looked at once a second too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.commands.admin.clients import is_subscribed
+from millstream.commands.runtime.host import Client
+from millstream.server.config.directives import Config, OutputLimit
+
+UNLIMITED_BYTES = 2**64 - 1
+
+
+class OutputLimits:
+    """Which clients are to be closed; remembers since when each is above its soft limit."""
+
+    def __init__(self, config: Config, clock_s: Callable[[], float]) -> None:
+        self._config = config
+        self._clock_s = clock_s
+        self._above_since_s: dict[int, float] = {}
+
+    def limit_of(self, client: Client) -> OutputLimit:
+        kind = "pubsub" if is_subscribed(client) else "normal"
+        return self._config.client_output_buffer_limit[kind]
+
+    @property
+    def least_bytes(self) -> int:
+        """Below this no client has too much waiting."""
+        limits = [self._config.client_output_buffer_limit[kind] for kind in ("normal", "pubsub")]
+        sizes = [size for limit in limits for size in (limit.hard_bytes, limit.soft_bytes) if size]
+        return min([*sizes, UNLIMITED_BYTES])
+
+    def is_exceeded(self, client: Client) -> bool:
+        """Whether so much waits for the client, or for so long, that it is to be closed."""
+        limit = self.limit_of(client)
+        if not limit.hard_bytes and not limit.soft_bytes:
+            return False
+        waiting_bytes = client.output_bytes
+        if limit.hard_bytes and waiting_bytes >= limit.hard_bytes:
+            return True
+        if not limit.soft_bytes or waiting_bytes < limit.soft_bytes:
+            self.forget(client)
+            return False
+        now_s = self._clock_s()
+        return now_s - self._above_since_s.setdefault(client.id, now_s) >= limit.soft_s
+
+    def forget(self, client: Client) -> None:
+        self._above_since_s.pop(client.id, None)

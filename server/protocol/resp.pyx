@@ -1,0 +1,446 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""RESP on the server's side: an incremental request parser and the writer of replies.
+
+The parser reads requests where they were received and gives views of their words, so that no Python
+object is made per argument. Between calls it keeps only what belongs to an unfinished request, and
+goes on where it stopped: a word of many megabytes is not scanned twice. Error texts and limits are
+Redis'. It knows nothing of sockets or commands.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, memmove
+
+from millstream.commands.runtime.arguments cimport parse_int
+from millstream.commands.runtime.replies cimport Encodable
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport Id
+
+from millstream.commands.runtime.replies import (
+    NoReply, NullArray, Pairs, Push, Several, Simple, Verbatim,
+)
+from millstream.server.protocol.inline import split_inline
+
+cdef enum:
+    LINE_MAX = 65536
+    # Requests without words skipped at once.
+    EMPTY_MAX = 64
+    WORDS_MAX = 2147483647  # as in Redis; the room is made as they come
+    UNKNOWN_WORDS_MAX = 10
+    UNKNOWN_BULK_MAX = 16384
+    KEPT_WORDS = 1024
+    KEPT_BYTES = 65536
+
+
+cdef class Limits:
+    """What the directives allow: the longest bulk string and the most bytes of one request."""
+
+    def __init__(self, int64_t bulk_bytes=512 << 20, int64_t query_bytes=1 << 30):
+        self.bulk_bytes = bulk_bytes
+        self.query_bytes = query_bytes
+
+
+cdef class RequestArgs(Args):
+    """The words of the request being parsed; lives as long as its parser."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+
+cdef class Parser:
+    """Bytes in by `feed`, one request out by each `next`; `keep_rest` before the bytes go away."""
+
+    def __init__(self, Limits limits not None):
+        self.limits = limits
+        self.args = RequestArgs.__new__(RequestArgs)
+        self.words_wanted = -1
+        self.bulk_size = -1
+
+    def __dealloc__(self):
+        free(self.buf)
+
+    cdef int feed(self, const char* data, Py_ssize_t size) except -1:
+        """Offer received bytes; they must stay in place until `keep_rest`."""
+        cdef Py_ssize_t wanted
+        cdef char* moved
+        if self.end == self.start:
+            self.data = self.at = self.command_start = data
+            self.data_end = data + size
+            return 0
+        if self.end + size > self.capacity:
+            wanted = self.end - self.start + size
+            if self.start:
+                memmove(self.buf, self.buf + self.start, self.end - self.start)
+                self.end -= self.start
+                self.start = 0
+            if wanted > self.capacity:
+                # Half as much again: a word of many megabytes is moved few times.
+                wanted += wanted // 2
+                moved = <char*>realloc(self.buf, wanted)
+                if moved == NULL:
+                    raise MemoryError(f"no memory for a request of {wanted} bytes")
+                self.buf = moved
+                self.capacity = wanted
+        memcpy(self.buf + self.end, data, size)
+        self.end += size
+        self.attach_kept()
+        return 0
+
+    cdef void attach_kept(self) noexcept:
+        """Look at the kept bytes again; places in them were noted relative to their start."""
+        cdef Py_ssize_t done = self.at - self.command_start
+        cdef Py_ssize_t i
+        cdef const char* moved_from = self.command_start
+        self.data = self.command_start = self.buf + self.start
+        self.data_end = self.buf + self.end
+        self.at = self.command_start + done
+        if self.command_start == moved_from:
+            return  # each arrival of a request of millions of words would else look at them all
+        for i in range(self.words_got):
+            self.args.items[i].ptr = self.command_start + (self.args.items[i].ptr - moved_from)
+
+    cdef int keep_rest(self) except -1:
+        """Copy what is not used yet, before the received bytes go away."""
+        cdef Py_ssize_t left = self.data_end - self.command_start
+        cdef Py_ssize_t wanted
+        cdef char* fresh
+        if self.words_got == 0 and self.args.capacity > KEPT_WORDS:
+            free(self.args.items)
+            self.args.items = NULL
+            self.args.capacity = 0
+        if left == 0:
+            self.start = self.end = 0
+            if self.capacity > KEPT_BYTES:
+                free(self.buf)
+                self.buf = NULL
+                self.capacity = 0
+            return 0
+        if self.end != self.start and self.buf <= self.command_start <= self.buf + self.end:
+            # It is there already, after the requests that have run since.
+            self.start = self.command_start - self.buf
+            self.data = self.command_start
+            return 0
+        if left > self.capacity:
+            wanted = left if left > 256 else 256
+            if self.bulk_size > 0 and self.bulk_size < (1 << 20):
+                wanted = left + self.bulk_size + 2
+            fresh = <char*>malloc(wanted)
+            if fresh == NULL:
+                raise MemoryError(f"no memory for a request of {wanted} bytes")
+            free(self.buf)
+            self.buf = fresh
+            self.capacity = wanted
+        memcpy(self.buf, self.command_start, left)
+        self.start = 0
+        self.end = left
+        self.attach_kept()
+        return 0
+
+    cdef Py_ssize_t waiting_bytes(self) noexcept:
+        """Bytes kept of unfinished or not yet executed requests."""
+        return self.end - self.start
+
+    cdef Py_ssize_t table_bytes(self) noexcept:
+        """What is kept to know where words are."""
+        return self.args.capacity * <Py_ssize_t>sizeof(Slice)
+
+    cdef Py_ssize_t unread_bytes(self) noexcept:
+        """Bytes offered or kept that are no request taken yet."""
+        return self.data_end - self.command_start
+
+    cdef int fail(self, bytes message) except -2:
+        self.error = message
+        return BROKEN
+
+    cdef int next(self, bint trusted) except -2:
+        """Parse one request: COMPLETE (in args), INLINE (in inline_words), NEED_MORE, BROKEN
+        (`error` says why), or EMPTY after many requests without words. An untrusted client, one
+        that must log in first, gets less room."""
+        cdef int state
+        cdef int empty = 0
+        if self.words_wanted < 0:
+            while True:
+                self.command_start = self.at
+                if self.at >= self.data_end:
+                    return NEED_MORE
+                empty += 1
+                if empty > EMPTY_MAX:
+                    return EMPTY
+                if self.at[0] != c'*':
+                    state = self.read_inline()
+                    if state != COMPLETE:
+                        return state
+                    continue  # an empty line is no request
+                # Most requests have fewer than ten words: `*d\r\n` needs no search.
+                if self.data_end - self.at >= 4 and self.at[2] == c'\r' and (
+                        self.at[3] == c'\n' and 49 <= self.at[1] <= 57):
+                    self.words_wanted = self.at[1] - 48
+                    self.at += 4
+                    break
+                state = self.read_count(trusted)
+                if state != COMPLETE:
+                    return state
+                if self.words_wanted > 0:
+                    break
+                # An empty request is none.
+                self.words_wanted = -1
+            self.words_got = 0
+        return self.read_words(trusted)
+
+    cdef inline int read_words(self, bint trusted) except -2:
+        """The bulk strings of a request. Where it stands is kept in locals: this is the hottest
+        loop of the server."""
+        cdef const char* at = self.at
+        cdef const char* end = self.data_end
+        cdef Py_ssize_t got = self.words_got
+        cdef Py_ssize_t wanted = self.words_wanted
+        cdef int64_t size = self.bulk_size
+        cdef int state
+        while got < wanted:
+            if size < 0:
+                # Most words are short: `$d` and `$dd` need no search for the line's end.
+                if end - at >= 5 and at[0] == c'$' and 48 <= at[1] <= 57:
+                    if at[2] == c'\r' and at[3] == c'\n':
+                        size = at[1] - 48
+                        at += 4
+                    elif 48 <= at[2] <= 57 and at[3] == c'\r' and at[4] == c'\n' and (
+                            at[1] != c'0'):
+                        size = (at[1] - 48) * 10 + (at[2] - 48)
+                        at += 5
+                if size < 0:
+                    self.at = at
+                    self.words_got = got
+                    self.bulk_size = -1  # an earlier call may have stopped inside a word
+                    state = self.read_bulk_size(trusted)
+                    at = self.at
+                    if state == NEED_MORE:
+                        return self.wait_for_more()
+                    if state != COMPLETE:
+                        return state
+                    size = self.bulk_size
+            if end - at < size + 2:
+                self.at = at
+                self.words_got = got
+                self.bulk_size = size
+                return self.wait_for_more()
+            if got >= self.args.capacity:
+                self.more_words()
+            self.args.items[got].ptr = at
+            self.args.items[got].size = size
+            at += size + 2
+            size = -1
+            got += 1
+        self.at = at
+        self.args.count = got
+        self.args.pos = 1
+        self.bulk_size = -1
+        self.words_wanted = -1
+        self.words_got = 0
+        return COMPLETE
+
+    cdef int wait_for_more(self) except -2:
+        """A request is not complete; it may not take without end."""
+        if self.data_end - self.command_start + self.table_bytes() > self.limits.query_bytes:
+            return self.fail(b"")
+        return NEED_MORE
+
+    cdef int more_words(self) except -1:
+        cdef Py_ssize_t wanted = self.args.capacity * 2 if self.args.capacity else 16
+        cdef Slice* moved = <Slice*>realloc(self.args.items, wanted * sizeof(Slice))
+        if moved == NULL:
+            raise MemoryError(f"no memory for a request of {wanted} words")
+        self.args.items = moved
+        self.args.capacity = wanted
+        return 0
+
+    cdef inline const char* line_end(self, Py_ssize_t limit) noexcept:
+        """The CR of the line at `at` when its LF is there too, else NULL."""
+        cdef Py_ssize_t size = self.data_end - self.at
+        cdef const char* found
+        if size > limit:
+            size = limit
+        found = <const char*>memchr(self.at, c'\r', size)
+        if found == NULL or found + 1 >= self.data_end:
+            return NULL
+        return found
+
+    cdef int read_count(self, bint trusted) except -2:
+        cdef const char* stop
+        cdef int64_t count
+        stop = self.line_end(LINE_MAX)
+        if stop == NULL:
+            if self.data_end - self.at > LINE_MAX:
+                return self.fail(b"Protocol error: too big mbulk count string")
+            return NEED_MORE
+        if parse_int(self.at + 1, stop - self.at - 1, &count) < 0 or count > WORDS_MAX:
+            return self.fail(b"Protocol error: invalid multibulk length")
+        if not trusted and count > UNKNOWN_WORDS_MAX:
+            return self.fail(b"Protocol error: unauthenticated multibulk length")
+        self.words_wanted = count if count > 0 else 0
+        self.at = stop + 2
+        return COMPLETE
+
+    cdef int read_bulk_size(self, bint trusted) except -2:
+        cdef const char* at = self.at
+        cdef const char* stop
+        cdef int64_t size
+        if at < self.data_end and at[0] != c'$':
+            return self.fail(b"Protocol error: expected '$', got '%c'" % <unsigned char>at[0])
+        stop = self.line_end(LINE_MAX)
+        if stop == NULL:
+            if self.data_end - at > LINE_MAX:
+                return self.fail(b"Protocol error: too big bulk count string")
+            return NEED_MORE
+        if parse_int(at + 1, stop - at - 1, &size) < 0 or size < 0 or (
+                size > self.limits.bulk_bytes):
+            return self.fail(b"Protocol error: invalid bulk length")
+        if not trusted and size > UNKNOWN_BULK_MAX:
+            return self.fail(b"Protocol error: unauthenticated bulk length")
+        self.bulk_size = size
+        self.at = stop + 2
+        return COMPLETE
+
+    cdef int read_inline(self) except -2:
+        """A line typed by hand, split like a shell would: INLINE, or COMPLETE when it is empty."""
+        cdef const char* stop = <const char*>memchr(self.at, c'\n', self.data_end - self.at)
+        cdef Py_ssize_t size = (self.data_end if stop == NULL else stop) - self.at
+        if size > LINE_MAX:
+            return self.fail(b"Protocol error: too big inline request")
+        if stop == NULL:
+            return NEED_MORE
+        words = split_inline(self.at[:size])
+        if words is None:
+            return self.fail(b"Protocol error: unbalanced quotes in request")
+        self.at = self.command_start = stop + 1
+        self.inline_words = words
+        return INLINE if words else COMPLETE
+
+
+# ---------------------------------------------------------------- replies
+
+cdef inline int put_null(Output out, int resp) except -1:
+    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
+
+
+cdef int put_error(Output out, str message) except -1:
+    """An error line; line ends inside the message would end the reply, so they become spaces."""
+    cdef bytes text = message.encode("utf-8", "surrogateescape")
+    if b"\n" in text or b"\r" in text:
+        text = text.replace(b"\r", b" ").replace(b"\n", b" ")
+    out.put_raw(b"-", 1)
+    out.put(text)
+    return out.put_raw(b"\r\n", 2)
+
+
+cdef int put_int(Output out, reply) except -1:
+    cdef int64_t number = reply
+    if number >= 0:
+        return out.put_head(c':', <uint64_t>number)
+    out.put(b":%d\r\n" % number)
+    return 0
+
+
+cdef int put_reply(Output out, reply, int resp) except -1:
+    """Encode what a handler returned, by its type (commands/runtime/replies lists them)."""
+    cdef Id entry_id
+    kind = type(reply)
+    if kind is Id:
+        entry_id = <Id>reply
+        return out.put_id(entry_id.ms, entry_id.seq, entry_id.dotted)
+    if kind is int:
+        return put_int(out, reply)
+    if kind is bytes:
+        return out.put_bulk_bytes(<bytes>reply)
+    if reply is None:
+        return put_null(out, resp)
+    if isinstance(reply, Encodable):
+        return (<Encodable>reply).encode(out, resp)
+    return put_other(out, reply, kind, resp)
+
+
+cdef int put_other(Output out, reply, kind, int resp) except -1:
+    cdef bytes text
+    if kind is Simple:
+        text = bytes(reply)
+        out.put_raw(b"+", 1)
+        out.put(text)
+        return out.put_raw(b"\r\n", 2)
+    if kind is NullArray:
+        return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
+    if kind is NoReply:
+        return 0
+    if kind is bool:
+        if resp == 3:
+            out.put(b"#t\r\n" if reply else b"#f\r\n")
+            return 0
+        return put_int(out, int(reply))
+    if kind is Pairs or kind is dict:
+        pairs = reply.items() if kind is dict else reply
+        out.put_head(c'%' if resp == 3 else c'*', len(reply) if resp == 3 else 2 * len(reply))
+        for name, value in pairs:
+            put_reply(out, name, resp)
+            put_reply(out, value, resp)
+        return 0
+    if kind is list or kind is tuple or kind is Push:
+        out.put_head(c'>' if kind is Push and resp == 3 else c'*', len(reply))
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is Several:
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is Verbatim:
+        if resp == 3:
+            text = b"txt:" + bytes(reply)
+            out.put(b"=%d\r\n" % len(text))
+            out.put(text)
+            return out.put_raw(b"\r\n", 2)
+        return out.put_bulk_bytes(bytes(reply))
+    if kind is set or kind is frozenset:
+        out.put_head(c'~' if resp == 3 else c'*', len(reply))
+        for item in sorted(reply):
+            put_reply(out, item, resp)
+        return 0
+    if kind is float:
+        text = repr(reply).encode()
+        if resp == 3:
+            out.put(b",%b\r\n" % text)
+            return 0
+        return out.put_bulk_bytes(text)
+    if kind is str:
+        return out.put_bulk_bytes(reply.encode("utf-8", "surrogateescape"))
+    raise TypeError(f"a handler returned {kind.__name__}, which is no reply")
+
+
+# ---------------------------------------------------------------- Python's view, for tests
+
+def encode_reply(reply, int resp=2) -> bytes:
+    """The bytes of a reply."""
+    cdef Output out = Output()
+    put_reply(out, reply, resp)
+    return out.take()
+
+
+def parse_pieces(pieces, bint trusted=True, Limits limits=None) -> list:
+    """Feed byte pieces one after another; every request as a list of words, and at the end the
+    error's text as bytes if the stream was broken."""
+    cdef Parser parser = Parser(limits or Limits())
+    cdef bytes piece
+    cdef int state
+    cdef list found = []
+    for piece in pieces:
+        parser.feed(piece, len(piece))
+        while True:
+            state = parser.next(trusted)
+            if state == COMPLETE:
+                found.append(parser.args.all())
+            elif state == INLINE:
+                found.append(list(parser.inline_words))
+            elif state != EMPTY:
+                break
+        if state == BROKEN:
+            found.append(parser.error)
+            return found
+        parser.keep_rest()
+    return found

@@ -1,0 +1,1 @@
+"""A data directory without a server: checking, repairing, inspecting, and their command lines."""

@@ -1,0 +1,530 @@
+"""Whether a data directory is whole: every file read to its end, and all of it loaded once.
+
+Nothing is changed. First each file is checked separately, in pieces, so that memory is bounded
+for any size and all damage is found, not only the first. Then, if all of them are
+sound, a load as at the start of a server, which takes the memory that a server takes: it alone
+tells whether the effects can be applied. What is torn and what is damaged is decided by the reader
+that a start uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from millstream.commands.runtime.effects import EffectError, apply_effects, split_effects
+from millstream.commands.table.loader import load_table
+from millstream.errors import DamageError, DataError, ForeignError, FormatError
+from millstream.server.durability.loading import Loader, LoadReport
+from millstream.storage.blocks.block import Block
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.journal import (
+    Gap,
+    JournalReader,
+    TornEnd,
+    surviving_frames,
+)
+from millstream.storage.files.leftovers import Leftover, find_leftovers
+from millstream.storage.files.manifest import (
+    NAME,
+    Manifest,
+    check_manifest_owner,
+    check_owner,
+    is_base,
+    is_ours,
+    read_manifest,
+)
+from millstream.storage.files.recovery import (
+    Gleaned,
+    Gleaner,
+    Opened,
+    directory_of,
+    guess_manifest,
+    misplaced,
+    open_base,
+)
+from millstream.storage.streams.keyspace import Keyspace
+
+DATABASES = 10_000  # the most that `databases` can be set to: which it was, no file says
+KEPT = re.compile(r"damaged-\d{8}-\d{6}")
+APPENDING = (b"APPEND", b"APPENDONCE")  # the effects that add an entry
+_LOSSES_SHOWN = 1000
+
+
+class Verdict(IntEnum):
+    """What a check comes to, and the exit code of the program."""
+
+    WHOLE = 0
+    DAMAGED = 1
+    UNCHECKED = 2
+
+
+@dataclass
+class Place:
+    """Something wrong: `offset` in bytes, None for the file as a whole."""
+
+    offset: int | None
+    reason: str
+
+
+@dataclass
+class FileReport:
+    """One file. `state` is ok, torn, damaged, missing, unknown (another version's), misplaced
+    (of another data directory),
+    unread (it is unknown which of its frames count), unjudged (it is unknown whether it counts),
+    unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
+    `holds` says in words what is in it, `loses` what a repair cannot keep."""
+
+    name: str
+    size_bytes: int = 0
+    state: str = "ok"
+    holds: str = ""
+    places: list[Place] = field(default_factory=list)
+    loses: list[str] = field(default_factory=list)
+
+    def wrong(self, damage: DamageError) -> None:
+        self.state = "missing" if damage.reason.startswith("is missing") else "damaged"
+        if isinstance(damage, ForeignError):
+            self.state = "misplaced"
+        self.places.append(Place(damage.offset, damage.reason))
+
+
+@dataclass
+class Report:
+    """What a check found. `manifest` is what counts, or what a repair would let count; None when
+    that cannot be told, and `hopeless` says why nothing can be repaired."""
+
+    directory: str
+    verdict: Verdict = Verdict.WHOLE
+    files: list[FileReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+    hopeless: str | None = None
+    keys: int | None = None
+    entries: int | None = None
+    frames: int | None = None
+    effects: int | None = None
+
+    def worsen(self, verdict: Verdict) -> None:
+        self.verdict = max(self.verdict, verdict)
+
+
+class Checker:
+    """One check. `tell(done, total)` hears of the bytes that were looked at."""
+
+    def __init__(self, disk: Disk, now_ms: int, tell: Callable[[int, int], None]) -> None:
+        self._disk = disk
+        self._now_ms = now_ms
+        self._tell = tell
+        self._done_bytes = self._total_bytes = 0
+        self.report = Report(str(disk.directory))
+
+    def run(self, *, load: bool) -> Report:
+        """Look at everything; `load`: and load all of it, if it is sound."""
+        report = self.report
+        self._check_manifest()
+        self._check_unnamed()
+        manifest = report.manifest
+        if manifest is not None:
+            self._check_named(manifest, load)
+        self._check_others(manifest)
+        if manifest is not None and report.verdict is Verdict.WHOLE and load:
+            self._load(manifest)
+        return report
+
+    def _check_manifest(self) -> None:
+        report = self.report
+        file = FileReport(NAME)
+        report.files.append(file)
+        try:
+            report.manifest = read_manifest(self._disk)
+            self._check_manifest_owner(report.manifest)
+        except FormatError as problem:
+            self._unknown(file, problem)
+            return
+        except DamageError as damage:
+            file.wrong(damage)
+            report.worsen(Verdict.DAMAGED)
+            self._guess()
+        if report.manifest is None and report.hopeless is None:
+            raise DataError(f"{self._disk.directory} holds no data of a server")
+        if NAME in self._disk.names():
+            file.size_bytes = self._size(NAME)
+        if report.manifest is not None and file.state == "ok":
+            file.holds = f"names {counted(len(report.manifest.files), 'file')}"
+
+    def _check_manifest_owner(self, manifest: Manifest | None) -> None:
+        """ForeignError when it is the manifest that came from another directory."""
+        if manifest is None:
+            return
+        there = set(self._disk.names())
+        found = {name: directory_of(self._disk, name) for name in manifest.files if name in there}
+        check_manifest_owner(manifest, {name: one for name, one in found.items() if one})
+
+    def _guess(self) -> None:
+        report = self.report
+        try:
+            report.manifest = guess_manifest(self._disk)
+        except DataError as problem:
+            report.hopeless = str(problem)
+            return
+        if not report.manifest.files:  # another program's file perhaps, and nothing to be saved
+            report.manifest = None
+            report.hopeless = f"the directory has a {NAME} but no file of a server"
+            return
+        named = ", ".join(report.manifest.files)
+        report.notes.append(f"from the files themselves it follows that {named} count")
+
+    def _check_unnamed(self) -> None:
+        """Files that a start would not remove: the manifest is older than they are. A repair takes
+        in those that go on where what counts ends."""
+        manifest = self.report.manifest
+        if manifest is None or self.report.files[0].state != "ok":
+            return
+        try:
+            found = [one for one in find_leftovers(self._disk, manifest) if one.holds]
+        except DataError:
+            return  # the base says why
+        if not found:
+            return
+        self.report.worsen(Verdict.DAMAGED)
+        foreign = [one for one in found if one.is_foreign]
+        own = [one for one in found if not one.is_foreign]
+        wider = self._wider_manifest(manifest, {one.name for one in foreign})
+        if own and wider is not None and {one.name for one in own} <= set(wider.files):
+            self._take_in(own, wider)
+            own = []
+        for one in own:
+            self._unnamed(one, f"this file: it {one.holds}, which do not go on after the rest")
+        for one in foreign:
+            self._unnamed(one, "no data of this directory")
+
+    def _take_in(self, found: Sequence[Leftover], wider: Manifest) -> None:
+        self.report.manifest = wider
+        self.report.files[0].state = "damaged"
+        for one in found:
+            reason = f"does not name {one.name}, which {one.holds} and goes on after the rest"
+            self.report.files[0].places.append(Place(None, reason))
+
+    def _unnamed(self, one: Leftover, loses: str) -> None:
+        file = FileReport(one.name, self._size(one.name), "unnamed")
+        file.places.append(Place(None, one.reason))
+        file.loses.append(loses)
+        self.report.files.append(file)
+
+    def _wider_manifest(self, manifest: Manifest, without: Set[str]) -> Manifest | None:
+        """What the files themselves say counts, if they leave no doubt."""
+        try:
+            wider = guess_manifest(self._disk, without)
+        except DataError:
+            return None
+        if wider.directory != manifest.directory:
+            return None
+        return replace(
+            wider,
+            next_number=max(wider.next_number, manifest.next_number),
+            since=max(wider.since, manifest.since),
+        )
+
+    def _check_named(self, manifest: Manifest, load: bool) -> None:
+        names = self._disk.names()
+        there = [name for name in manifest.files if name in names]
+        self._total_bytes = sum(map(self._size, there)) * (2 if load else 1)
+        missing = [name for name in manifest.files if name not in names]
+        foreign = misplaced(self._disk, manifest)
+        first_seq: int | None = 1
+        for name in foreign:
+            self._misplaced(manifest, name)
+        if manifest.base in missing:
+            self._miss(manifest.base, "it is unknown what it held")
+            first_seq = None
+        elif manifest.base in foreign:
+            first_seq = None
+        elif manifest.base is not None:
+            first_seq = self._check_base(manifest.base)
+        for name in manifest.journals:
+            if name in missing:
+                self._miss(name, None)
+        journals = [name for name in manifest.journals if name in there and name not in foreign]
+        if first_seq is not None:
+            self._check_journals(journals, first_seq)
+        else:
+            self.report.files += [FileReport(n, self._size(n), "unread") for n in journals]
+
+    def _misplaced(self, manifest: Manifest, name: str) -> None:
+        file = FileReport(name, self._size(name))
+        try:
+            check_owner(manifest, name, directory_of(self._disk, name) or b"")
+        except ForeignError as problem:
+            file.wrong(problem)
+        file.loses.append("everything in the lost file; this file has no data of this directory")
+        self.report.files.append(file)
+        self.report.worsen(Verdict.DAMAGED)
+        if is_base(name):
+            self.report.hopeless = f"{name} belongs to another data directory"
+
+    def _miss(self, name: str, hopeless: str | None) -> None:
+        damage = DamageError(name, None, f"is missing although {NAME} names it")
+        file = FileReport(name)
+        file.wrong(damage)
+        file.loses.append("all that was in it, which is unknown")
+        self.report.files.append(file)
+        self.report.worsen(Verdict.DAMAGED)
+        if hopeless is not None:
+            self.report.hopeless = f"{name} is missing and {hopeless}"
+
+    def _unknown(self, file: FileReport, problem: FormatError) -> None:
+        file.state = "unknown"
+        file.places.append(Place(None, str(problem)))
+        self.report.worsen(Verdict.UNCHECKED)
+
+    # The base
+
+    def _check_base(self, name: str) -> int | None:
+        """The number of the frame that must follow it; None when that cannot be determined."""
+        file = FileReport(name, self._size(name))
+        self.report.files.append(file)
+        with ExitStack() as stack:
+            opened_file = self._disk.read(name)
+            stack.callback(opened_file.close)
+            try:
+                opened = open_base(opened_file)
+            except FormatError as problem:
+                self._unknown(file, problem)
+                return None
+            except DamageError as damage:
+                file.wrong(damage)
+                self.report.worsen(Verdict.DAMAGED)
+                self.report.hopeless = f"nothing in {name} tells any more what is where in it"
+                return None
+            self._check_keys(file, opened)
+        self._advance(file.size_bytes)
+        return opened.reader.summary.seq + 1
+
+    def _check_keys(self, file: FileReport, opened: Opened) -> None:
+        gleaner = Gleaner(opened, Block, keeping=False)
+        before = self._done_bytes
+        for gleaned in gleaner.read():
+            if gleaned.lost and len(file.loses) < _LOSSES_SHOWN:
+                file.loses.append(words_for_lost(gleaned))
+            if gleaned.record.pieces:
+                chunk = gleaned.record.pieces[-1].chunk
+                if chunk < len(opened.reader.summary.chunks):
+                    self._tell(
+                        before + opened.reader.summary.chunks[chunk].offset, self._total_bytes
+                    )
+        if gleaner.lost_keys:
+            file.loses.append(f"{counted(gleaner.lost_keys, 'key')}; which cannot be told")
+        file.loses += gleaner.lost
+        for damage in gleaner.damage:
+            file.wrong(damage)
+            self.report.worsen(Verdict.DAMAGED)
+        summary = opened.reader.summary
+        file.holds = (
+            f"{counted(gleaner.keys, 'key')}, {counted(gleaner.entries, 'entry')},"
+            f" {counted(len(summary.chunks), 'chunk')}, up to frame {summary.seq}"
+        )
+
+    # The journals
+
+    def _check_journals(self, names: Sequence[str], first_seq: int) -> None:
+        with ExitStack() as stack:
+            files = []
+            for name in names:
+                files.append(self._disk.read(name))
+                stack.callback(files[-1].close)
+            reports = {name: FileReport(name, self._size(name)) for name in names}
+            self.report.files += reports.values()
+            reader = JournalReader(files, first_seq)
+            try:
+                self._count_frames(reader, reports)
+            except FormatError as problem:
+                wrong = next(name for name in names if str(problem).startswith(name))
+                self._unknown(reports[wrong], problem)
+            except DamageError as damage:
+                reports[damage.file].wrong(damage)
+                self.report.worsen(Verdict.DAMAGED)
+                self._count_lost(files, first_seq, reports, reports[damage.file])
+            if self.report.verdict is Verdict.DAMAGED and names:
+                self._count_missing(files, first_seq, reports)
+            if reader.torn is not None:
+                self._torn(reports[names[reader.torn.index]], reader.torn)
+        self._advance(sum(file.size_bytes for file in reports.values()))
+
+    def _count_frames(self, reader: JournalReader, reports: dict[str, FileReport]) -> None:
+        counts: Counter[str] = Counter()
+        before = self._done_bytes
+        try:
+            for file, offset, _ in reader.frames():
+                counts[file.name] += 1
+                if counts[file.name] % 1024 == 0:
+                    self._tell(before + offset, self._total_bytes)
+        finally:
+            for name, file_report in reports.items():
+                file_report.holds = counted(counts[name], "frame")
+
+    def _count_missing(
+        self, files: Sequence[File], first_seq: int, reports: dict[str, FileReport]
+    ) -> None:
+        """What a repair loses where a whole journal is missing before these."""
+        if not any(report.loses for report in reports.values()):
+            for one in surviving_frames(files, first_seq):
+                if isinstance(one, Gap) and one.last is not None:
+                    reports[one.file].loses.append(words_for_gap(one))
+
+    def _count_lost(
+        self,
+        files: Sequence[File],
+        first_seq: int,
+        reports: dict[str, FileReport],
+        damaged: FileReport,
+    ) -> None:
+        """The frames that a repair keeps, in each file, and those that it cannot keep."""
+        counts: Counter[str] = Counter()
+        for one in surviving_frames(files, first_seq):
+            if isinstance(one, Gap):
+                damaged.loses.append(words_for_gap(one))
+            else:
+                counts[one[0].name] += 1
+        for name, report in reports.items():
+            report.holds = f"{counted(counts[name], 'frame')} that can be read"
+
+    def _torn(self, report: FileReport, torn: TornEnd) -> None:
+        report.state = "torn"
+        report.places.append(
+            Place(
+                torn.offset,
+                f"an unfinished write of {torn.torn_bytes} bytes, as a crash leaves it: a start"
+                " cuts it off",
+            )
+        )
+
+    # The rest
+
+    def _check_others(self, manifest: Manifest | None) -> None:
+        """Files that the manifest does not name: a start removes those that are ours and leaves the
+        others. Without a manifest nothing tells which count, and there is no start."""
+        known = {NAME, "lock", *(manifest.files if manifest is not None else ())}
+        known |= {file.name for file in self.report.files}
+        for name in self._disk.names():
+            if name in known:
+                continue
+            file = FileReport(name, state=_state_of_other(name))
+            if manifest is None and is_ours(name):
+                file.state = "unjudged"
+            with suppress(OSError):  # it may be anything
+                file.size_bytes = self._size(name)
+            self.report.files.append(file)
+
+    def _load(self, manifest: Manifest) -> None:
+        """All of it, as a server would."""
+        before = self._done_bytes
+        result = LoadReport()
+
+        def tell(done: int, total: int) -> None:
+            self._tell(before + done, self._total_bytes)
+
+        try:
+            load_strictly(self._disk, manifest, result, self._now_ms, tell)
+        except DamageError as damage:  # the disk gave other bytes than before
+            self.report.notes.append(str(damage))
+            self.report.worsen(Verdict.DAMAGED)
+        except DataError as problem:
+            self.report.notes.append(str(problem))
+            self.report.worsen(Verdict.UNCHECKED)
+        self.report.keys, self.report.entries = result.keys, result.entries
+        self.report.frames, self.report.effects = result.frames, result.effects
+
+    def _size(self, name: str) -> int:
+        file = self._disk.read(name)
+        try:
+            return file.size
+        finally:
+            file.close()
+
+    def _advance(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        self._tell(self._done_bytes, self._total_bytes)
+
+
+def _state_of_other(name: str) -> str:
+    if is_ours(name):
+        return "unfinished" if name.endswith(".tmp") else "unnamed"
+    return "kept" if KEPT.fullmatch(name) else "foreign"
+
+
+def load_strictly(
+    disk: Disk,
+    manifest: Manifest,
+    report: LoadReport,
+    now_ms: int,
+    tell: Callable[[int, int], None] | None = None,
+) -> None:
+    """Load what a manifest names into a keyspace of its own. DataError as at a start."""
+    keyspace = new_keyspace(now_ms)
+    for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, report, tell):
+        pass
+
+
+def new_keyspace(now_ms: int) -> Keyspace:
+    """An empty one that takes whatever a server has written."""
+    load_table()
+    keyspace = Keyspace(DATABASES)
+    keyspace.set_time(now_ms)
+    return keyspace
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 entry`, `2 entries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") and noun != "key" else f"{count} {noun}s"
+
+
+def named(db: int, key: bytes) -> str:
+    """A key as a person reads it."""
+    text = key.decode("utf-8", "backslashreplace")
+    return f"'{text}'" + (f" of database {db}" if db else "")
+
+
+def words_for_gap(gap: Gap) -> str:
+    """Which frames are lost, and on which keys they had effects as far as that can be read."""
+    count = None if gap.last is None else gap.last - gap.first + 1
+    which = f"frame {gap.first}" if count == 1 else f"frames {gap.first} to {gap.last}"
+    if count is None:
+        which = f"frame {gap.first} and any after it"
+    words = f"{which}, at offset {gap.offset} of {gap.file}"
+    with suppress(EffectError):
+        split = split_effects(gap.payload)
+        keys = dict.fromkeys((db, found[1]) for db, found, _ in split if len(found) > 1)
+        appended = sum(found[0] in APPENDING for _, found, _ in split)
+        if split:
+            names = ", ".join(named(*key) for key in keys) or "no key"
+            what = f"{counted(len(split), 'effect')} on {names}"
+            words += f": the first held {what}, among them {counted(appended, 'appended entry')}"
+    return words
+
+
+def words_for_lost(gleaned: Gleaned[Block]) -> str:
+    """What of one key a repair cannot keep."""
+    record, lost = gleaned.record, gleaned.lost
+    name = f"{record.kind} {named(record.db, record.key)}"
+    if record.kind != "stream":
+        return f"{name}: all of it"
+    pieces = [(piece.entries, piece[5:7], piece[7:9]) for piece in lost.pieces]
+    if lost.first_block is not None:
+        pieces.insert(0, lost.first_block)
+    parts = [
+        f"{counted(entries, 'entry')} from {first[0]}-{first[1]} to {last[0]}-{last[1]}"
+        for entries, first, last in pieces
+    ]
+    if lost.meta:
+        parts.append(
+            "its groups, what they had pending, its counters, its policy, and how far its"
+            " producers have come"
+        )
+    return f"{name}: {'; '.join(parts)}"

@@ -1,0 +1,268 @@
+"""`millstream check` and `millstream inspect`: a data directory looked at without a server.
+
+Here is only what a person or a script sees; what is found out is checking's, repairing's and
+inspecting's part. People get lines and a table, scripts ask for --json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from millstream.errors import DataError
+from millstream.server.repair.checking import Checker, FileReport, Report, Verdict, counted
+from millstream.server.repair.cli_hint import advised
+from millstream.server.repair.inspecting import Contents, Row, inspect_directory
+from millstream.server.repair.repairing import repair
+from millstream.storage.files.disk import SystemDisk, unusable
+
+_LINES_SHOWN = 20
+_VERDICTS = {
+    Verdict.WHOLE: "whole",
+    Verdict.DAMAGED: "damaged",
+    Verdict.UNCHECKED: "cannot be checked",
+}
+_HINTS = {
+    "unread": "it is unknown which of its frames count",
+    "unjudged": "it is unknown whether it counts",
+    "unfinished": "left by a crash; a start removes it",
+    "unnamed": "counts for nothing",
+    "kept": "what a repair replaced; may be removed",
+    "foreign": "not a file of the server; not touched",
+}
+_WIDE = 10_000  # columns where the output is not a terminal: nothing is cut off
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _fail(problem: DataError | OSError) -> NoReturn:
+    click.echo(f"millstream: {_in_words(problem)}", err=True)
+    sys.exit(Verdict.UNCHECKED)
+
+
+def _in_words(problem: DataError | OSError) -> str:
+    if isinstance(problem, DataError):
+        return str(problem)
+    name = f" ({problem.filename})" if problem.filename else ""
+    return f"{problem.strerror or problem}{name}"
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal while something is read; nothing where there is no terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, indent=2, default=_as_json))
+
+
+def _as_json(value: object) -> str:
+    """Keys hold any bytes: what is no UTF-8 is escaped."""
+    assert isinstance(value, bytes)
+    return value.decode("utf-8", "backslashreplace")
+
+
+# ---------------------------------------------------------------------------------------- check
+
+
+@click.command(
+    epilog="Exit codes: 0 the data is undamaged, or now repaired; 1 it is damaged; 2 it cannot be "
+    "checked. A journal end torn by a crash is not damage."
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--repair", "mend", is_flag=True, help="Save what can be read, and keep the replaced files."
+)
+@click.option(
+    "--no-load",
+    is_flag=True,
+    help="Only read the files; do not load all data, which needs as much memory as a server.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
+    """Verify every byte of a data directory; say what a repair would lose.
+
+    Nothing is changed without --repair. No server may be using the directory.
+    """
+    disk = SystemDisk(directory)
+    done: list[str] | None = None
+    try:
+        disk.lock_for("or check a copy of the directory", alone=mend)
+        with _progress("reading") as tell:
+            report = Checker(disk, _now_ms(), tell).run(load=not no_load)
+        if mend and report.verdict is Verdict.DAMAGED and not report.hopeless:
+            done = _mend(disk, report)
+    except (DataError, OSError) as problem:
+        _fail(problem)
+    finally:
+        disk.unlock()
+    if as_json:
+        _print_json(_report_as_json(report, done))
+    else:
+        _print_report(report, done, tried=mend)
+    sys.exit(report.verdict if done is None else Verdict.WHOLE)
+
+
+def _mend(disk: SystemDisk, report: Report) -> list[str] | None:
+    """What a repair did; None, and a note in the report, when it could not be done."""
+    folder = time.strftime("damaged-%Y%m%d-%H%M%S")
+    try:
+        return repair(disk, report, _now_ms(), folder)
+    except DataError as problem:
+        report.notes.append(str(problem))
+    except OSError as problem:
+        report.notes.append(f"the repair could not be done: {_in_words(problem)}")
+    return None
+
+
+def _report_as_json(report: Report, done: list[str] | None) -> dict[str, Any]:
+    fields = asdict(report)
+    fields["verdict"] = _VERDICTS[report.verdict]
+    fields["repaired"] = done
+    return fields
+
+
+def _print_report(report: Report, done: list[str] | None, *, tried: bool) -> None:
+    width = max([len(file.name) for file in report.files], default=0)
+    for file in report.files:
+        _print_file(file, width)
+    for note in report.notes:
+        click.echo(note)
+    if report.keys is not None:
+        click.echo(
+            f"loaded: {counted(report.keys, 'key')} with {counted(report.entries or 0, 'entry')}"
+            f" from the base, then {counted(report.frames or 0, 'frame')}"
+            f" with {counted(report.effects or 0, 'effect')}"
+        )
+    if report.hopeless:
+        click.echo(f"cannot be repaired: {report.hopeless}; restore the directory from a copy")
+    elif report.verdict is Verdict.DAMAGED and not tried:
+        click.echo(f"{advised('check', '--repair', report.directory)} saves the rest")
+    for sentence in done or ():
+        click.echo(f"repaired: {sentence}")
+    verdict = "repaired" if done is not None else _VERDICTS[report.verdict]
+    click.echo(f"{report.directory}: {verdict}")
+
+
+def _print_file(file: FileReport, width: int) -> None:
+    told = file.holds or _HINTS.get(file.state, "")
+    click.echo(
+        f"{file.name:{width}}  {file.state:10}  {file.size_bytes:>12,} bytes  {told}".rstrip()
+    )
+    for place in file.places[:_LINES_SHOWN]:
+        where = "" if place.offset is None else f"at offset {place.offset}: "
+        click.echo(f"  {where}{place.reason}")
+    _print_more(len(file.places))
+    for loss in file.loses[:_LINES_SHOWN]:
+        click.echo(f"  a repair loses {loss}")
+    _print_more(len(file.loses))
+
+
+def _print_more(count: int) -> None:
+    if count > _LINES_SHOWN:
+        click.echo(f"  and {count - _LINES_SHOWN} more; --json has them")
+
+
+# ---------------------------------------------------------------------------------------- inspect
+
+
+@click.command(
+    epilog="Without the journal, the list shows the last snapshot, from its index alone, and FIRST "
+    "is a lower bound of the IDs."
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--journal/--no-journal",
+    "journals",
+    default=None,
+    help="Load everything including the journal, as at start. [default: up to 64 MiB]",
+)
+@click.option(
+    "--key", "pattern", metavar="PATTERN", help="Only keys that match; a pattern as in KEYS."
+)
+@click.option("--limit", type=click.IntRange(min=0), default=1000, show_default=True,
+              metavar="N", help="List at most N keys.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def inspect(
+    directory: Path, journals: bool | None, pattern: str | None, limit: int, as_json: bool
+) -> None:
+    """List the keys in a data directory; a server may be using it."""
+    try:
+        contents = inspect_directory(
+            SystemDisk(directory),
+            journals=journals,
+            pattern=None if pattern is None else pattern.encode("utf-8", "surrogateescape"),
+            limit=limit,
+            now_ms=_now_ms(),
+        )
+    except OSError as problem:
+        _fail(unusable(directory, problem) if problem.filename == str(directory) else problem)
+    except DataError as problem:
+        _fail(problem)
+    if as_json:
+        _print_json(_contents_as_json(contents))
+    else:
+        _print_contents(contents)
+
+
+def _contents_as_json(contents: Contents) -> dict[str, Any]:
+    fields = asdict(contents)
+    for row in fields["rows"]:
+        row["first_id"], row["last_id"] = _id(row["first_id"]), _id(row["last_id"])
+    fields["files"] = [{"name": name, "size_bytes": size} for name, size in contents.files]
+    return fields
+
+
+def _id(value: tuple[int, int] | None) -> str | None:
+    return None if value is None else f"{value[0]}-{value[1]}"
+
+
+def _print_contents(contents: Contents) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    console.print(_table(contents.rows), soft_wrap=not console.is_terminal)
+    if contents.matching > len(contents.rows):
+        click.echo(f"and {contents.matching - len(contents.rows)} keys more; see --limit and --key")
+    click.echo(f"{counted(contents.keys, 'key')}, {counted(contents.entries, 'entry')}")
+    for name, size_bytes in contents.files:
+        click.echo(f"{name}  {size_bytes:,} bytes")
+    if not contents.with_journals:
+        click.echo("without what the journals have changed since: see --journal")
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("DB", "KEY", "TYPE", "ENTRIES", "FIRST", "LAST", "GROUPS", "PENDING", "BLOCKS",
+                 "BYTES", "POLICY"):  # fmt: skip
+        table.add_column(name, justify="left" if name in ("KEY", "TYPE", "POLICY") else "right")
+    for row in rows:
+        key = Text(row.key.decode("utf-8", "backslashreplace"), overflow="fold")
+        table.add_row(str(row.database), key, row.kind, *_numbers(row))
+    return table
+
+
+def _numbers(row: Row) -> tuple[str, ...]:
+    if row.kind != "stream":
+        return (*[""] * 6, str(row.size_bytes), "")
+    ids = (_id(row.first_id) or "-", _id(row.last_id) or "-")
+    counts = (row.groups, row.pending, row.blocks, row.size_bytes)
+    return (str(row.entries), *ids, *map(str, counts), row.policy)

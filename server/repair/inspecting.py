@@ -1,0 +1,204 @@
+"""What a data directory holds, stream by stream, without a server.
+
+It uses only the index of the base, which is small compared with the data, so a directory of any
+size is listed in bounded memory, even while a server uses it. Such a list shows the journals after
+the base only as a number of bytes. Where that matters all of it is loaded instead, as at the
+start of a server: at once if the directory is small, else when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.commands.runtime.effects import apply_effects
+from millstream.errors import DamageError, DataError
+from millstream.glob import matcher
+from millstream.server.durability.loading import Loader, LoadReport
+from millstream.server.repair.checking import new_keyspace
+from millstream.storage.blocks.block import Block
+from millstream.storage.files.disk import Disk
+from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
+from millstream.storage.files.snapshot import KeyRecord, SnapshotReader
+from millstream.storage.streams.stream import Policy, Stream
+
+LOADED_AT_ONCE_BYTES = 64 << 20
+_PENDING_BYTES = 36
+_TRIES = 5
+
+
+@dataclass
+class Row:
+    """One key. Of a string only `size_bytes`, its length, is known. `first_id` is that of the first
+    entry, or, from an index, one that no entry is below; `policy` is in the words of TPOLICY."""
+
+    database: int
+    key: bytes
+    kind: str
+    size_bytes: int
+    entries: int = 0
+    first_id: tuple[int, int] | None = None
+    last_id: tuple[int, int] | None = None
+    groups: int = 0
+    pending: int = 0
+    blocks: int = 0
+    policy: str = ""
+
+
+@dataclass
+class Contents:
+    """What was found. `rows` are the first ones that were asked for, `matching` is how many there
+    are; `with_journals` says whether the journals' effects are in it."""
+
+    files: list[tuple[str, int]]
+    with_journals: bool
+    created_ms: int | None = None
+    rows: list[Row] = field(default_factory=list)
+    matching: int = 0
+    keys: int = 0
+    entries: int = 0
+
+
+def inspect_directory(
+    disk: Disk, *, journals: bool | None, pattern: bytes | None, limit: int, now_ms: int
+) -> Contents:
+    """List a directory. `journals` None: with them if it is small. DataError: it cannot be read.
+
+    A server that uses the directory may replace its files in between: then it is tried again.
+    """
+    for left in reversed(range(_TRIES)):
+        manifest = read_manifest(disk)
+        if manifest is None:
+            raise DataError(f"{disk.directory} holds no data of a server")
+        try:
+            return _inspect(disk, manifest, journals, pattern, limit, now_ms)
+        except (FileNotFoundError, DamageError):
+            if not left or read_manifest(disk) == manifest:
+                load_manifest(disk)  # says in a sentence which file is missing
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _inspect(
+    disk: Disk,
+    manifest: Manifest,
+    journals: bool | None,
+    pattern: bytes | None,
+    limit: int,
+    now_ms: int,
+) -> Contents:
+    files = [(name, _size(disk, name)) for name in manifest.files]
+    if journals is None:
+        journals = sum(size for _, size in files) <= LOADED_AT_ONCE_BYTES
+    contents = Contents(files, journals)
+    rows = _loaded(disk, manifest, now_ms) if journals else _indexed(disk, manifest, contents)
+    matches = matcher(pattern) if pattern is not None else _any
+    for row in rows:
+        contents.keys += 1
+        contents.entries += row.entries
+        if matches(row.key):
+            contents.matching += 1
+            if len(contents.rows) < limit:
+                contents.rows.append(row)
+    return contents
+
+
+def _any(_: bytes) -> object:
+    return True
+
+
+def _size(disk: Disk, name: str) -> int:
+    file = disk.read(name)
+    try:
+        return file.size
+    finally:
+        file.close()
+
+
+# ---------------------------------------------------------------------------------------- the index
+
+
+def _indexed(disk: Disk, manifest: Manifest, contents: Contents) -> Iterator[Row]:
+    if manifest.base is None:
+        return
+    file = disk.read(manifest.base)
+    try:
+        reader = SnapshotReader(file)
+        contents.created_ms = reader.summary.created_ms
+        for section in range(len(reader.summary.sections)):
+            for record in reader.records(section):
+                yield _row_of_record(record, reader.meta(record))
+    finally:
+        file.close()
+
+
+def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
+    if record.kind != "stream":
+        value = meta.get("value", b"")
+        return Row(record.db, record.key, record.kind, len(value))
+    first = None
+    if record.pieces:
+        kept_ms, kept_seq = meta["first_kept"]
+        piece = record.pieces[0]
+        first = max((kept_ms, kept_seq), (piece.min_ms, piece.min_seq))
+    last_ms, last_seq = meta["last_id"]
+    return Row(
+        record.db,
+        record.key,
+        record.kind,
+        sum(piece.length for piece in record.pieces),
+        meta["length"],
+        first,
+        (last_ms, last_seq),
+        len(meta["groups"]),
+        sum(len(group["pending"]) // _PENDING_BYTES for group in meta["groups"]),
+        sum(piece.blocks for piece in record.pieces),
+        _policy_words(Policy.load(meta["policy"]) if "policy" in meta else None),
+    )
+
+
+# ---------------------------------------------------------------------------------------- all of it
+
+
+def _loaded(disk: Disk, manifest: Manifest, now_ms: int) -> Iterator[Row]:
+    keyspace = new_keyspace(now_ms)
+    for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, LoadReport()):
+        pass
+    for database in keyspace.databases:
+        for key in sorted(database.keys()):
+            value = database.get(key)
+            if isinstance(value, Stream):
+                yield _row_of_stream(database.index, key, value)
+            elif value is not None:
+                yield Row(database.index, key, "string", len(value))
+
+
+def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
+    _, blocks = stream.dump(shared=True)
+    return Row(
+        db,
+        key,
+        "stream",
+        sum(block.size_bytes for block in blocks),
+        len(stream),
+        stream.first_id,
+        stream.last_id,
+        len(stream.groups),
+        sum(group.pending_count for group in stream.groups.values()),
+        len(blocks),
+        _policy_words(stream.policy),
+    )
+
+
+def _policy_words(policy: Policy | None) -> str:
+    """What the stream keeps, as TPOLICY takes it."""
+    if policy is None:
+        return ""
+    limits = {
+        "MAXLEN": policy.max_len,
+        "MAXAGE": policy.max_age_ms,
+        "MAXBYTES": policy.max_bytes,
+    }
+    words = [f"{name} {limit}" for name, limit in limits.items() if limit]
+    return " ".join([*words, "EXACT" if policy.exact else "APPROX"])

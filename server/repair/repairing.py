@@ -1,0 +1,338 @@
+"""Makes a damaged data directory one that a server starts on, without what cannot be read.
+
+One act for whatever is wrong, and the same as for a snapshot: load all that can be trusted, write
+it as a new base, let that and an empty journal count instead, remove what they replace. Until the
+manifest is replaced nothing of the old has been touched, so a crash leaves the old directory or the
+new one. Every file that goes is kept in a folder of its own before.
+
+What is kept is what was written, never a guess: of the base all blocks whose checksums fit, of the
+journals all frames. What is lost of a stream in the base counts as evicted, so that its readers are
+told of the gap. Frames after one that is lost may depend on it: each of their effects is kept that
+can be applied, and the others are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from millstream.commands.runtime.effects import EffectError, apply_effects, split_effects
+from millstream.errors import DataError
+from millstream.server.durability.loading import LoadReport
+from millstream.server.repair.checking import (
+    APPENDING,
+    Report,
+    Verdict,
+    counted,
+    load_strictly,
+    named,
+    new_keyspace,
+    words_for_gap,
+)
+from millstream.storage.blocks.block import Block
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.journal import ID_SIZE, Gap, create_journal, surviving_frames
+from millstream.storage.files.manifest import (
+    NAME,
+    TEMPORARY,
+    Manifest,
+    base_name,
+    discard_manifest,
+    is_ours,
+    journal_name,
+    next_number,
+    replace_manifest,
+    sweep,
+    write_manifest,
+)
+from millstream.storage.files.recovery import Gleaned, Gleaner, misplaced, open_base
+from millstream.storage.files.snapshot import BASE_SALT_SIZE, KeyRecord, SnapshotWriter
+from millstream.storage.streams.stream import Stream
+
+_CAPTURE_KEYS = 64
+_SKIPPED_SHOWN = 1000
+
+
+def repair(disk: Disk, report: Report, now_ms: int, folder: str) -> list[str]:
+    """Mend what a check found; sentences on what was done. The directory is locked.
+
+    `folder` is the new one for what is replaced. DataError, and nothing is changed: it cannot be
+    mended, or what would be written does not load.
+    """
+    if report.verdict is Verdict.UNCHECKED or report.manifest is None or report.hopeless:
+        reason = report.hopeless or "a file is of another version"
+        raise DataError(f"this cannot be repaired: {reason}; restore the directory from a copy")
+    bad = ("damaged", "missing", "misplaced")
+    if all(file.state not in bad for file in report.files if file.name != NAME):
+        return _Repair(disk, now_ms, folder).publish_old(report.manifest)
+    return _Repair(disk, now_ms, folder).publish_new(report.manifest)
+
+
+class _Repair:
+    def __init__(self, disk: Disk, now_ms: int, folder: str) -> None:
+        self._disk = disk
+        self._now_ms = now_ms
+        self._folder = folder
+        self._done: list[str] = []
+
+    def publish_old(self, manifest: Manifest) -> list[str]:
+        """All files but the manifest are sound."""
+        self._try_out(manifest)
+        self._lay_down(manifest)
+        self._publish(manifest)
+        self._done.append(f"{NAME} is written again: {', '.join(manifest.files) or 'no file'}")
+        return self._done
+
+    def publish_new(self, manifest: Manifest) -> list[str]:
+        """What can be read, as a new base."""
+        salvage = Salvage(self._disk, manifest, self._now_ms)
+        number = next_number(self._disk, manifest)
+        directory = manifest.directory or self._disk.random(ID_SIZE)
+        since = 0 if manifest.directory else manifest.next_number
+        made = Manifest(base_name(number), (journal_name(number),), number + 1, directory, since)
+        try:
+            self._write(made, salvage)
+            write_manifest(self._disk, made)
+            self._name(made)
+            loaded = self._try_out(made)
+            self._keep_what_goes(made)
+        except BaseException:
+            self._discard(made)
+            raise
+        self._publish(made)
+        self._done.append(
+            f"{made.base} is written: {counted(loaded.keys, 'key')} with"
+            f" {counted(loaded.entries, 'entry')}, all that can be read up to frame {salvage.seq}"
+        )
+        return self._done + salvage.gap_words() + salvage.skipped_words()
+
+    def _write(self, made: Manifest, salvage: Salvage) -> None:
+        """The base, under a temporary name. Not compressed, whatever `rdbcompression` says: what
+        was damaged once may be again, and a bad byte then costs one block instead of a chunk."""
+        assert made.base is not None
+        file = self._disk.create(made.base + ".tmp")
+        try:
+            writer = SnapshotWriter(
+                file,
+                uuid=self._disk.random(16),
+                created_ms=self._now_ms,
+                seq=salvage.seq,
+                directory=made.directory,
+                salt=self._disk.random(BASE_SALT_SIZE),
+                compressed=False,
+            )
+            capture = salvage.keyspace.begin_capture()
+            while (captured := capture.step(_CAPTURE_KEYS)) is not None:
+                for one in captured:
+                    writer.add(one)
+            capture.close()
+            writer.finish(salvage.keyspace.global_meta())
+            file.sync()
+        finally:
+            file.close()
+
+    def _name(self, made: Manifest) -> None:
+        """Final names, after manifest.tmp that tells what never counted
+        (storage/files/leftovers)."""
+        assert made.base is not None
+        self._disk.rename(made.base + ".tmp", made.base)
+        create_journal(self._disk, made.journals[0], made.directory).close()
+        self._disk.sync_directory()
+
+    def _try_out(self, manifest: Manifest) -> LoadReport:
+        """Nothing counts that does not load."""
+        result = LoadReport()
+        load_strictly(self._disk, manifest, result, self._now_ms)
+        return result
+
+    def _lay_down(self, manifest: Manifest) -> None:
+        """Write the new manifest next to the current one, and keep what it replaces."""
+        write_manifest(self._disk, manifest)
+        try:
+            self._keep_what_goes(manifest)
+        except OSError:
+            discard_manifest(self._disk)
+            raise
+
+    def _keep_what_goes(self, manifest: Manifest) -> None:
+        ours = [name for name in self._disk.names() if is_ours(name) or name == NAME]
+        going = [name for name in ours if name not in (TEMPORARY, *manifest.files)]
+        if going:
+            self._disk.keep(going, self._folder)
+            self._done.append(f"{', '.join(going)}: kept in {self._folder} as it was")
+
+    def _publish(self, manifest: Manifest) -> None:
+        replace_manifest(self._disk)
+        try:
+            sweep(self._disk, manifest)
+            self._disk.sync_directory()
+        except OSError as problem:
+            reason = problem.strerror or problem
+            self._done.append(f"what is replaced is still there ({reason}); a start removes it")
+
+    def _discard(self, made: Manifest) -> None:
+        names = self._disk.names()
+        for name in (*made.files, f"{made.base}.tmp"):
+            with suppress(OSError):
+                if name in names:
+                    self._disk.remove(name)
+        discard_manifest(self._disk)  # last: it tells what the others are
+
+
+class Salvage:
+    """All that can be read of what a manifest names, in a keyspace; `seq` is the last frame's.
+
+    Effects of keys that lost something may not apply any more. Those are left out. An append to a
+    lost stream creates the stream again: the entry was acknowledged, and can be read.
+    """
+
+    def __init__(self, disk: Disk, manifest: Manifest, now_ms: int) -> None:
+        self.keyspace = new_keyspace(now_ms)
+        self.seq = 0
+        self._now_ms = now_ms
+        self._whole = True
+        self._skipped: Counter[tuple[int, bytes]] = Counter()
+        self._gaps: list[Gap] = []
+        with ExitStack() as stack:
+            names = set(disk.names()) - set(misplaced(disk, manifest))
+            if manifest.base is not None:
+                file = disk.read(manifest.base)
+                stack.callback(file.close)
+                self._read_base(Gleaner(open_base(file), Block, keeping=True))
+            journals = []
+            for name in manifest.journals:
+                if name in names:
+                    journals.append(disk.read(name))
+                    stack.callback(journals[-1].close)
+            self._read_journals(journals)
+
+    def _read_journals(self, journals: list[File]) -> None:
+        """Every frame that can be read. After a gap effects may depend on lost ones: from there on
+        each is applied that can be."""
+        for one in surviving_frames(journals, self.seq + 1):
+            if isinstance(one, Gap):
+                self._whole = False
+                self._gaps.append(one)
+            else:
+                _, self.seq, payload = one
+                self._apply(payload)
+
+    def gap_words(self) -> list[str]:
+        """Which frames are missing."""
+        return [f"without {words_for_gap(gap)}" for gap in self._gaps]
+
+    def skipped_words(self) -> list[str]:
+        """What was left out of the journals because what it changes is lost."""
+        return [
+            f"{counted(count, 'effect')} on {named(db, key)} left out: what it changes is lost"
+            for (db, key), count in self._skipped.most_common(_SKIPPED_SHOWN)
+        ]
+
+    def _read_base(self, gleaner: Gleaner[Block]) -> None:
+        keyspace = self.keyspace
+        self.seq = gleaner.summary.seq
+        if gleaner.summary.global_meta:
+            keyspace.restore_global(gleaner.summary.global_meta)
+        for gleaned in gleaner.read():
+            record = gleaned.record
+            if gleaned.lost:
+                self._whole = False
+            if gleaned.meta is not None:
+                incarnation = gleaned.meta.get("incarnation", 0)
+                keyspace.incarnation = max(keyspace.incarnation, incarnation)
+            kept = self._what_is_left(gleaned)
+            if kept is not None:
+                self._restore(record, *kept)
+        if gleaner.lost_keys or gleaner.lost:
+            self._whole = False
+
+    def _restore(self, record: KeyRecord, meta: dict[str, Any], blocks: list[Block]) -> None:
+        try:
+            self.keyspace.restore(record.db, record.key, record.kind, meta, blocks)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"this cannot be repaired: the key {record.key!r} cannot be restored ({error})"
+                " although its checksums are correct; restore the directory from a copy"
+            ) from error
+
+    def _what_is_left(self, gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[Block]] | None:
+        if gleaned.meta is not None and not gleaned.lost:
+            return gleaned.meta, gleaned.blocks
+        if gleaned.record.kind != "stream":
+            return None
+        if gleaned.meta is not None:
+            return without_lost_pieces(gleaned)
+        return without_meta(gleaned, self.keyspace.next_incarnation(self._now_ms))
+
+    def _apply(self, payload: bytes) -> None:
+        if self._whole:
+            try:
+                apply_effects(self.keyspace, payload)
+            except EffectError as error:
+                raise DataError(
+                    f"this cannot be repaired: frame {self.seq} cannot be applied ({error}) though"
+                    " its checksum fits; restore the directory from a copy"
+                ) from error
+            return
+        for db, words, single in split_effects(payload):
+            try:
+                apply_effects(self.keyspace, single)
+            except EffectError:
+                self._apply_to_lost(db, words, single)
+
+    def _apply_to_lost(self, db: int, words: list[bytes], single: bytes) -> None:
+        """An effect on what is not there as it was."""
+        databases = self.keyspace.databases
+        name, key = words[0], words[1] if len(words) > 1 else b""
+        if name in APPENDING and databases[db].get(key) is None:
+            incarnation = self.keyspace.next_incarnation(self._now_ms)
+            databases[db].set(key, Stream(incarnation))
+            with suppress(EffectError):
+                apply_effects(self.keyspace, single)
+                return
+        if name == b"STREAM":  # the one before was deleted by what is lost
+            databases[db].delete(key)
+            with suppress(EffectError):
+                apply_effects(self.keyspace, single)
+                return
+        if name in (b"RENAME", b"COPY"):  # what came to this place is lost, what was there is gone
+            databases[int(words[2])].delete(words[3])
+        self._skipped[db, key] += 1
+
+
+def without_lost_pieces(gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[Block]]:
+    """A stream's metadata and blocks as if its lost pieces had been evicted."""
+    meta, blocks = dict(gleaned.meta or {}), gleaned.blocks
+    first_kept = tuple(meta["first_kept"])
+    hidden = 0
+    if blocks and blocks[0].first_id < first_kept:
+        hidden = sum((ms, seq) < first_kept for ms, seq, _ in blocks[0].entries())
+        if hidden == blocks[0].live:
+            blocks, hidden = blocks[1:], 0
+    length = sum(block.live for block in blocks) - hidden
+    lost = gleaned.lost.pieces[-1]
+    end = gleaned.record.pieces[-1]
+    if not blocks or blocks[-1].last_id < (end.max_ms, end.max_seq):
+        meta["open"] = False
+    meta["entries_evicted"] += meta["length"] - length
+    meta["length"] = length
+    meta["max_evicted"] = max(tuple(meta["max_evicted"]), (lost.max_ms, lost.max_seq))
+    return meta, blocks
+
+
+def without_meta(gleaned: Gleaned[Block], incarnation: int) -> tuple[dict[str, Any], list[Block]]:
+    """A stream of which only blocks are left: no groups, and counters as these tell."""
+    meta, blocks, lost = Stream(incarnation).dump()[0], gleaned.blocks, gleaned.lost
+    pieces = gleaned.record.pieces
+    if not pieces:
+        return meta, blocks
+    ends = [(piece.max_ms, piece.max_seq) for piece in lost.pieces]
+    if lost.first_block is not None:
+        ends.append(lost.first_block[2])
+    meta["length"] = sum(block.live for block in blocks)
+    meta["last_id"] = (pieces[-1].max_ms, pieces[-1].max_seq)
+    meta["entries_added"] = sum(piece.entries for piece in pieces)
+    meta["entries_evicted"] = meta["entries_added"] - meta["length"]
+    meta["max_evicted"] = max(ends)
+    return meta, blocks

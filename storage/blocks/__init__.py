@@ -1,0 +1,1 @@
+"""Packed blocks of entries, the list that holds the sealed ones, and freeing them."""

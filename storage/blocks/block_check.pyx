@@ -1,0 +1,397 @@
+# cython: language_level=3, cdivision=True, initializedcheck=False
+"""Whether the bytes of a block are one: every length and offset in it is looked at.
+
+The readers of the layout (`block`) trust what they read. Nothing that comes from a file or a socket
+reaches them before it was checked here, so that no bytes from any source can lead a reader out
+of its block. `first_fault` walks a block entry by entry and says what does not fit. Nearly every
+block is sound, and a start checks millions of entries, so `fits` comes first: it only says yes or
+no, and walks two stretches between checkpoints at once. In a walk each step waits for the length
+that it has just read; the processor does the other stretch's step meanwhile.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from millstream.ids cimport id_less
+from millstream.storage.blocks.block cimport (
+    CHECKPOINT_EVERY, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL,
+    SETS_MAX, View, bulk_size, read_varint)
+
+
+cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
+    """NULL when every length and offset fits, otherwise what does not, and at which entry (`count`:
+    at none of them). What it accepts can be read without leaving the block."""
+    if fits(view):
+        return NULL
+    return first_fault(view, entry)
+
+
+cdef int check_view(const View* view) except -1:
+    """ValueError when find_fault finds something."""
+    cdef uint32_t entry
+    cdef const char* fault = find_fault(view, &entry)
+    if fault != NULL:
+        raise ValueError(fault_text(fault, entry, view.count))
+    return 0
+
+
+cdef str fault_text(const char* fault, uint32_t entry, uint32_t count):
+    """The sentence for what find_fault or view_at found."""
+    where = "" if entry >= count else f" entry {entry}:"
+    return f"block:{where} {fault.decode()}"
+
+
+# ---------------------------------------------------------------- what does not fit
+
+cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
+                                          uint64_t* out) noexcept nogil:
+    """As read_varint; NULL when the number does not end before `end`."""
+    cdef const uint8_t* stop = at
+    if at < end and at[0] < 128:
+        out[0] = at[0]
+        return at + 1
+    while stop < end and stop[0] >= 128 and stop - at < 10:
+        stop += 1
+    if stop >= end or stop - at >= 10:
+        return NULL
+    return read_varint(at, out)
+
+
+cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) noexcept nogil:
+    """Check one field name, a bulk string after its length; the position after it, or NULL."""
+    cdef uint64_t size
+    cdef uint64_t length = 0
+    cdef const uint8_t* digit
+    at = checked_varint(at, stop, &size)
+    if at == NULL or size < 6 or size > <uint64_t>(stop - at) or at[0] != c'$':
+        return NULL
+    digit = at + 1
+    while digit < at + size - 3 and 48 <= digit[0] <= 57 and length < size:
+        length = length * 10 + digit[0] - 48
+        digit += 1
+    if (digit[0] != c'\r' or digit[1] != c'\n' or at[size - 2] != c'\r'
+            or at[size - 1] != c'\n'):
+        return NULL
+    if length >= size or bulk_size(<Py_ssize_t>length) != size or digit + 4 + length != at + size:
+        return NULL
+    return at + size
+
+
+cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
+                                     uint64_t* fields) noexcept nogil:
+    """Check one field-name set; the position after it, or NULL."""
+    cdef uint64_t names_size
+    cdef uint64_t _
+    cdef const uint8_t* stop
+    at = checked_varint(at, end, fields)
+    if at == NULL or fields[0] == 0:
+        return NULL
+    at = checked_varint(at, end, &names_size)
+    if at == NULL or names_size > <uint64_t>(end - at):
+        return NULL
+    stop = at + names_size
+    for _ in range(fields[0]):
+        at = check_name(at, stop)
+        if at == NULL:
+            return NULL
+    return at if at == stop else NULL
+
+
+cdef const uint8_t* check_values(const uint8_t* at, const uint8_t* end,
+                                 uint64_t fields) noexcept nogil:
+    """Check an entry's values; the position after them, or NULL."""
+    cdef uint64_t number
+    cdef uint64_t _
+    for _ in range(fields):
+        at = checked_varint(at, end, &number)
+        if at == NULL or number > <uint64_t>(end - at):
+            return NULL
+        at += number
+    return at
+
+
+cdef const char* check_tables(const View* view) noexcept nogil:
+    cdef uint32_t i
+    if view.set_count > SETS_MAX or view.node_count == 0 or view.live > view.count:
+        return b"counts do not fit"
+    for i in range(view.node_count - 1):
+        if view.nodes[i] >= view.count or view.nodes[i] == 0 or (
+                i and view.nodes[i] <= view.nodes[i - 1]):
+            return b"node table is out of order"
+    return NULL
+
+
+cdef inline const char* at_entry(const char* fault, uint32_t index,
+                                 uint32_t* entry) noexcept nogil:
+    entry[0] = index
+    return fault
+
+
+cdef const char* first_fault(const View* view, uint32_t* entry) noexcept nogil:
+    """As find_fault, entry by entry."""
+    cdef const uint8_t* at = view.entries
+    cdef const uint8_t* end = view.entries + view.size
+    cdef uint64_t number
+    cdef uint64_t fields
+    cdef uint64_t ms = view.first_ms
+    cdef uint64_t seq = view.first_seq - 1
+    cdef uint64_t before_ms, before_seq
+    cdef uint64_t[SETS_MAX] set_fields
+    cdef uint32_t known = 0
+    cdef uint32_t live = 0
+    cdef uint32_t ref, form, index
+    cdef uint32_t anchor = 0
+    cdef const char* fault = check_tables(view)
+    entry[0] = view.count
+    if fault != NULL:
+        return fault
+    for index in range(view.count):
+        if at >= end:
+            return at_entry(b"entries end too early", index, entry)
+        if index == anchor:
+            if index and view.checkpoints[index // CHECKPOINT_EVERY - 1] != at - view.entries:
+                return at_entry(b"its checkpoint is wrong", index, entry)
+        before_ms, before_seq = ms, seq
+        ref = at[0] & 31
+        form = (at[0] >> 5) & 3
+        live += not at[0] >> 7
+        at += 1
+        if form == FORM_NEXT_SEQ:
+            seq += 1
+        elif form == FORM_NEXT_MS:
+            ms, seq = ms + 1, 0
+        else:
+            at = checked_varint(at, end, &number)
+            if at == NULL:
+                return at_entry(b"a number runs past the end", index, entry)
+            if form == FORM_LATER_MS:
+                ms, seq = ms + number, 0
+            else:
+                ms = view.first_ms + number
+                at = checked_varint(at, end, &seq)
+                if at == NULL:
+                    return at_entry(b"a number runs past the end", index, entry)
+        if index == anchor:
+            anchor += CHECKPOINT_EVERY
+            if index and form != FORM_ANCHOR:
+                return at_entry(b"it does not carry its id", index, entry)
+        if index == 0:
+            if ms != view.first_ms or seq != view.first_seq:
+                return at_entry(b"it is not the first id", index, entry)
+        elif not id_less(before_ms, before_seq, ms, seq):
+            return at_entry(b"its id does not rise", index, entry)
+        if ref < known:
+            fields = set_fields[ref]
+        elif ref == REF_LITERAL or (ref == known and ref < view.set_count
+                                    and view.sets[ref] == at - view.entries):
+            at = check_definition(at, end, &fields)
+            if at == NULL:
+                return at_entry(b"its field names are malformed", index, entry)
+            if ref != REF_LITERAL:
+                set_fields[ref] = fields
+                known += 1
+        else:
+            return at_entry(b"it refers to an unknown field-name set", index, entry)
+        at = check_values(at, end, fields)
+        if at == NULL:
+            return at_entry(b"a value runs past the end", index, entry)
+    if at != end or known != view.set_count:
+        return b"entries do not fill the block"
+    if live != view.live or ms != view.last_ms or seq != view.last_seq:
+        return b"counts or last id do not fit the entries"
+    return NULL
+
+
+# ---------------------------------------------------------------- whether all fits
+
+# Larger parts of an id are left to first_fault: here no step can pass the largest number.
+cdef uint64_t ID_PART_MAX = <uint64_t>1 << 62
+
+
+cdef struct Sets:
+    # Of each field-name set of a block: its fields, and the bytes of its definition.
+    uint64_t[SETS_MAX] fields
+    uint32_t[SETS_MAX] sizes
+
+
+cdef struct Lane:
+    # A stretch from one checkpoint on: the id of the entry before (ms, seq), the sets defined before.
+    uint64_t ms
+    uint64_t seq
+    uint32_t known
+    uint32_t deleted
+    # As it was at its start, its first id, and where it ended.
+    const uint8_t* start
+    const uint8_t* end
+    uint64_t first_ms
+    uint64_t first_seq
+    uint32_t known_first
+
+
+cdef bint fits(const View* view) noexcept nogil:
+    """Whether first_fault would find nothing; may say no of a block in which that finds nothing.
+    (`index` cannot wrap: an entry has two bytes at least, and `size` is a 32-bit number.)"""
+    cdef Sets sets
+    cdef Lane done, first, second
+    cdef const uint8_t* at
+    cdef const uint8_t* other
+    cdef uint32_t deleted = 0
+    cdef uint32_t index = 0
+    cdef uint32_t _
+    if check_tables(view) != NULL or not read_sets(view, &sets):
+        return False
+    done.end = view.entries
+    done.known = 0
+    done.ms = done.seq = 0
+    while index < view.count:
+        at = begin_lane(view, &sets, index, &first)
+        if index + 2 * CHECKPOINT_EVERY <= view.count:
+            other = begin_lane(view, &sets, index + CHECKPOINT_EVERY, &second)
+            for _ in range(CHECKPOINT_EVERY - 1):
+                if at == NULL or other == NULL:
+                    return False
+                at = pass_entry(at, &first, view, &sets)
+                other = pass_entry(other, &second, view, &sets)
+            if not end_lane(at, &first, &done, view):
+                return False
+            deleted += first.deleted
+            done, first, at = first, second, other
+            index += CHECKPOINT_EVERY
+        else:
+            for _ in range(min(<uint32_t>CHECKPOINT_EVERY, view.count - index) - 1):
+                if at == NULL:
+                    return False
+                at = pass_entry(at, &first, view, &sets)
+        if not end_lane(at, &first, &done, view):
+            return False
+        deleted += first.deleted
+        done = first
+        index += CHECKPOINT_EVERY
+    return (done.end == view.entries + view.size and done.known == view.set_count
+            and done.ms == view.last_ms and done.seq == view.last_seq
+            and view.count - deleted == view.live)
+
+
+cdef bint read_sets(const View* view, Sets* sets) noexcept nogil:
+    cdef const uint8_t* at
+    cdef const uint8_t* after
+    cdef uint32_t i
+    for i in range(view.set_count):
+        if view.sets[i] >= view.size or (i and view.sets[i] <= view.sets[i - 1]):
+            return False
+        at = view.entries + view.sets[i]
+        after = check_definition(at, view.entries + view.size, &sets.fields[i])
+        if after == NULL:
+            return False
+        sets.sizes[i] = <uint32_t>(after - at)
+    return True
+
+
+cdef const uint8_t* begin_lane(const View* view, const Sets* sets, uint32_t index,
+                               Lane* lane) noexcept nogil:
+    """The position after the first entry of the lane that starts with entry `index`, which has a
+    checkpoint; NULL if that entry is not valid."""
+    cdef const uint8_t* at
+    cdef uint32_t offset = 0
+    lane.ms, lane.seq = view.first_ms, view.first_seq - 1
+    lane.known = lane.deleted = 0
+    if index:
+        offset = view.checkpoints[index // CHECKPOINT_EVERY - 1]
+        if offset >= view.size or (view.entries[offset] >> 5) & 3 != FORM_ANCHOR:
+            return NULL
+    while lane.known < view.set_count and view.sets[lane.known] < offset:
+        lane.known += 1
+    lane.known_first = lane.known
+    lane.start = view.entries + offset
+    at = pass_any(lane.start, lane, view, sets)
+    lane.first_ms, lane.first_seq = lane.ms, lane.seq
+    if index == 0 and (lane.ms != view.first_ms or lane.seq != view.first_seq):
+        return NULL
+    return at
+
+
+cdef bint end_lane(const uint8_t* at, Lane* lane, const Lane* before,
+                   const View* view) noexcept nogil:
+    """End a lane here; whether it started where and as the one before it had ended."""
+    lane.end = at
+    return at != NULL and lane.start == before.end and lane.known_first == before.known and (
+        lane.start == view.entries
+        or id_less(before.ms, before.seq, lane.first_ms, lane.first_seq))
+
+
+cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View* view,
+                                      const Sets* sets) noexcept nogil:
+    """The position after the lane's next entry, NULL when that is not valid. A typical entry, whose id is
+    the next, whose names are known and whose values are short, is passed here."""
+    cdef const uint8_t* end = view.entries + view.size
+    cdef uint64_t fields, size, is_next_ms
+    cdef uint32_t head
+    if at >= end:
+        return NULL
+    head = at[0]
+    if head >= FORM_LATER_MS << 5 or (head & 31) >= lane.known:
+        return pass_any(at, lane, view, sets)
+    # Without a branch: which of the two it is cannot be foreseen.
+    is_next_ms = head >> 5
+    lane.ms += is_next_ms
+    lane.seq = (lane.seq + 1) & (is_next_ms - 1)
+    fields = sets.fields[head & 31]
+    at += 1
+    if <uint64_t>(end - at) < fields * 128:
+        return check_values(at, end, fields)
+    while fields:
+        size = at[0]
+        if size >= 128:
+            return check_values(at, end, fields)
+        at += size + 1
+        fields -= 1
+    return at
+
+
+cdef const uint8_t* pass_any(const uint8_t* at, Lane* lane, const View* view,
+                             const Sets* sets) noexcept nogil:
+    """As pass_entry, whatever the entry is."""
+    cdef const uint8_t* end = view.entries + view.size
+    cdef const uint8_t* entry = at
+    cdef uint64_t before_ms = lane.ms
+    cdef uint64_t before_seq = lane.seq
+    cdef uint64_t fields
+    cdef uint64_t number = 0
+    cdef uint32_t ref, form
+    if at >= end:
+        return NULL
+    ref = at[0] & 31
+    form = (at[0] >> 5) & 3
+    lane.deleted += at[0] >> 7
+    at += 1
+    if form == FORM_NEXT_SEQ:
+        lane.seq += 1
+    elif form == FORM_NEXT_MS:
+        lane.ms, lane.seq = lane.ms + 1, 0
+    else:
+        at = checked_varint(at, end, &number)
+        if at == NULL:
+            return NULL
+        if form == FORM_LATER_MS:
+            lane.ms, lane.seq = lane.ms + number, 0
+        else:
+            lane.ms = view.first_ms + number
+            at = checked_varint(at, end, &lane.seq)
+            if at == NULL:
+                return NULL
+    if entry != lane.start and not id_less(before_ms, before_seq, lane.ms, lane.seq):
+        return NULL
+    if (lane.ms | lane.seq | number) >= ID_PART_MAX:
+        return NULL
+    if ref < lane.known:
+        fields = sets.fields[ref]
+    elif ref == REF_LITERAL:
+        at = check_definition(at, end, &fields)
+        if at == NULL:
+            return NULL
+    elif ref == lane.known and ref < view.set_count and view.sets[ref] == at - view.entries:
+        fields = sets.fields[ref]
+        at += sets.sizes[ref]
+        lane.known += 1
+    else:
+        return NULL
+    return check_values(at, end, fields)

@@ -1,0 +1,98 @@
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId
+from millstream.storage.blocks.block cimport View
+
+
+cdef struct Heap:
+    uint8_t* data
+    size_t size
+    size_t capacity
+    size_t expected
+
+
+cdef struct Texts:
+    Heap offsets
+    Heap data
+
+
+cdef struct Column:
+    int kind
+    Py_ssize_t filled
+    int64_t nulls
+    Heap values
+    Heap valid
+    Texts names
+    Texts texts
+
+
+cdef struct Layout:
+    uint32_t fields
+    uint32_t names_size
+    uint8_t* names
+    # For each field: the column it goes to, whether it is in the map, where its name ends in `kept`.
+    int* column
+    uint8_t* in_map
+    uint32_t kept_fields
+    uint32_t* kept_ends
+    uint8_t* kept_names
+
+
+cdef struct Fault:
+    const char* what
+    uint32_t entry
+    uint32_t count
+    bint of_block
+    Py_ssize_t offset
+
+
+cdef class Buffer:
+    cdef uint8_t* data
+    cdef Py_ssize_t size
+
+
+cdef class Decoder:
+    cdef list wanted
+    cdef Slice* field_names
+    cdef Column* columns
+    cdef int column_count
+    cdef int fields_column
+    cdef bint wants_values
+    cdef bint wants_walk
+    cdef readonly Py_ssize_t rows
+    cdef Py_ssize_t rows_max
+    cdef size_t bytes_max
+    cdef size_t row_bytes
+    cdef uint32_t resume_at
+    cdef Fault fault
+    cdef Layout* layouts
+    cdef int layout_count
+    cdef int layout_next
+    cdef const uint8_t** seen
+    cdef int* seen_layout
+    cdef int seen_count
+    cdef EntryId* ids
+    cdef Py_ssize_t ids_capacity
+
+    cdef Py_ssize_t add_blocks(self, const uint8_t* data, Py_ssize_t size, const uint8_t* key,
+                               Py_ssize_t key_size, EntryId first, EntryId last) noexcept nogil
+    cdef int add_block(self, const View* view, const uint8_t* key, Py_ssize_t key_size,
+                       EntryId first, EntryId last, const uint8_t* limit) noexcept nogil
+    cdef bint is_counted(self, const View* view, Py_ssize_t key_size, EntryId first,
+                         EntryId last) noexcept nogil
+    cdef int walk(self, const View* view, Py_ssize_t key_size, EntryId first, EntryId last,
+                  const uint8_t* limit, Py_ssize_t* taken) noexcept nogil
+    cdef inline const uint8_t* skip(self, const uint8_t* at, uint32_t fields) noexcept nogil
+    cdef inline int failed(self, const char* what) noexcept nogil
+    cdef const uint8_t* add_values(self, Layout* layout, const uint8_t* at, const uint8_t* limit,
+                                   Py_ssize_t row) noexcept nogil
+    cdef int add_names(self, Layout* layout, Column* column) noexcept nogil
+    cdef int put_columns(self, Py_ssize_t count, const uint8_t* key,
+                         Py_ssize_t key_size) noexcept nogil
+    cdef Layout* layout_of(self, const uint8_t* names, uint32_t fields,
+                           uint32_t size) noexcept nogil
+    cdef Layout* find_layout(self, const uint8_t* names, uint32_t fields,
+                             uint32_t size) noexcept nogil
+    cdef bint describe(self, Layout* layout) noexcept nogil
+    cdef int column_named(self, const uint8_t* name, Py_ssize_t size) noexcept nogil

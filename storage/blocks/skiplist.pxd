@@ -1,0 +1,137 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.storage.blocks.block cimport Block, Head, View, view_of
+
+cdef enum:
+    HEIGHT_MAX = 12
+
+
+# A block: its first id, and how many undeleted entries are in the page before it, counted from
+# anywhere. The slot has a reference to the object, `head.owner`, and points to its bytes, so that a
+# reader goes there at once.
+cdef struct Slot:
+    uint64_t ms
+    uint64_t seq
+    const Head* head
+    uint64_t before
+
+
+# A page's blocks, from `first` to `count`. `holders`: the page, and who was given them to read;
+# `likely_size`: bytes of one of the blocks, the others will not differ much.
+cdef struct Slots:
+    uint32_t holders
+    uint32_t first
+    uint32_t count
+    uint32_t capacity
+    uint64_t likely_size
+    Slot[1] items
+
+
+# next_ms repeats the next page's: a seek that goes down here need not touch that page.
+cdef struct Level:
+    Page* next
+    uint64_t next_ms
+    uint64_t span
+
+
+# No id in the page is below ms-seq, and none in the pages before it is above.
+cdef struct Page:
+    uint64_t ms
+    uint64_t seq
+    Slots* slots
+    Page* previous
+    uint64_t live
+    uint32_t height
+    Level[1] levels
+
+
+# One block of a list; `page` is NULL for none. It is valid while the list stays as it is.
+cdef struct Place:
+    Page* page
+    uint32_t at
+
+
+cdef class Blocks:
+    cdef Slots** slots
+    cdef uint32_t* firsts
+    cdef uint32_t* counts
+    cdef Py_ssize_t pages
+    cdef Py_ssize_t size
+    cdef object tail
+    # Where the last reading ended: the number of a page, and that of its first block.
+    cdef Py_ssize_t page
+    cdef Py_ssize_t before
+
+    cdef list take(self, Py_ssize_t start, Py_ssize_t stop)
+
+
+cdef class SkipList:
+    cdef Page* head
+    cdef Page* last[HEIGHT_MAX]
+    cdef uint64_t last_rank[HEIGHT_MAX]
+    cdef uint32_t height
+    cdef uint32_t seed
+    cdef readonly SkipList cut_from  # None, or the list that these blocks were cut off from
+    cdef readonly uint32_t parts  # that were cut off and are not freed yet
+    cdef readonly uint64_t live
+    cdef readonly uint64_t blocks
+    cdef readonly uint64_t block_nodes
+    cdef readonly uint64_t data_bytes
+
+    cdef inline void count_bytes(self, Py_ssize_t more) noexcept
+    cdef Place first(self) noexcept
+    cdef Place end(self) noexcept
+    cdef Page* add_page(self, Block block) except NULL
+    cpdef int push(self, Block block) except -1
+    cpdef int drop_head(self) except -1
+    cdef Place seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept
+    cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept
+    cdef int replace(self, Place place, Block block) except -1
+    cdef int remove(self, Place place) except -1
+    cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept
+    cdef void take_out(self, Page* page, Page** path) noexcept
+    cdef uint32_t random_height(self) noexcept
+    cdef uint64_t find_path(self, Page* page, Page** path, uint64_t* ranks) noexcept
+    cdef Blocks share(self, tail)
+    cdef SkipList cut_before(self, Place place)
+    cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept
+    cdef bint free_blocks(self, uint64_t most) except -1
+    cdef void forget(self, Slots* slots) noexcept
+
+
+cdef inline Block block_at(Place place):
+    return <Block>place.page.slots.items[place.at].head.owner
+
+
+cdef inline void view_block(Place place, View* out) noexcept:
+    view_of(place.page.slots.items[place.at].head, out)
+
+
+cdef inline bint same_place(Place one, Place other) noexcept:
+    return one.page == other.page and one.at == other.at
+
+
+cdef inline Place no_place() noexcept:
+    cdef Place place
+    place.page = NULL
+    place.at = 0
+    return place
+
+
+cdef inline Place place_behind(Place place) noexcept:
+    """The next block's place, none after the last."""
+    place.at += 1
+    if place.at == place.page.slots.count:
+        place.page = place.page.levels[0].next
+        place.at = 0 if place.page == NULL else place.page.slots.first
+    return place
+
+
+cdef inline Place place_before(Place place) noexcept:
+    """The block's place before this one, none before the first."""
+    if place.at > place.page.slots.first:
+        place.at -= 1
+    else:
+        place.page = place.page.previous
+        place.at = 0 if place.page == NULL else place.page.slots.count - 1
+    return place

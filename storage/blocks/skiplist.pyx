@@ -1,0 +1,706 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first ids.
+
+It is the draft's structure, with up to 128 blocks to a node: a page. A seek goes from page to page
+in O(log pages) steps and then searches numbers that lie side by side, so that it meets few lines of
+memory also among hundreds of thousands of blocks. Spans count undeleted entries, so the n-th entry
+and the number of entries below an id are found on the same walk. Appending and dropping happen at
+the ends. The heights come from a generator of our own with a fixed seed: the same history gives the
+same list.
+
+A point in time of a list (`share`) is its pages' slots, of which there are few. Who changes slots
+shares copies them first. Only blocks appended after the last block go into the same slots, at
+positions that holders of older shares never read.
+
+A page stays until its last block has gone, however few are left.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memmove
+
+from millstream.storage.blocks.block cimport Block
+
+cdef extern from *:
+    """
+    /* gcc takes a function that only fetches ahead for one without effect, and leaves it out. */
+    static inline void fetch_line(const void *at) { __builtin_prefetch(at); __asm__ volatile(""); }
+    """
+    void fetch_line(const void* at) nogil
+
+cdef enum:
+    PAGE_BLOCKS = 128
+    LINE_BYTES = 64
+    # A page begins with room for this number, and doubles.
+    PAGE_BLOCKS_FIRST = 4
+    GALLOP_MAX = 8
+
+# Bytes of the blocks of all lists.
+cdef uint64_t all_data_bytes = 0
+
+NO_MEMORY = "no memory for a block's place in its stream"
+
+
+def sealed_bytes() -> int:
+    """Bytes that the sealed blocks of all streams take, one that is in two streams twice. What a
+    snapshot or a reply still holds of blocks that streams have released does not count."""
+    return all_data_bytes
+
+
+# ---------------------------------------------------------------- slots
+
+cdef Slots* new_slots(uint32_t capacity) except NULL:
+    cdef Slots* slots = <Slots*>malloc(sizeof(Slots) + (capacity - 1) * sizeof(Slot))
+    if slots == NULL:
+        raise MemoryError(NO_MEMORY)
+    slots.holders = 1
+    slots.first = slots.count = 0
+    slots.capacity = capacity
+    slots.likely_size = 0
+    return slots
+
+
+cdef void let_go(Slots* slots) noexcept:
+    """One holder less."""
+    cdef uint32_t i
+    slots.holders -= 1
+    if slots.holders:
+        return
+    for i in range(slots.first, slots.count):
+        Py_DECREF(<object>slots.items[i].head.owner)
+    free(slots)
+
+
+cdef int renew_slots(Page* page, uint32_t capacity) except -1:
+    """Give the page slots of its own with room for `capacity` blocks; all stay at their places."""
+    cdef Slots* old = page.slots
+    cdef Slots* made = new_slots(capacity)
+    cdef uint32_t i
+    made.first = old.first
+    made.count = old.count
+    made.likely_size = old.likely_size
+    memcpy(made.items, old.items, old.count * sizeof(Slot))
+    for i in range(made.first, made.count):
+        Py_INCREF(<object>made.items[i].head.owner)
+    page.slots = made
+    let_go(old)
+    return 0
+
+
+cdef inline int own_slots(Page* page) except -1:
+    """Called before the page's slots are changed: makes them unshared."""
+    if page.slots.holders > 1:
+        renew_slots(page, page.slots.capacity)
+    return 0
+
+
+cdef inline void cut_slot(Slots* slots, uint32_t at) noexcept:
+    """Close the gap that a block leaves."""
+    slots.count -= 1
+    memmove(&slots.items[at], &slots.items[at + 1], (slots.count - at) * sizeof(Slot))
+
+
+cdef inline void lower_behind(Slots* slots, uint32_t at, uint64_t gone) noexcept:
+    """`gone` entries fewer are before the blocks after this one."""
+    cdef uint32_t i
+    for i in range(at + 1, slots.count):
+        slots.items[i].before -= gone
+
+
+cdef inline uint64_t rank_in(Slots* slots, uint32_t at) noexcept:
+    """Undeleted entries in the page before this block."""
+    return slots.items[at].before - slots.items[slots.first].before
+
+
+cdef inline bint is_above(const Slot* slot, uint64_t ms, uint64_t seq) noexcept:
+    return slot.ms > ms or (slot.ms == ms and slot.seq > seq)
+
+
+cdef uint32_t first_above(Page* page, uint64_t ms, uint64_t seq) noexcept:
+    """The first slot of the page whose block begins above ms-seq, `count` when none does.
+
+    It begins where the block would be if they were spread evenly over the page's time, and goes on
+    from there in steps that double: for ids made by a clock that is one line of memory.
+    """
+    cdef Slots* slots = page.slots
+    cdef uint32_t low = slots.first
+    cdef uint32_t high = slots.count
+    cdef uint32_t at = likely_slot(page, ms)
+    cdef uint32_t step = 1
+    while low < high:
+        if is_above(&slots.items[at], ms, seq):
+            high = at
+            at = at - step if at >= low + step else low
+        else:
+            low = at + 1
+            at = at + step if at + step < high else high - 1
+        if step > GALLOP_MAX:
+            at = (low + high) >> 1
+        step *= 2
+    return low
+
+
+cdef inline uint32_t likely_slot(Page* page, uint64_t ms) noexcept:
+    cdef Slots* slots = page.slots
+    cdef uint64_t end_ms = slots.items[slots.count - 1].ms if page.levels[0].next == NULL else (
+        page.levels[0].next_ms)
+    cdef uint32_t at
+    if ms <= page.ms:
+        return slots.first
+    if ms >= end_ms:
+        return slots.count - 1
+    at = <uint32_t>(<double>slots.count * <double>(ms - page.ms) / <double>(end_ms - page.ms))
+    return slots.first if at < slots.first else at if at < slots.count else slots.count - 1
+
+
+cdef inline void fetch(Place place, uint64_t ms) noexcept:
+    """Let the processor fetch at the same time what a reader of the block looks at one after the
+    other: header, tables and names, and where an entry of this time is likely to be."""
+    cdef Slots* slots = place.page.slots
+    cdef Slot* slot = &slots.items[place.at]
+    cdef const char* head = <const char*>slot.head
+    cdef uint64_t end_ms = place.page.levels[0].next_ms if place.at + 1 == slots.count else slot[1].ms
+    cdef const char* likely
+    cdef int line
+    for line in range(3):
+        fetch_line(head + LINE_BYTES * line)
+    if slot.ms < ms < end_ms:
+        likely = head + <uint64_t>(
+            <double>slots.likely_size * <double>(ms - slot.ms) / <double>(end_ms - slot.ms))
+        # Entries are decoded from a checkpoint on, which is mostly some lines before.
+        for line in range(-5, 5):
+            fetch_line(likely + LINE_BYTES * line)
+
+
+# ---------------------------------------------------------------- pages
+
+cdef Page* new_page(uint32_t height) except NULL:
+    cdef Page* page = <Page*>malloc(sizeof(Page) + (height - 1) * sizeof(Level))
+    cdef uint32_t i
+    if page == NULL:
+        raise MemoryError(NO_MEMORY)
+    page.ms = page.seq = 0
+    page.slots = NULL
+    page.previous = NULL
+    page.live = 0
+    page.height = height
+    for i in range(height):
+        page.levels[i].next = NULL
+        page.levels[i].next_ms = 0
+        page.levels[i].span = 0
+    return page
+
+
+cdef void free_page(Page* page) noexcept:
+    if page.slots != NULL:
+        let_go(page.slots)
+    free(page)
+
+
+cdef inline void link(Level* level, Page* page) noexcept:
+    level.next = page
+    level.next_ms = 0 if page == NULL else page.ms
+
+
+cdef class SkipList:
+    """Blocks in id order. `live` and `blocks` are the totals; spans of last pages are unused."""
+
+    def __cinit__(self):
+        cdef int i
+        self.head = new_page(HEIGHT_MAX)
+        self.height = 1
+        self.seed = 2463534242
+        for i in range(HEIGHT_MAX):
+            self.last[i] = self.head
+            self.last_rank[i] = 0
+
+    def __dealloc__(self):
+        global all_data_bytes
+        cdef Page* page = self.head
+        cdef Page* after
+        all_data_bytes -= self.data_bytes
+        while page != NULL:
+            after = page.levels[0].next
+            free_page(page)
+            page = after
+
+    cdef Place first(self) noexcept:
+        """The first block's place, none when empty."""
+        cdef Place place
+        place.page = self.head.levels[0].next
+        place.at = 0 if place.page == NULL else place.page.slots.first
+        return place
+
+    cdef Place end(self) noexcept:
+        """The last block's place, none when empty."""
+        cdef Place place
+        if self.last[0] == self.head:
+            return no_place()
+        place.page = self.last[0]
+        place.at = place.page.slots.count - 1
+        return place
+
+    cdef uint32_t random_height(self) noexcept:
+        """1 with probability 3/4, one more each time with 1/4."""
+        cdef uint32_t height = 1
+        cdef uint32_t bits
+        self.seed ^= self.seed << 13
+        self.seed ^= self.seed >> 17
+        self.seed ^= self.seed << 5
+        bits = self.seed
+        while height < HEIGHT_MAX and (bits & 3) == 0:
+            height += 1
+            bits >>= 2
+        return height
+
+    cdef inline void count_bytes(self, Py_ssize_t more) noexcept:
+        global all_data_bytes
+        self.data_bytes += <uint64_t>more
+        all_data_bytes += <uint64_t>more
+
+    # ------------------------------------------------------------ the ends
+
+    cpdef int push(self, Block block) except -1:
+        """Append a block after the last one; its ids are above all others."""
+        cdef Page* page = self.last[0]
+        cdef Slots* slots
+        cdef Slot* slot
+        cdef Py_ssize_t size_bytes = block.data_size()
+        if page == self.head or page.slots.count == PAGE_BLOCKS:
+            page = self.add_page(block)
+        elif page.slots.count == page.slots.capacity:
+            renew_slots(page, 2 * page.slots.capacity)
+        slots = page.slots
+        slot = &slots.items[slots.count]
+        Py_INCREF(block)
+        slot.ms = block.head.first_ms
+        slot.seq = block.head.first_seq
+        slot.head = block.head
+        slot.before = 0 if slots.count == 0 else slots.items[slots.first].before + page.live
+        slots.count += 1
+        slots.likely_size = <uint64_t>size_bytes
+        page.live += block.head.live
+        self.live += block.head.live
+        self.blocks += 1
+        self.block_nodes += block.head.node_count
+        self.count_bytes(size_bytes)
+        return 0
+
+    cdef Page* add_page(self, Block block) except NULL:
+        """An empty page after the last one, for blocks from this one on."""
+        cdef uint32_t height = self.random_height()
+        cdef Slots* slots = new_slots(PAGE_BLOCKS_FIRST)
+        cdef Page* page
+        cdef uint32_t i
+        try:
+            page = new_page(height)
+        except MemoryError:
+            free(slots)
+            raise
+        page.slots = slots
+        page.ms = block.head.first_ms
+        page.seq = block.head.first_seq
+        page.previous = NULL if self.last[0] == self.head else self.last[0]
+        if height > self.height:
+            self.height = height
+        for i in range(height):
+            link(&self.last[i].levels[i], page)
+            self.last[i].levels[i].span = self.live - self.last_rank[i]
+            self.last[i] = page
+            self.last_rank[i] = self.live
+        return page
+
+    cpdef int drop_head(self) except -1:
+        """Take the first block away."""
+        if self.first().page == NULL:
+            raise IndexError("no block to drop")
+        return self.remove(self.first())
+
+    # ------------------------------------------------------------ finding
+
+    cdef Place seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept:
+        """The last block whose first id is at most ms-seq, none when there is none.
+
+        rank, unless NULL, becomes the number of undeleted entries in the blocks before it.
+        """
+        cdef Page* page = self.head
+        cdef Place place
+        cdef Level* level
+        cdef uint64_t before = 0
+        cdef int i
+        for i in range(<int>self.height - 1, -1, -1):
+            level = &page.levels[i]
+            while level.next != NULL and (level.next_ms < ms or (
+                    level.next_ms == ms and level.next.seq <= seq)):
+                before += level.span
+                page = level.next
+                level = &page.levels[i]
+        if page == self.head:
+            return no_place()
+        place.page = page
+        place.at = first_above(page, ms, seq)
+        if place.at == page.slots.first:  # blocks have gone from the page's beginning
+            place = place_before(place)
+            if place.page == NULL:
+                return place
+            before -= place.page.live
+        else:
+            place.at -= 1
+        if rank != NULL:
+            rank[0] = before + rank_in(place.page.slots, place.at)
+        fetch(place, ms)
+        return place
+
+    cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
+        """The block that holds the undeleted entry of this rank (from 0), none when past the end.
+
+        before becomes the number of undeleted entries in the blocks before it.
+        """
+        cdef Page* page = self.head
+        cdef Place place
+        cdef uint32_t low, high, middle
+        cdef int i
+        if rank >= self.live:
+            return no_place()
+        before[0] = 0
+        for i in range(<int>self.height - 1, -1, -1):
+            while page.levels[i].next != NULL and before[0] + page.levels[i].span <= rank:
+                before[0] += page.levels[i].span
+                page = page.levels[i].next
+        low = page.slots.first
+        high = page.slots.count
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if rank_in(page.slots, middle) <= rank - before[0]:
+                low = middle
+            else:
+                high = middle
+        place.page = page
+        place.at = low
+        before[0] += rank_in(page.slots, low)
+        return place
+
+    cdef uint64_t find_path(self, Page* page, Page** path, uint64_t* ranks) noexcept:
+        """Per level the last page before this one (the head included) and, unless `ranks` is NULL,
+        how many undeleted entries are before that page; returns how many are before this one."""
+        cdef Page* here = self.head
+        cdef Level* level
+        cdef uint64_t before = 0
+        cdef int i
+        for i in range(<int>self.height - 1, -1, -1):
+            level = &here.levels[i]
+            while level.next != NULL and (level.next_ms < page.ms or (
+                    level.next_ms == page.ms and level.next.seq < page.seq)):
+                before += level.span
+                here = level.next
+                level = &here.levels[i]
+            path[i] = here
+            if ranks != NULL:
+                ranks[i] = before
+        return before + here.levels[0].span
+
+    # ------------------------------------------------------------ changes
+
+    cdef int replace(self, Place place, Block block) except -1:
+        """Put a block with the same ids but fewer undeleted entries in another one's place."""
+        cdef Page* path[HEIGHT_MAX]
+        cdef Block old
+        own_slots(place.page)
+        old = block_at(place)
+        self.find_path(place.page, path, NULL)
+        self.lower(place.page, old.head.live - block.head.live, path)
+        lower_behind(place.page.slots, place.at, old.head.live - block.head.live)
+        Py_INCREF(block)
+        place.page.slots.items[place.at].head = block.head
+        Py_DECREF(old)
+        return 0
+
+    cdef int remove(self, Place place) except -1:
+        """Take a block away."""
+        cdef Page* path[HEIGHT_MAX]
+        cdef Page* page = place.page
+        cdef Block block
+        own_slots(page)
+        block = block_at(place)
+        self.find_path(page, path, NULL)
+        self.lower(page, block.head.live, path)
+        if place.at == page.slots.first:
+            page.slots.first += 1
+        else:
+            lower_behind(page.slots, place.at, block.head.live)
+            cut_slot(page.slots, place.at)
+        Py_DECREF(block)
+        if page.slots.first == page.slots.count:
+            self.take_out(page, path)
+        self.blocks -= 1
+        self.block_nodes -= block.head.node_count
+        self.count_bytes(-block.data_size())
+        return 0
+
+    cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept:
+        """`gone` entries of a page are removed; `path` leads to it."""
+        cdef Page* before
+        cdef uint32_t i
+        for i in range(self.height):
+            before = page if i < page.height else path[i]
+            if before.levels[i].next != NULL:
+                before.levels[i].span -= gone
+                self.last_rank[i] -= gone  # the level's last page is after this one
+        page.live -= gone
+        self.live -= gone
+
+    cdef void take_out(self, Page* page, Page** path) noexcept:
+        """Take away a page that has no block any more; `path` leads to it."""
+        cdef Page* after = page.levels[0].next
+        cdef uint32_t i
+        for i in range(page.height):
+            if self.last[i] == page:
+                self.last[i] = path[i]
+                self.last_rank[i] -= path[i].levels[i].span
+            link(&path[i].levels[i], page.levels[i].next)
+            path[i].levels[i].span += page.levels[i].span
+        if after != NULL:
+            after.previous = page.previous
+        free_page(page)
+
+    # ------------------------------------------------------------ large parts
+
+    cdef SkipList cut_before(self, Place place):
+        """Take all blocks before this one away, those in other pages in O(log pages): the pages
+        become a list of their own, which supports only `free_blocks`. Until that is done
+        the totals of blocks and bytes count what it has; `live` does not."""
+        cdef SkipList part = SkipList.__new__(SkipList)
+        cdef Place first
+        own_slots(place.page)
+        if place.page.previous != NULL:
+            self.live -= self.cut_pages(part, place.page)
+        first.page = place.page
+        while place.page.slots.first < place.at:
+            first.at = place.page.slots.first
+            self.remove(first)
+        part.cut_from = self
+        self.parts += 1
+        return part
+
+    cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept:
+        """Move the pages before this one to another list; returns how many entries they have."""
+        cdef Page* path[HEIGHT_MAX]
+        cdef Level* level
+        cdef uint64_t ranks[HEIGHT_MAX]
+        cdef uint64_t gone = self.find_path(page, path, ranks)
+        cdef int i
+        link(&part.head.levels[0], self.head.levels[0].next)
+        for i in range(<int>self.height):
+            level = &path[i].levels[i]
+            link(&self.head.levels[i], level.next)
+            if level.next == NULL:
+                self.last[i] = self.head
+                self.last_rank[i] = 0
+            else:
+                self.head.levels[i].span = ranks[i] + level.span - gone
+                self.last_rank[i] -= gone
+            if path[i] != self.head:
+                level.next = NULL
+        page.previous = NULL
+        return gone
+
+    cdef bint free_blocks(self, uint64_t most) except -1:
+        """Free about `most` blocks, whole pages, of a list that is no longer in use; False when none
+        is left."""
+        cdef SkipList whole = self if self.cut_from is None else self.cut_from
+        cdef Page* page = self.head.levels[0].next
+        cdef uint64_t freed = 0
+        while freed < most and page != NULL:
+            freed += page.slots.count - page.slots.first
+            whole.forget(page.slots)
+            self.head.levels[0].next = page.levels[0].next
+            free_page(page)
+            page = self.head.levels[0].next
+        if page == NULL and self.cut_from is not None:
+            whole.parts -= 1
+            self.cut_from = None
+        return page != NULL
+
+    cdef void forget(self, Slots* slots) noexcept:
+        """Count these blocks no more."""
+        cdef Block block
+        cdef uint32_t i
+        for i in range(slots.first, slots.count):
+            block = <Block>slots.items[i].head.owner
+            self.blocks -= 1
+            self.block_nodes -= block.head.node_count
+            self.count_bytes(-block.data_size())
+
+    cdef Blocks share(self, tail):
+        """The blocks as they are now, readable whatever happens to the list; `tail`, unless None,
+        is one more after them."""
+        cdef Blocks made = Blocks.__new__(Blocks)
+        cdef Page* page = self.head.levels[0].next
+        cdef Py_ssize_t pages = 0
+        while page != NULL:
+            pages += 1
+            page = page.levels[0].next
+        made.slots = <Slots**>malloc(pages * sizeof(Slots*))
+        made.firsts = <uint32_t*>malloc(pages * sizeof(uint32_t))
+        made.counts = <uint32_t*>malloc(pages * sizeof(uint32_t))
+        if pages and (made.slots == NULL or made.firsts == NULL or made.counts == NULL):
+            raise MemoryError(NO_MEMORY)
+        page = self.head.levels[0].next
+        while page != NULL:
+            page.slots.holders += 1
+            made.slots[made.pages] = page.slots
+            made.firsts[made.pages] = page.slots.first
+            made.counts[made.pages] = page.slots.count
+            made.size += page.slots.count - page.slots.first
+            made.pages += 1
+            page = page.levels[0].next
+        made.tail = tail
+        return made
+
+    # ------------------------------------------------------------ for tests and tools
+
+    def __len__(self) -> int:
+        return self.blocks
+
+    def __iter__(self):
+        return iter(self.share(None)[:])
+
+    def shared(self) -> Blocks:
+        """The blocks as they are now."""
+        return self.share(None)
+
+    def find(self, uint64_t ms, uint64_t seq) -> tuple[Block, int] | None:
+        """The last block whose first id is at most ms-seq and the entries before that block."""
+        cdef uint64_t rank
+        cdef Place place = self.seek(ms, seq, &rank)
+        return None if place.page == NULL else (block_at(place), rank)
+
+    def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
+        """`cut_before` the last block whose first id is at most ms-seq, if there is one."""
+        cdef Place place = self.seek(ms, seq, NULL)
+        return None if place.page == NULL else self.cut_before(place)
+
+    def free_some(self, uint64_t most) -> bool:
+        """`free_blocks`."""
+        return self.free_blocks(most)
+
+    def delete(self, uint64_t ms, uint64_t seq) -> bool:
+        """Delete one entry: its block is replaced, or removed with its last entry."""
+        cdef Place place = self.seek(ms, seq, NULL)
+        cdef Block block
+        if place.page == NULL:
+            return False
+        block = block_at(place).without(ms, seq)
+        if block is None:
+            return False
+        if block.head.live:
+            self.replace(place, block)
+        else:
+            self.remove(place)
+        return True
+
+    def check(self) -> None:
+        """Raise AssertionError when links, order, spans or totals are wrong."""
+        cdef Page* page = self.head.levels[0].next
+        cdef Page* before = NULL
+        cdef uint64_t rank = 0
+        cdef uint64_t count = 0
+        cdef uint64_t nodes = 0
+        cdef uint32_t i
+        cdef Block block
+        ranks = {}
+        last_id = None
+        while page != NULL:
+            assert page.previous == before
+            assert page.slots.first < page.slots.count <= page.slots.capacity <= PAGE_BLOCKS
+            assert (page.ms, page.seq) <= (
+                <Block>page.slots.items[page.slots.first].head.owner).first_id
+            assert last_id is None or last_id < (page.ms, page.seq)
+            ranks[<size_t>page] = rank
+            for i in range(page.slots.first, page.slots.count):
+                block = <Block>page.slots.items[i].head.owner
+                assert (page.slots.items[i].ms, page.slots.items[i].seq) == block.first_id
+                assert last_id is None or last_id < block.first_id
+                assert rank_in(page.slots, i) == rank - ranks[<size_t>page]
+                last_id = block.last_id
+                rank += block.head.live
+                count += 1
+                nodes += block.head.node_count
+            assert page.live == rank - ranks[<size_t>page]
+            before = page
+            page = page.levels[0].next
+        assert rank == self.live
+        assert self.parts or (count == self.blocks and nodes == self.block_nodes)
+        assert self.last[0] == (self.head if before == NULL else before)
+        for i in range(self.height):
+            page = self.head
+            while page.levels[i].next != NULL:
+                here = 0 if page == self.head else ranks[<size_t>page]
+                assert page.levels[i].span == ranks[<size_t>page.levels[i].next] - here
+                assert page.levels[i].next_ms == page.levels[i].next.ms
+                page = page.levels[i].next
+            assert self.last[i] == page
+            assert self.last_rank[i] == (0 if page == self.head else ranks[<size_t>page])
+
+
+cdef class Blocks:
+    """Blocks as they once were, in order: a sequence that is read slice by slice. It may be read by
+    one thread while the list they are of is changed by another, both with the interpreter's lock.
+    """
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.pages):
+            let_go(self.slots[i])
+        free(self.slots)
+        free(self.firsts)
+        free(self.counts)
+
+    def free_some(self, Py_ssize_t most) -> bool:
+        """Release about `most` blocks from the end, whole pages; False when none is left. Releasing
+        very many blocks at once would hold the interpreter for long."""
+        cdef Py_ssize_t held
+        self.tail = None
+        self.page = self.before = 0
+        while self.pages and most > 0:
+            self.pages -= 1
+            held = self.counts[self.pages] - self.firsts[self.pages]
+            self.size -= held
+            most -= held
+            let_go(self.slots[self.pages])
+        return self.pages > 0
+
+    def __len__(self) -> int:
+        return self.size + (self.tail is not None)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("blocks are read in order")
+            return self.take(start, max(start, stop))
+        if not -len(self) <= index < len(self):
+            raise IndexError("there is no such block")
+        index %= len(self)
+        return self.take(index, index + 1)[0]
+
+    cdef list take(self, Py_ssize_t start, Py_ssize_t stop):
+        """Blocks start to stop: 0 <= start <= stop <= len. Quickest near those read last."""
+        cdef list found = []
+        cdef Py_ssize_t within = min(stop, self.size)
+        cdef uint32_t i
+        while start < self.before:
+            self.page -= 1
+            self.before -= self.counts[self.page] - self.firsts[self.page]
+        while start < within:
+            i = self.firsts[self.page] + <uint32_t>(start - self.before)
+            if i < self.counts[self.page]:
+                found.append(<object>self.slots[self.page].items[i].head.owner)
+                start += 1
+            else:
+                self.before += self.counts[self.page] - self.firsts[self.page]
+                self.page += 1
+        if start < stop:
+            found.append(self.tail)
+        return found

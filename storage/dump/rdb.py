@@ -1,0 +1,483 @@
+"""Values as Redis writes them for DUMP: strings and streams, in both directions.
+
+A payload is a type byte, the value, two bytes with the version of the format and eight of a CRC-64.
+Reading checks everything, since a payload may come from anywhere: PayloadError says that it is no
+value, and nothing is reserved for a length before the bytes are there. Writing takes the oldest
+type that has a place for what the stream holds, so that as old a Redis as possible takes it.
+
+Both work through a value in steps, with a pause between them for other work. What Redis
+has no place for is left out; docs/commands/dump.md lists it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from millstream.errors import PayloadError
+from millstream.storage.dump.listpack import (
+    NodeReader,
+    NodeWriter,
+    PendingReader,
+    ids_by_consumer,
+    pending_of_group,
+    shifted_ms,
+)
+from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.streams.group import PENDING_SIZE, Group
+from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
+from millstream.storage.streams.stream import Stream
+
+STRING = 0
+# Each of them adds to the one before: the first id, the greatest deleted id and how much was added
+# and read; when a consumer was active; the idempotence window; released entries.
+STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
+STREAMS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
+# The version of the format that brought the type: an older Redis refuses the payload.
+VERSIONS = {STRING: 9, STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}
+VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
+OTHER_TYPES = {
+    **dict.fromkeys((1, 10, 14, 18), "list"),
+    **dict.fromkeys((2, 11, 20), "set"),
+    **dict.fromkeys((3, 5, 12, 17), "sorted set"),
+    **dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25, 29, 30, 31, 32), "hash"),
+    **dict.fromkeys((6, 7), "module's value"),
+    28: "array",
+    33: "rate limiter",
+}
+
+FOOTER_BYTES = 10
+STRING_MAX_BYTES = 512 << 20  # as in Redis
+LISTPACK_MAX_BYTES = 1 << 30  # as in Redis
+# Of all that a payload has compressed: 12 MB can stand for so much.
+UNPACKED_MAX_BYTES = 1 << 30
+# Elements of a node that are read in one step.
+STEP_ELEMENTS = 2048
+# A longer string is not compressed: it is sent while it is read.
+COMPRESSED_MAX_BYTES = 1 << 20
+COMPRESSED_MIN_BYTES = 21
+STEP_BYTES = 1 << 18
+INTEGER_MAX_BYTES = 11
+
+UNKNOWN = 2**64 - 1  # entries read, when that is not known
+INT64_MAX = 2**63 - 1
+# XSETID sets a count of up to 2^63 - 1, which appending brings above that, but never near 2^64.
+ENTRIES_ADDED_MAX = 2**63 + 2**62
+_INTEGERS = ((0, "<b"), (1, "<h"), (2, "<i"))
+_LZF = 3
+
+Value = bytes | Stream
+Result = TypeVar("Result")
+EntryId = tuple[int, int]
+
+
+def whole(steps: Generator[None, None, Result]) -> Result:
+    """What steps end with, done one after another."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as done:
+        result: Result = done.value
+    return result
+
+
+# ---------------------------------------------------------------- a payload as a whole
+
+
+def footer(version: int, crc: int) -> bytes:
+    """The end of a payload; `crc` is that of all before it."""
+    mark = struct.pack("<H", version)
+    return mark + struct.pack("<Q", crc64(mark, crc))
+
+
+def is_intact(payload: bytes) -> Generator[None, None, bool]:
+    """Whether the checksum fits, and the version is one that is known here; in steps.
+
+    A checksum of 0 means that there is none, as in Redis 8.
+    """
+    if len(payload) < FOOTER_BYTES:
+        return False
+    version, wanted = struct.unpack("<HQ", payload[-FOOTER_BYTES:])
+    if version > VERSION_MAX:
+        return False
+    if wanted == 0:
+        return True
+    crc, end = 0, len(payload) - 8
+    for start in range(0, end, STEP_BYTES):
+        crc = crc64(payload, crc, start, min(start + STEP_BYTES, end))
+        yield
+    return bool(crc == wanted)
+
+
+class OtherTypeError(PayloadError):
+    """A value of a type that Redis has and millstream has not."""
+
+
+class Loaded(NamedTuple):
+    """A value, and the type that its payload has."""
+
+    value: Value
+    kind: int
+
+
+def load(
+    payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int = 0
+) -> Generator[None, None, Loaded]:
+    """The value of an intact payload, in steps; PayloadError when it is none.
+
+    Times in a payload are of the wall clock, those of the value and `now_ms` of the steady clock;
+    the wall clock is ahead by `wall_ahead_ms`.
+    """
+    reader = Reader(payload, len(payload) - FOOTER_BYTES, wall_ahead_ms)
+    kind = reader.byte()
+    try:
+        if kind == STRING:
+            value: Value = reader.string(STRING_MAX_BYTES)
+        elif kind in STREAMS:
+            value = yield from _load_stream(reader, kind, Stream(incarnation), now_ms)
+        elif kind in OTHER_TYPES:
+            raise OtherTypeError(
+                f"the payload holds a {OTHER_TYPES[kind]}; this server has strings and streams"
+            )
+        else:
+            raise PayloadError(f"type {kind} is not known")
+    except PayloadError:
+        raise
+    except OverflowError as error:
+        raise PayloadError(f"a number is out of range: {error}") from error
+    except ValueError as error:  # of a part that does not load
+        raise PayloadError(str(error)) from error
+    if reader.at != reader.end:
+        raise PayloadError("bytes follow the value")
+    return Loaded(value, kind)
+
+
+# ---------------------------------------------------------------- reading
+
+
+class Reader:
+    """What a payload's bytes are made of, one after another from `at` on."""
+
+    def __init__(self, data: bytes, end: int, wall_ahead_ms: int) -> None:
+        self.data = data
+        self.wall_ahead_ms = wall_ahead_ms
+        self.at = 0
+        self.end = end
+        self._unpacked_bytes = 0
+
+    def take(self, size: int) -> bytes:
+        if size > self.end - self.at:
+            raise PayloadError("it is cut off")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def unpack(self, form: str) -> int:
+        number: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return number
+
+    def moment_ms(self) -> int:
+        """A unix time as a time of the steady clock; -1 for none."""
+        wall_ms = self.unpack("<q")
+        if wall_ms < -1:
+            raise PayloadError("a time is before 1970")
+        return shifted_ms(wall_ms, -self.wall_ahead_ms)
+
+    def length(self) -> int:
+        """A number of up to 64 bits."""
+        head = self.byte()
+        if head < 0x40:
+            return head
+        if head < 0x80:
+            return (head & 0x3F) << 8 | self.byte()
+        if head in (0x80, 0x81):
+            return self.unpack(">I" if head == 0x80 else ">Q")
+        raise PayloadError("a length is malformed")
+
+    def id(self) -> EntryId:
+        return self.length(), self.length()
+
+    def string(self, most_bytes: int = STRING_MAX_BYTES) -> bytes:
+        """A string as it is, as a number, or compressed."""
+        head = self.data[self.at] if self.at < self.end else 0
+        if head < 0xC0:
+            return self._within(self.take(self.length()), most_bytes)
+        self.at += 1
+        for encoding, form in _INTEGERS:
+            if head == 0xC0 | encoding:
+                return b"%d" % self.unpack(form)
+        if head != 0xC0 | _LZF:
+            raise PayloadError("a string's encoding is not known")
+        packed_bytes, size_bytes = self.length(), self.length()
+        self._unpacked_bytes += size_bytes
+        if size_bytes > most_bytes:
+            raise PayloadError("a compressed string is too long")
+        if self._unpacked_bytes > UNPACKED_MAX_BYTES:
+            raise PayloadError(f"it unpacks to more than {UNPACKED_MAX_BYTES} bytes")
+        return decompress(self.take(packed_bytes), size_bytes)
+
+    @staticmethod
+    def _within(text: bytes, most_bytes: int) -> bytes:
+        if len(text) > most_bytes:
+            raise PayloadError("a string is too long")
+        return text
+
+
+def _load_stream(
+    reader: Reader, kind: int, stream: Stream, now_ms: int
+) -> Generator[None, None, Stream]:
+    yield from _load_nodes(reader, stream)
+    length, last_id = reader.length(), reader.id()
+    if length != stream.length or last_id < stream.last_id:
+        raise PayloadError("a stream's length or last id does not fit its entries")
+    stream.entries_added = length
+    if kind >= STREAM_2:
+        reader.id()  # the first entry's: known
+        stream.max_deleted_ms, stream.max_deleted_seq = reader.id()
+        stream.entries_added = reader.length()
+        if stream.entries_added < length:
+            raise PayloadError("a stream has more entries than were ever added")
+        if stream.entries_added > ENTRIES_ADDED_MAX:
+            raise PayloadError("an impossible number of entries was added to a stream")
+    stream.last_ms, stream.last_seq = last_id
+    for _ in range(reader.length()):
+        group = yield from _load_group(reader, kind, now_ms)
+        if group.name in stream.groups:
+            raise PayloadError("a group appears twice")
+        stream.groups[group.name] = group
+        yield
+    if kind >= STREAM_4:
+        stream.idempotence = yield from _load_window(reader)
+    return stream
+
+
+def _load_nodes(reader: Reader, stream: Stream) -> Iterator[None]:
+    nodes = NodeReader(stream)
+    before = b""
+    for _ in range(reader.length()):
+        key = reader.string()
+        if len(key) != 16 or key <= before:
+            raise PayloadError("a node's key is malformed, or below the one before")
+        before = key
+        ms, seq = struct.unpack(">QQ", key)
+        nodes.begin(ms, seq, reader.string(LISTPACK_MAX_BYTES))
+        while nodes.read(STEP_ELEMENTS):
+            yield
+        yield
+
+
+def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None, Group]:
+    name, offset = reader.string(), reader.id()
+    entries_read = reader.length() if kind >= STREAM_2 else UNKNOWN
+    if entries_read > INT64_MAX and entries_read != UNKNOWN:
+        raise PayloadError("a group has read an impossible number of entries")
+    pending = PendingReader(reader.data, reader.end, reader.wall_ahead_ms)
+    count = reader.length()
+    reader.at = pending.read(reader.at, count)
+    consumers: list[list[Any] | None] = [None]
+    names = set()
+    for number in range(1, reader.length() + 1):
+        consumer = _load_consumer(reader, kind, pending, number)
+        consumers.append(consumer)
+        names.add(consumer[0])
+        if len(names) < number:
+            raise PayloadError("a consumer appears twice")
+        yield
+    if kind >= STREAM_5:
+        count = reader.length()
+        reader.at = pending.release(reader.at, count)
+    return Group.load(
+        {
+            "name": name,
+            "offset": list(offset),
+            "gap_floor": [0, 0],
+            "entries_read": -1 if entries_read == UNKNOWN else entries_read,
+            "ttl_ms": 0,
+            "consumers": consumers,
+            "policies": [None],
+            "large_counts": pending.large_counts,
+            "pending": pending.records(),
+        },
+        now_ms,
+    )
+
+
+def _load_consumer(reader: Reader, kind: int, pending: PendingReader, number: int) -> list[Any]:
+    name, seen_ms = reader.string(), reader.moment_ms()
+    active_ms = reader.moment_ms() if kind >= STREAM_3 else seen_ms
+    count = reader.length()
+    reader.at = pending.give(reader.at, count, number)
+    return [name, seen_ms, active_ms]
+
+
+def _load_window(reader: Reader) -> Generator[None, None, Window | None]:
+    duration_s, maxsize = reader.length(), reader.length()
+    producers = []
+    for _ in range(reader.length()):
+        name, messages = reader.string(), []
+        for _ in range(reader.length()):
+            iid, (ms, seq) = reader.string(), reader.id()
+            messages.append([iid, ms, seq, ms])  # Redis counts from the entry's time
+        if messages:
+            producers.append([name, messages])
+        yield
+    added, duplicates = reader.length(), reader.length()
+    if (duration_s, maxsize, added, duplicates, producers) == (DURATION_S, MAXSIZE, 0, 0, []):
+        return None
+    return Window.load(
+        {
+            "duration_s": duration_s,
+            "maxsize": maxsize,
+            "added": added,
+            "duplicates": duplicates,
+            "producers": producers,
+        }
+    )
+
+
+# ---------------------------------------------------------------- writing
+
+
+def length_bytes(number: int) -> bytes:
+    if number < 0x40:
+        return bytes((number,))
+    if number < 0x4000:
+        return struct.pack(">H", 0x4000 | number)
+    return struct.pack(">BI", 0x80, number) if number < 2**32 else struct.pack(">BQ", 0x81, number)
+
+
+def string_head(text: bytes) -> bytes:
+    """What stands before a string that is written as it is."""
+    return length_bytes(len(text))
+
+
+def string_bytes(text: bytes) -> bytes:
+    """A string: as a number if it is one of up to 32 bits, compressed if that is shorter."""
+    if len(text) <= INTEGER_MAX_BYTES:
+        number = _integer_bytes(text)
+        if number is not None:
+            return number
+    elif COMPRESSED_MIN_BYTES <= len(text) <= COMPRESSED_MAX_BYTES:
+        packed = compress(text)
+        if packed is not None:
+            return b"\xc3" + length_bytes(len(packed)) + length_bytes(len(text)) + packed
+    return string_head(text) + text
+
+
+def _integer_bytes(text: bytes) -> bytes | None:
+    if not text.removeprefix(b"-").isdigit():
+        return None
+    number = int(text)
+    if b"%d" % number != text:
+        return None
+    for encoding, form in _INTEGERS:
+        half = 1 << (8 * struct.calcsize(form) - 1)
+        if -half <= number < half:
+            return bytes((0xC0 | encoding,)) + struct.pack(form, number)
+    return None
+
+
+def _id_bytes(entry_id: EntryId | list[int]) -> bytes:
+    return length_bytes(entry_id[0]) + length_bytes(entry_id[1])
+
+
+class StreamDump:
+    """A stream as it is when this is made, to be written in steps while it changes.
+
+    `version` is that of the format, for the footer; `steps` gives the bytes before it. The times in
+    them are of the wall clock, which is ahead of the steady clock by `wall_ahead_ms`.
+    """
+
+    def __init__(self, stream: Stream, wall_ahead_ms: int = 0) -> None:
+        self._wall_ahead_ms = wall_ahead_ms
+        self._meta, self._blocks = stream.dump(shared=True)
+        self._first_id = stream.first_id or (0, 0)
+        window = stream.idempotence
+        self._window = None if window is None or window.is_blank() else window.share()
+        self._kind = self._oldest_kind(stream)
+        self.version = VERSIONS[self._kind]
+
+    def _oldest_kind(self, stream: Stream) -> int:
+        if any(group.unowned_count for group in stream.groups.values()):
+            return STREAM_5
+        return STREAM_2 if self._window is None else STREAM_4
+
+    def steps(self) -> Iterator[bytes]:
+        """The bytes in pieces: a node, a consumer, all pending entries of a group. Some are empty:
+        a step was done."""
+        meta = self._meta
+        yield bytes((self._kind,))
+        yield from self._nodes(tuple(meta["first_kept"]))
+        yield length_bytes(meta["length"]) + b"".join(
+            map(_id_bytes, (meta["last_id"], self._first_id, meta["max_deleted"]))
+        )
+        yield length_bytes(meta["entries_added"])
+        yield length_bytes(len(meta["groups"]))
+        for group in meta["groups"]:
+            yield from self._group(group)
+        if self._kind >= STREAM_4:
+            yield from self._window_bytes()
+
+    def _nodes(self, first_kept: EntryId) -> Iterator[bytes]:
+        count = 0
+        for block in self._blocks:
+            count += NodeWriter(block, *first_kept).live_nodes()
+            yield b""
+        yield length_bytes(count)
+        for block in self._blocks:
+            writer = NodeWriter(block, *first_kept)
+            while (node := writer.next_node()) is not None:
+                ms, seq, listpack = node
+                yield b"\x10" + struct.pack(">QQ", ms, seq) + string_bytes(listpack)
+
+    def _group(self, group: dict[str, Any]) -> Iterator[bytes]:
+        records = bytes(group["pending"])
+        yield b""
+        yield (
+            string_bytes(group["name"])
+            + _id_bytes(group["offset"])
+            + length_bytes(group["entries_read"] & UNKNOWN)
+            + length_bytes(len(records) // PENDING_SIZE)
+        )
+        yield pending_of_group(records, group["large_counts"], self._wall_ahead_ms)
+        consumers = group["consumers"]
+        ids = ids_by_consumer(records, len(consumers))
+        yield length_bytes(sum(consumer is not None for consumer in consumers))
+        for consumer, own in zip(consumers, ids, strict=True):
+            if consumer is not None:
+                yield self._consumer(*consumer) + length_bytes(len(own) // 16) + own
+        if self._kind >= STREAM_5:
+            yield length_bytes(len(ids[0]) // 16) + ids[0]
+
+    def _consumer(self, name: bytes, seen_ms: int, active_ms: int) -> bytes:
+        seen = struct.pack("<q", shifted_ms(seen_ms, self._wall_ahead_ms))
+        active = struct.pack("<q", shifted_ms(active_ms, self._wall_ahead_ms))
+        return string_bytes(name) + seen + (active if self._kind >= STREAM_3 else b"")
+
+    def _window_bytes(self) -> Iterator[bytes]:
+        if self._window is None:
+            yield b"".join(map(length_bytes, (DURATION_S, MAXSIZE, 0, 0, 0)))
+            return
+        facts = self._window.facts
+        yield length_bytes(facts["duration_s"]) + length_bytes(facts["maxsize"])
+        yield length_bytes(len(self._window.producers))
+        for producer, names in self._window.producers:
+            yield string_bytes(producer) + length_bytes(len(names))
+            for iid, (ms, seq, _) in names.items():
+                yield string_bytes(iid) + _id_bytes((ms, seq))
+        yield length_bytes(facts["added"]) + length_bytes(facts["duplicates"])
+
+
+class StringDump:
+    """A string, as StreamDump."""
+
+    version = VERSIONS[STRING]
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def steps(self) -> Iterator[bytes]:
+        yield bytes((STRING,)) + string_bytes(self._text)

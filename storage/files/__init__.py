@@ -1,0 +1,1 @@
+"""Files: the disk, journals, snapshots, the manifest, and recovery of damaged files."""

@@ -1,0 +1,240 @@
+"""The manifest: which base and which journals make up the data, in reading order.
+
+It is the one file that is replaced, and its replacement is the one moment at which a snapshot or a
+new journal begins to count. Everything else only adds files before that moment and removes files
+after it, so a crash at any step leaves a directory that loads. Text, because an operator reads it
+when something is wrong. The byte layout is in docs/formats.md.
+"""
+
+import contextlib
+import re
+import zlib
+from dataclasses import dataclass, replace
+
+from millstream.errors import DamageError, ForeignError, FormatError
+from millstream.storage.files.disk import Disk
+
+NAME = "manifest"
+TEMPORARY = "manifest.tmp"
+_TITLE = "millstream-manifest 2"
+_OLD_TITLE = "millstream-manifest 1"
+_BASE = re.compile(r"base-(\d+)\.msnap")
+_JOURNAL = re.compile(r"journal-(\d+)\.log")
+_OURS = re.compile(r"(base-\d+\.msnap|journal-\d+\.log)(\.tmp)?|manifest\.tmp")
+_ID = re.compile(r"[0-9a-f]{32}")
+_RESTORE = "restore the data directory from a copy"
+
+
+def base_name(number: int) -> str:
+    return f"base-{number}.msnap"
+
+
+def journal_name(number: int) -> str:
+    return f"journal-{number}.log"
+
+
+def is_base(name: str) -> bool:
+    return _BASE.fullmatch(name) is not None
+
+
+def is_journal(name: str) -> bool:
+    return _JOURNAL.fullmatch(name) is not None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name is removed when a manifest that does not name it is in force."""
+    return _OURS.fullmatch(name) is not None
+
+
+def number_of(name: str) -> int:
+    """N of a base or journal."""
+    return int(re.sub(r"\D", "", name))
+
+
+def next_number(disk: Disk, manifest: "Manifest") -> int:
+    """A number that no file has had as far as can be told."""
+    used = [number_of(name) for name in disk.names() if is_base(name) or is_journal(name)]
+    return max([manifest.next_number, *(number + 1 for number in used)])
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What counts: the base's file (or None), the journals in order, the next unused number.
+
+    `directory` is the ID that all files of the directory have; b"" where the manifest was read from
+    version 1, which had none. Files with numbers below `since` may be of that version.
+    """
+
+    base: str | None
+    journals: tuple[str, ...]
+    next_number: int
+    directory: bytes
+    since: int = 0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*([self.base] if self.base else []), *self.journals)
+
+    def with_journal(self, name: str, next_number: int) -> "Manifest":
+        return replace(self, journals=(*self.journals, name), next_number=next_number)
+
+    def to_bytes(self) -> bytes:
+        lines = [_TITLE, f"directory {self.directory.hex()}", f"since {self.since}"]
+        if not self.since:
+            del lines[2]
+        if not self.directory:
+            lines = [_OLD_TITLE]
+        lines.append(f"next {self.next_number}")
+        if self.base is not None:
+            lines.append(f"base {self.base}")
+        lines += [f"journal {name}" for name in self.journals]
+        text = ("\n".join(lines) + "\n").encode("ascii")
+        return text + b"crc32 %08x\n" % zlib.crc32(text)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Manifest":
+        """Read what `to_bytes` wrote; DamageError names the offset of the first thing wrong."""
+        end = data.rfind(b"crc32 ")
+        if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
+            raise _damaged(max(end, 0), "its checksum is wrong")
+        lines = data[:end].decode("ascii").splitlines()
+        if not lines or lines[0] not in (_TITLE, _OLD_TITLE):
+            raise FormatError(
+                f"{NAME} has a format that this version does not know; nothing was changed"
+            )
+        return cls._from_lines(lines[1:], is_old=lines[0] == _OLD_TITLE)
+
+    @classmethod
+    def _from_lines(cls, lines: list[str], *, is_old: bool) -> "Manifest":
+        base: str | None = None
+        journals: list[str] = []
+        next_number = since = 0
+        directory = b""
+        offset = len(_TITLE) + 1
+        for line in lines:
+            word, _, value = line.partition(" ")
+            if word == "next" and value.isdigit():
+                next_number = int(value)
+            elif word == "directory" and not is_old and _ID.fullmatch(value):
+                directory = bytes.fromhex(value)
+            elif word == "since" and not is_old and value.isdigit():
+                since = int(value)
+            elif word == "base" and base is None and _BASE.fullmatch(value):
+                base = value
+            elif word == "journal" and _JOURNAL.fullmatch(value):
+                journals.append(value)
+            else:
+                raise _damaged(offset, f"the line {line!r} is not understood")
+            offset += len(line) + 1
+        if not is_old and not directory:
+            raise _damaged(len(_TITLE) + 1, "it has no directory ID")
+        return cls(base, tuple(journals), next_number, directory, since)
+
+
+def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
+    """ForeignError when a file with this ID is of another data directory than the manifest."""
+    if not is_owned(manifest, file, directory):
+        whose = f"its ID is {directory.hex()}" if directory else "it has no ID"
+        ours = f"that of {NAME} is {manifest.directory.hex()}"
+        if not manifest.directory:
+            ours = f"{NAME} has none"
+        reason = f"belongs to another data directory: {whose}, {ours}"
+        raise ForeignError(file, None, reason, "restore the file of this directory")
+
+
+def is_owned(manifest: Manifest, file: str, directory: bytes) -> bool:
+    """Whether a file with this ID may be the one that the manifest means."""
+    if directory == manifest.directory:
+        return True
+    return not directory and number_of(file) < manifest.since
+
+
+def check_manifest_owner(manifest: Manifest, directories: dict[str, bytes]) -> None:
+    """ForeignError when the manifest itself is the one that came from elsewhere: `directories` are
+    the IDs of the files it names."""
+    found = [directory for directory in directories.values() if directory]
+    others = set(found)
+    if len(found) > 1 and len(others) == 1 and manifest.directory not in others:
+        named = ", ".join(name for name, directory in directories.items() if directory)
+        theirs = f"the ID of {named} is {others.pop().hex()}"
+        ours = f"its own is {manifest.directory.hex()}" if manifest.directory else "it has none"
+        reason = f"belongs to another data directory: {theirs}, {ours}"
+        raise ForeignError(NAME, None, reason, "restore the manifest of this directory")
+
+
+def read_manifest(disk: Disk) -> Manifest | None:
+    """The directory's manifest; None when there is none and nothing of ours either.
+
+    Raises DamageError when it is damaged or lost.
+    """
+    names = disk.names()
+    if NAME not in names:
+        lost = [name for name in names if is_ours(name) and name != TEMPORARY]
+        if lost:
+            raise DamageError(NAME, None, f"is missing although {lost[0]} is there", _RESTORE)
+        return None
+    file = disk.read(NAME)
+    try:
+        return Manifest.from_bytes(file.read_at(0, file.size))
+    finally:
+        file.close()
+
+
+def load_manifest(disk: Disk) -> Manifest | None:
+    """As `read_manifest`, and DamageError when it names a file that is not there."""
+    manifest = read_manifest(disk)
+    names = disk.names()
+    missing = [name for name in (manifest.files if manifest else ()) if name not in names]
+    if missing:
+        raise DamageError(missing[0], None, f"is missing although {NAME} names it", _RESTORE)
+    return manifest
+
+
+def store_manifest(disk: Disk, manifest: Manifest) -> None:
+    """Replace the manifest; when this returns the new one is durable."""
+    write_manifest(disk, manifest)
+    replace_manifest(disk)
+
+
+def write_manifest(disk: Disk, manifest: Manifest) -> None:
+    """Write a manifest and replace the current one by it. After an OSError the old one counts."""
+    try:
+        file = disk.create(TEMPORARY)
+        try:
+            file.write(manifest.to_bytes())
+            file.sync()
+        finally:
+            file.close()
+        disk.sync_directory()  # the names it lists must be durable before it is
+    except OSError:
+        discard_manifest(disk)
+        raise
+
+
+def discard_manifest(disk: Disk) -> None:
+    """Remove, as far as that goes, what `write_manifest` wrote."""
+    with contextlib.suppress(OSError):
+        if TEMPORARY in disk.names():
+            disk.remove(TEMPORARY)
+
+
+def replace_manifest(disk: Disk) -> None:
+    """Let what `write_manifest` wrote count.
+
+    After an OSError either the old or the new one does: remove no file that one of them names.
+    """
+    disk.rename(TEMPORARY, NAME)
+    disk.sync_directory()
+
+
+def sweep(disk: Disk, manifest: Manifest) -> list[str]:
+    """Remove the files of our own naming that a durable `manifest` does not name; their names."""
+    kept = set(manifest.files)
+    leftovers = [name for name in disk.names() if is_ours(name) and name not in kept]
+    for name in leftovers:
+        disk.remove(name)
+    return leftovers
+
+
+def _damaged(offset: int, reason: str) -> DamageError:
+    return DamageError(NAME, offset, reason, _RESTORE)

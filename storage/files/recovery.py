@@ -1,0 +1,668 @@
+"""What can still be read of damaged files: a snapshot in parts, and which files belong together.
+
+A snapshot says most things twice: where a chunk lies stands in the index and is found by going from
+chunk to chunk; header and summary name the same moment. So the ends of a file can be made good from
+the rest of it, and a bad chunk costs the pieces that lie in it. `Gleaner` goes through a base key
+by key and keeps no more than a chunk and a section in memory. It never guesses: what it gives out
+has a checksum of its own that fits, or stands twice.
+
+The one exception is an index whose checksums are lost with the summary: its keys are given out only
+where their blocks are what it says of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgpack  # type: ignore[import-untyped]
+import zstandard
+
+from millstream.errors import DamageError, DataError
+from millstream.storage.blocks.checksum import crc32
+from millstream.storage.files.disk import Disk, File
+from millstream.storage.files.journal import frame_numbers, readable_owner
+from millstream.storage.files.manifest import Manifest, is_base, is_journal, is_owned, number_of
+from millstream.storage.files.snapshot import (
+    CHUNK_HEADER_SIZE,
+    CHUNK_MAGIC,
+    COPY_MAGIC,
+    PADDING_MAX,
+    TAIL_SIZE,
+    TRAILER_SIZE,
+    VERSION,
+    BlockLike,
+    BlockType,
+    Header,
+    KeyRecord,
+    Piece,
+    Place,
+    SnapshotEnds,
+    SnapshotReader,
+    Summary,
+    parse_chunk_header,
+    parse_copy_header,
+    parse_summary,
+)
+
+B = TypeVar("B", bound=BlockLike)
+_BLOCK_MAGIC = b"MB\x01\x00"
+_U64_MAX = 2**64 - 1
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_FRAME_STEP_BYTES = 64 << 10
+_SEARCH_BYTES = 1 << 20
+_PART_MAGIC = re.compile(b"|".join((CHUNK_MAGIC, COPY_MAGIC)))
+
+
+class ProvenBlockType(BlockType[B], Protocol[B]):
+    """A class of blocks with a checksum each."""
+
+    def from_bytes(self, data: memoryview, /) -> B:
+        """ValueError when the checksum does not fit."""
+
+
+@dataclass
+class Opened:
+    """A base that can be read, with what was wrong at its ends."""
+
+    reader: SnapshotReader
+    damage: list[DamageError]
+    index_is_proven: bool = True
+    totals_are_known: bool = True
+    lost: list[str] = field(default_factory=list)  # in words, what no index that is left names
+
+
+def open_base(file: File) -> Opened:
+    """Open a snapshot as far as that is possible; DamageError when nothing tells what is in it."""
+    try:
+        return Opened(SnapshotReader(file), [])
+    except DamageError as damage:
+        return _open_damaged(file, damage)
+
+
+def _open_damaged(file: File, damage: DamageError) -> Opened:
+    ends = SnapshotEnds(file)
+    with suppress(DamageError):
+        return Opened(SnapshotReader(file, ends.read_summary()), [damage])
+    header = ends.read_header()
+    parts = _walk_parts(file, header)
+    chunks = parts.chunks
+    sections, found = _walk_footer(file, _after_zeros(file, header, parts.end), header.seed)
+    if found is not None and found.header == header and _fits(found, chunks, sections):
+        return Opened(SnapshotReader(file, found), [damage])
+    if header.version == VERSION:
+        whole = _ends_with(file, parts, sections)
+        return _open_without_footer(file, header, parts, damage, whole)
+    if not sections:
+        raise damage
+    made = Summary(header, 0, 0, tuple(chunks), tuple(sections), (), {})
+    return Opened(SnapshotReader(file, made), [damage], index_is_proven=False)
+
+
+def _open_without_footer(
+    file: File, header: Header, parts: _Parts, damage: DamageError, whole: bool
+) -> Opened:
+    """The index from its copies between the chunks. Each has its checksum with it. `whole`: the
+    footer shows that there are no others."""
+    if not parts.copies and (parts.chunks or file.size <= header.size + TAIL_SIZE):
+        raise damage
+    sections = tuple(
+        place._replace(offset=place.offset + CHUNK_HEADER_SIZE) for place in parts.copies
+    )
+    made = Summary(header, 0, 0, tuple(parts.chunks), sections, (), {})
+    lost = [
+        f"keys whose index was at offset {offset}, how many cannot be told"
+        for offset in parts.lost_copies
+    ]
+    if not whole:
+        lost.append(f"keys after offset {parts.end}, if there were any: how many cannot be told")
+    return Opened(SnapshotReader(file, made), [damage], totals_are_known=False, lost=lost)
+
+
+def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
+    """Whether a summary without its checksum says what the rest of the file shows."""
+    theirs = [place[:4] for place in (*summary.chunks, *summary.sections)]
+    return theirs == [place[:4] for place in (*chunks, *sections)]
+
+
+@dataclass
+class _Parts:
+    """What lies between header and footer: chunks, copies of the index, where copies are that
+    cannot be read, and the end of the last part."""
+
+    chunks: list[Place] = field(default_factory=list)
+    copies: list[Place] = field(default_factory=list)
+    lost_copies: list[int] = field(default_factory=list)
+    end: int = 0
+
+    def add(self, place: Place, *, is_chunk: bool) -> None:
+        (self.chunks if is_chunk else self.copies).append(place)
+        self.end = place.offset + CHUNK_HEADER_SIZE + place.length
+
+
+def _walk_parts(file: File, header: Header) -> _Parts:
+    """From one header to the next. The last chunk may be cut short. After a part whose header is
+    damaged the walk goes on, in version 2, with the next one whose checksum fits; in version 1 a
+    client can imitate one."""
+    parts = _Parts(end=header.size)
+    while parts.end < file.size:
+        position = parts.end
+        head = file.read_at(position, CHUNK_HEADER_SIZE)
+        chunk, copy = parse_chunk_header(head, position), parse_copy_header(head, position)
+        found = chunk or copy
+        if found is None or not (_goes_on(file, found) or _is_sound(file, header, found)):
+            following = _next_part(file, header, position + 1)
+            if following is not None:
+                _add_damaged(file, header, parts, following)
+                continue
+        if found is None:
+            break
+        if copy is not None and header.version == VERSION and not _is_sound(file, header, copy):
+            parts.lost_copies.append(position)
+            parts.end = position + CHUNK_HEADER_SIZE + copy.length
+            continue
+        parts.add(found, is_chunk=chunk is not None)
+    return parts
+
+
+def _goes_on(file: File, place: Place) -> bool:
+    """Whether the file's next part, or zeros, follow where this header says."""
+    end = place.offset + CHUNK_HEADER_SIZE + place.length
+    head = file.read_at(end, CHUNK_HEADER_SIZE)
+    is_part = parse_chunk_header(head, end) or parse_copy_header(head, end)
+    return is_part is not None or (end < file.size and not any(head))
+
+
+def _next_part(file: File, header: Header, start: int) -> int | None:
+    """The first offset from `start` on of a chunk or a copy whose checksum fits."""
+    if header.version != VERSION:
+        return None
+    for window in range(start, file.size, _SEARCH_BYTES):
+        data = file.read_at(window, _SEARCH_BYTES + len(CHUNK_MAGIC) - 1)
+        for match in _PART_MAGIC.finditer(data):
+            at = window + match.start()
+            head = file.read_at(at, CHUNK_HEADER_SIZE)
+            place = parse_chunk_header(head, at) or parse_copy_header(head, at)
+            if place is not None and place.length and _is_sound(file, header, place):
+                return at
+    return None
+
+
+def _is_sound(file: File, header: Header, place: Place) -> bool:
+    start = place.offset + CHUNK_HEADER_SIZE
+    if start + place.length > file.size:
+        return False
+    return crc32(file.read_at(start, place.length), header.seed) == place.crc
+
+
+def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
+    """A part with a damaged header that ends where the next begins. The checksum in its header
+    may still fit, and its contents tell what it is. Chunks are numbered: a lost one counts."""
+    start = parts.end
+    data = file.read_at(start, end - start)
+    content = data[CHUNK_HEADER_SIZE:]
+    crc = int.from_bytes(data[12:16], "little")
+    raw = _unpacked_section(content)
+    place = Place(start, len(content), len(content) if raw is None else len(raw), crc, 0)
+    if raw is None:
+        if header.is_compressed:
+            place = place._replace(raw_length=int.from_bytes(data[8:12], "little"))
+        parts.add(place, is_chunk=True)
+    elif crc32(content, header.seed) == crc:
+        parts.add(place, is_chunk=False)
+    else:
+        parts.lost_copies.append(start)
+        parts.end = end
+
+
+def _unpacked_section(data: bytes) -> bytes | None:
+    """The msgpack array of a copy of the index; None when these bytes are none."""
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(data)
+        return raw if isinstance(msgpack.unpackb(raw), list) else None
+    except (zstandard.ZstdError, ValueError):
+        return None
+
+
+def _ends_with(file: File, parts: _Parts, sections: list[Place]) -> bool:
+    """Whether the footer's sections are those of which there are copies, and its trailer says that
+    there are no more."""
+    tail = file.read_at(file.size - TRAILER_SIZE, TRAILER_SIZE)
+    if not sections or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
+        return False
+    summary = file.size - TRAILER_SIZE - int.from_bytes(tail[16:20], "little")
+    if sections[-1].offset + sections[-1].length != summary:
+        return False
+    return [place[1:4] for place in sections] == [place[1:4] for place in parts.copies]
+
+
+def _after_zeros(file: File, header: Header, position: int) -> int:
+    """Where the footer begins: version 2 has zeros before it."""
+    if header.version != VERSION:
+        return position
+    data = file.read_at(position, PADDING_MAX + 1)
+    return position + len(data) - len(data.lstrip(b"\0"))
+
+
+def _walk_footer(file: File, position: int, seed: int) -> tuple[list[Place], Summary | None]:
+    """The sections after the last chunk, and the summary if it can be read."""
+    sections: list[Place] = []
+    while (frame := _read_frame(file, position, seed)) is not None:
+        place, raw = frame
+        try:
+            content = msgpack.unpackb(raw)
+        except ValueError:
+            break
+        if isinstance(content, dict):
+            return sections, _summary_of(content)
+        sections.append(place._replace(items=len(content)))
+        position += place.length
+    return sections, None
+
+
+def _summary_of(content: dict[str, Any]) -> Summary | None:
+    try:
+        return parse_summary(content)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _read_frame(file: File, start: int, seed: int) -> tuple[Place, bytes] | None:
+    """The zstd frame that begins here, which says itself where it ends."""
+    if file.read_at(start, 4) != _ZSTD_MAGIC:
+        return None
+    unpacking = zstandard.ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    position, crc = start, seed
+    while not unpacking.eof:
+        data = file.read_at(position, _FRAME_STEP_BYTES)
+        if not data:
+            return None
+        try:
+            parts.append(unpacking.decompress(data))
+        except zstandard.ZstdError:
+            return None
+        used = len(data) - len(unpacking.unused_data)
+        crc = crc32(data[:used], crc)
+        position += used
+    raw = b"".join(parts)
+    return Place(start, position - start, len(raw), crc, 0), raw
+
+
+# ---------------------------------------------------------------------------------------- gleaning
+
+
+@dataclass
+class Lost:
+    """What of one key cannot be read: pieces of its entries, or its metadata.
+
+    With the metadata goes the first block, if it can be read: (entries, first id, last id). Which
+    of its entries were evicted only the metadata told, and none of these may come back.
+    """
+
+    pieces: list[Piece] = field(default_factory=list)
+    meta: bool = False
+    first_block: tuple[int, tuple[int, int], tuple[int, int]] | None = None
+
+    def __bool__(self) -> bool:
+        return self.meta or bool(self.pieces)
+
+
+@dataclass
+class Gleaned(Generic[B]):
+    """A key and what is left of it; `meta` is None when that is lost."""
+
+    record: KeyRecord
+    meta: dict[str, Any] | None
+    blocks: list[B]
+    lost: Lost
+
+
+class Gleaner(Generic[B]):
+    """Reads a base to its end, whatever is wrong with it.
+
+    Afterwards `damage` has every place that could not be read, and `lost_keys` says how many keys
+    were in index sections that could not; `lost` has words on keys of which not even the number is
+    known. `keeping` False: blocks are looked at and not kept.
+    """
+
+    def __init__(self, opened: Opened, block_type: ProvenBlockType[B], *, keeping: bool) -> None:
+        self.damage = list(opened.damage)
+        self.lost_keys = 0
+        self.lost = opened.lost
+        self.keys = 0
+        self.entries = 0
+        self.summary = opened.reader.summary
+        self._reader = opened.reader
+        self._block_type = block_type
+        self._keeping = keeping
+        self._is_proven = opened.index_is_proven
+        self._totals_are_known = opened.totals_are_known
+        self._bad_chunks: set[int] = set()
+        self._bad_headers: set[int] = set()
+        self._seen_chunks: set[int] = set()
+        self._left: tuple[int, memoryview] = (-1, memoryview(b""))
+
+    def read(self) -> Iterator[Gleaned[B]]:
+        """Every key whose record can be read, in the order of the file."""
+        for section, place in enumerate(self.summary.sections):
+            try:
+                records = self._read_section(section)
+            except DamageError:
+                self.lost_keys += max(place.items, 1)
+                continue
+            for record in records:
+                gleaned = self._glean(record)
+                if self._is_proven or not gleaned.lost:
+                    yield gleaned
+                else:
+                    self.lost_keys += 1
+        self._look_at_the_rest()
+        self._compare_totals()
+
+    def _read_section(self, section: int) -> list[KeyRecord]:
+        """The section, or else its copy."""
+        try:
+            return self._reader.records(section)
+        except DamageError as damage:
+            self.damage.append(damage)
+            return self._reader.copied_records(section)
+
+    def _glean(self, record: KeyRecord) -> Gleaned[B]:
+        gleaned: Gleaned[B] = Gleaned(record, None, [], Lost())
+        try:
+            if record.meta_place is not None:
+                self._look_at_chunk(record.meta_place[0])
+            gleaned.meta = self._reader.meta(record)
+        except DamageError as damage:
+            self._note(damage)
+            gleaned.meta = self._left_of_meta(record)
+            gleaned.lost.meta = gleaned.meta is None
+        last: tuple[int, int] | None = None
+        for piece in record.pieces:
+            try:
+                blocks = self._read_piece(piece, last)
+                self.entries += piece.entries
+            except DamageError as damage:
+                self._note(damage)
+                blocks, lost = self._left_of_piece(piece, last)
+                if lost.blocks:
+                    gleaned.lost.pieces.append(lost)
+                self.entries += piece.entries - lost.entries
+            if not blocks:
+                continue
+            last = blocks[-1].last_id
+            is_first = blocks[0].first_id == (piece.min_ms, piece.min_seq)
+            if gleaned.lost.meta and piece is record.pieces[0] and is_first:
+                first = blocks.pop(0)
+                gleaned.lost.first_block = (first.live, first.first_id, first.last_id)
+            if self._keeping:
+                gleaned.blocks += blocks
+        self.keys += 1
+        return gleaned
+
+    def _read_piece(self, piece: Piece, last: tuple[int, int] | None) -> list[B]:
+        self._look_at_chunk(piece.chunk)
+        blocks = list(chain.from_iterable(self._reader.piece_runs(piece, self._block_type)))
+        if not blocks:
+            raise self._damaged_piece(piece, "a piece holds no block")
+        for block in blocks:
+            if last is not None and block.first_id <= last:
+                raise self._damaged_piece(piece, "ids do not rise from block to block")
+            last = block.last_id
+        return blocks
+
+    def _left_of(self, number: int) -> memoryview:
+        """What a damaged chunk holds, unproven. The last one is kept."""
+        if not 0 <= number < len(self.summary.chunks):
+            return memoryview(b"")
+        if self._left[0] != number:
+            self._left = number, self._reader.left_of_chunk(number)
+        return self._left[1]
+
+    def _left_of_meta(self, record: KeyRecord) -> dict[str, Any] | None:
+        """A key's metadata out of a damaged chunk, if its own checksum fits."""
+        if record.meta_place is None or len(record.meta_place) < 4:
+            return None
+        number, offset, length, crc = record.meta_place
+        data = self._left_of(number)[offset : offset + length]
+        if len(data) != length or crc32(data) != crc:
+            return None
+        meta: dict[str, Any] = msgpack.unpackb(data)
+        return meta
+
+    def _left_of_piece(self, piece: Piece, last: tuple[int, int] | None) -> tuple[list[B], Piece]:
+        """The blocks of a piece of a damaged chunk whose own checksums fit; and the piece that is
+        lost: how many blocks and entries, and between which ids."""
+        data = self._left_of(piece.chunk)[piece.offset : piece.offset + piece.length]
+        low, high = (piece.min_ms, piece.min_seq), (piece.max_ms, piece.max_seq)
+        finder = _BlockFinder(self._block_type, data, high)
+        blocks: list[B] = []
+        gaps: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        at: int | None = 0
+        while at is not None and len(blocks) < piece.blocks:
+            after = blocks[-1].last_id if blocks else last
+            found = finder.block_at(at, after)
+            if found is not None:
+                blocks.append(found[0])
+                at = found[1]
+                continue
+            start = _after(blocks[-1].last_id) if blocks else low
+            at = finder.next_sound(at + 1, after, piece.blocks - len(blocks) - 1)
+            following = None if at is None else finder.block_at(at, after)
+            gaps.append((start, high if following is None else _before(following[0].first_id)))
+        entries = piece.entries - sum(block.live for block in blocks)
+        if not gaps:
+            gaps.append((_after(blocks[-1].last_id) if blocks else low, high))
+        lost = piece._replace(blocks=piece.blocks - len(blocks), entries=entries)
+        (min_ms, min_seq), (max_ms, max_seq) = gaps[0][0], gaps[-1][1]
+        return blocks, lost._replace(min_ms=min_ms, min_seq=min_seq, max_ms=max_ms, max_seq=max_seq)
+
+    def _damaged_piece(self, piece: Piece, reason: str) -> DamageError:
+        return DamageError(self._reader.name, self.summary.chunks[piece.chunk].offset, reason)
+
+    def _look_at_chunk(self, number: int) -> None:
+        """Unpack it (the reader keeps the last one); a bad one is not tried again."""
+        if number in self._bad_chunks:
+            raise _Known(self._reader.name, None, "has a bad chunk")
+        self._seen_chunks.add(number)
+        if not 0 <= number < len(self.summary.chunks):
+            return  # reading the piece says so
+        try:
+            self._reader.chunk(number)
+        except DamageError as damage:
+            self._look_behind_header(number, damage)
+
+    def _look_behind_header(self, number: int, damage: DamageError) -> None:
+        """Perhaps it is the chunk's header alone: that is damage, but loses nothing."""
+        try:
+            self._reader.chunk_behind_header(number)
+        except DamageError:
+            self._bad_chunks.add(number)
+            raise damage from None
+        if number not in self._bad_headers:
+            self._bad_headers.add(number)
+            self.damage.append(damage)
+
+    def _note(self, damage: DamageError) -> None:
+        if not isinstance(damage, _Known):
+            self.damage.append(damage)
+
+    def _look_at_the_rest(self) -> None:
+        """Chunks of keys that are lost, and what no reader of a sound file needs."""
+        if self._totals_are_known and self._is_proven:
+            try:
+                self._reader.check_copies()
+            except DamageError as damage:
+                self._note(damage)
+        for number in range(len(self.summary.chunks)):
+            if number not in self._seen_chunks:
+                try:
+                    self._look_at_chunk(number)
+                except DamageError as damage:
+                    self._note(damage)
+
+    def _compare_totals(self) -> None:
+        summary = self.summary
+        if self.damage or not self._is_proven or not self._totals_are_known:
+            return
+        if (self.keys, self.entries) != (summary.keys, summary.entries):
+            reason = (
+                f"holds {self.keys} keys with {self.entries} entries and says {summary.keys} with"
+                f" {summary.entries}"
+            )
+            self.damage.append(DamageError(self._reader.name, None, reason))
+
+
+class _BlockFinder(Generic[B]):
+    """Finds sound blocks of one piece in bytes of which some are wrong."""
+
+    def __init__(
+        self, block_type: ProvenBlockType[B], data: memoryview, high: tuple[int, int]
+    ) -> None:
+        self._block_type = block_type
+        self._data = data
+        self._text = bytes(data)
+        self._high = high
+
+    def block_at(self, at: int, after: tuple[int, int] | None) -> tuple[B, int] | None:
+        """The block at an offset, if its own checksum fits and its ids belong here; where it
+        ends."""
+        try:
+            (block,), end = self._block_type.unpack(self._data, at, 1)
+            self._block_type.from_bytes(self._data[at:end])
+        except ValueError:
+            return None
+        if after is not None and block.first_id <= after:
+            return None
+        return (block, end) if block.last_id <= self._high else None
+
+    def next_sound(self, start: int, after: tuple[int, int] | None, left: int) -> int | None:
+        """From `start` on, where at most `left` blocks go on, to the piece's end if that is so
+        anywhere, else the most. A block that a client has put into a value is one too many, or
+        nothing goes on after it."""
+        best, best_count = None, 0
+        at = self._text.find(_BLOCK_MAGIC, start)
+        while at >= 0:
+            count, end = self._count(at, after)
+            if end == len(self._data) and 0 < count <= left:
+                return at
+            if best_count < count < left:
+                best, best_count = at, count
+            at = self._text.find(_BLOCK_MAGIC, max(end, at + 1))
+        return best
+
+    def _count(self, at: int, after: tuple[int, int] | None) -> tuple[int, int]:
+        count = 0
+        while (found := self.block_at(at, after)) is not None:
+            count += 1
+            after, at = found[0].last_id, found[1]
+        return count, at
+
+
+def _after(entry_id: tuple[int, int]) -> tuple[int, int]:
+    ms, seq = entry_id
+    return (ms, seq + 1) if seq < _U64_MAX else (ms + 1, 0)
+
+
+def _before(entry_id: tuple[int, int]) -> tuple[int, int]:
+    ms, seq = entry_id
+    return (ms, seq - 1) if seq else (ms - 1, _U64_MAX)
+
+
+class _Known(DamageError):
+    """Damage of a chunk that was noted before."""
+
+
+# ---------------------------------------------------------------------------------------- manifest
+
+
+def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
+    """The manifest that the files themselves allow no doubt about; DataError when they do.
+    `without` are files that are known to be of another directory.
+
+    The newest base counts, since a base gets its name only when it is finished. Of the journals
+    those count that continue after it, each where the one before ends; what is all in the base was
+    replaced by it.
+    """
+    names = [name for name in disk.names() if name not in without]
+    numbers = {number_of(name): name for name in names if is_journal(name)}
+    bases = [name for name in names if is_base(name)]
+    base = max(bases, key=number_of, default=None)
+    due, least = 1, 0
+    if base is not None:
+        due, least = _seq_of(disk, base) + 1, number_of(base)
+    journals: list[str] = []
+    for number, name in sorted(numbers.items()):
+        first, last = _frames_of(disk, name)
+        if first is None:  # named before its first frame was due
+            journals += [name] if number >= least else []
+        elif last >= due:
+            if first != due:
+                raise DataError(
+                    f"{name} begins with frame {first} where {due} was due: which files belong"
+                    " together cannot be told from them"
+                )
+            journals.append(name)
+            due = last + 1
+    highest = max([*numbers, *map(number_of, bases)], default=0)
+    directory, since = _identity_of(disk, [*([base] if base else []), *journals])
+    return Manifest(base, tuple(journals), highest + 1, directory, since)
+
+
+def _identity_of(disk: Disk, names: list[str]) -> tuple[bytes, int]:
+    """The ID that these files have, and the number below which they are older than the ID."""
+    found = {name: directory_of(disk, name) for name in names}
+    directories = {directory for directory in found.values() if directory}
+    if len(directories) > 1:
+        raise DataError(f"{', '.join(found)} are of different data directories")
+    if not directories:
+        return b"", 0
+    old = [number_of(name) + 1 for name, directory in found.items() if directory == b""]
+    return directories.pop(), max(old, default=0)
+
+
+def directory_of(disk: Disk, name: str) -> bytes | None:
+    """The ID of the directory that a base or journal belongs to: b"" in version 1, which had none;
+    None: it is damaged and does not tell."""
+    file = disk.read(name)
+    try:
+        if is_base(name):
+            return open_base(file).reader.summary.directory
+        return readable_owner(file)
+    except DataError:
+        return None
+    finally:
+        file.close()
+
+
+def misplaced(disk: Disk, manifest: Manifest) -> list[str]:
+    """Which of the files that a manifest names are of another data directory."""
+    names = disk.names()
+    found = []
+    for name in manifest.files:
+        directory = directory_of(disk, name) if name in names else None
+        if directory is not None and not is_owned(manifest, name, directory):
+            found.append(name)
+    return found
+
+
+def _seq_of(disk: Disk, base: str) -> int:
+    file = disk.read(base)
+    try:
+        return open_base(file).reader.summary.seq
+    finally:
+        file.close()
+
+
+def _frames_of(disk: Disk, name: str) -> tuple[int | None, int]:
+    """The numbers of a journal's first frame and of the last that follows without a gap."""
+    file = disk.read(name)
+    try:
+        return frame_numbers(file)
+    finally:
+        file.close()

@@ -1,0 +1,1 @@
+"""Streams, their groups and retention, and the databases that hold them."""

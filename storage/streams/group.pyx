@@ -1,0 +1,1758 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""A consumer group: its offset, its time to live, its consumers and its pending entries.
+
+Pending entries must fit by the million, so they are plain records in id order, in chunks of up to
+64. There is no second index by time: every chunk keeps lower bounds of the moments at which one of
+its records is due for a retry, expires, and was last delivered, and heaps of chunks tell which
+comes first.
+A bound may be too low (an acknowledgement does not raise it); code that finds it at a heap's root
+computes it again. So the cost of what is due grows with what is due, not with what is pending.
+
+A snapshot shares the chunks instead of copying them; from then on a chunk is copied before it
+changes, for as long as the snapshot holds it.
+
+What a redelivery needs (retry and expire times) is the same for most records of a group, so records
+name a policy, a pair stored once. Consumer 0 means no owner: deliveries of TREAD are unowned, and so
+are entries that XNACK released, which were last delivered at 0. The few delivery counts that are too
+large for a record are stored separately.
+
+Most groups of a stream with very many are small, so a group allocates what it needs when it needs
+it: what it keeps of pending entries, its consumers, its retry pairs.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove
+cimport cython
+
+from millstream.ids cimport id_less
+
+from collections import OrderedDict
+
+from millstream.errors import CommandError
+from millstream.storage.blocks.lazyfree import discard_items, discard_pending, is_deferring
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void* address) nogil
+
+cdef enum:
+    CHUNK_MAX = 64
+    # Records around a guess that are looked at first.
+    NEAR = 3
+    LINE_BYTES = 64
+    CHUNK_FIRST = 4
+    # Deliveries of a group that are numbered because their ids do not tell their order.
+    ORDER_MAX = 1024
+    KINDS = 4
+    ABSENT = 0xffffffffu
+    NOBODY = 0xffffffffu
+    # The widths of a record's fields.
+    DELIVERIES_MAX = 0xffffff
+    CONSUMERS_MAX = 0xffffff
+    POLICIES_MAX = 0xffff
+    # A group of more consumers has a dict of them.
+    FEW_CONSUMERS = 8
+    # The chunks of a group that goes are freed later when they are more.
+    FREED_AT_ONCE = 256
+    # For MEMORY USAGE: this object with its name and its place in the stream, a consumer with its
+    # name and its places, and what is made for the first one. And chunks whose room is looked up.
+    GROUP_BYTES = 230
+    CONSUMER_BYTES = 170
+    DETAILS_BYTES = 200
+    CHUNKS_LOOKED_AT = 64
+
+cdef int64_t COUNT_MAX = 0x7fffffffffffffff
+cdef uint64_t TIME_MAX = 0xffffffffffffULL
+cdef uint64_t NEVER = 0xffffffffffffffffULL
+cdef list NO_MEMBERS = [None]
+# Never changes but for `steps`, to which nothing but 0 is added.
+cdef Pendings NOTHING_PENDING
+NOTHING_PENDING.unowned = 0
+NOTHING_PENDING.chunks = NULL
+NOTHING_PENDING.floors = NULL
+NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0
+NOTHING_PENDING.policies = NULL
+NOTHING_PENDING.policy_count = NOTHING_PENDING.policy_capacity = 0
+NOTHING_PENDING.steps = 0
+PENDING_SIZE = sizeof(Pending)
+CHUNK_RECORDS = CHUNK_MAX
+
+
+cdef inline uint64_t later(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
+    """moment + span, NEVER instead of wrapping round."""
+    return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
+
+
+cdef Chunk* resized(Chunk* chunk, uint32_t capacity) except NULL:
+    cdef Chunk* moved = <Chunk*>realloc(chunk, sizeof(Chunk) + (capacity - 1) * sizeof(Pending))
+    cdef int kind
+    if moved == NULL:
+        raise MemoryError("no memory for pending entries")
+    if chunk == NULL:
+        moved.used = 0
+        moved.holders = 1
+        for kind in range(KINDS):
+            moved.bounds[kind] = NEVER
+            moved.heap_at[kind] = ABSENT
+    moved.capacity = capacity
+    return moved
+
+
+cdef inline void release(Chunk* chunk) noexcept:
+    chunk.holders -= 1
+    if chunk.holders == 0:
+        free(chunk)
+
+
+cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64_t now_ms,
+                              uint32_t consumer, uint32_t policy) noexcept:
+    """An entry that is delivered for the first time."""
+    record.ms = ms
+    record.seq = seq
+    record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
+    record.deliveries = 1
+    record.consumer = consumer
+    record.policy = policy
+
+
+cdef inline bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept:
+    """Whether a comes first. Chunks never overlap, so their first ids stay in order."""
+    if a.bounds[kind] != b.bounds[kind]:
+        return a.bounds[kind] < b.bounds[kind]
+    return id_less(a.items[0].ms, a.items[0].seq, b.items[0].ms, b.items[0].seq)
+
+
+cdef inline bint due_less(const Due* a, const Due* b) noexcept:
+    if a.moment != b.moment:
+        return a.moment < b.moment
+    if a.order != b.order:
+        return a.order < b.order
+    return id_less(a.ms, a.seq, b.ms, b.seq)
+
+
+cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count, uint32_t guess,
+                                 uint64_t ms, uint64_t seq) noexcept nogil:
+    """The index of the first id of at least ms-seq among `count` that rise and stand `stride` bytes
+    apart, looked for in growing steps from a guess on."""
+    cdef const EntryId* entry
+    cdef uint32_t low = 0
+    cdef uint32_t high = count
+    cdef uint32_t step = NEAR
+    cdef uint32_t middle = min(guess, count - 1)
+    while low < high:
+        entry = <const EntryId*>(ids + middle * stride)
+        if id_less(entry.ms, entry.seq, ms, seq):
+            low = middle + 1
+            middle = low + step
+        else:
+            high = middle
+            middle = high - step if high > step else 0
+        if step < count:
+            step *= 4
+        if middle < low or middle >= high:
+            middle = (low + high) // 2
+    return low
+
+
+cdef inline uint32_t share(uint64_t ms, uint64_t start, uint64_t end, uint32_t count) noexcept nogil:
+    """Which of `count` equal parts of the time from start to end has ms, the nearest if none: a
+    guess, since the last one may come out as `count`."""
+    if ms <= start:
+        return 0
+    if ms >= end:
+        return count - 1
+    return <uint32_t>(<double>(ms - start) / <double>(end - start) * count)
+
+
+cdef class DeliveryOrder:
+    """The order of deliveries that share a millisecond, where their ids do not tell.
+
+    Deliveries mostly rise in time and, within a millisecond, in id. One that does not gets a number
+    and comes after those without. Of the numbers only the latest ORDER_MAX are kept, and none
+    survives a restart: the ids tell the order then.
+    """
+
+    def __init__(self):
+        self.numbers = OrderedDict()
+
+    cdef int note(self, uint64_t ms, uint64_t seq, uint64_t at_ms) except -1:
+        """An entry is delivered now, as what comes last at this moment."""
+        cdef bint rises = id_less(self.last.ms, self.last.seq, ms, seq)
+        if at_ms > self.latest_ms or (
+                at_ms == self.latest_ms and rises and not self.numbered):
+            self.numbered = False
+            self.latest_ms = at_ms
+            self.last.ms = ms
+            self.last.seq = seq
+            return 0
+        if at_ms == self.latest_ms:
+            self.numbered = True
+        self.count += 1
+        self.numbers.pop((ms, seq), None)
+        self.numbers[ms, seq] = (at_ms, self.count)
+        if len(self.numbers) > ORDER_MAX:
+            self.numbers.popitem(last=False)
+        return 0
+
+    cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff:
+        """A record's number among those delivered at the same moment, 0 when it has none."""
+        noted = self.numbers.get((record.ms, record.seq))
+        return noted[1] if noted is not None and noted[0] == record.last_delivery_ms else 0
+
+
+cdef class DueHeap:
+    """Records found due, the earliest first."""
+    cdef Due* items
+    cdef size_t count
+    cdef size_t capacity
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int push(self, uint64_t moment, uint64_t order, const Pending* record) except -1:
+        cdef size_t wanted, at, up
+        cdef Due* moved
+        cdef Due made
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 64
+            moved = <Due*>realloc(self.items, wanted * sizeof(Due))
+            if moved == NULL:
+                raise MemoryError("no memory for what is due")
+            self.items = moved
+            self.capacity = wanted
+        made.moment = moment
+        made.order = order
+        made.ms = record.ms
+        made.seq = record.seq
+        at = self.count
+        self.count += 1
+        while at:
+            up = (at - 1) // 2
+            if not due_less(&made, &self.items[up]):
+                break
+            self.items[at] = self.items[up]
+            at = up
+        self.items[at] = made
+        return 0
+
+    cdef Due pop(self) noexcept:
+        cdef Due first = self.items[0]
+        cdef Due last
+        cdef size_t at = 0
+        cdef size_t down
+        self.count -= 1
+        last = self.items[self.count]
+        while True:
+            down = 2 * at + 1
+            if down >= self.count:
+                break
+            if down + 1 < self.count and due_less(&self.items[down + 1], &self.items[down]):
+                down += 1
+            if not due_less(&self.items[down], &last):
+                break
+            self.items[at] = self.items[down]
+            at = down
+        self.items[at] = last
+        return first
+
+
+cdef list checked_policies(rows, bytes group_name):
+    """The (retry_ms, expire_ms) pairs of a dump. What is read from them later is not checked."""
+    cdef list pairs = [None if row is None else tuple(row) for row in rows]
+    known = [pair for pair in pairs if pair is not None]
+    numbers = [n for pair in known for n in pair]
+    if not pairs or pairs[0] is not None or len(pairs) > POLICIES_MAX + 1 or len(
+            set(known)) < len(known) or any(
+            len(pair) != 2 for pair in known) or any(
+            not isinstance(n, int) or not 0 <= n <= NEVER for n in numbers):
+        raise ValueError(f"the retry policies of group {group_name!r} are malformed")
+    return pairs
+
+
+cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1:
+    """How often an entry was delivered, by its group's counts that have no room in a record."""
+    if record.deliveries < DELIVERIES_MAX:
+        return record.deliveries
+    # A snapshot of before large counts were kept has none.
+    return DELIVERIES_MAX if large_counts is None else large_counts.get(
+        (record.ms, record.seq), DELIVERIES_MAX)
+
+
+cdef inline bint comes_behind(const Chunk* chunk, int kind, const Due* due) noexcept:
+    """Whether no record of a chunk can come before a record that was found due."""
+    if chunk.bounds[kind] != due.moment:
+        return chunk.bounds[kind] > due.moment
+    if due.order:
+        return False
+    return id_less(due.ms, due.seq, chunk.items[0].ms, chunk.items[0].seq)
+
+
+@cython.no_gc
+cdef class Consumer:
+    """A named member of a group (XREADGROUP). Times are unix milliseconds, -1 for never."""
+
+    def __init__(self, bytes name, uint32_t index, int64_t seen_ms, int64_t active_ms):
+        self.name = name
+        self.index = index
+        self.seen_ms = seen_ms
+        self.active_ms = active_ms
+
+
+@cython.no_gc
+cdef class Details:
+    """`consumers` is by number, with None for number 0 and for those that are free."""
+
+    def __cinit__(self):
+        self.consumers = NO_MEMBERS
+        self.claim_idle_ms = NEVER
+
+    def __dealloc__(self):
+        if self.consumers is not NO_MEMBERS:
+            discard_items(self.consumers)
+        if self.by_name is not None:
+            discard_items(self.by_name)
+
+    cdef uint32_t count(self) noexcept:
+        cdef uint32_t unused = 0 if self.free_consumers is None else len(self.free_consumers)
+        return len(self.consumers) - 1 - unused
+
+    cdef Consumer find(self, bytes name):
+        cdef Consumer consumer
+        if self.by_name is not None:
+            return self.by_name.get(name)
+        for consumer in self.consumers:
+            if consumer is not None and consumer.name == name:
+                return consumer
+        return None
+
+    cdef int add(self, Consumer consumer) except -1:
+        """Take in a consumer; its number is free, or the next one."""
+        cdef Consumer other
+        if self.consumers is NO_MEMBERS:
+            self.consumers = [None]
+        if consumer.index == len(self.consumers):
+            self.consumers.append(consumer)
+        else:
+            self.consumers[consumer.index] = consumer
+        if self.by_name is not None:
+            self.by_name[consumer.name] = consumer
+        elif len(self.consumers) > FEW_CONSUMERS:
+            self.by_name = {}
+            for other in self.consumers:
+                if other is not None:
+                    self.by_name[other.name] = other
+        return 0
+
+    cdef int remove(self, Consumer consumer) except -1:
+        if self.free_consumers is None:
+            self.free_consumers = []
+        self.free_consumers.append(consumer.index)
+        self.consumers[consumer.index] = None
+        if self.by_name is not None:
+            del self.by_name[consumer.name]
+        return 0
+
+
+@cython.no_gc
+cdef class Group:
+    """State of one group. `entries_read` is Redis' counter, -1 when it cannot be known.
+
+    `ttl_ms` 0 means the group lives for ever; otherwise it ends ttl_ms after `last_used_ms` unless
+    `blocked_clients` wait on it; `retry_waiters` of those take redeliveries. `claim_idle_ms` is the
+    least idle time at which one of them claims an entry. `scheduled_ms` is the earliest moment the
+    ticker has noted for it.
+    """
+
+    def __cinit__(self):
+        self.own = &NOTHING_PENDING
+
+    def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,
+                 uint64_t now_ms=0):
+        self.name = name
+        self.offset_ms = offset_ms
+        self.offset_seq = offset_seq
+        self.entries_read = -1
+        self.last_used_ms = now_ms
+        self.scheduled_ms = NEVER
+
+    def __dealloc__(self):
+        self.free_pending()
+
+    cdef int free_pending(self) noexcept:
+        cdef uint32_t i
+        cdef SharedPending later
+        if self.own == &NOTHING_PENDING:
+            return 0
+        if self.own.chunk_count > FREED_AT_ONCE and is_deferring():
+            later = SharedPending.__new__(SharedPending)
+            later.take_over(self.own)
+            discard_pending(later)
+        for i in range(self.own.chunk_count):
+            release(self.own.chunks[i])
+        free(self.own.chunks)
+        free(self.own.policies)
+        free(self.own)
+        self.own = &NOTHING_PENDING
+        return 0
+
+    cdef int own_pending(self) except -1:
+        """Something is to be pending, or to have a retry pair."""
+        if self.own == &NOTHING_PENDING:
+            self.own = <Pendings*>calloc(1, sizeof(Pendings))
+            if self.own == NULL:
+                self.own = &NOTHING_PENDING
+                raise MemoryError("no memory for pending entries")
+        return 0
+
+    cdef Details own_details(self):
+        if self.details is None:
+            self.details = Details.__new__(Details)
+        return self.details
+
+    cdef list members(self):
+        """Consumers by number, None for those that are free; not to be changed."""
+        return NO_MEMBERS if self.details is None else self.details.consumers
+
+    cdef uint32_t consumer_count(self) noexcept:
+        return 0 if self.details is None else self.details.count()
+
+    cdef dict large_counts(self):
+        """Counts of deliveries that have no room in a record, or None."""
+        return None if self.details is None else self.details.large_counts
+
+    cdef uint64_t claim_idle(self) noexcept:
+        return NEVER if self.details is None else self.details.claim_idle_ms
+
+    @property
+    def claim_idle_ms(self) -> int:
+        return self.claim_idle()
+
+    @property
+    def unowned_count(self) -> int:
+        return self.own.unowned
+
+    @property
+    def steps(self) -> int:
+        return self.own.steps
+
+    @property
+    def consumers(self) -> dict:
+        """Consumers by name, in the order of their numbers."""
+        return {(<Consumer>one).name: one for one in self.members() if one is not None}
+
+    # ------------------------------------------------------------ policies and consumers
+
+    cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
+        """The number of a (retry, expire) pair; 0 stands for no retry at all. Use it before asking
+        for another: a pair that no record uses makes room when numbers run out."""
+        cdef uint32_t number
+        cdef Details details = self.own_details()
+        pair = (retry_ms, expire_ms)
+        if details.policy_numbers is None:
+            details.policy_numbers = {}
+        known = details.policy_numbers.get(pair)
+        if known is not None:
+            return known
+        number = self.free_policy()
+        details.policy_numbers[pair] = number
+        self.own.policies[number].retry_ms = retry_ms
+        self.own.policies[number].expire_ms = expire_ms
+        self.own.policies[number].known = True
+        return number
+
+    cdef uint32_t free_policy(self) except 0:
+        cdef Policy* moved
+        cdef uint32_t wanted
+        self.own_pending()
+        if not self.details.free_policies and self.own.policy_count > POLICIES_MAX:
+            self.free_unused_policies()
+            if not self.details.free_policies:
+                raise CommandError("ERR too many different RETRY pairs are pending in this group")
+        if self.details.free_policies:
+            return self.details.free_policies.pop()
+        if self.own.policy_count == self.own.policy_capacity or self.own.policies == NULL:
+            wanted = max(<uint32_t>4, self.own.policy_capacity * 2)
+            moved = <Policy*>realloc(self.own.policies, wanted * sizeof(Policy))
+            if moved == NULL:
+                raise MemoryError("no memory for a retry pair")
+            self.own.policies = moved
+            self.own.policy_capacity = wanted
+        if self.own.policy_count == 0:
+            self.own.policies[0].known = False
+            self.own.policies[0].uses = 0
+            self.own.policy_count = 1
+        self.own.policies[self.own.policy_count].known = False
+        self.own.policies[self.own.policy_count].uses = 0
+        self.own.policy_count += 1
+        return self.own.policy_count - 1
+
+    cdef int free_unused_policies(self) except -1:
+        cdef Details details = self.details
+        cdef Policy* policy
+        cdef uint32_t i
+        details.free_policies = []
+        for i in range(self.own.policy_count - 1, 0, -1):
+            policy = &self.own.policies[i]
+            if policy.known and policy.uses == 0:
+                del details.policy_numbers[policy.retry_ms, policy.expire_ms]
+                policy.known = False
+                details.free_policies.append(i)
+        return 0
+
+    cdef list policy_pairs(self):
+        """The pairs by number as [retry, expire], None where a number is free."""
+        cdef uint32_t i
+        cdef list pairs = [None]
+        for i in range(1, self.own.policy_count):
+            pairs.append([self.own.policies[i].retry_ms, self.own.policies[i].expire_ms]
+                         if self.own.policies[i].known else None)
+        return pairs
+
+    cdef int set_policies(self, list pairs) except -1:
+        """Take back the pairs of a dump in a new group."""
+        cdef uint32_t number
+        cdef Details details
+        if len(pairs) == 1:
+            return 0
+        details = self.own_details()
+        details.policy_numbers = {}
+        for pair in pairs[1:]:
+            number = self.free_policy()
+            if pair is not None:
+                self.own.policies[number].retry_ms, self.own.policies[number].expire_ms = pair
+                self.own.policies[number].known = True
+                details.policy_numbers[pair] = number
+        details.free_policies = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
+        return 0
+
+    cpdef Consumer consumer(self, bytes name):
+        """The consumer of this name or None."""
+        return None if self.details is None else self.details.find(name)
+
+    cpdef Consumer make_consumer(self, bytes name, int64_t now_ms):
+        """Add a consumer (the name is new)."""
+        cdef Consumer made
+        cdef Details details = self.own_details()
+        if not details.free_consumers and len(details.consumers) > CONSUMERS_MAX:
+            raise CommandError("ERR the group has too many consumers")
+        index = details.free_consumers.pop() if details.free_consumers else len(details.consumers)
+        made = Consumer(name, index, now_ms, -1)
+        details.add(made)
+        return made
+
+    def delete_consumer(self, bytes name) -> int:
+        """Remove a consumer and its pending entries; returns how many those were."""
+        cdef Consumer gone = self.consumer(name)
+        cdef uint32_t place
+        dropped = gone.pending
+        if dropped:
+            for place in range(self.own.chunk_count):
+                self.own_chunk(place)  # what can fail comes before the first change
+            for place in range(self.own.chunk_count):
+                self.sweep_chunk(place, gone.index, 0, NEVER, None)
+            self.close_gaps()
+        self.details.remove(gone)
+        return dropped
+
+    # ------------------------------------------------------------ pending entries
+
+    cdef inline Pending* record_at(self, PendingAt* at) noexcept:
+        """The record at a place, or the next one when the place is a chunk's end."""
+        while at.chunk < self.own.chunk_count and at.index >= self.own.chunks[at.chunk].used:
+            at.chunk += 1
+            at.index = 0
+        if at.chunk >= self.own.chunk_count:
+            return NULL
+        return &self.own.chunks[at.chunk].items[at.index]
+
+    cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
+        """The first record with an id of at least ms-seq; `at` becomes where it is or would be."""
+        cdef Chunk* chunk
+        cdef uint32_t part
+        at.chunk = at.index = 0
+        if self.own.chunk_count == 0:
+            return NULL
+        at.chunk = self.chunk_with(ms, seq)
+        chunk = self.own.chunks[at.chunk]
+        part = self.part_of(at.chunk, ms)
+        self.fetch(chunk, part)
+        at.index = search_near(<const char*>chunk.items, sizeof(Pending), chunk.used,
+                               part * chunk.used // CHUNK_MAX, ms, seq)
+        if at.index < chunk.used:
+            return &chunk.items[at.index]
+        if at.chunk + 1 < self.own.chunk_count:
+            return &self.own.chunks[at.chunk + 1].items[0]
+        return NULL
+
+    cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept:
+        """The last chunk whose floor is not above an id, else the first: where that id belongs."""
+        cdef uint32_t last = self.own.chunk_count - 1
+        cdef uint32_t found = share(ms, self.own.floors[0].ms, self.own.floors[last].ms, last + 1)
+        found = search_near(<const char*>self.own.floors, sizeof(EntryId), last + 1, found, ms, seq)
+        if found > last or id_less(ms, seq, self.own.floors[found].ms, self.own.floors[found].seq):
+            return found - 1 if found else 0
+        return found
+
+    cdef inline uint32_t part_of(self, uint32_t place, uint64_t ms) noexcept:
+        """In which of CHUNK_MAX parts of a chunk's time this one lies, from what is in the floors:
+        it tells where a record stands if times rise evenly."""
+        if place + 1 == self.own.chunk_count:
+            return 0
+        return share(ms, self.own.floors[place].ms, self.own.floors[place + 1].ms, CHUNK_MAX)
+
+    cdef inline void fetch(self, const Chunk* chunk, uint32_t part) noexcept:
+        """Call for the bytes of a chunk that a search in this part will look at, all at once: in a
+        large group each of them misses the caches. How full a chunk is, it says itself; until that
+        is here it counts as an average one."""
+        cdef uint64_t index = part * self.pending_count // self.own.chunk_count // CHUNK_MAX
+        cdef const char* at = <const char*>&chunk.items[index]
+        cdef int i
+        prefetch(chunk)
+        for i in range(-1, 3):
+            prefetch(at + i * LINE_BYTES)
+
+    cdef Pending* find(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
+        cdef Pending* record = self.first_at_least(ms, seq, at)
+        if record == NULL or record.ms != ms or record.seq != seq:
+            return NULL
+        return self.record_at(at)
+
+    cdef Pending* after(self, PendingAt* at) noexcept:
+        """The record after the one at `at`, which moves on."""
+        self.record_at(at)
+        at.index += 1
+        return self.record_at(at)
+
+    cdef Pending* advance(self, PendingAt* at, uint64_t ms, uint64_t seq) noexcept:
+        """As first_at_least, but from `at` on: for ids that rise."""
+        cdef Pending* record
+        while at.chunk + 1 < self.own.chunk_count and not id_less(
+                ms, seq, self.own.chunks[at.chunk + 1].items[0].ms,
+                self.own.chunks[at.chunk + 1].items[0].seq):
+            at.chunk += 1
+            at.index = 0
+        record = self.record_at(at)
+        while record != NULL and id_less(record.ms, record.seq, ms, seq):
+            record = self.after(at)
+        return record
+
+    cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
+                                uint64_t end_seq) noexcept:
+        """How many records have start <= id <= end. It takes a look at each chunk that does not."""
+        cdef PendingAt at
+        cdef PendingAt past
+        cdef uint64_t count = self.pending_count
+        cdef Pending* record
+        if count == 0 or id_less(end_ms, end_seq, ms, seq):
+            return 0
+        self.first_at_least(ms, seq, &at)
+        record = self.first_at_least(end_ms, end_seq, &past)
+        if record != NULL and record.ms == end_ms and record.seq == end_seq:
+            self.record_at(&past)
+            past.index += 1
+        count -= at.index
+        while at.chunk:
+            at.chunk -= 1
+            count -= self.own.chunks[at.chunk].used
+        count += past.index
+        while past.chunk < self.own.chunk_count:
+            count -= self.own.chunks[past.chunk].used
+            past.chunk += 1
+        return count
+
+    cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept:
+        """How many records from a place on have an id of at most ms-seq."""
+        cdef uint64_t count = 0
+        cdef Chunk* chunk
+        while at.chunk < self.own.chunk_count:
+            chunk = self.own.chunks[at.chunk]
+            if id_less(ms, seq, chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq):
+                while not id_less(ms, seq, chunk.items[at.index].ms, chunk.items[at.index].seq):
+                    at.index += 1
+                    count += 1
+                return count
+            count += chunk.used - at.index
+            at.chunk += 1
+            at.index = 0
+        return count
+
+    cdef int put(self, Pending* record) except -1:
+        """Add a record or replace the one with its id."""
+        cdef PendingAt at
+        cdef Pending* old
+        old = self.find(record.ms, record.seq, &at)
+        if old != NULL:
+            self.erase(&at)
+        self.first_at_least(record.ms, record.seq, &at)
+        return self.insert(&at, record)
+
+    cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
+                     uint32_t policy) except -1:
+        """Note a first delivery of an entry."""
+        cdef Pending record
+        cdef PendingAt at
+        cdef Chunk* last
+        begin_record(&record, ms, seq, now_ms, consumer, policy)
+        if self.own.chunk_count == 0:
+            at.chunk = at.index = 0
+            return self.insert(&at, &record)
+        last = self.own.chunks[self.own.chunk_count - 1]
+        if id_less(last.items[last.used - 1].ms, last.items[last.used - 1].seq, ms, seq):
+            at.chunk = self.own.chunk_count - 1
+            at.index = last.used
+            return self.insert(&at, &record)
+        return self.put(&record)
+
+    cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
+                             uint32_t consumer, uint32_t policy) except 0:
+        """Note a first delivery of the first of these entries, whose ids rise: of as many as fit
+        into a chunk. Returns how many, or fails before the first."""
+        cdef Chunk* chunk
+        cdef PendingAt at
+        cdef size_t i
+        chunk = self.own.chunks[self.own.chunk_count - 1] if self.own.chunk_count else NULL
+        if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
+                                        chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
+            self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, policy)
+            return 1
+        at.chunk = self.own.chunk_count - 1
+        at.index = chunk.used
+        chunk = self.roomy(&at)
+        count = min(count, <size_t>(chunk.capacity - chunk.used))
+        for i in range(count):
+            begin_record(&chunk.items[chunk.used + i], ids[i].ms, ids[i].seq, now_ms, consumer,
+                         policy)
+        if at.index == 0:
+            self.lower_floor(at.chunk, chunk.items)
+        chunk.used += count
+        self.pending_count += count
+        self.count_owner(consumer, count)
+        self.count_policy(policy, count)
+        self.move_bounds(chunk, &chunk.items[at.index])  # the moments of all are the same
+        return count
+
+    cdef int insert(self, PendingAt* at, Pending* record) except -1:
+        cdef Chunk* chunk
+        if self.own.chunk_count == 0:
+            self.new_chunk(0)
+        chunk = self.roomy(at)
+        if at.index == 0:
+            self.lower_floor(at.chunk, record)
+        memmove(&chunk.items[at.index + 1], &chunk.items[at.index],
+                (chunk.used - at.index) * sizeof(Pending))
+        chunk.items[at.index] = record[0]
+        chunk.used += 1
+        self.pending_count += 1
+        self.count_owner(record.consumer, 1)
+        self.count_policy(record.policy, 1)
+        self.move_bounds(chunk, record)
+        return 0
+
+    cdef Chunk* roomy(self, PendingAt* at) except NULL:
+        """The chunk where a record is to be put at `at`, the group's own and with room for it."""
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
+        if chunk.used == CHUNK_MAX:
+            return self.split(at)
+        if chunk.used == chunk.capacity:
+            return self.resize(at.chunk, chunk.capacity * 2)
+        return chunk
+
+    cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept:
+        """A record comes to stand first in its chunk."""
+        if id_less(first.ms, first.seq, self.own.floors[place].ms, self.own.floors[place].seq):
+            self.own.floors[place].ms = first.ms
+            self.own.floors[place].seq = first.seq
+
+    cdef Chunk* split(self, PendingAt* at) except NULL:
+        """Make room in a full chunk: a new one after it, empty when the list grows at its end."""
+        cdef Chunk* chunk = self.own.chunks[at.chunk]
+        cdef Chunk* added
+        cdef uint32_t kept = CHUNK_MAX // 2
+        if at.chunk + 1 == self.own.chunk_count and at.index == chunk.used:
+            self.new_chunk(at.chunk + 1)
+            at.chunk += 1
+            at.index = 0
+            return self.own.chunks[at.chunk]
+        self.new_chunk(at.chunk + 1)
+        added = self.own.chunks[at.chunk + 1]
+        memcpy(added.items, &chunk.items[kept], (CHUNK_MAX - kept) * sizeof(Pending))
+        added.used = CHUNK_MAX - kept
+        self.lower_floor(at.chunk + 1, added.items)
+        chunk.used = kept
+        self.chunk_bounds(chunk)
+        self.chunk_bounds(added)
+        if at.index > kept:
+            at.chunk += 1
+            at.index -= kept
+        return self.own.chunks[at.chunk]
+
+    cdef int new_chunk(self, uint32_t place) except -1:
+        """Put an empty chunk at a place; there is room for it in every heap, too."""
+        cdef Chunk* made
+        self.own_pending()
+        if self.own.chunk_count == self.own.chunk_capacity:
+            self.grow_chunks(max(<uint32_t>1, self.own.chunk_capacity * 2))
+        made = resized(NULL, CHUNK_FIRST if self.own.chunk_count == 0 else CHUNK_MAX)
+        memmove(&self.own.chunks[place + 1], &self.own.chunks[place],
+                (self.own.chunk_count - place) * sizeof(Chunk*))
+        memmove(&self.own.floors[place + 1], &self.own.floors[place],
+                (self.own.chunk_count - place) * sizeof(EntryId))
+        self.own.chunks[place] = made
+        self.own.floors[place].ms = self.own.floors[place].seq = NEVER
+        self.own.chunk_count += 1
+        return 0
+
+    cdef int grow_chunks(self, uint32_t wanted) except -1:
+        """Make room for this many chunks, and for each of them in every heap."""
+        cdef Pendings* own = self.own
+        cdef Chunk** chunks = <Chunk**>malloc(
+            wanted * ((1 + KINDS) * sizeof(Chunk*) + sizeof(EntryId)))
+        cdef EntryId* floors = <EntryId*>(chunks + <size_t>wanted * (1 + KINDS))
+        cdef Chunk** heap
+        cdef int kind
+        if chunks == NULL:
+            raise MemoryError("no memory for pending entries")
+        if own.chunk_count:
+            memcpy(chunks, own.chunks, own.chunk_count * sizeof(Chunk*))
+            memcpy(floors, own.floors, own.chunk_count * sizeof(EntryId))
+        for kind in range(KINDS):
+            heap = chunks + <size_t>wanted * (1 + kind)
+            if own.heaps[kind].count:
+                memcpy(heap, own.heaps[kind].chunks, own.heaps[kind].count * sizeof(Chunk*))
+            own.heaps[kind].chunks = heap
+        free(own.chunks)
+        own.chunks = chunks
+        own.floors = floors
+        own.chunk_capacity = wanted
+        return 0
+
+    cdef Chunk* own_chunk(self, uint32_t place) except NULL:
+        """The chunk at a place, to be changed: a snapshot that holds it keeps it as it is."""
+        cdef Chunk* chunk = self.own.chunks[place]
+        cdef Chunk* copy
+        if chunk.holders == 1:
+            return chunk
+        copy = resized(NULL, chunk.capacity)
+        memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
+        copy.holders = 1
+        self.own.chunks[place] = copy
+        self.note_moved(copy)
+        release(chunk)
+        return copy
+
+    cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL:
+        """Give the chunk at a place, which is the group's own, room for `capacity` records."""
+        cdef Chunk* moved = resized(self.own.chunks[place], capacity)
+        self.own.chunks[place] = moved
+        self.note_moved(moved)
+        return moved
+
+    cdef uint32_t place_of(self, Chunk* chunk) noexcept:
+        cdef PendingAt at
+        self.first_at_least(chunk.items[0].ms, chunk.items[0].seq, &at)
+        return at.chunk
+
+    cdef int erase(self, PendingAt* at) except -1:
+        """Remove the record at `at`."""
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
+        self.forget_count(&chunk.items[at.index])
+        self.count_owner(chunk.items[at.index].consumer, -1)
+        self.count_policy(chunk.items[at.index].policy, -1)
+        self.pending_count -= 1
+        if chunk.used == 1:
+            return self.drop_chunk(at.chunk)
+        chunk.used -= 1
+        memmove(&chunk.items[at.index], &chunk.items[at.index + 1],
+                (chunk.used - at.index) * sizeof(Pending))
+        return self.merge_small(at.chunk)
+
+    cdef int drop_chunk(self, uint32_t place) noexcept:
+        cdef Chunk* chunk = self.own.chunks[place]
+        self.leave_heaps(chunk)
+        release(chunk)
+        self.own.chunk_count -= 1
+        memmove(&self.own.chunks[place], &self.own.chunks[place + 1],
+                (self.own.chunk_count - place) * sizeof(Chunk*))
+        memmove(&self.own.floors[place], &self.own.floors[place + 1],
+                (self.own.chunk_count - place) * sizeof(EntryId))
+        return 0
+
+    cdef int merge_small(self, uint32_t place) except -1:
+        """Join a chunk that is less than a third full with a neighbour that has room, so that what
+        acknowledgements leave over does not cost a chunk each; else give back its spare room."""
+        if self.own.chunks[place].used * 3 >= CHUNK_MAX:
+            return 0
+        try:
+            if place and self.join_next(place - 1):
+                return 0
+            if place + 1 < self.own.chunk_count and self.join_next(place):
+                return 0
+            self.shrink(place)
+        except MemoryError:
+            pass  # it stays as it is: room for it was there before
+        return 0
+
+    cdef int shrink(self, uint32_t place) except -1:
+        cdef Chunk* chunk = self.own.chunks[place]
+        if chunk.used * 4 <= chunk.capacity and chunk.capacity > CHUNK_FIRST:
+            self.resize(place, chunk.capacity // 2)
+        return 0
+
+    cdef bint join_next(self, uint32_t place) except -1:
+        """Move the next chunk's records into the one at a place; False when both together would be
+        so full that the next delivery among them might split them again."""
+        cdef Chunk* next_one = self.own.chunks[place + 1]
+        cdef Chunk* chunk = self.own.chunks[place]
+        cdef uint32_t total = chunk.used + next_one.used
+        cdef uint32_t wanted
+        cdef int kind
+        if total * 4 > CHUNK_MAX * 3 or chunk.holders > 1:
+            return False
+        if chunk.capacity < total:
+            wanted = chunk.capacity
+            while wanted < total:
+                wanted *= 2
+            chunk = self.resize(place, wanted)
+        memcpy(&chunk.items[chunk.used], next_one.items, next_one.used * sizeof(Pending))
+        chunk.used = total
+        for kind in range(KINDS):
+            if next_one.bounds[kind] < chunk.bounds[kind]:
+                self.set_bound(chunk, kind, next_one.bounds[kind])
+        self.drop_chunk(place + 1)
+        return True
+
+    cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
+                              uint64_t limit, list gone) except? 0xffffffff:
+        """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) those expired by
+        now_ms, whose ids go to `gone`. Returns how many; a chunk may be left empty, in no heap."""
+        cdef Chunk* chunk = self.own_chunk(place)
+        cdef Pending* record
+        cdef uint32_t kept = 0
+        cdef uint32_t removed = 0
+        cdef uint32_t i
+        cdef list found = []
+        self.own.steps += chunk.used
+        if consumer == NOBODY:
+            # The only step that can fail comes before the first change.
+            found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
+                     if self.expires_ms(&chunk.items[i]) <= now_ms][:limit]
+            gone += found
+            limit = len(found)
+        for i in range(chunk.used):
+            record = &chunk.items[i]
+            if removed < limit and (self.expires_ms(record) <= now_ms if consumer == NOBODY
+                                    else record.consumer == consumer):
+                self.forget_count(record)
+                self.count_owner(record.consumer, -1)
+                self.count_policy(record.policy, -1)
+                removed += 1
+                continue
+            if kept != i:
+                chunk.items[kept] = record[0]
+            kept += 1
+        self.pending_count -= removed
+        if kept == 0:
+            self.leave_heaps(chunk)
+        chunk.used = kept
+        if removed and kept:
+            self.chunk_bounds(chunk)
+        return removed
+
+    cdef int close_gaps(self) except -1:
+        """Drop empty chunks and join small neighbours, in one pass over all."""
+        cdef uint32_t i
+        cdef uint32_t kept = 0
+        cdef Chunk* chunk
+        cdef Chunk* last
+        cdef int kind
+        for i in range(self.own.chunk_count):
+            chunk = self.own.chunks[i]
+            if chunk.used == 0:
+                release(chunk)
+                continue
+            last = self.own.chunks[kept - 1] if kept else NULL
+            if last != NULL and (last.used + chunk.used) * 4 <= CHUNK_MAX * 3 and (
+                    last.used + chunk.used <= last.capacity and last.holders == 1):
+                memcpy(&last.items[last.used], chunk.items, chunk.used * sizeof(Pending))
+                last.used += chunk.used
+                for kind in range(KINDS):
+                    if chunk.bounds[kind] < last.bounds[kind]:
+                        self.set_bound(last, kind, chunk.bounds[kind])
+                self.leave_heaps(chunk)
+                release(chunk)
+                continue
+            self.own.chunks[kept] = chunk
+            self.own.floors[kept] = self.own.floors[i]
+            kept += 1
+        self.own.chunk_count = kept
+        return 0
+
+    cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
+        if consumer == UNOWNED:
+            self.own.unowned += change
+        else:
+            (<Consumer>self.details.consumers[consumer]).pending += change
+        return 0
+
+    cdef inline void count_policy(self, uint32_t policy, int change) noexcept:
+        if policy != NO_POLICY:
+            self.own.policies[policy].uses += change
+
+    cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
+        """Remove an entry from pending; False when it was not there."""
+        cdef PendingAt at
+        if self.find(ms, seq, &at) == NULL:
+            return False
+        self.erase(&at)
+        return True
+
+    cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
+                       bint change_policy) except -1:
+        """Note another delivery; the retry pair is replaced when the reader brought one. The chunk
+        may move: `record` must not be used after."""
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
+        record = &chunk.items[at.index]
+        record.last_delivery_ms = min(now_ms, TIME_MAX)
+        if record.deliveries < DELIVERIES_MAX - 1:
+            record.deliveries += 1
+        else:
+            self.set_deliveries(record, min(self.deliveries(record), COUNT_MAX - 1) + 1)
+        if change_policy:
+            self.count_policy(record.policy, -1)
+            self.count_policy(policy, 1)
+            record.policy = policy
+        self.move_bounds(chunk, record)
+        return 0
+
+    cdef int hand_over(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+                       int64_t deliveries) except -1:
+        """Give the record at `at` another owner, time of delivery and count. It is no longer to be
+        retried, nor does it expire."""
+        cdef Chunk* chunk = self.own_chunk(at.chunk)
+        cdef Pending* record = &chunk.items[at.index]
+        self.set_deliveries(record, deliveries)
+        self.count_owner(record.consumer, -1)
+        self.count_owner(consumer, 1)
+        self.count_policy(record.policy, -1)
+        record.consumer = consumer
+        record.policy = NO_POLICY
+        record.last_delivery_ms = min(delivery_ms, TIME_MAX)
+        self.move_bounds(chunk, record)
+        return 0
+
+    cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
+        """A command delivered a pending entry once more at at_ms, mostly now."""
+        if self.order is None:
+            self.order = DeliveryOrder()
+            # What was delivered in this millisecond before is not known.
+            self.order.latest_ms = now_ms
+            self.order.numbered = True
+        return self.order.note(ms, seq, at_ms)
+
+    cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
+        """Take an entry from its owner, or make it pending without an owner. It now counts as last
+        delivered at 0, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
+        retry that it has stays."""
+        cdef PendingAt at
+        cdef Chunk* chunk
+        cdef Pending* record = self.find(ms, seq, &at)
+        cdef int64_t deliveries = 0
+        if record == NULL:
+            self.deliver(ms, seq, now_ms, UNOWNED, NO_POLICY)
+            record = self.find(ms, seq, &at)
+        else:
+            deliveries = self.deliveries(record)
+        if count == b"-":
+            deliveries = max(deliveries - 1, 0)
+        elif count != b"=":
+            deliveries = int(count)
+        chunk = self.own_chunk(at.chunk)
+        record = &chunk.items[at.index]
+        self.set_deliveries(record, deliveries)
+        self.count_owner(record.consumer, -1)
+        self.count_owner(UNOWNED, 1)
+        record.consumer = UNOWNED
+        record.last_delivery_ms = 0
+        self.move_bounds(chunk, record)
+        return 0
+
+    # ------------------------------------------------------------ counts of deliveries
+
+    cdef int64_t deliveries(self, const Pending* record) except -1:
+        """How often an entry was delivered, 0 to the greatest signed 64-bit number."""
+        return deliveries_of(record, self.large_counts())
+
+    cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1:
+        if deliveries < DELIVERIES_MAX:
+            self.forget_count(record)
+            record.deliveries = <uint32_t>deliveries
+            return 0
+        cdef Details details = self.own_details()
+        if details.large_counts is None:
+            details.large_counts = {}
+        details.large_counts[record.ms, record.seq] = deliveries
+        record.deliveries = DELIVERIES_MAX
+        return 0
+
+    cdef inline int forget_count(self, const Pending* record) except -1:
+        """A record goes, or its count has room in it again."""
+        if record.deliveries == DELIVERIES_MAX and self.large_counts() is not None:
+            self.details.large_counts.pop((record.ms, record.seq), None)
+        return 0
+
+    # ------------------------------------------------------------ due times
+
+    cdef inline uint64_t moment_of(self, const Pending* record, int kind) noexcept:
+        if kind == IDLE:
+            return self.claimable_ms(record)
+        return self.expires_ms(record) if kind == EXPIRE else self.due_ms(record, kind == RETRY)
+
+    cdef inline uint64_t claimable_ms(self, const Pending* record) noexcept:
+        """The last delivery; NEVER when a claim has found that the entry is gone."""
+        return NEVER if record.last_delivery_ms < self.own.gone_before_ms else (
+            record.last_delivery_ms)
+
+    cdef void skip_gone(self, uint64_t before_ms) noexcept:
+        """The entries of all records that were last delivered before this are gone. Claims need
+        not look at these records again."""
+        if self.own.chunk_count and before_ms > self.own.gone_before_ms:
+            self.own.gone_before_ms = before_ms
+
+    cdef void forget_gone(self) noexcept:
+        """A record got an older time of delivery, or an ID can be used again: claims look at all
+        records."""
+        cdef uint32_t i
+        if self.own.gone_before_ms:
+            self.own.gone_before_ms = 0
+            for i in range(self.own.chunk_count):
+                self.chunk_bounds(self.own.chunks[i])
+
+    cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept:
+        """When the record is to be delivered again; NEVER without a retry (or with retry 0). What
+        XNACK released is due at once."""
+        cdef uint64_t retry
+        if record.policy == NO_POLICY:
+            return NEVER
+        retry = self.own.policies[record.policy].retry_ms
+        if retry == 0 and not with_zero:
+            return NEVER
+        if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
+            return 0
+        return later(record.last_delivery_ms, retry)
+
+    cdef uint64_t expires_ms(self, const Pending* record) noexcept:
+        cdef uint64_t expire
+        if record.policy == NO_POLICY:
+            return NEVER
+        expire = self.own.policies[record.policy].expire_ms
+        return later(record.first_delivery_ms, expire) if expire else NEVER
+
+    cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
+        """Lower a chunk's bounds so that they cover a record of it."""
+        cdef uint64_t moment
+        if record.last_delivery_ms < self.own.gone_before_ms:
+            self.forget_gone()
+        if record.last_delivery_ms < chunk.bounds[IDLE]:
+            self.set_bound(chunk, IDLE, record.last_delivery_ms)
+        if record.policy == NO_POLICY:
+            return
+        moment = self.due_ms(record, True)
+        if moment < chunk.bounds[RETRY]:
+            self.set_bound(chunk, RETRY, moment)
+        moment = self.due_ms(record, False)
+        if moment < chunk.bounds[WAKE]:
+            self.set_bound(chunk, WAKE, moment)
+        moment = self.expires_ms(record)
+        if moment < chunk.bounds[EXPIRE]:
+            self.set_bound(chunk, EXPIRE, moment)
+
+    cdef void chunk_bounds(self, Chunk* chunk) noexcept:
+        """Compute a chunk's bounds exactly."""
+        cdef uint32_t i
+        cdef uint64_t retry = NEVER
+        cdef uint64_t wake = NEVER
+        cdef uint64_t expire = NEVER
+        cdef uint64_t idle = NEVER
+        self.own.steps += chunk.used
+        for i in range(chunk.used):
+            idle = min(idle, self.claimable_ms(&chunk.items[i]))
+            if chunk.items[i].policy != NO_POLICY:
+                retry = min(retry, self.due_ms(&chunk.items[i], True))
+                wake = min(wake, self.due_ms(&chunk.items[i], False))
+                expire = min(expire, self.expires_ms(&chunk.items[i]))
+        self.set_bound(chunk, RETRY, retry)
+        self.set_bound(chunk, WAKE, wake)
+        self.set_bound(chunk, EXPIRE, expire)
+        self.set_bound(chunk, IDLE, idle)
+
+    cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept:
+        """Note a bound; a chunk with nothing to come is not in that heap."""
+        cdef Heap* heap = &self.own.heaps[kind]
+        if chunk.bounds[kind] == moment:
+            return
+        chunk.bounds[kind] = moment
+        if moment == NEVER:
+            self.leave_heap(kind, chunk)
+            return
+        if chunk.heap_at[kind] == ABSENT:
+            chunk.heap_at[kind] = heap.count
+            heap.count += 1
+        self.sift(heap, kind, chunk)
+
+    cdef void sift(self, Heap* heap, int kind, Chunk* chunk) noexcept:
+        """Move a chunk from its place in a heap, up or down, to where it belongs."""
+        cdef uint32_t at = chunk.heap_at[kind]
+        cdef uint32_t other
+        while at and is_before(chunk, heap.chunks[(at - 1) // 2], kind):
+            self.own.steps += 1
+            other = (at - 1) // 2
+            heap.chunks[at] = heap.chunks[other]
+            heap.chunks[at].heap_at[kind] = at
+            at = other
+        while True:
+            self.own.steps += 1
+            other = 2 * at + 1
+            if other >= heap.count:
+                break
+            if other + 1 < heap.count and is_before(
+                    heap.chunks[other + 1], heap.chunks[other], kind):
+                other += 1
+            if not is_before(heap.chunks[other], chunk, kind):
+                break
+            heap.chunks[at] = heap.chunks[other]
+            heap.chunks[at].heap_at[kind] = at
+            at = other
+        heap.chunks[at] = chunk
+        chunk.heap_at[kind] = at
+
+    cdef void leave_heap(self, int kind, Chunk* chunk) noexcept:
+        cdef Heap* heap = &self.own.heaps[kind]
+        cdef uint32_t at = chunk.heap_at[kind]
+        cdef Chunk* last
+        if at == ABSENT:
+            return
+        chunk.heap_at[kind] = ABSENT
+        heap.count -= 1
+        last = heap.chunks[heap.count]
+        if last != chunk:
+            last.heap_at[kind] = at
+            self.sift(heap, kind, last)
+
+    cdef void leave_heaps(self, Chunk* chunk) noexcept:
+        cdef int kind
+        for kind in range(KINDS):
+            self.leave_heap(kind, chunk)
+
+    cdef void note_moved(self, Chunk* chunk) noexcept:
+        """A chunk has another address: put that into the heaps."""
+        cdef int kind
+        for kind in range(KINDS):
+            if chunk.heap_at[kind] != ABSENT:
+                self.own.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
+
+    cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept:
+        """The earliest moment of a kind, exact if it is at most until_ms; NEVER: there is none."""
+        cdef Heap* heap = &self.own.heaps[kind]
+        cdef Chunk* first
+        cdef uint64_t moment
+        while heap.count:
+            first = heap.chunks[0]
+            moment = first.bounds[kind]
+            if moment > until_ms:
+                return moment
+            self.chunk_bounds(first)
+            if first.bounds[kind] == moment:
+                return moment
+        return NEVER
+
+    cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept:
+        """Whether a record is to be delivered again now."""
+        return self.settle(RETRY if with_zero else WAKE, now_ms) <= now_ms
+
+    cdef bint has_expired(self, uint64_t now_ms) noexcept:
+        return self.settle(EXPIRE, now_ms) <= now_ms
+
+    cdef uint64_t next_wake_ms(self) noexcept:
+        """The next moment a timed retry is due, NEVER when there is none."""
+        return self.settle(WAKE, NEVER)
+
+    cdef uint64_t next_expiry_ms(self) noexcept:
+        """The next moment a pending record expires, NEVER when there is none."""
+        return self.settle(EXPIRE, NEVER)
+
+    cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept:
+        """Whether a record has not been delivered for at least min_idle_ms."""
+        return now_ms >= min_idle_ms and self.settle(IDLE, now_ms - min_idle_ms) <= (
+            now_ms - min_idle_ms)
+
+    cdef uint64_t claim_bound(self) noexcept:
+        """When the first of the waiting claims may find something, perhaps too early; NEVER when
+        no client waits for that or nothing is pending. Costs nothing."""
+        cdef uint64_t idle_ms = self.claim_idle()
+        return NEVER if idle_ms == NEVER else later(self.idle_bound(), idle_ms)
+
+    cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1:
+        """One more (or one less) of the blocked clients claims what is idle for so long."""
+        cdef Details details = self.own_details()
+        if details.claim_waits is None:
+            details.claim_waits = {}
+        count = details.claim_waits.get(min_idle_ms, 0) + change
+        if count:
+            details.claim_waits[min_idle_ms] = count
+        else:
+            del details.claim_waits[min_idle_ms]
+        details.claim_idle_ms = min(details.claim_waits, default=NEVER)
+        return 0
+
+    cdef uint64_t idle_bound(self) noexcept:
+        """A moment before which nothing that is pending was last delivered; NEVER when nothing is
+        pending. Costs nothing."""
+        return self.own.heaps[IDLE].chunks[0].bounds[IDLE] if self.own.heaps[IDLE].count else NEVER
+
+    cdef uint64_t wake_bound(self) noexcept:
+        """As next_wake_ms, but it may be too early; costs nothing."""
+        return self.own.heaps[WAKE].chunks[0].bounds[WAKE] if self.own.heaps[WAKE].count else NEVER
+
+    cdef uint64_t expiry_bound(self) noexcept:
+        """As next_expiry_ms, but it may be too early; costs nothing."""
+        return self.own.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.own.heaps[EXPIRE].count else NEVER
+
+    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
+        """Up to `limit` ids (ms, seq) due now, earliest due first, then by id."""
+        return self.take(RETRY if with_zero else WAKE, now_ms, limit)
+
+    cdef list take_idle(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
+        """Up to `limit` ids (ms, seq) not delivered for at least min_idle_ms, idle longest first,
+        then in the order of their deliveries (`DeliveryOrder`)."""
+        return [] if now_ms < min_idle_ms else self.take(IDLE, now_ms - min_idle_ms, limit)
+
+    cdef list take(self, int kind, uint64_t until_ms, uint64_t limit):
+        """Up to `limit` ids (ms, seq) whose moment is at most until_ms, the earliest first.
+
+        A chunk is opened, once, when its bound is before everything found so far; it is out of the
+        heap until the end, and then its bounds are exact.
+        """
+        cdef Heap* heap = &self.own.heaps[kind]
+        cdef DueHeap found = DueHeap.__new__(DueHeap)
+        cdef list taken = []
+        cdef list opened = []
+        cdef Chunk* chunk
+        cdef Due first
+        cdef uint64_t moment, lowest
+        cdef uint64_t order = 0
+        cdef bint in_order = kind == IDLE and self.order is not None and len(self.order.numbers) > 0
+        cdef uint32_t i
+        try:
+            while <uint64_t>len(taken) < limit:
+                chunk = heap.chunks[0] if heap.count else NULL
+                if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
+                        not comes_behind(chunk, kind, &found.items[0]))):
+                    lowest = NEVER
+                    self.own.steps += chunk.used
+                    for i in range(chunk.used):
+                        moment = self.moment_of(&chunk.items[i], kind)
+                        lowest = min(lowest, moment)
+                        if moment > until_ms:
+                            continue
+                        if in_order:
+                            order = self.order.number(&chunk.items[i])
+                        found.push(moment, order, &chunk.items[i])
+                    opened.append((<size_t>chunk, lowest))
+                    self.set_bound(chunk, kind, NEVER)
+                    continue
+                if found.count == 0:
+                    break
+                first = found.pop()
+                taken.append((first.ms, first.seq))
+        finally:
+            for address, lowest in opened:
+                self.set_bound(<Chunk*><size_t>address, kind, lowest)
+        return taken
+
+    def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
+        """Drop up to `limit` records whose expiry has come; returns their ids in no order."""
+        cdef list gone = []
+        cdef Heap* heap = &self.own.heaps[EXPIRE]
+        cdef uint32_t place
+        while <uint64_t>len(gone) < limit and heap.count and (
+                heap.chunks[0].bounds[EXPIRE] <= now_ms):
+            place = self.place_of(heap.chunks[0])
+            if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
+                self.chunk_bounds(self.own.chunks[place])
+            elif self.own.chunks[place].used == 0:
+                self.drop_chunk(place)
+            else:
+                self.merge_small(place)
+        self.next_expiry_ms()
+        return gone
+
+    # ------------------------------------------------------------ Python's view
+
+    def pending(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
+                consumer=None) -> list[tuple]:
+        """Records in id order as (ms, seq, consumer name, last_delivery_ms, deliveries,
+        first_delivery_ms, retry_ms or None, expire_ms or None); b"" means no owner."""
+        cdef PendingAt at
+        cdef Pending* record = self.first_at_least(start_ms, start_seq, &at)
+        cdef uint64_t end_ms = NEVER
+        cdef uint64_t end_seq = NEVER
+        cdef list found = []
+        if end is not None:
+            end_ms, end_seq = end
+        while record != NULL and not id_less(end_ms, end_seq, record.ms, record.seq):
+            if limit is not None and len(found) >= limit:
+                break
+            self.own.steps += 1
+            row = self.row(record)
+            if consumer is None or consumer == row[2]:
+                found.append(row)
+            record = self.after(&at)
+        return found
+
+    cdef tuple row(self, const Pending* record):
+        owner = self.members()[record.consumer]
+        pair = (None, None) if record.policy == NO_POLICY else (
+            self.own.policies[record.policy].retry_ms, self.own.policies[record.policy].expire_ms)
+        return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
+                record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
+
+    def idle(self, uint64_t now_ms, uint64_t min_idle_ms,
+             uint64_t limit) -> list[tuple[int, int]]:
+        """Ids not delivered for at least min_idle_ms, idle longest first, then by id."""
+        return self.take_idle(now_ms, min_idle_ms, limit)
+
+    def due(self, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list[tuple[int, int]]:
+        """Ids due now, earliest due first, then by id."""
+        return self.take_due(now_ms, limit, with_zero)
+
+    def is_over(self, uint64_t now_ms) -> bool:
+        """Whether its time to live has ended."""
+        if not self.ttl_ms or self.blocked_clients:
+            return False
+        return now_ms >= later(self.last_used_ms, self.ttl_ms)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.size_bytes()
+
+    cdef uint64_t size_bytes(self) noexcept:
+        """An estimate of the memory it takes; of many chunks some are looked at."""
+        cdef uint32_t looked_at = min(self.own.chunk_count, <uint32_t>CHUNKS_LOOKED_AT)
+        cdef uint64_t chunks = 0
+        cdef uint64_t total = GROUP_BYTES
+        cdef uint32_t i
+        if self.details is not None:
+            total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>self.details.count()
+        if self.own == &NOTHING_PENDING:
+            return total
+        for i in range(looked_at):
+            chunks += sizeof(Chunk) + self.own.chunks[i].capacity * sizeof(Pending)
+        if looked_at:
+            total += chunks * self.own.chunk_count // looked_at
+        return total + sizeof(Pendings) + 56 * self.own.chunk_capacity + (
+            self.own.policy_capacity * sizeof(Policy))
+
+    cdef Group duplicate(self, uint64_t now_ms):
+        """A group with the same content for another stream; its TTL runs from now_ms."""
+        cdef Group made = Group(self.name, self.offset_ms, self.offset_seq, now_ms)
+        cdef Consumer one
+        made.gap_floor_ms = self.gap_floor_ms
+        made.gap_floor_seq = self.gap_floor_seq
+        made.entries_read = self.entries_read
+        made.ttl_ms = self.ttl_ms
+        for one in self.members():
+            if one is not None:
+                # Numbers stay what they are: records name consumers by them.
+                made.copy_consumer(one)
+        made.free_numbers()
+        if self.own != &NOTHING_PENDING:
+            made.copy_pending(self)
+        return made
+
+    cdef int copy_consumer(self, Consumer other) except -1:
+        cdef Details details = self.own_details()
+        cdef Consumer made = Consumer(other.name, other.index, other.seen_ms, other.active_ms)
+        made.pending = other.pending
+        if details.consumers is NO_MEMBERS:
+            details.consumers = [None]
+        while len(details.consumers) < <Py_ssize_t>other.index:
+            details.consumers.append(None)
+        return details.add(made)
+
+    cdef int free_numbers(self) except -1:
+        """Note which numbers below the greatest have no consumer."""
+        cdef Py_ssize_t i
+        cdef list consumers
+        if self.details is None:
+            return 0
+        consumers = self.details.consumers
+        unused = [i for i in range(len(consumers) - 1, 0, -1) if consumers[i] is None]
+        if unused:
+            self.details.free_consumers = unused
+        return 0
+
+    cdef int copy_pending(self, Group other) except -1:
+        """Take over what is pending in another group, as it is; nothing was pending here."""
+        self.own_pending()
+        self.copy_policies(other)
+        self.copy_chunks(other)
+        if other.large_counts() is not None:
+            self.own_details().large_counts = dict(other.large_counts())
+        self.pending_count = other.pending_count
+        self.own.unowned = other.own.unowned
+        self.own.gone_before_ms = other.own.gone_before_ms
+        return 0
+
+    cdef int copy_policies(self, Group other) except -1:
+        cdef size_t size = other.own.policy_capacity * sizeof(Policy)
+        if not size:
+            return 0
+        self.own.policies = <Policy*>malloc(size)
+        if self.own.policies == NULL:
+            raise MemoryError("no memory for retry pairs")
+        memcpy(self.own.policies, other.own.policies, size)
+        self.own.policy_count = other.own.policy_count
+        self.own.policy_capacity = other.own.policy_capacity
+        self.own_details().policy_numbers = dict(other.details.policy_numbers)
+        if other.details.free_policies is not None:
+            self.details.free_policies = list(other.details.free_policies)
+        return 0
+
+    cdef int copy_chunks(self, Group other) except -1:
+        """Copies of another group's chunks, with the same places in the heaps."""
+        cdef Chunk* chunk
+        cdef Chunk* copy
+        cdef uint32_t i
+        cdef int kind
+        if other.own.chunk_count == 0:
+            return 0
+        self.grow_chunks(other.own.chunk_count)
+        for i in range(other.own.chunk_count):
+            chunk = other.own.chunks[i]
+            copy = resized(NULL, chunk.capacity)
+            memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
+            copy.holders = 1
+            self.own.chunks[i] = copy
+            self.own.floors[i] = other.own.floors[i]
+            self.own.chunk_count += 1
+            for kind in range(KINDS):
+                if copy.heap_at[kind] != ABSENT:
+                    self.own.heaps[kind].chunks[copy.heap_at[kind]] = copy
+        for kind in range(KINDS):
+            self.own.heaps[kind].count = other.own.heaps[kind].count
+        return 0
+
+    def dump(self) -> dict:
+        """The group as msgpack-able values (docs/formats.md, group)."""
+        return self.facts(bytes(self.share_pending()))
+
+    def share(self) -> dict:
+        """As dump, but `pending` is a SharedPending: made at once, turned into bytes later."""
+        return self.facts(self.share_pending())
+
+    cdef SharedPending share_pending(self):
+        cdef SharedPending shared = self.share_chunks(0, self.own.chunk_count)
+        shared.records = self.pending_count
+        return shared
+
+    cdef SharedPending share_chunks(self, uint32_t place, uint32_t count):
+        """As share_pending, for some chunks from a place on."""
+        cdef SharedPending shared = SharedPending.__new__(SharedPending)
+        cdef uint32_t i
+        if count == 0:
+            return shared
+        shared.chunks = <Chunk**>malloc(count * sizeof(Chunk*))
+        if shared.chunks == NULL:
+            raise MemoryError("no memory to share pending entries")
+        memcpy(shared.chunks, &self.own.chunks[place], count * sizeof(Chunk*))
+        for i in range(count):
+            shared.chunks[i].holders += 1
+        shared.count = count
+        return shared
+
+    cdef dict facts(self, pending):
+        return {
+            "name": self.name,
+            "offset": [self.offset_ms, self.offset_seq],
+            "gap_floor": [self.gap_floor_ms, self.gap_floor_seq],
+            "entries_read": self.entries_read,
+            "ttl_ms": self.ttl_ms,
+            "consumers": [
+                None if c is None else [c.name, c.seen_ms, c.active_ms] for c in self.members()
+            ],
+            "policies": self.policy_pairs(),
+            "large_counts": [[ms, seq, count] for (ms, seq), count in (
+                self.large_counts() or {}).items()],
+            "pending": pending,
+        }
+
+    @staticmethod
+    def load(meta, uint64_t now_ms) -> Group:
+        """Make a group of what `dump` gave; its TTL starts again at now_ms. ValueError when the
+        pending entries refer to a consumer or policy that is not there or do not rise, or when
+        consumers or policies are not each given once."""
+        cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
+        cdef bytes packed = meta["pending"]
+        cdef Py_ssize_t i
+        cdef Pending record, before
+        cdef Details details = None
+        cdef list members
+        group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
+        group.entries_read = meta["entries_read"]
+        group.ttl_ms = meta["ttl_ms"]
+        if len(meta["consumers"]) > CONSUMERS_MAX + 1:
+            raise ValueError(f"group {group.name!r} has too many consumers")
+        for index, row in enumerate(meta["consumers"]):
+            if index == 0:
+                continue
+            details = group.own_details()
+            if row is None:
+                if details.consumers is NO_MEMBERS:
+                    details.consumers = [None]
+                details.consumers.append(None)
+                continue
+            if details.find(row[0]) is not None:
+                raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
+            details.add(Consumer(row[0], index, row[1], row[2]))
+        group.free_numbers()
+        members = group.members()
+        group.set_policies(checked_policies(meta["policies"], group.name))
+        if len(packed) % sizeof(Pending):
+            raise ValueError(f"pending entries of group {group.name!r} end in the middle of one")
+        before.ms = before.seq = 0
+        for i in range(0, len(packed), sizeof(Pending)):
+            memcpy(&record, <char*>packed + i, sizeof(Pending))
+            if record.consumer >= <size_t>len(members) or (
+                    record.consumer and members[record.consumer] is None):
+                raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
+            if record.policy != NO_POLICY and (
+                    record.policy >= group.own.policy_count
+                    or not group.own.policies[record.policy].known):
+                raise ValueError(f"a pending entry of group {group.name!r} has an unknown policy")
+            if i and not id_less(before.ms, before.seq, record.ms, record.seq):
+                raise ValueError(f"pending entries of group {group.name!r} do not rise")
+            before = record
+            group.put(&record)
+        group.load_large_counts(meta.get("large_counts", ()))
+        return group
+
+    cdef int load_large_counts(self, rows) except -1:
+        """Restore the counts of deliveries that are stored outside the records."""
+        cdef PendingAt at
+        cdef Pending* record
+        cdef int64_t count
+        for ms, seq, number in rows:
+            record = self.find(ms, seq, &at)
+            count = number
+            if record == NULL or record.deliveries != DELIVERIES_MAX or count < DELIVERIES_MAX:
+                raise ValueError(
+                    f"group {self.name!r} has a count of deliveries that belongs to nothing")
+            self.set_deliveries(record, count)
+        return 0
+
+    def check(self) -> None:
+        """Raise AssertionError when order, counts, bounds or heaps are wrong."""
+        cdef uint32_t i, j, up
+        cdef int kind
+        cdef Chunk* chunk
+        cdef Pending* record
+        total = 0
+        unowned = 0
+        large = 0
+        before = None
+        members = self.consumers
+        assert self.consumer_count() == len(members)
+        assert all(self.consumer(name) is c for name, c in members.items())
+        owned = {c.index: 0 for c in members.values()}
+        uses = {}
+        in_heaps = [0] * KINDS
+        for i in range(self.own.chunk_count):
+            chunk = self.own.chunks[i]
+            assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
+            floor = (self.own.floors[i].ms, self.own.floors[i].seq)
+            assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
+            assert i == 0 or before < floor
+            for j in range(chunk.used):
+                record = &chunk.items[j]
+                assert before is None or before < (record.ms, record.seq)
+                before = (record.ms, record.seq)
+                assert chunk.bounds[RETRY] <= self.due_ms(record, True)
+                assert chunk.bounds[WAKE] <= self.due_ms(record, False)
+                assert chunk.bounds[EXPIRE] <= self.expires_ms(record)
+                assert chunk.bounds[IDLE] <= self.claimable_ms(record)
+                if record.deliveries == DELIVERIES_MAX:
+                    large += 1
+                uses[record.policy] = uses.get(record.policy, 0) + 1
+                if record.consumer == UNOWNED:
+                    unowned += 1
+                else:
+                    owned[record.consumer] += 1
+            for kind in range(KINDS):
+                assert (chunk.heap_at[kind] == ABSENT) == (chunk.bounds[kind] == NEVER)
+                if chunk.heap_at[kind] != ABSENT:
+                    in_heaps[kind] += 1
+                    up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
+                    assert self.own.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
+                    assert not is_before(chunk, self.own.heaps[kind].chunks[up], kind)
+            total += chunk.used
+        # An old snapshot may have records of many deliveries without their exact count.
+        assert len(self.large_counts() or ()) <= large
+        assert total == self.pending_count and unowned == self.own.unowned
+        for c in members.values():
+            assert c.pending == owned[c.index]
+        for kind in range(KINDS):
+            assert in_heaps[kind] == self.own.heaps[kind].count
+        free_policies = set(() if self.details is None else self.details.free_policies or ())
+        for i in range(1, self.own.policy_count):
+            assert self.own.policies[i].uses == uses.get(i, 0)
+            assert self.own.policies[i].known != (i in free_policies)
+
+
+@cython.no_gc
+cdef class SharedPending:
+    """The pending entries of a group at one moment, as a snapshot or a long reply holds them.
+    bytes() gives them in the documented form, on any thread, and lets other threads run meanwhile.
+    """
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.count):
+            self.let_go(i)
+        free(self.chunks)
+
+    cdef int take_over(self, Pendings* gone) except -1:
+        """Take the chunks of a group that goes."""
+        self.chunks = <Chunk**>malloc(gone.chunk_count * sizeof(Chunk*))
+        if self.chunks == NULL:
+            raise MemoryError("no memory to free pending entries later")
+        memcpy(self.chunks, gone.chunks, gone.chunk_count * sizeof(Chunk*))
+        self.count = gone.chunk_count
+        gone.chunk_count = 0
+        return 0
+
+    def free_some(self, uint64_t most) -> bool:
+        """Release about this many chunks; False when none is left."""
+        while most and self.count:
+            self.count -= 1
+            self.let_go(self.count)
+            most -= 1
+        return self.count > 0
+
+    cdef void let_go(self, uint32_t place) noexcept:
+        """A chunk is needed no more; its place becomes NULL."""
+        if self.chunks[place] != NULL:
+            release(self.chunks[place])
+            self.chunks[place] = NULL
+
+    def __bytes__(self) -> bytes:
+        cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.records * sizeof(Pending))
+        cdef char* at = PyBytes_AS_STRING(packed)
+        cdef uint32_t i
+        cdef size_t size_bytes
+        with nogil:
+            for i in range(self.count):
+                size_bytes = self.chunks[i].used * sizeof(Pending)
+                memcpy(at, self.chunks[i].items, size_bytes)
+                at += size_bytes
+        return packed

@@ -1,0 +1,69 @@
+"""The keys of a database at one moment, listed in steps while keys come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.storage.streams.keyspace import Database, Keyspace
+
+SLOTS = 65536  # slots of a database, by a checksum of the key
+
+
+class KeyWalk:
+    """Keys that come meanwhile to a slot that was not walked yet are noted, to be left out, and
+    those that go, to be listed at the end. What is flushed is kept until the walk is over."""
+
+    def __init__(self, keyspace: Keyspace, database: Database) -> None:
+        self._keyspace = keyspace
+        self._slots = database.slots
+        self._expiries = database.expiries
+        self._now_ms = keyspace.now_ms
+        self._slot = 0
+        self._come: set[bytes] = set()
+        self._gone: list[bytes] = []
+        keyspace.walks.append(self)
+
+    def note_come(self, slots: object, slot: int, key: bytes) -> None:
+        """A key is new in a table's slots: it does not belong to what is walked."""
+        if slots is self._slots and slot >= self._slot:
+            self._come.add(key)
+
+    def note_gone(self, slots: object, slot: int, key: bytes) -> None:
+        """A key goes: it belongs to what is walked, unless it came or expired before."""
+        if slots is self._slots and slot >= self._slot:
+            if self._was_there(key):
+                self._gone.append(key)
+            self._come.discard(key)
+
+    def _was_there(self, key: bytes) -> bool:
+        """Whether a key that is there, or just goes, was there when the walk began."""
+        if key in self._come:
+            return False
+        expiry_ms = self._expiries.get(key)
+        return expiry_ms is None or not self._keyspace.expiring or expiry_ms > self._now_ms
+
+    def step(self, most: int) -> list[bytes] | None:
+        """The next keys; None at the end. Reads about `most` slots and keys."""
+        found: list[bytes] = []
+        while most > 0 and self._slot < SLOTS:
+            keys = self._slots.get(self._slot)
+            self._slot += 1
+            most -= 1
+            if keys is None:
+                continue
+            most -= len(keys)
+            if self._come or self._expiries:
+                keys = [key for key in keys if self._was_there(key)]
+            found += keys
+        if most > 0:
+            if not self._gone and not found:
+                return None
+            found += self._gone[-most:]
+            del self._gone[-most:]
+        return found
+
+    def close(self) -> None:
+        """The walk is over or given up."""
+        if self in self._keyspace.walks:
+            self._keyspace.walks.remove(self)

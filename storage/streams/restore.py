@@ -1,0 +1,52 @@
+"""Putting a keyspace back as it was captured: key by key, then the times of its groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.storage.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.storage.blocks.block import Block
+    from millstream.storage.streams.keyspace import Keyspace
+
+
+def restore_key(
+    keyspace: Keyspace, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]
+) -> None:
+    """Put back a captured key; ValueError when its parts do not fit together."""
+    if not 0 <= db < len(keyspace.databases):
+        raise ValueError(f"it belongs to database {db}; there are {len(keyspace.databases)}")
+    database = keyspace.databases[db]
+    value = _value_of(keyspace, kind, meta, blocks)
+    database.put(key, value)
+    if "expires_ms" in meta:
+        database.note_expiry(key, meta["expires_ms"])
+    if isinstance(value, Stream):
+        database.schedule_groups(key, value)
+
+
+def _value_of(
+    keyspace: Keyspace, kind: str, meta: dict[str, Any], blocks: list[Block]
+) -> bytes | Stream:
+    if kind == "stream":
+        try:
+            return Stream.load(meta, blocks, keyspace.steady_ms)
+        except OverflowError as error:
+            raise ValueError(f"a number is out of range: {error}") from error
+    if kind == "string":
+        value: bytes = meta["value"]
+        return value
+    raise ValueError(f"values of kind {kind!r} are not known to this version")
+
+
+def continue_times(keyspace: Keyspace, steady_ms: int) -> None:
+    """The clock goes on from a later time than that by which the data was loaded: the times to
+    live of all groups begin there."""
+    keyspace.steady_ms = steady_ms
+    for db in keyspace.databases:
+        for key, value in db.table.items():
+            if isinstance(value, Stream) and value.groups:
+                for group in value.groups.values():
+                    group.last_used_ms = steady_ms
+                db.schedule_groups(key, value)

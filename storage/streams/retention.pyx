@@ -1,0 +1,224 @@
+# cython: language_level=3, cdivision=True, initializedcheck=False
+"""What a stream's policy no longer keeps.
+
+Whole blocks are judged first, from the oldest on, each by its totals and without looking inside: a
+block goes when what stays would still be as long, or as many bytes, as the policy allows, or when
+its youngest entry is too old. That is all that an approximate policy does, so it never evicts what
+an exact one would keep. An exact one goes on inside the first block that stays. The work is one
+step a block that goes and one search inside a block; a bound on the blocks makes it short.
+"""
+
+from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
+
+from millstream.ids cimport EntryId, id_less, step_up
+from millstream.storage.blocks.block cimport (
+    Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
+)
+from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind, view_block
+from millstream.storage.streams.stream cimport Policy, Stream
+
+from millstream.storage.blocks.lazyfree import free_parts
+
+
+cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff:
+    """What the stream's blocks hold: the bytes of their entries, deleted ones too, and of their
+    tables (docs/formats.md); in the first block only from the first entry that is there on. Neither
+    the memory around blocks counts, nor groups."""
+    cdef View view
+    if not first_view(stream, &view):
+        return 0
+    return whole_bytes(stream) - bytes_before_first(stream, &view)
+
+
+cdef uint64_t whole_bytes(Stream stream) except? 0xffffffffffffffff:
+    cdef uint64_t total
+    if stream.sealed is not None and stream.sealed.parts:
+        free_parts(stream.sealed)  # they would count
+    total = 0 if stream.sealed is None else stream.sealed.data_bytes
+    return total + (stream.tail.data_size() if stream.has_tail() else 0)
+
+
+cdef uint64_t bytes_before_first(Stream stream, const View* view) noexcept:
+    """Bytes before the first entry that is there, in the stream's first block."""
+    cdef Cursor cursor
+    cdef const uint8_t* at
+    cursor_seek(&cursor, view, stream.head_ms, stream.head_seq)
+    at = cursor.at
+    while cursor_next(&cursor, view) and cursor.entry.deleted:
+        at = cursor.at
+    return at - view.entries
+
+
+cdef bint first_view(Stream stream, View* view) noexcept:
+    cdef Place place = stream.head_place()
+    if place.page != NULL:
+        view_block(place, view)
+        return True
+    if stream.has_tail():
+        stream.tail.view(view)
+        return True
+    return False
+
+
+cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
+    """The last id of the stream's first block, and whether that is the open one; False when the
+    stream has no block."""
+    cdef View view
+    is_open[0] = stream.head_place().page == NULL
+    if not first_view(stream, &view):
+        return False
+    last.ms = view.last_ms
+    last.seq = view.last_seq
+    return True
+
+
+cdef uint64_t due_ms(Stream stream) noexcept:
+    """The moment from which the policy of a stream evicts something for its age; NEVER when there
+    is none."""
+    cdef Policy policy = stream.policy
+    cdef EntryId oldest
+    cdef bint is_open
+    cdef bint found
+    if policy is None or policy.max_age_ms == 0:
+        return NEVER
+    if policy.exact:
+        found = stream.first_entry(&oldest)
+    else:
+        found = oldest_block(stream, &oldest, &is_open)
+    if not found or oldest.ms > NEVER - policy.max_age_ms:
+        return NEVER
+    return oldest.ms + policy.max_age_ms
+
+
+cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut) except -1:
+    """Find what the stream's policy evicts now, of at most blocks_max blocks."""
+    cdef Policy policy = stream.policy
+    cdef Place place = stream.head_place()
+    cdef uint64_t left = stream.length
+    cdef uint64_t total = whole_bytes(stream) if policy.max_bytes else 0
+    cdef uint64_t hidden = stream.head_gone
+    cdef uint64_t size
+    cdef View view
+    cut.some = cut.all = cut.more = False
+    cut.blocks = 0
+    cut.first.ms = stream.head_ms
+    cut.first.seq = stream.head_seq
+    while True:
+        if place.page != NULL:
+            view_block(place, &view)
+            size = <uint64_t>block_at(place).data_size()
+        elif stream.has_tail():
+            stream.tail.view(&view)
+            size = <uint64_t>stream.tail.data_size()
+        else:
+            return 0
+        if not is_over(policy, &view, now_ms, left - (view.live - hidden), total - size):
+            break
+        if cut.blocks == blocks_max:
+            cut.more = True
+            return 0
+        cut_behind(&view, cut)
+        cut.blocks += 1
+        if place.page == NULL:
+            return 0
+        left -= view.live - hidden
+        total -= size
+        hidden = 0
+        place = place_behind(place)
+    if policy.exact:
+        cut_by_length(policy, &view, left, cut)
+        cut_by_age(policy, &view, now_ms, cut)
+        cut_by_bytes(policy, &view, total, cut)
+    return 0
+
+
+cdef bint is_over(Policy policy, const View* view, uint64_t now_ms, uint64_t left,
+                  uint64_t total) noexcept:
+    """Whether a block goes as a whole: left and total are the entries and bytes after it."""
+    return ((policy.max_len and left >= policy.max_len)
+            or (policy.max_bytes and total >= policy.max_bytes)
+            or (policy.max_age_ms and now_ms >= policy.max_age_ms
+                and view.last_ms <= now_ms - policy.max_age_ms))
+
+
+cdef void cut_behind(const View* view, Cut* cut) noexcept:
+    """All of this block goes."""
+    cut.some = True
+    cut.first.ms = view.last_ms
+    cut.first.seq = view.last_seq
+    # The very last id has none above it; it is in the last block.
+    cut.all = not step_up(&cut.first)
+
+
+cdef void cut_before(uint64_t ms, uint64_t seq, Cut* cut) noexcept:
+    """What is below this id goes, if that is more than is known to go."""
+    if not cut.all and id_less(cut.first.ms, cut.first.seq, ms, seq):
+        cut.some = True
+        cut.first.ms = ms
+        cut.first.seq = seq
+
+
+cdef void cut_by_length(Policy policy, const View* view, uint64_t left, Cut* cut) noexcept:
+    cdef Entry entry
+    if policy.max_len and left > policy.max_len and view_nth_live(
+            view, cut.first.ms, cut.first.seq, left - policy.max_len, &entry):
+        cut_before(entry.ms, entry.seq, cut)
+
+
+cdef void cut_by_age(Policy policy, const View* view, uint64_t now_ms, Cut* cut) noexcept:
+    cdef Entry entry
+    if policy.max_age_ms and now_ms >= policy.max_age_ms and view_nth_live(
+            view, cut.first.ms, cut.first.seq, 0, &entry) and (
+            entry.ms <= now_ms - policy.max_age_ms):
+        cut_before(now_ms - policy.max_age_ms + 1, 0, cut)
+
+
+cdef void cut_by_bytes(Policy policy, const View* view, uint64_t total, Cut* cut) noexcept:
+    """Find the first entry of the block that may stay; total: the bytes of the block and of those
+    after it."""
+    cdef Cursor cursor
+    cdef uint64_t excess
+    cdef uint64_t offset
+    cdef bint passed = False
+    if not policy.max_bytes or total <= policy.max_bytes:
+        return
+    excess = total - policy.max_bytes
+    cursor_seek(&cursor, view, cut.first.ms, cut.first.seq)
+    offset = cursor.at - view.entries
+    while cursor_next(&cursor, view):
+        if not cursor.entry.deleted:
+            if offset >= excess:
+                if passed:
+                    cut_before(cursor.entry.ms, cursor.entry.seq, cut)
+                return
+            passed = True
+        offset = cursor.at - view.entries
+    cut_behind(view, cut)
+
+
+# ---------------------------------------------------------------- Python's view
+
+def oldest_block_ms(Stream stream not None) -> int | None:
+    """The milliseconds of the youngest id in the stream's first block; None without a block."""
+    cdef EntryId last
+    cdef bint is_open
+    return last.ms if oldest_block(stream, &last, &is_open) else None
+
+
+def bytes_of(Stream stream not None) -> int:
+    """`kept_bytes`."""
+    return kept_bytes(stream)
+
+
+def due_moment_ms(Stream stream not None) -> int | None:
+    """`due_ms`, None for never."""
+    moment_ms = due_ms(stream)
+    return None if moment_ms == NEVER else moment_ms
+
+
+def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffffff):
+    """What `find_cut` finds: (first id to keep, "all" or None, whether there may be more)."""
+    cdef Cut cut
+    find_cut(stream, now_ms, blocks_max, &cut)
+    first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None
+    return first, bool(cut.more)

@@ -1,0 +1,48 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from millstream.ids cimport EntryId
+from millstream.storage.streams.group cimport Group, SharedPending
+
+
+cdef struct GroupRow:
+    EntryId offset
+    EntryId gap_floor
+    int64_t entries_read
+    uint64_t ttl_ms
+    uint64_t pending
+    uint32_t consumers
+
+
+cdef struct MemberRow:
+    int64_t seen_ms
+    int64_t active_ms
+    uint64_t pending
+
+
+# The consumers of a group: by number their names, None where there is no consumer, and the rest.
+cdef class SharedMembers:
+    cdef list names
+    cdef MemberRow* rows
+    cdef uint32_t present
+
+
+# What a group has that most groups of a stream with very many do not have.
+cdef class GroupParts:
+    cdef SharedMembers members
+    cdef SharedPending pending
+    cdef list policies
+    cdef dict large_counts
+
+
+cdef class SharedGroups:
+    cdef list names
+    cdef list parts
+    cdef GroupRow* rows
+    cdef size_t count
+
+    cdef dict facts(self, size_t i, pending)
+
+
+cdef SharedMembers shared_members(Group group)
+cdef GroupParts shared_parts(Group group)
+cdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms)

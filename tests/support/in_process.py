@@ -1,0 +1,188 @@
+"""A server without sockets, disk or clock: an executor whose clients are lists of replies.
+
+Time stands still until a test moves it, callbacks wait until they are run, and the journal only
+collects what it is given, so that a test can ask whether the effects lead to the same state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.resp import Reply, encode_command, read_reply
+
+from millstream.commands.runtime.effects import apply_effects
+from millstream.commands.table.loader import load_table
+from millstream.server.execution.executor import Executor
+from millstream.server.protocol.outbox import Client
+from millstream.storage.files.journal import UNBOUNDED
+from millstream.storage.streams.group import Group
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
+
+NOW_MS = 1_700_000_000_000
+
+load_table()
+
+
+class Timer:
+    def cancel(self) -> None:
+        pass
+
+
+class Loop:
+    """Callbacks wait until `run`; timers never ring automatically."""
+
+    def __init__(self) -> None:
+        self.ready: deque[Callable[[], object]] = deque()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.ready.append(lambda: callback(*args))
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
+        return Timer()
+
+    def run(self) -> None:
+        while self.ready:
+            self.ready.popleft()()
+
+
+class Journal:
+    """Everything is durable at once."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.last_seq = self.durable_seq = 0
+
+    def writable_error(self) -> bytes | None:
+        return None
+
+    def make_room(self, payload_bytes: int) -> int:
+        return UNBOUNDED
+
+    queued_bytes = 0
+
+    def is_queue_full(self, limit_bytes: int) -> bool:
+        return self.queued_bytes > limit_bytes
+
+    def commit(self, payload: bytes) -> int:
+        self.payloads.append(payload)
+        self.last_seq = self.durable_seq = len(self.payloads)
+        return self.last_seq
+
+
+class Player(Client):
+    """A client whose replies are read one by one."""
+
+    def __init__(self, house: House, resp: int) -> None:
+        super().__init__(len(house.players) + 1, now_ms=house.wall_ms)
+        self.resp = resp
+        self.authenticated = True
+        self.house = house
+        self.unread = b""
+
+    @property
+    def unread(self) -> bytes:
+        """What came and was not read. Reading moves an offset: a long reply is not copied for each
+        of its elements."""
+        return bytes(self._received[self._read_bytes :])
+
+    @unread.setter
+    def unread(self, data: bytes) -> None:
+        self._received = bytearray(data)
+        self._read_bytes = 0
+
+    def transmit(self, data: bytes) -> int:
+        self._received += data
+        return 0
+
+    def end(self, after_reply: bool) -> int:
+        return 0
+
+    def writable(self) -> bool:
+        return True
+
+    def send(self, line: str) -> None:
+        self.house.executor.feed(self, encode_command(words(line)))
+        self.house.settle()
+
+    def call(self, line: str) -> Reply:
+        self.send(line)
+        return self.read()
+
+    def read(self) -> Reply:
+        reply = read_reply(self._line, self._exactly)
+        if self._read_bytes == len(self._received):
+            self.unread = b""
+        return reply
+
+    def _line(self) -> bytes:
+        end = self._received.find(b"\r\n", self._read_bytes)
+        assert end >= 0, "no reply"
+        return self._exactly(end + 2 - self._read_bytes)[:-2]
+
+    def _exactly(self, size: int) -> bytes:
+        start = self._read_bytes
+        self._read_bytes += size
+        return bytes(self._received[start : self._read_bytes])
+
+
+def words(line: str) -> list[str]:
+    return ["" if word == '""' else word for word in line.split()]
+
+
+class House:
+    """A server without an outside."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.keyspace = Keyspace()
+        self.persistence = journal or Journal()
+        self.loop = Loop()
+        self.wall_ms = NOW_MS
+        self.tick_per_look_ms = 0  # time passes by as much each time the clock is read
+        self.players: list[Player] = []
+        self.executor = Executor(self)
+
+    def now_ms(self) -> int:
+        self.wall_ms += self.tick_per_look_ms
+        return self.wall_ms
+
+    def now_us(self) -> int:
+        return self.wall_ms * 1000
+
+    def may_debug(self, client: Client) -> bool:
+        return True
+
+    def player(self, resp: int = 2) -> Player:
+        player = Player(self, resp)
+        self.players.append(player)
+        self.executor.attach(player)
+        return player
+
+    def settle(self) -> None:
+        self.executor.end_tick()
+        self.loop.run()
+
+    def wait_ms(self, span_ms: int) -> None:
+        """Time passes, and the timer rings."""
+        self.wall_ms += span_ms
+        self.executor.on_timer()
+        self.settle()
+
+    def stream(self, key: bytes = b"s") -> Stream:
+        found = self.keyspace.databases[0].stream(key)
+        assert found is not None
+        return found
+
+    def group(self, name: bytes = b"g", key: bytes = b"s") -> Group:
+        found = self.stream(key).group(name)
+        assert found is not None
+        return found
+
+    def replayed(self) -> Keyspace:
+        again = Keyspace()
+        again.set_time(self.wall_ms)
+        for payload in self.persistence.payloads:
+            apply_effects(again, payload)
+        return again

@@ -1,0 +1,79 @@
+"""CONFIG REWRITE: the file says what the server runs with and stays its owner's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.server.config.config_rewrite import GENERATED, quoted, rewrite_file, rewritten
+from millstream.server.config.directives import DIRECTIVES, Config, OutputLimit, load, split_words
+
+
+def test_comments_order_and_unchanged_lines_stay() -> None:
+    text = "# one\n\nPORT 7000\n  appendfsync  everysec\n# two\nsave 900 1\n"
+    config = Config(port=7000, appendfsync="everysec", save="900 1")
+    assert rewritten(text, config) == text
+
+
+def test_changed_values_are_replaced_where_they_stand() -> None:
+    config = Config(port=7001, timeout=5, requirepass='a "b"\n', save="60 1")
+    text = "# one\nport 7000\ntimeout 3\n\nrequirepass old\nsave 900 1\nsave 300 10\n# end\n"
+    assert rewritten(text, config) == (
+        '# one\nport 7001\ntimeout 5\n\nrequirepass "a \\"b\\"\\n"\nsave 60 1\n# end\n'
+    )
+
+
+def test_what_is_new_comes_to_the_end_and_defaults_do_not() -> None:
+    config = Config(timeout=5, loglevel="debug")
+    config.client_output_buffer_limit["normal"] = OutputLimit(1, 2, 3)
+    text = rewritten("# mine\n", config)
+    head, generated, *lines = text.splitlines()
+    assert (head, generated) == ("# mine", GENERATED)
+    assert sorted(lines) == [
+        "client-output-buffer-limit normal 1 2 3",
+        "client-output-buffer-limit pubsub 33554432 8388608 60",
+        "client-output-buffer-limit slave 268435456 67108864 60",
+        "loglevel debug",
+        "timeout 5",
+    ]
+    assert rewritten(text, config) == text  # not a second time
+
+
+def test_older_names_give_way_to_new_ones() -> None:
+    config = Config()
+    config.list_max_listpack_size = 16  # type: ignore[attr-defined]
+    assert rewritten("list-max-ziplist-size 5\n", config) == "list-max-listpack-size 16\n"
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "mill.conf"
+    file.write_text("# x\nport 7000\n")
+    file.chmod(0o640)
+    config = load(file, ["--save", "900 1 60 2", "--requirepass", "two 'words'"])
+    config.notify_keyspace_events = "g$xKE"
+    config.latency_tracking_info_percentiles = (1.0, 99.5)
+    rewrite_file(file, config)
+    again = load(file, [])
+    assert {name: again.shown(name) for name in DIRECTIVES} == {
+        name: config.shown(name) for name in DIRECTIVES
+    }
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir()] == ["mill.conf"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.conf", tmp_path / "link.conf"
+    target.write_text("port 7000\n")
+    link.symlink_to(target)
+    rewrite_file(link, Config(port=7001))
+    assert link.is_symlink()
+    assert target.read_text() == "port 7001\n"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x85\u2028\u2029")))
+def test_any_text_is_one_word_again(text: str) -> None:
+    line = "requirepass " + quoted(text)
+    assert len(line.splitlines()) == 1
+    assert split_words(line) == ["requirepass", text]

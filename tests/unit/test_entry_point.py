@@ -1,0 +1,85 @@
+"""The `millstream` program leads to every command, and loads only what was asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from millstream.__main__ import COMMANDS, main
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import Manifest, store_manifest
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_in_the_help_is_there_and_says_the_same_of_itself(name: str) -> None:
+    listed = CliRunner().invoke(main, ["--help"])
+    own = CliRunner().invoke(main, [name, "--help"])
+    assert (listed.exit_code, own.exit_code) == (0, 0)
+    words = COMMANDS[name][1].removesuffix(".").split()
+    assert " ".join(words) in " ".join(listed.output.split())
+    assert " ".join(words) in " ".join(own.output.split())
+
+
+def test_an_unknown_command_is_refused() -> None:
+    done = CliRunner().invoke(main, ["no-such-command"])
+    assert done.exit_code == 2
+    assert "no-such-command" in done.output
+
+
+def loaded_after(*arguments: str) -> set[str]:
+    """The modules in a new interpreter that was given these arguments for `millstream`."""
+    program = (
+        "import sys; from millstream.__main__ import main\n"
+        f"try: main({[*arguments]!r})\n"
+        "except SystemExit: print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_help_enters_no_room() -> None:
+    rooms = ("millstream.server", "millstream.commands", "millstream.storage")
+    assert not [name for name in loaded_after("--help") if name.startswith(rooms)]
+
+
+def test_serving_loads_nothing_that_only_other_commands_want() -> None:
+    loaded = loaded_after("serve", "--help")
+    assert "millstream.server.main" in loaded
+    assert not {"pyarrow", "pyspark", "rich"} & {name.split(".")[0] for name in loaded}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-m millstream.server.main --help",
+        "-m millstream.server.main --version",
+        "-m millstream --help",
+        "-m millstream serve --help",
+        "-m millstream check --help",
+        "-m millstream inspect --help",
+        "-m millstream inspect DIR",
+        "-m millstream inspect DIR --json",
+        "-m millstream check DIR",
+        "-m millstream check DIR --json",
+    ],
+)
+def test_a_reader_that_has_seen_enough_gets_no_traceback(words: str, tmp_path: Path) -> None:
+    disk = SystemDisk(tmp_path)
+    store_manifest(disk, Manifest(None, (), 1, bytes(16)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, *words.replace("DIR", str(tmp_path)).split()],
+            stdout=writer, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert done.stderr == ""

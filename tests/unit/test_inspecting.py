@@ -1,0 +1,159 @@
+"""A directory is listed from its index alone or with its journals, and both agree with the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.support.fakedisk import FakeDisk, FakeFile
+from tests.support.journals import DIRECTORY
+from tests.support.small_data import BASE, CREATED_MS, FIRST, LAST, Written, load, write_small_data
+
+from millstream.errors import DamageError, DataError
+from millstream.server.repair import checking
+from millstream.server.repair import cli as tools
+from millstream.server.repair.inspecting import Contents, Row, inspect_directory
+from millstream.storage.files.manifest import Manifest, load_manifest, store_manifest
+from millstream.storage.files.snapshot import SnapshotReader
+from millstream.storage.streams.stream import Stream
+
+
+@pytest.fixture(autouse=True)
+def few_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "DATABASES", 16)
+
+
+@pytest.fixture(scope="module")
+def written() -> Written:
+    return write_small_data()
+
+
+def inspect(
+    disk: FakeDisk,
+    *,
+    journals: bool | None = None,
+    pattern: bytes | None = None,
+    limit: int = 1000,
+) -> Contents:
+    return inspect_directory(
+        disk, journals=journals, pattern=pattern, limit=limit, now_ms=CREATED_MS
+    )
+
+
+def by_key(contents: Contents) -> dict[bytes, Row]:
+    return {row.key: row for row in contents.rows}
+
+
+def assert_is_row_of(row: Row, stream: Stream) -> None:
+    assert (row.entries, row.last_id) == (len(stream), stream.last_id)
+    assert (row.groups, row.blocks) == (len(stream.groups), stream.block_count)
+    assert row.policy == ("" if stream.policy is None else "MAXLEN 100 EXACT")
+    assert row.pending == sum(group.pending_count for group in stream.groups.values())
+
+
+def test_a_small_directory_is_listed_with_its_journals(written: Written) -> None:
+    contents = inspect(written.disk)
+    assert contents.with_journals
+    database = load(written.disk)[0].databases[0]
+    rows = by_key(contents)
+    assert set(rows) == {b"a", b"b", b"c", b"d", b"name"}
+    for key in (b"a", b"b", b"c", b"d"):
+        stream = database.stream(key)
+        assert stream is not None
+        assert (rows[key].entries, rows[key].last_id) == (len(stream), stream.last_id)
+        assert rows[key].first_id == stream.first_id
+    assert (rows[b"d"].policy, rows[b"a"].policy) == ("MAXLEN 100 EXACT", "")
+    assert rows[b"a"].pending == 7
+    assert (rows[b"name"].kind, rows[b"name"].size_bytes) == ("string", len("millstream"))
+    assert [name for name, _ in contents.files] == [BASE, FIRST, LAST]
+
+
+def test_the_index_alone_tells_the_same_of_the_base(written: Written) -> None:
+    disk = written.disk.copy()
+    store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
+    database = load(disk)[0].databases[0]
+    contents = inspect(written.disk, journals=False)
+    assert not contents.with_journals
+    assert contents.created_ms == CREATED_MS
+    rows = by_key(contents)
+    for key in (b"a", b"b", b"c", b"d"):
+        stream = database.stream(key)
+        assert stream is not None
+        assert_is_row_of(rows[key], stream)
+        first = rows[key].first_id
+        assert first is not None
+        assert stream.first_id is not None
+        assert first <= stream.first_id
+    assert contents.keys == 5
+
+
+def test_the_index_alone_reads_only_chunks_with_metadata_that_is_long(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = SnapshotReader(written.disk.read(BASE)).summary
+    read: list[int] = []
+    read_at = FakeFile.read_at
+
+    def watched(self: FakeFile, offset: int, length: int) -> bytes:
+        read.append(offset)
+        return read_at(self, offset, length)
+
+    monkeypatch.setattr(FakeFile, "read_at", watched)
+    inspect(written.disk, journals=False)
+    assert len({chunk.offset for chunk in summary.chunks} & set(read)) == 1
+
+
+def test_a_pattern_and_a_limit_choose_what_is_listed(written: Written) -> None:
+    for journals in (True, False):
+        some = inspect(written.disk, journals=journals, pattern=b"[ab]", limit=1)
+        assert [row.key for row in some.rows] == [b"a"]
+        assert (some.matching, some.keys) == (2, 5)
+
+
+def test_a_damaged_directory_is_refused_with_the_file(written: Written) -> None:
+    disk = written.disk.copy()
+    disk.put(BASE, disk.content(BASE)[:-1])
+    for journals in (True, False):
+        with pytest.raises(DamageError, match=BASE):
+            inspect(disk, journals=journals)
+    with pytest.raises(DataError, match="holds no data"):
+        inspect(FakeDisk())
+
+
+def test_files_replaced_by_a_server_meanwhile_are_looked_for_again(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base goes between reading the manifest and reading the base, as in a rewrite."""
+    disk = written.disk.copy()
+    read = FakeDisk.read
+    manifest = load_manifest(disk)
+    assert manifest is not None
+
+    def replaced(self: FakeDisk, name: str) -> FakeFile:
+        if name == BASE:
+            monkeypatch.setattr(FakeDisk, "read", read)
+            disk.put("base-7.msnap", disk.content(BASE))
+            store_manifest(disk, Manifest("base-7.msnap", manifest.journals, 8, DIRECTORY))
+            raise FileNotFoundError(name)
+        return read(self, name)
+
+    monkeypatch.setattr(FakeDisk, "read", replaced)
+    contents = inspect(disk)
+    assert contents.files[0][0] == "base-7.msnap"
+    assert contents.keys == 5
+
+
+def test_a_missing_directory_is_reported_as_by_check(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    said = {CliRunner().invoke(tool, [missing]).stderr for tool in (tools.inspect, tools.check)}
+    assert said == {
+        f"millstream: cannot use the data directory {missing}: No such file or directory\n"
+    }
+
+
+def test_a_file_that_is_missing_is_named_in_a_sentence(written: Written) -> None:
+    disk = written.disk.copy()
+    disk.remove(LAST)
+    with pytest.raises(DamageError, match=f"{LAST} is missing although manifest names it"):
+        inspect(disk)
