@@ -22,7 +22,7 @@ from typing import Any
 
 from bench import load, report
 from bench.figures import BenchError
-from bench.harness import FULL_ROUNDS, QUICK_ROUNDS, Plan, Row, Stand
+from bench.harness import FULL_ROUNDS, QUICK_ROUNDS, Harness, Plan, Row
 from bench.rows import ROWS
 from bench.server import pick_cores
 
@@ -99,8 +99,8 @@ def measure(options: argparse.Namespace) -> int:
     dialect = "X" if options.self_check else "T"
     load_at_start = round(os.getloadavg()[0], 2)
     started = time.monotonic()
-    with Stand(redis_command, ours_command, dialect, server_core, plan) as stand:
-        outcomes = measure_rows(stand, rows, options.self_check)
+    with Harness(redis_command, ours_command, dialect, server_core, plan) as harness:
+        outcomes = measure_rows(harness, rows, options.self_check)
     seconds = time.monotonic() - started
     method = {
         "quick": options.quick,
@@ -110,14 +110,14 @@ def measure(options: argparse.Namespace) -> int:
         "load_core": load_core,
         "large_entries": options.large,
     }
-    machine = {**report.machine_facts(stand.versions), "load_average": load_at_start}
+    machine = {**report.machine_facts(harness.versions), "load_average": load_at_start}
     made = report.as_json(outcomes, machine, method, options.self_check, seconds)
     print(f"\n{report.summary(outcomes, options.self_check, seconds)}\n{report.machine_line(made)}")
     finish(options, made)
     return 1 if any(outcome.failure for outcome in outcomes) else 0
 
 
-def measure_rows(stand: Stand, rows: Sequence[Row], self_check: bool) -> list[report.Outcome]:
+def measure_rows(harness: Harness, rows: Sequence[Row], self_check: bool) -> list[report.Outcome]:
     """Measure one row after the other; a row that breaks does not stop the others."""
     print(report.header(self_check))
     outcomes: list[report.Outcome] = []
@@ -125,7 +125,7 @@ def measure_rows(stand: Stand, rows: Sequence[Row], self_check: bool) -> list[re
         if not outcomes or outcomes[-1].row.section != row.section:
             print(row.section)
         try:
-            outcomes.append(report.Outcome(row, stand.measured(row)))
+            outcomes.append(report.Outcome(row, harness.measured(row)))
         except (BenchError, OSError) as error:
             outcomes.append(report.Outcome(row, failure=str(error)))
         print("  " + report.table_line(outcomes[-1], self_check), flush=True)

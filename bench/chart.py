@@ -73,7 +73,7 @@ def shown(report: dict[str, Any]) -> Rows:
 
 
 def places(rows: Rows) -> tuple[list[float], dict[str, float], float]:
-    """Where bars and section names stand, and the height; counted downwards, in rows."""
+    """Where bars and section names harness, and the height; counted downwards, in rows."""
     bars: list[float] = []
     names: dict[str, float] = {}
     at = 0.0

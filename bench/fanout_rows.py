@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from bench.datasets import KEY, SENSOR_ENTRY
 from bench.figures import BenchError, Lanes, Reading
-from bench.harness import Side, Stand
+from bench.harness import Harness, Side
 from bench.wire import TIMEOUT_S, Client
 
 RECEIVE_BYTES = 64 * 1024
@@ -24,15 +24,15 @@ SPARE_FILES = 200
 POLL_S = 0.01
 
 
-def woken_readers(stand: Stand, readers: int, full: int, quick: int) -> Lanes:
+def woken_readers(harness: Harness, readers: int, full: int, quick: int) -> Lanes:
     """CPU time of an append that wakes `readers` blocked clients; its rate is one over the seconds
     until the last of them has its reply. `full` (or `quick`) appends a round."""
     allow_files(readers + SPARE_FILES)
-    pair = stand.pair("waking")
-    times = stand.plan.size(full, quick)
+    pair = harness.pair("waking")
+    times = harness.plan.size(full, quick)
     for side in pair.values():
         wake(side, readers, 1)
-    return stand.alternate({lane: _bind(side, readers, times) for lane, side in pair.items()})
+    return harness.alternate({lane: _bind(side, readers, times) for lane, side in pair.items()})
 
 
 def _bind(side: Side, readers: int, times: int) -> Callable[[], Reading]:

@@ -1,4 +1,4 @@
-"""The test stand: a pair of servers, alternating rounds, and the kinds of measurement rows are
+"""The test harness: a pair of servers, alternating rounds, and the kinds of measurement rows are
 made of.
 
 One pair runs at a time. Rows that need the same pair share it (a stream of twenty million
@@ -62,7 +62,7 @@ class Row:
     name: str
     section: str
     title: str
-    measure: Callable[[Stand], Lanes]
+    measure: Callable[[Harness], Lanes]
     goal: Goal
     unit: str = "ns/op"
     full_only: bool = False
@@ -133,7 +133,7 @@ Pair = Mapping[str, Side]
 
 
 @dataclass
-class Stand:
+class Harness:
     """Owns the servers. Use it as a context manager: leaving it stops whatever runs."""
 
     redis_command: Sequence[str]
@@ -148,7 +148,7 @@ class Stand:
     _pair_name: str = ""
     _measured: dict[str, Lanes] = field(default_factory=dict)
 
-    def __enter__(self) -> Stand:
+    def __enter__(self) -> Harness:
         return self
 
     def __exit__(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from bench.datasets import KEY, entry_id
 from bench.figures import BenchError, Lanes, Reading
-from bench.harness import Pair, Side, Stand, ids_of
+from bench.harness import Harness, Pair, Side, ids_of
 from bench.server import Server
 from bench.wire import Client
 
@@ -41,9 +41,9 @@ def journal_of(mode: str) -> tuple[str, ...]:
 # ---------------------------------------------------------------- saving
 
 
-def snapshots(stand: Stand, entries: int) -> Lanes:
+def snapshots(harness: Harness, entries: int) -> Lanes:
     """CPU time an entry of BGSAVE, a child's included; entries a second until it is done."""
-    pair = stand.loaded_pair(entries)
+    pair = harness.loaded_pair(entries)
 
     def once(side: Side) -> Reading:
         side.server.settle()
@@ -55,7 +55,7 @@ def snapshots(stand: Stand, entries: int) -> Lanes:
         side.server.settle()
         return Reading((spent_ns(side.server) - before_ns) / entries, entries / seconds)
 
-    return stand.alternate(_lanes(pair, once))
+    return harness.alternate(_lanes(pair, once))
 
 
 def spent_ns(server: Server) -> int:
@@ -63,14 +63,16 @@ def spent_ns(server: Server) -> int:
     return server.cpu_ns() + server.children_cpu_ns()
 
 
-def stalls(stand: Stand, entries: int) -> Lanes:
+def stalls(harness: Harness, entries: int) -> Lanes:
     """The worst PING of one client during a snapshot, in microseconds."""
-    return stand.alternate(
-        _lanes(stand.loaded_pair(entries), lambda side: Reading(worst_ping_us(side, saving(side))))
+    return harness.alternate(
+        _lanes(
+            harness.loaded_pair(entries), lambda side: Reading(worst_ping_us(side, saving(side)))
+        )
     )
 
 
-def calm(stand: Stand, entries: int) -> Lanes:
+def calm(harness: Harness, entries: int) -> Lanes:
     """The worst PING of one client in as many seconds as a snapshot takes, without one."""
 
     def once(side: Side) -> Reading:
@@ -81,7 +83,7 @@ def calm(stand: Stand, entries: int) -> Lanes:
         side.server.settle()
         return Reading(worst_ping_us(side, looks_until(end)))
 
-    return stand.alternate(_lanes(stand.loaded_pair(entries), once))
+    return harness.alternate(_lanes(harness.loaded_pair(entries), once))
 
 
 def looks_until(end: float) -> Iterator[None]:
@@ -102,7 +104,7 @@ def worst_ping_us(side: Side, looks: Iterator[None]) -> float:
     return worst_s * 1e6
 
 
-def growth(stand: Stand, entries: int) -> Lanes:
+def growth(harness: Harness, entries: int) -> Lanes:
     """By how many percent a snapshot makes the memory larger at its worst, a child's included."""
 
     def once(side: Side) -> Reading:
@@ -113,7 +115,7 @@ def growth(stand: Stand, entries: int) -> Lanes:
             time.sleep(MEMORY_LOOK_S)
         return Reading(max(100 * (most_bytes - before_bytes) / before_bytes, LEAST_PERCENT))
 
-    return stand.alternate(_lanes(stand.loaded_pair(entries), once))
+    return harness.alternate(_lanes(harness.loaded_pair(entries), once))
 
 
 def saving(side: Side) -> Iterator[None]:
@@ -132,21 +134,21 @@ def saving(side: Side) -> Iterator[None]:
 # ---------------------------------------------------------------- starting
 
 
-def loads(stand: Stand, entries: int) -> Lanes:
+def loads(harness: Harness, entries: int) -> Lanes:
     """CPU time an entry of a start from a snapshot; entries a second."""
-    pair = stand.loaded_pair(entries)
+    pair = harness.loaded_pair(entries)
     for side in pair.values():
         for _ in saving(side):
             time.sleep(LOOK_S)
-    return starts(stand, pair, entries, LOADED_STARTS)
+    return starts(harness, pair, entries, LOADED_STARTS)
 
 
-def replays(stand: Stand, entries: int) -> Lanes:
+def replays(harness: Harness, entries: int) -> Lanes:
     """CPU time an entry of a start from a journal that was never rewritten; entries a second."""
-    return starts(stand, stand.loaded_pair(entries, JOURNAL), entries, 1)
+    return starts(harness, harness.loaded_pair(entries, JOURNAL), entries, 1)
 
 
-def starts(stand: Stand, pair: Pair, entries: int, times: int) -> Lanes:
+def starts(harness: Harness, pair: Pair, entries: int, times: int) -> Lanes:
     """Start both servers again from their directories, each `times` a round and every time after a
     start from an empty directory, whose time is subtracted: medians of the differences."""
 
@@ -165,7 +167,7 @@ def starts(stand: Stand, pair: Pair, entries: int, times: int) -> Lanes:
         check_loaded(side, entries)
         return Reading(cost_ns / entries, entries / took_s)
 
-    return stand.alternate(_lanes(pair, once))
+    return harness.alternate(_lanes(pair, once))
 
 
 def check_loaded(side: Side, entries: int) -> None:

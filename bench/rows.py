@@ -1,10 +1,10 @@
 """What is measured: one small function a row.
 
 To add a row, write a function that returns lanes (readings of REDIS and OURS, one a round) and put
-`@row(...)` on it. `Stand` has the kinds of measurement most rows are made of; for anything else
-take `stand.pair(name, directives)`, write a function that makes one `Reading` of a side, and hand
-both sides to `stand.alternate`. Titles may say `{large}` for the size of the large stream. The
-order here is the order of the report; rows that share a pair of servers should stand together.
+`@row(...)` on it. `Harness` has the kinds of measurement most rows are made of; for anything else
+take `harness.pair(name, directives)`, write a function that makes one `Reading` of a side, and hand
+both sides to `harness.alternate`. Titles may say `{large}` for the size of the large stream. The
+order here is the order of the report; rows that share a pair of servers should harness together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
-from bench.harness import OURS_X, Row, Stand
+from bench.harness import OURS_X, Harness, Row
 from bench.persistence_rows import calm, growth, journal_of, loads, replays, snapshots, stalls
 
 MILLION = 1_000_000
@@ -39,10 +39,10 @@ def row(
     goal: Goal = NO_GOAL,
     unit: str = "ns/op",
     full_only: bool = False,
-) -> Callable[[Callable[[Stand], Lanes]], Row]:
+) -> Callable[[Callable[[Harness], Lanes]], Row]:
     """Turn a measuring function into a row of the report."""
 
-    def register(measure: Callable[[Stand], Lanes]) -> Row:
+    def register(measure: Callable[[Harness], Lanes]) -> Row:
         made = Row(name, section, title, measure, goal, unit, full_only)
         ROWS.append(made)
         return made
@@ -58,33 +58,33 @@ def row_named(name: str) -> Row:
 
 
 @row("append-p1", APPEND, "append, -P 1", Goal(ratio=1.0, rate_ratio=1.0))
-def append_p1(stand: Stand) -> Lanes:
-    return stand.appends(SENSOR_ENTRY, pipeline=1, full=400_000, quick=40_000)
+def append_p1(harness: Harness) -> Lanes:
+    return harness.appends(SENSOR_ENTRY, pipeline=1, full=400_000, quick=40_000)
 
 
 @row("append-p16", APPEND, "append, -P 16", Goal(ratio=2.0))
-def append_p16(stand: Stand) -> Lanes:
-    return stand.appends(SENSOR_ENTRY, pipeline=16, full=3_200_000, quick=320_000)
+def append_p16(harness: Harness) -> Lanes:
+    return harness.appends(SENSOR_ENTRY, pipeline=16, full=3_200_000, quick=320_000)
 
 
 @row("append-p100", APPEND, "append, -P 100", Goal(ratio=5.0))
-def append_p100(stand: Stand) -> Lanes:
-    return stand.appends(SENSOR_ENTRY, pipeline=100, full=5_000_000, quick=500_000)
+def append_p100(harness: Harness) -> Lanes:
+    return harness.appends(SENSOR_ENTRY, pipeline=100, full=5_000_000, quick=500_000)
 
 
 @row("append-keys-p16", APPEND, "append to 10,000 keys, -P 16", Goal(ratio=1.6))
-def append_keys(stand: Stand) -> Lanes:
-    return stand.appends(SENSOR_ENTRY, pipeline=16, full=3_200_000, quick=640_000, keys=10_000)
+def append_keys(harness: Harness) -> Lanes:
+    return harness.appends(SENSOR_ENTRY, pipeline=16, full=3_200_000, quick=640_000, keys=10_000)
 
 
 @row("append-10-fields-p16", APPEND, "append 10 fields, -P 16", Goal(ratio=1.6))
-def append_ten_fields(stand: Stand) -> Lanes:
-    return stand.appends(TEN_FIELD_ENTRY, pipeline=16, full=1_600_000, quick=160_000)
+def append_ten_fields(harness: Harness) -> Lanes:
+    return harness.appends(TEN_FIELD_ENTRY, pipeline=16, full=1_600_000, quick=160_000)
 
 
 @row("append-10-fields-p100", APPEND, "append 10 fields, -P 100")
-def append_ten_fields_p100(stand: Stand) -> Lanes:
-    return stand.appends(TEN_FIELD_ENTRY, pipeline=100, full=1_600_000, quick=160_000)
+def append_ten_fields_p100(harness: Harness) -> Lanes:
+    return harness.appends(TEN_FIELD_ENTRY, pipeline=100, full=1_600_000, quick=160_000)
 
 
 # Memory
@@ -96,80 +96,80 @@ def memory_goal(share_of_redis: float) -> Goal:
 
 
 @row("memory-iot", MEMORY, "memory, IoT entry", memory_goal(0.60), unit="bytes/entry")
-def memory_iot(stand: Stand) -> Lanes:
-    return stand.memory(IOT)
+def memory_iot(harness: Harness) -> Lanes:
+    return harness.memory(IOT)
 
 
 @row("memory-log", MEMORY, "memory, 10-field log entry", memory_goal(0.86), unit="bytes/entry")
-def memory_log(stand: Stand) -> Lanes:
-    return stand.memory(LOG)
+def memory_log(harness: Harness) -> Lanes:
+    return harness.memory(LOG)
 
 
 @row("memory-payload", MEMORY, "memory, 200-byte value", memory_goal(0.92), unit="bytes/entry")
-def memory_payload(stand: Stand) -> Lanes:
-    return stand.memory(PAYLOAD)
+def memory_payload(harness: Harness) -> Lanes:
+    return harness.memory(PAYLOAD)
 
 
 @row("memory-pending", MEMORY, "memory, pending entry", memory_goal(0.50), unit="bytes/entry")
-def memory_pending(stand: Stand) -> Lanes:
-    return stand.pending_memory(stand.plan.size(MILLION, MILLION // 4))
+def memory_pending(harness: Harness) -> Lanes:
+    return harness.pending_memory(harness.plan.size(MILLION, MILLION // 4))
 
 
 # Blocked readers
 
 
 @row("wake-readers", WAKING, "1,000 readers, one append", Goal(ratio=1.6, rate_ratio=1.6))
-def wake_readers(stand: Stand) -> Lanes:
-    return woken_readers(stand, readers=1000, full=40, quick=8)
+def wake_readers(harness: Harness) -> Lanes:
+    return woken_readers(harness, readers=1000, full=40, quick=8)
 
 
 # Journal
 
 
 @row("journal-everysec-p16", JOURNAL, "appendfsync everysec, -P 16", Goal(ratio=1.8))
-def journal_everysec(stand: Stand) -> Lanes:
+def journal_everysec(harness: Harness) -> Lanes:
     directives = journal_of("everysec")
-    return stand.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
+    return harness.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
 
 
 @row("journal-always-p16", JOURNAL, "appendfsync always, -P 16", Goal(ratio=2.0))
-def journal_always(stand: Stand) -> Lanes:
+def journal_always(harness: Harness) -> Lanes:
     directives = journal_of("always")
-    return stand.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
+    return harness.appends(SENSOR_ENTRY, 16, full=1_600_000, quick=160_000, directives=directives)
 
 
 # Snapshot and start
 
 
 @row("snapshot", KEEPING, "snapshot", Goal(ratio=5.0, rate_ratio=5.0))
-def snapshot(stand: Stand) -> Lanes:
-    return snapshots(stand, stand.plan.kept_entries)
+def snapshot(harness: Harness) -> Lanes:
+    return snapshots(harness, harness.plan.kept_entries)
 
 
 @row("snapshot-stall", KEEPING, "worst PING during it", Goal(cost_max=1000), unit="us")
-def snapshot_stall(stand: Stand) -> Lanes:
-    return stalls(stand, stand.plan.kept_entries)
+def snapshot_stall(harness: Harness) -> Lanes:
+    return stalls(harness, harness.plan.kept_entries)
 
 
 @row("snapshot-calm", KEEPING, "worst PING without it", unit="us", full_only=True)
-def snapshot_calm(stand: Stand) -> Lanes:
-    return calm(stand, stand.plan.kept_entries)
+def snapshot_calm(harness: Harness) -> Lanes:
+    return calm(harness, harness.plan.kept_entries)
 
 
 @row("snapshot-memory", KEEPING, "memory during it", Goal(cost_max=10), unit="% more")
-def snapshot_memory(stand: Stand) -> Lanes:
-    return growth(stand, stand.plan.kept_entries)
+def snapshot_memory(harness: Harness) -> Lanes:
+    return growth(harness, harness.plan.kept_entries)
 
 
 # What a quick run has loads in less time than starts differ by.
 @row("load", KEEPING, "start from the snapshot", Goal(ratio=5.0, rate_ratio=5.0), full_only=True)
-def load_snapshot(stand: Stand) -> Lanes:
-    return loads(stand, stand.plan.kept_entries)
+def load_snapshot(harness: Harness) -> Lanes:
+    return loads(harness, harness.plan.kept_entries)
 
 
 @row("replay", KEEPING, "start from a journal", Goal(ratio=10.0, rate_ratio=10.0))
-def replay_journal(stand: Stand) -> Lanes:
-    return replays(stand, stand.plan.kept_entries)
+def replay_journal(harness: Harness) -> Lanes:
+    return replays(harness, harness.plan.kept_entries)
 
 
 # Range and seek: on the small stream, then on the large one
@@ -195,13 +195,13 @@ def add_ranges(section: str, prefix: str, large: bool) -> None:
 
 def range_measure(
     position: str, count: int, pipeline: int, large: bool = False
-) -> Callable[[Stand], Lanes]:
+) -> Callable[[Harness], Lanes]:
     """A measuring function for one place and one count."""
     full, quick = RANGE_REQUESTS[count]
 
-    def measure(stand: Stand) -> Lanes:
-        entries = stand.plan.large_entries if large else MILLION
-        return stand.ranges(entries, position, count, pipeline, full, quick)
+    def measure(harness: Harness) -> Lanes:
+        entries = harness.plan.large_entries if large else MILLION
+        return harness.ranges(entries, position, count, pipeline, full, quick)
 
     return measure
 
@@ -212,21 +212,21 @@ row("range-100-p1", RANGE, "COUNT 100, middle, -P 1")(range_measure("middle", 10
 
 
 @row("read-10", RANGE, "read COUNT 10, middle, -P 16")
-def read_ten(stand: Stand) -> Lanes:
-    return stand.reads(MILLION, 10, pipeline=16, full=800_000, quick=240_000)
+def read_ten(harness: Harness) -> Lanes:
+    return harness.reads(MILLION, 10, pipeline=16, full=800_000, quick=240_000)
 
 
 # Groups
 
 
 @row("group-read-10", GROUPS, "group read COUNT 10, -P 16", Goal(ratio=3.0))
-def group_read(stand: Stand) -> Lanes:
-    return stand.group_reads(MILLION, 10, pipeline=16)
+def group_read(harness: Harness) -> Lanes:
+    return harness.group_reads(MILLION, 10, pipeline=16)
 
 
 @row("acknowledge", GROUPS, "acknowledge, -P 16", Goal(ratio=1.5))
-def acknowledge(stand: Stand) -> Lanes:
-    return stand.acknowledgements(MILLION, pipeline=16, full=800_000, quick=80_000)
+def acknowledge(harness: Harness) -> Lanes:
+    return harness.acknowledgements(MILLION, pipeline=16, full=800_000, quick=80_000)
 
 
 # Our X commands against our T commands: the same road, so within a tenth
@@ -235,8 +235,8 @@ def acknowledge(stand: Stand) -> Lanes:
 def add_dialect(name: str, title: str, of: Row) -> None:
     """A row that says how many times as long the X command takes as the T command does."""
 
-    def measure(stand: Stand) -> Lanes:
-        lanes = stand.measured(of)
+    def measure(harness: Harness) -> Lanes:
+        lanes = harness.measured(of)
         if OURS_X not in lanes:
             raise BenchError("our side speaks one dialect only")
         times = zip(lanes[OURS], lanes[OURS_X], strict=True)
@@ -256,13 +256,13 @@ add_dialect("x-acknowledge", "XACK against TACK", acknowledge)
 
 
 @row("seek", SEEK, "seek in 1 M entries, -P 100")
-def seek_small(stand: Stand) -> Lanes:
-    return stand.seeks(MILLION, pipeline=100, full=2_000_000, quick=200_000)
+def seek_small(harness: Harness) -> Lanes:
+    return harness.seeks(MILLION, pipeline=100, full=2_000_000, quick=200_000)
 
 
 @row("seek-large", SEEK, "seek in {large} entries, -P 100", full_only=True)
-def seek_large(stand: Stand) -> Lanes:
-    return stand.seeks(stand.plan.large_entries, pipeline=100, full=2_000_000, quick=200_000)
+def seek_large(harness: Harness) -> Lanes:
+    return harness.seeks(harness.plan.large_entries, pipeline=100, full=2_000_000, quick=200_000)
 
 
 @row(
@@ -273,9 +273,9 @@ def seek_large(stand: Stand) -> Lanes:
     unit="times",
     full_only=True,
 )
-def seek_growth(stand: Stand) -> Lanes:
+def seek_growth(harness: Harness) -> Lanes:
     """How many times as long a seek takes in the large stream, each side against itself."""
-    small, large = stand.measured(seek_small), stand.measured(seek_large)
+    small, large = harness.measured(seek_small), harness.measured(seek_large)
     return {
         lane: [
             Reading(far.cost / near.cost)

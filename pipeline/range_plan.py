@@ -27,7 +27,7 @@ from millstream.pipeline.positions import (
     key_text,
 )
 from millstream.pipeline.server import Server
-from millstream.pipeline.stream_counters import ALL, Info, Seen, seek
+from millstream.pipeline.stream_counters import ALL, Info, SeekResult, seek
 from millstream.pipeline.trigger_limit import COUNT_MAX
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Planner:
                 yield from self._counted(key, begins[key], end[key], found.get(key))
 
     def _counted(
-        self, key: bytes, begin: Position, last: Position, seen: Seen | None
+        self, key: bytes, begin: Position, last: Position, seen: SeekResult | None
     ) -> Iterable[Range]:
         """What lies between in a stream that was asked; nothing if it is not what it was."""
         if seen is None:

@@ -75,7 +75,7 @@ class Info(NamedTuple):
         return Position(at, self.entries_added - following, self.incarnation)
 
 
-class Seen(NamedTuple):
+class SeekResult(NamedTuple):
     """A stream's counters, and for each (id, n) asked: how many entries, at most n, follow the id,
     and the id of the last of them."""
 
@@ -127,10 +127,12 @@ def survey(server: Server, keys: Iterable[bytes]) -> dict[bytes, Info]:
     return {key: seen.info for key, seen in seek(server, dict.fromkeys(keys, ())).items()}
 
 
-def seek(server: Server, asked: Mapping[bytes, Sequence[tuple[Id, int]]]) -> dict[bytes, Seen]:
+def seek(
+    server: Server, asked: Mapping[bytes, Sequence[tuple[Id, int]]]
+) -> dict[bytes, SeekResult]:
     """What each (id, n) asked of a stream comes to, with its counters of the same moment; streams
     that do not exist are missing."""
-    found: dict[bytes, Seen] = {}
+    found: dict[bytes, SeekResult] = {}
     rest = iter(asked.items())
     while part := list(islice(rest, STREAMS_PER_REQUEST)):
         send = server.transaction if any(seeks for _, seeks in part) else server.pipeline
@@ -139,7 +141,7 @@ def seek(server: Server, asked: Mapping[bytes, Sequence[tuple[Id, int]]]) -> dic
             info = _info(server, key, next(replies))
             sought = [_sought(server.checked(next(replies))) for _ in seeks]
             if info is not None:
-                found[key] = Seen(info, sought)
+                found[key] = SeekResult(info, sought)
     return found
 
 

@@ -539,7 +539,7 @@ class Server:
 
     def stand_still(self, seconds: float) -> None:
         time.sleep(seconds)
-        self.executor.look_again()
+        self.executor.recheck_limits()
 
     def log(self, message: str) -> None:
         LOGGER.info("%s", message)

@@ -14,7 +14,7 @@ from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.streams.stream import Policy
+from millstream.storage.streams.stream import RetentionPolicy
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -27,7 +27,7 @@ LIMITS = (b"MAXLEN", b"MAXAGE", b"MAXBYTES")
 TRIMS = (b"EXACT", b"APPROX")
 
 
-def _take_policy(args: Args, before: Policy) -> Policy:
+def _take_policy(args: Args, before: RetentionPolicy) -> RetentionPolicy:
     """The policy that the words from the cursor on make of the one before: what they do not name
     stays as it is. Of a word that is there twice the last one counts."""
     limits = [before.max_len, before.max_age_ms, before.max_bytes]
@@ -41,7 +41,7 @@ def _take_policy(args: Args, before: Policy) -> Policy:
         else:
             raise CommandError(SYNTAX)
     max_len, max_age_ms, max_bytes = limits
-    return Policy(max_len, max_age_ms, max_bytes, exact)
+    return RetentionPolicy(max_len, max_age_ms, max_bytes, exact)
 
 
 def _take_limit(args: Args, name: str) -> int:
@@ -51,7 +51,7 @@ def _take_limit(args: Args, name: str) -> int:
     return limit
 
 
-def policy_reply(policy: Policy | None) -> dict[bytes, int | bytes] | None:
+def policy_reply(policy: RetentionPolicy | None) -> dict[bytes, int | bytes] | None:
     """A policy as a map, None for none; TPOLICY and TINFO return it."""
     if policy is None:
         return None
@@ -76,14 +76,14 @@ def policy_reply(policy: Policy | None) -> dict[bytes, int | bytes] | None:
 def tpolicy(ctx: Context, args: Args) -> object:
     key = args.take()
     options_at = args.pos
-    _take_policy(args, Policy())  # malformed options are refused before a missing key
+    _take_policy(args, RetentionPolicy())  # malformed options are refused before a missing key
     stream = ctx.write_stream(key)
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
     if args.count == options_at:
         return policy_reply(stream.policy)
     args.pos = options_at
-    policy = _take_policy(args, stream.policy or Policy())
+    policy = _take_policy(args, stream.policy or RetentionPolicy())
     only_trims = all(word.upper() in TRIMS for word in args.all()[options_at:])
     if not policy.is_limit() and stream.policy is None and only_trims:
         raise CommandError(NO_LIMIT)
@@ -95,7 +95,7 @@ def tpolicy(ctx: Context, args: Args) -> object:
     return OK
 
 
-def _set_policy(stream: Stream, policy: Policy) -> None:
+def _set_policy(stream: Stream, policy: RetentionPolicy) -> None:
     stream.policy = policy if policy.is_limit() else None
 
 
@@ -106,6 +106,8 @@ def apply_policy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     stream = keyspace.databases[db_index].stream(key)
     if stream is None:
         raise ValueError(f"key {key!r} has no stream")
-    _set_policy(stream, Policy(int(max_len), int(max_age_ms), int(max_bytes), trim == b"exact"))
+    _set_policy(
+        stream, RetentionPolicy(int(max_len), int(max_age_ms), int(max_bytes), trim == b"exact")
+    )
     if stream.policy is not None:
         keyspace.trim_soon(db_index, key, stream)

@@ -12,7 +12,7 @@ from millstream.commands.engine.appending cimport append_entry, evict_to, stream
 from millstream.commands.runtime.arguments cimport Args, is_word, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    Retry, acknowledge, deliver_long, give_due, give_new, group_has_gap, is_long_delivery,
+    Retry, acknowledge, deliver_long, redeliver_due, deliver_new, group_has_gap, is_long_delivery,
 )
 from millstream.commands.engine.ranges cimport (
     EntryRange, make_range, put_info, take_end, take_limit, take_start,
@@ -376,7 +376,7 @@ cdef class GroupRead(BlockedRead):
         """The gap's nil, which comes only with new entries, then redeliveries, then new entries."""
         cdef Output again = Output()
         cdef int resp = ctx.session.resp
-        cdef uint64_t made = give_due(
+        cdef uint64_t made = redeliver_due(
             ctx, self.key, stream, group, self.retry, first, self.limit, again, resp)
         cdef uint64_t left = self.limit - made
         cdef bint keep = self.retry is not None
@@ -391,7 +391,7 @@ cdef class GroupRead(BlockedRead):
             deliver_long(ctx, self.key, stream, group, b"", keep, self.retry, entries)
             out.end_array(head, lead + made + entries.limit)
             return make_long(out.take_bytes(), entries)
-        made += give_new(ctx, self.key, stream, group, b"", keep, self.retry, left, True, out)
+        made += deliver_new(ctx, self.key, stream, group, b"", keep, self.retry, left, True, out)
         out.end_array(head, lead + made)
         return make_raw(out.take_bytes())
 

@@ -3,7 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id
-from millstream.storage.streams.retention cimport Cut
+from millstream.storage.streams.retention cimport TrimPoint
 from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
@@ -20,4 +20,4 @@ cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1
 cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
-                          Cut* cut) except? 0xffffffffffffffff
+                          TrimPoint* cut) except? 0xffffffffffffffff

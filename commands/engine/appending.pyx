@@ -11,8 +11,8 @@ from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id, make_id, step_up
 from millstream.storage.blocks.block cimport payload_of
 from millstream.storage.streams.keyspace cimport AT_ONCE
-from millstream.storage.streams.retention cimport find_cut, oldest_block
-from millstream.storage.streams.stream cimport Policy, Stream
+from millstream.storage.streams.retention cimport find_trim_point, oldest_block
+from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
@@ -84,25 +84,25 @@ cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
 
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:
     """Evict what the stream's policy does not keep any more; that belongs to the append."""
-    cdef Cut cut
+    cdef TrimPoint cut
     keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, False, &cut)
     return 0
 
 
 cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
-                          Cut* cut) except? 0xffffffffffffffff:
+                          TrimPoint* cut) except? 0xffffffffffffffff:
     """Evict what the stream's policy does not keep, of at most blocks_max blocks, and note when to
     look again; returns how many entries went. The stream was found for writing. counts: as in
     `evict_to`."""
-    cdef Policy policy = stream.policy
+    cdef RetentionPolicy policy = stream.policy
     cdef uint64_t evicted = 0
-    find_cut(stream, ctx.now_ms, blocks_max, cut)
+    find_trim_point(stream, ctx.now_ms, blocks_max, cut)
     if cut.some:
         evicted = evict_to(
             ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq), counts)
     if cut.more:
-        policy.looked_at_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
-    elif policy.max_age_ms and policy.looked_at_ms > stream.last_ms + policy.max_age_ms:
+        policy.next_check_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
+    elif policy.max_age_ms and policy.next_check_ms > stream.last_ms + policy.max_age_ms:
         # Ids rise: a time that is not before the newest entry's holds for the oldest, too.
         ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
     return evicted
@@ -111,7 +111,7 @@ cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks
 def trim_by_policy(Context ctx not None, bytes key not None, Stream stream not None) -> int:
     """Evict what the policy of a stream, which was found for writing, does not keep; returns how
     many blocks went."""
-    cdef Cut cut
+    cdef TrimPoint cut
     keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
     return cut.blocks
 
@@ -122,7 +122,7 @@ def policy_moment(Context ctx not None, bytes key not None) -> int:
     cdef Stream stream = ctx.maintained_stream(key)
     if stream is None or stream.policy is None:
         return 0
-    stream.policy.looked_at_ms = NEVER
+    stream.policy.next_check_ms = NEVER
     return trim_by_policy(ctx, key, stream)
 
 

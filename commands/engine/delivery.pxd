@@ -49,9 +49,9 @@ cdef class Ids:
 
 
 cdef bint group_has_gap(Stream stream, Group group) noexcept
-cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                        bint keep, Retry retry, uint64_t limit, bint dotted, Output out) except? 0xffffffffffffffff
-cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
+cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
                        bint with_zero, uint64_t limit, Output out, int resp) except? 0xffffffffffffffff
 cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                           bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
@@ -59,7 +59,7 @@ cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, by
 cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept
 cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                       bint keep, Retry retry, EntryRange entries) except -1
-cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                         uint64_t min_idle_ms, uint64_t limit, Output out, Room* room) except? 0xffffffffffffffff
 cdef bint is_full(Output out, Room* room) noexcept
 cdef int put_idle(Output out, int64_t idle_ms) except -1

@@ -78,7 +78,7 @@ cdef class Ids:
         return 0
 
 
-cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
+cdef uint64_t deliver_new(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                        bint keep, Retry retry, uint64_t limit, bint dotted,
                        Output out) except? 0xffffffffffffffff:
     """Deliver up to `limit` entries after the group's offset into `out`; returns how many.
@@ -97,7 +97,7 @@ cdef uint64_t give_new(Context ctx, bytes key, Stream stream, Group group, bytes
 cdef uint64_t give_within(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                           bint keep, Retry retry, uint64_t limit, bint dotted, Output out,
                           Room* room) except? 0xffffffffffffffff:
-    """`give_new` into a reply that holds only so much."""
+    """`deliver_new` into a reply that holds only so much."""
     cdef Walk walk
     cdef IdText id_text
     cdef Delivery delivery
@@ -144,15 +144,15 @@ cdef bint is_long_delivery(Stream stream, Group group, uint64_t limit) noexcept:
 
 cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes consumer,
                       bint keep, Retry retry, EntryRange entries) except -1:
-    """As `give_new` for many entries, of which there are some: they are delivered now, one after
+    """As `deliver_new` for many entries, of which there are some: they are delivered now, one after
     the other without a look at what is in them, and `entries` becomes the range of just these."""
     cdef Delivery delivery
     begin_delivery(&delivery, ctx, stream, group, consumer, keep, retry)
     try:
         if keep:
-            hand_out(&delivery, stream, group, entries.limit)
+            deliver_pending(&delivery, stream, group, entries.limit)
         else:
-            pass_by(&delivery, stream, group, entries.limit)
+            skip_ahead(&delivery, stream, group, entries.limit)
     finally:
         end_delivery(&delivery, ctx, key, stream, group, consumer, retry)
     entries.start = delivery.first
@@ -162,7 +162,7 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes 
     return 0
 
 
-cdef int hand_out(Delivery* delivery, Stream stream, Group group, uint64_t limit) except -1:
+cdef int deliver_pending(Delivery* delivery, Stream stream, Group group, uint64_t limit) except -1:
     """Deliver up to `limit` entries that become pending."""
     cdef Walk walk
     cdef EntryId[RUN_MAX] run
@@ -178,7 +178,7 @@ cdef int hand_out(Delivery* delivery, Stream stream, Group group, uint64_t limit
     return deliver_run(delivery, group, run, size)
 
 
-cdef int pass_by(Delivery* delivery, Stream stream, Group group, uint64_t limit) noexcept:
+cdef int skip_ahead(Delivery* delivery, Stream stream, Group group, uint64_t limit) noexcept:
     """Deliver up to `limit` entries, of which there are some, that do not become pending: without a
     look at those between the first and the last."""
     cdef EntryId last
@@ -285,7 +285,7 @@ cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
     return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
 
 
-cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                         uint64_t min_idle_ms, uint64_t limit, Output out,
                         Room* room) except? 0xffffffffffffffff:
     """Claim up to `limit` entries for a consumer that have been idle for at least `min_idle_ms`,
@@ -330,7 +330,7 @@ cdef uint64_t give_idle(Context ctx, bytes key, Stream stream, Group group, Cons
         record_claim(ctx, key, group, consumer, ctx.steady_ms, b"+", shown)
         for i in range(shown.count):
             record = group.find(shown.items[i].ms, shown.items[i].seq, &at)
-            group.hand_over(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
+            group.transfer(&at, consumer.index, ctx.steady_ms, one_more(group.deliveries(record)))
             group.note_again(shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
     return shown.count
@@ -346,7 +346,7 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
     cdef uint64_t wanted = max(limit, <uint64_t>CLAIM_BATCH)
     cdef list found, there
     while True:
-        found = group.take_idle(ctx.steady_ms, min_idle_ms, wanted)
+        found = group.idle_ids(ctx.steady_ms, min_idle_ms, wanted)
         there = [(ms, seq) for ms, seq in found if stream.find(ms, seq, &view, &entry)]
         if len(there) < len(found):
             note_gone(ctx, group, min_idle_ms, there, found, <uint64_t>len(found) < wanted)
@@ -419,7 +419,7 @@ cdef int64_t one_more(int64_t deliveries) noexcept:
     return deliveries if deliveries == INT64_MAX else deliveries + 1
 
 
-cdef uint64_t give_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
+cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, Retry retry,
                        bint with_zero, uint64_t limit, Output out,
                        int resp) except? 0xffffffffffffffff:
     """Deliver again up to `limit` pending entries that are due, earliest due first; returns how

@@ -124,7 +124,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if stream is None:
         return
     if not ctx.keyspace.may_delete:
-        ctx.keyspace.put_off.append((ctx.db.index, key, name))
+        ctx.keyspace.deferred.append((ctx.db.index, key, name))
         return
     group = live_group(ctx, key, stream, name)
     if group is None:
@@ -150,7 +150,7 @@ cdef bint is_refused(Context ctx, list keys, bytes name) except -1:
 cdef int put_off(Context ctx, list keys, bytes name) except -1:
     """The readers of this group at these (db, key) are tried again a little later."""
     for db_index, key in keys:
-        ctx.keyspace.agenda.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
+        ctx.keyspace.timer_requests.append((ctx.steady_ms + REFUSED_AGAIN_MS, db_index, key, name))
     return 0
 
 

@@ -194,8 +194,8 @@ cdef pending_summary(Group group):
     made.members = owners_of(group)
     made.order = order_of(made.members.names)
     made.summary = True
-    first = group.own.chunks[0]
-    last = group.own.chunks[group.own.chunk_count - 1]
+    first = group.pendings.chunks[0]
+    last = group.pendings.chunks[group.pendings.chunk_count - 1]
     head = Output()
     head.put_head(c'*', 4)
     head.put_head(c':', group.pending_count)

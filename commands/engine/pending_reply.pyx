@@ -58,9 +58,9 @@ cdef class PendingRange(Encodable):
         out.begin_array(&head, min(self.limit, self.group.pending_count))
         self.begin(&search)
         self.group.first_at_least(self.start.ms, self.start.seq, &search.at)
-        self.look(&search, self.group.own.chunks, self.group.own.chunk_count, LOOKS_AT_ONCE, out,
+        self.look(&search, self.group.pendings.chunks, self.group.pendings.chunk_count, LOOKS_AT_ONCE, out,
                   PY_SSIZE_T_MAX)
-        self.group.own.steps += search.looks
+        self.group.pendings.work_counter += search.looks
         if search.over:
             return out.end_array(&head, search.found)
         out.size = head.at
@@ -174,7 +174,7 @@ cdef class PendingRange(Encodable):
         self.group.first_at_least(self.end.ms, self.end.seq, &last)
         if self.takes_all() and self.limit < self.group.pending_count:
             for place in range(at.chunk, last.chunk):
-                found += self.group.own.chunks[place].used
+                found += self.group.pendings.chunks[place].used
                 if found >= self.limit + at.index:
                     return place + 1 - at.chunk
         return last.chunk + 1 - at.chunk
@@ -200,7 +200,7 @@ cdef class SlicedPending(Sliced):
             if not self.count_whole(chunk):
                 self.asked.look_into(&self.search, chunk, 0, None, 0)
             if self.search.found == before:
-                self.shared.let_go(self.search.at.chunk)
+                self.shared.release(self.search.at.chunk)
             self.search.at.chunk += 1
             self.search.at.index = 0
         if self.search.over:
@@ -221,7 +221,7 @@ cdef class SlicedPending(Sliced):
     cdef int begin_sending(self) except -1:
         cdef uint32_t place
         for place in range(self.search.at.chunk, self.shared.count):
-            self.shared.let_go(place)
+            self.shared.release(place)
         self.counting = False
         self.asked.limit = self.search.found
         self.search.at.chunk = 0
@@ -241,6 +241,6 @@ cdef class SlicedPending(Sliced):
         self.asked.look(&self.search, self.shared.chunks, self.shared.count, LOOKS_TO_SEND, out,
                         SLICE_BYTES)
         while place < self.search.at.chunk:
-            self.shared.let_go(place)
+            self.shared.release(place)
             place += 1
         return out.take()

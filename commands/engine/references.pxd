@@ -11,12 +11,12 @@ cdef enum References:
     ONLY_ACKED
 
 
-cdef struct Policy:
+cdef struct ReferenceHandling:
     References kind
     bint given
 
 
-cdef bint take_policy(Args args, Policy* policy) noexcept
+cdef bint take_reference_handling(Args args, ReferenceHandling* policy) noexcept
 cdef int settle_groups(Context ctx, bytes key, Stream stream) except -1
 cdef int drop_references(Context ctx, bytes key, Stream stream, list ids) except -1
 cdef int drop_references_between(Context ctx, bytes key, Stream stream, uint64_t ms, uint64_t seq,

@@ -17,7 +17,7 @@ from millstream.storage.streams.group cimport Group, Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 
 
-cdef bint take_policy(Args args, Policy* policy) noexcept:
+cdef bint take_reference_handling(Args args, ReferenceHandling* policy) noexcept:
     """Take a policy if the next argument is one. A second one is no option, as in Redis."""
     if policy.given:
         return False

@@ -537,7 +537,7 @@ def apply_claim(Keyspace keyspace, int db, list words):
             deliveries = min(deliveries, <int64_t>INT64_MAX - 1) + 1
         elif words[5] != b"=":
             deliveries = int(words[5])
-        group.hand_over(&at, consumer.index, delivery_ms, deliveries)
+        group.transfer(&at, consumer.index, delivery_ms, deliveries)
 
 
 @effect(b"RELEASE", wakes_readers=True)
@@ -549,7 +549,7 @@ def apply_release(Keyspace keyspace, int db, list words):
     keyspace.note_steady(int(words[2]))
     for text in words[4:]:
         ms, seq = id_of(text)
-        group.let_go(ms, seq, words[3], int(words[2]))
+        group.release(ms, seq, words[3], int(words[2]))
 
 
 @effect(b"SEEN")

@@ -11,8 +11,8 @@ from libc.stdint cimport uint64_t
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.references cimport (
-    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, Policy, drop_references, dropped_most,
-    settle_groups, take_policy,
+    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, ReferenceHandling, drop_references, dropped_most,
+    settle_groups, take_reference_handling,
 )
 from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
 from millstream.ids cimport EntryId
@@ -69,7 +69,7 @@ cdef struct IdBlock:
     Py_ssize_t count
 
 
-cdef IdBlock take_options(Args args, Policy* policy) except *:
+cdef IdBlock take_options(Args args, ReferenceHandling* policy) except *:
     """A policy and an IDS block, in any order; of several blocks the last one counts. The ids are
     read later: an error among them shows only where there is something to delete."""
     cdef IdBlock block
@@ -77,7 +77,7 @@ cdef IdBlock take_options(Args args, Policy* policy) except *:
     policy.kind = KEEP_REFERENCES
     policy.given = False
     while args.pos < args.count:
-        if take_policy(args, policy):
+        if take_reference_handling(args, policy):
             continue
         if args.pos + 1 >= args.count or not args.next_is(b"IDS"):
             raise CommandError(SYNTAX)
@@ -100,7 +100,7 @@ def xdelex(Context ctx not None, Args args not None):
     default, leaves pending entries pending. DELREF removes the IDs from every group's pending
     entries, whether or not their entries still exist.
     """
-    cdef Policy policy
+    cdef ReferenceHandling policy
     cdef Stream stream = ctx.write_stream_at(&args.items[1])
     cdef IdBlock block
     cdef bytes key
@@ -145,7 +145,7 @@ def xackdel(Context ctx not None, Args args not None):
     not yet read or acknowledged this ID, so an existing entry stays). The options are those of
     XDELEX.
     """
-    cdef Policy policy
+    cdef ReferenceHandling policy
     cdef Stream stream = ctx.read_for_update_at(&args.items[1])  # Redis counts it as a reader
     cdef IdBlock block
     cdef Group group = None

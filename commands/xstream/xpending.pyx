@@ -255,7 +255,7 @@ cdef class Claim:
             deliveries = self.deliveries
         elif not self.just_id:
             deliveries = one_more(deliveries)
-        self.group.hand_over(at, self.consumer.index, self.delivery_ms, deliveries)
+        self.group.transfer(at, self.consumer.index, self.delivery_ms, deliveries)
         self.group.note_again(found.ms, found.seq, self.delivery_ms, self.ctx.steady_ms)
         self.consumer.active_ms = self.ctx.steady_ms
         return True
@@ -459,7 +459,7 @@ cdef class Release:
         for ms, seq in self.ids:
             if group.find(ms, seq, &at) != NULL or (
                     self.force and stream.find(ms, seq, &view, &entry)):
-                group.let_go(ms, seq, self.count, ctx.steady_ms)
+                group.release(ms, seq, self.count, ctx.steady_ms)
                 released.append((ms, seq))
         if released:
             # What is released can be claimed at once: the effect wakes the readers.

@@ -14,7 +14,7 @@ from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.engine.entries_by_id cimport Chosen, Finder, choice_of, finder_of
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    LONG_DELIVERY, Ids, Room, deliver_long, give_idle, give_within, is_full, is_long_delivery,
+    LONG_DELIVERY, Ids, Room, deliver_long, claim_idle, give_within, is_full, is_long_delivery,
     record_again,
 )
 from millstream.commands.engine.ranges cimport EntryRange, make_range
@@ -301,7 +301,7 @@ cdef class ConsumerRead(BlockedRead):
         cdef uint64_t given
         room.with_age = self.claim_idle_ms != NO_CLAIM
         if room.with_age:
-            claimed = give_idle(ctx, key, stream, group, consumer, self.claim_idle_ms,
+            claimed = claim_idle(ctx, key, stream, group, consumer, self.claim_idle_ms,
                                 self.limits.entries, out, room)
         given = give_within(ctx, key, stream, group, self.consumer, self.keep, None,
                             self.limits.entries - claimed, False, out, room)

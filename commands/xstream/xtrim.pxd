@@ -2,7 +2,7 @@ from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.references cimport Policy
+from millstream.commands.engine.references cimport ReferenceHandling
 from millstream.ids cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
@@ -15,7 +15,7 @@ cdef struct Trim:
     EntryId first_kept
     bint limited
     uint64_t limit
-    Policy references
+    ReferenceHandling references
 
 
 cdef void begin_trim(Trim* trim) noexcept

@@ -14,7 +14,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES, id_of, stream_of
 from millstream.commands.engine.references cimport (
-    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, drop_references_between, settle_groups, take_policy,
+    DROP_REFERENCES, KEEP_REFERENCES, ONLY_ACKED, drop_references_between, settle_groups, take_reference_handling,
 )
 from millstream.commands.engine.group_lifecycle cimport id_words
 from millstream.ids cimport EntryId, step_up
@@ -49,7 +49,7 @@ cdef void begin_trim(Trim* trim) noexcept:
 
 cdef bint take_trim(Args args, Trim* trim) except -1:
     """Take one trimming option if the next argument begins one. A last word begins none."""
-    if take_policy(args, &trim.references):
+    if take_reference_handling(args, &trim.references):
         return True
     if args.pos + 1 >= args.count:
         return False

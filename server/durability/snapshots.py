@@ -423,7 +423,7 @@ class Snapshots:
             assert job.writer is not None
             for one in captured:
                 job.writer.add(one)
-                while one.free_some(_FREED_BLOCKS):
+                while one.free_step(_FREED_BLOCKS):
                     job.pause()
             job.slices_written += 1
 

@@ -25,14 +25,14 @@ cdef class Executor:
     cdef object steady_call
     cdef object steady
     cdef Output out
-    cdef bint guarded  # whether some commands may not run for some clients: looked at in `admit`
+    cdef bint has_checks  # whether some commands may not run for some clients: looked at in `check_access`
     cdef bint _password_required
     cdef bint _loading
     cdef object eviction
     cdef uint64_t memory_limit
     cdef bint memory_full
     cdef bint room_scheduled
-    cdef bint tight
+    cdef bint near_journal_limit
     cdef readonly object backpressure
     cdef readonly bint queue_full  # requests wait for the journal
     cdef int64_t tick_bytes
@@ -64,7 +64,7 @@ cdef class Executor:
     cdef int look_at_clocks(self) except -1
     cdef uint64_t next_wall_ms(self) except? 0
     cdef int receive(self, Client client, bytes data) except -1
-    cdef int look_around(self) except -1
+    cdef int watch_limits(self) except -1
     cdef str lack_of_room(self)
     cdef int watch_room(self, Client client) except -1
     cdef int require_room(self, Row row, Args args) except -1
@@ -72,29 +72,29 @@ cdef class Executor:
     cdef int run_batch(self, Client client) except -1
     cdef int run_requests(self, Client client) except -1
     cdef int execute(self, Client client, Args args) except -1
-    cdef int stranger(self, Client client, Args args) except -1
-    cdef uint64_t fair_share(self) noexcept
-    cdef int admit(self, Client client, Row row) except -1
+    cdef int unknown_command(self, Client client, Args args) except -1
+    cdef uint64_t time_slice(self) noexcept
+    cdef int check_access(self, Client client, Row row) except -1
     cdef wrong_words(self, Client client, Row row)
     cdef int call(self, Client client, Row row, Args args) except -1
     cdef int call_shown(self, Client client, Row row, Args args) except -1
     cdef int run_row(self, Client client, Row row, Args args) except -1
     cdef int run_queue(self, Client client, list requests) except -1
     cdef int run_queued(self, Client client, Row row, Args args) except -1
-    cdef int explain(self, error) except -1
-    cdef bint divert(self, Client client, Row row, Args args) except -1
-    cdef int conclude(self, Client client) except -1
+    cdef int reply_exception(self, error) except -1
+    cdef bint queue_for_exec(self, Client client, Row row, Args args) except -1
+    cdef int finish_reply(self, Client client) except -1
     cdef int flush_pushes(self, Client client) except -1
     cdef int end_frame(self) except -1
     cdef int look_at_queue(self) except -1
     cdef int hold_back(self, Client client, Args args) except -1
     cdef int postpone(self, Client client, Args args) except -1
     cdef int show_monitors(self, Client client, Args args) except -1
-    cdef int put_slow(self, Client client, reply) except -1
+    cdef int encode_reply(self, Client client, reply) except -1
     cdef int call_again(self, Client client, args) except -1
     cdef int put_several(self, Client client, parts) except -1
-    cdef int refuse(self, str message) except -1
-    cdef int break_off(self, Client client) except -1
+    cdef int reply_error(self, str message) except -1
+    cdef int protocol_error(self, Client client) except -1
     cdef int schedule_tick(self) except -1
     cdef int set_timer(self) except -1
     cdef int set_guard(self) noexcept

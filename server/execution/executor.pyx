@@ -47,7 +47,7 @@ from millstream.server.protocol.resp import encode_reply
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.monitor.slowlog import without_secrets
 from millstream.server.execution.timers import Ticker
-from millstream.storage.blocks.lazyfree import WASTE, discard_items, free_some
+from millstream.storage.blocks.lazyfree import WASTE, discard_items, free_step
 
 LOGGER = logging.getLogger("millstream")
 
@@ -157,9 +157,9 @@ cdef class Executor:
         self.set_guard()
 
     cdef int set_guard(self) noexcept:
-        """Requests are looked at more closely while there is something to refuse them for."""
-        self.guarded = (self._password_required or self._loading or self.memory_full
-                        or self.tight or self.queue_full)
+        """Requests are looked at more closely while there is something to reply_error them for."""
+        self.has_checks = (self._password_required or self._loading or self.memory_full
+                        or self.near_journal_limit or self.queue_full)
         return 0
 
     @property
@@ -193,7 +193,7 @@ cdef class Executor:
     cdef int look_at_clocks(self) except -1:
         self.context.now_ms = self.read_clock()
         self.context.steady_ms = self.read_steady(self.context.now_ms)
-        self.keyspace.look_at(self.context.now_ms, self.context.steady_ms)
+        self.keyspace.set_now(self.context.now_ms, self.context.steady_ms)
         return 0
 
     # ------------------------------------------------------------ requests
@@ -224,7 +224,7 @@ cdef class Executor:
         """`receive` for tests and other transports."""
         self.receive(client, data)
 
-    cdef int look_around(self) except -1:
+    cdef int watch_limits(self) except -1:
         """Read the clocks, and whether anything may be changed now."""
         self.look_at_clocks()
         problem = self.persistence.writable_error()
@@ -235,9 +235,9 @@ cdef class Executor:
             if not self.keyspace.may_delete:
                 self.keyspace.may_delete = True
                 self.serving.timer_stale = True
-                for place in self.keyspace.put_off:
-                    self.keyspace.agenda.append((self.context.steady_ms, *place))
-                self.keyspace.put_off = []
+                for place in self.keyspace.deferred:
+                    self.keyspace.timer_requests.append((self.context.steady_ms, *place))
+                self.keyspace.deferred = []
         else:
             self.keyspace.may_delete = False
         return 0
@@ -261,20 +261,20 @@ cdef class Executor:
     cdef int watch_room(self, Client client) except -1:
         """Look at each request of a batch whose effects could be more than the journal has room
         for."""
-        cdef bint tight = client.postponed is not None
+        cdef bint near_journal_limit = client.postponed is not None
         if not self.effects.enabled:
-            tight = False
-        elif not tight:
-            tight = (self.effects.out.size + BATCH_EFFECTS_BYTES
+            near_journal_limit = False
+        elif not near_journal_limit:
+            near_journal_limit = (self.effects.out.size + BATCH_EFFECTS_BYTES
                      + BATCH_GROWTH * client.parser.unread_bytes() > self.effects.room)
-        if tight != self.tight:
-            self.tight = tight
+        if near_journal_limit != self.near_journal_limit:
+            self.near_journal_limit = near_journal_limit
             self.set_guard()
         return 0
 
-    def look_again(self) -> None:
+    def recheck_limits(self) -> None:
         """Read the clock again within a long command (DEBUG SLEEP)."""
-        self.look_around()
+        self.watch_limits()
 
     cdef int run_batch(self, Client client) except -1:
         """Run the client's requests until none is complete or it has to stop.
@@ -282,7 +282,7 @@ cdef class Executor:
         A tick's end follows every batch, whether or not there is something to say: it records what
         was done and notes what falls due.
         """
-        self.look_around()
+        self.watch_limits()
         if self.memory_limit:
             self.make_room()
         self.watch_room(client)
@@ -294,16 +294,16 @@ cdef class Executor:
         client.unfinished = False
         self.shown_data = False
         self.batch_left = BATCH_LOOK
-        self.batch_end_ns = self.statistics.read() + self.fair_share()
+        self.batch_end_ns = self.statistics.read() + self.time_slice()
         while True:
             try:
                 self.run_requests(client)
                 break
             except Exception as error:
-                self.explain(error)
+                self.reply_exception(error)
                 if client.queue is not None and not self.running:
                     client.queue_failed = True
-                self.conclude(client)
+                self.finish_reply(client)
         self.statistics.begin(None)
         if self.keyspace.ready:
             self.serving.serve_ready()
@@ -319,23 +319,23 @@ cdef class Executor:
             client.regulate()
         return 0
 
-    cdef uint64_t fair_share(self) noexcept:
+    cdef uint64_t time_slice(self) noexcept:
         """How long, in nanoseconds, one client's requests may run: less when many have to wait."""
         cdef uint64_t waiting = len(self.resumable)
         cdef uint64_t share = BATCH_NS // (1 + waiting // 4)
         return share if share > <uint64_t>BATCH_MIN_NS else <uint64_t>BATCH_MIN_NS
 
-    cdef int explain(self, error) except -1:
+    cdef int reply_exception(self, error) except -1:
         """A command failed: answer why."""
         if isinstance(error, CommandError):
-            return self.refuse(error.message)
+            return self.reply_error(error.message)
         self.out.size = self.reply_start
         if isinstance(error, MemoryError):
             LOGGER.error("a command ran out of memory: %s", error)
-            return self.refuse("OOM " + (str(error) or "out of memory"))
+            return self.reply_error("OOM " + (str(error) or "out of memory"))
         # A fault of ours: this one command fails, the server goes on and says where.
         LOGGER.error("command %s failed", self.row.name if self.row else "?", exc_info=error)
-        return self.refuse(INTERNAL)
+        return self.reply_error(INTERNAL)
 
     cdef int run_requests(self, Client client) except -1:
         cdef int state
@@ -376,15 +376,15 @@ cdef class Executor:
             elif state == EMPTY:
                 continue
             else:
-                return self.break_off(client)
+                return self.protocol_error(client)
 
-    cdef int break_off(self, Client client) except -1:
+    cdef int protocol_error(self, Client client) except -1:
         """The byte stream is broken: say so and close this connection alone."""
         client.close_after_reply = True
         if client.parser.error:
             message = client.parser.error.decode("latin-1")
             LOGGER.debug("closing client %s: %s", client.address, message)
-            self.refuse("ERR " + message)
+            self.reply_error("ERR " + message)
         else:
             LOGGER.warning("closing client %s: a request of more than client-query-buffer-limit",
                            client.address)
@@ -395,30 +395,30 @@ cdef class Executor:
         cdef Row row = self.table.find(args, self.statistics.timed)
         self.row = row
         if row is None:
-            return self.stranger(client, args)
+            return self.unknown_command(client, args)
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
             raise self.wrong_words(client, row)
         if row.protected and not self.server.may_debug(client):
             row.rejected += 1
             raise CommandError(DEBUG_NOT_ALLOWED)
-        if self.guarded:
-            self.admit(client, row)
+        if self.has_checks:
+            self.check_access(client, row)
             if self.queue_full and row.waits_when_full:
                 return self.hold_back(client, args)
         if row.writes and context.write_error is not None:
             row.rejected += 1
             raise CommandError(context.write_error)
-        if self.tight and row.writes:
+        if self.near_journal_limit and row.writes:
             self.require_room(row, args)
         client.last_command = row.name
         if self.pause is not None and self.pause.puts_off(row, args, client.queue):
             return self.postpone(client, args)
-        if client.special and self.divert(client, row, args):
+        if client.special and self.queue_for_exec(client, row, args):
             return 0
         return self.run_row(client, row, args)
 
-    cdef int admit(self, Client client, Row row) except -1:
+    cdef int check_access(self, Client client, Row row) except -1:
         """Refuse what needs a password first, or the data before it is loaded, or more memory than
         may be used."""
         if self._password_required and not client.authenticated and not row.open_to_all:
@@ -466,7 +466,7 @@ cdef class Executor:
         else:
             self.call(client, row, args)
         if client.special or self.pushes:
-            self.conclude(client)
+            self.finish_reply(client)
         if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX:
             self.statistics.finish(row, client, args, context.now_ms)
         return 0
@@ -476,7 +476,7 @@ cdef class Executor:
         reply = row.handler(self.context, args)
         if type(reply) is Id or type(reply) is int:
             return put_reply(self.out, reply, client.resp)
-        return self.put_slow(client, reply)
+        return self.encode_reply(client, reply)
 
     cdef int call_shown(self, Client client, Row row, Args args) except -1:
         """`call` while somebody runs MONITOR."""
@@ -491,7 +491,7 @@ cdef class Executor:
 
     # ------------------------------------------------------------ what is not just run
 
-    cdef bint divert(self, Client client, Row row, Args args) except -1:
+    cdef bint queue_for_exec(self, Client client, Row row, Args args) except -1:
         """Whether a request is not run now but queued by MULTI. A RESP2 client that has subscribed
         may ask for little else."""
         if client.resp == 2 and not row.when_subscribed and (client.channels or client.patterns):
@@ -513,7 +513,7 @@ cdef class Executor:
             return True
         client.queue.append((row, OwnedArgs(words), args.pos))
         put_reply(self.out, QUEUED, client.resp)
-        self.conclude(client)
+        self.finish_reply(client)
         return True
 
     cdef int run_queue(self, Client client, list requests) except -1:
@@ -576,10 +576,10 @@ cdef class Executor:
                 self.require_room(row, args)  # what ran before has recorded more than its words
             self.run_row(client, row, args)
         except Exception as error:
-            self.explain(error)
+            self.reply_exception(error)
         return 0
 
-    cdef int conclude(self, Client client) except -1:
+    cdef int finish_reply(self, Client client) except -1:
         """A request of a client in a special state was answered: drop the reply if the client has
         replies off, and send the messages that arrived in the meantime after it."""
         if not self.context.may_block:
@@ -641,7 +641,7 @@ cdef class Executor:
             self.push_encoded(monitor, forms[resp])
         return 0
 
-    cdef int stranger(self, Client client, Args args) except -1:
+    cdef int unknown_command(self, Client client, Args args) except -1:
         """No command of ours. A web page can make a browser send requests here; the first lines of
         HTTP end such a connection, as in Redis, before its body can do harm."""
         if args[0].lower() in (b"post", b"host:"):
@@ -651,7 +651,7 @@ cdef class Executor:
             return 0
         raise CommandError(unknown_command(args))
 
-    cdef int put_slow(self, Client client, reply) except -1:
+    cdef int encode_reply(self, Client client, reply) except -1:
         """Replies other than an id or an integer: a Wait parks the client, and one too long to make
         at once leaves the rest to be sent in slices."""
         if type(reply) is Wait and not self.context.may_block:
@@ -706,7 +706,7 @@ cdef class Executor:
             client.producer = SlicedChain(later)
         return 0
 
-    cdef int refuse(self, str message) except -1:
+    cdef int reply_error(self, str message) except -1:
         """Reply an error and count it by its code."""
         self.statistics.count_error(message)
         if self.running:
@@ -767,7 +767,7 @@ cdef class Executor:
             client.blocked = False
             self.resumable.append(client)
         self.pause = None
-        self.look_around()
+        self.watch_limits()
         self.schedule_tick()
 
     cdef int postpone(self, Client client, Args args) except -1:
@@ -813,7 +813,7 @@ cdef class Executor:
             self.resumable.append(client)
         for client in unread:
             client.regulate()
-        self.look_around()
+        self.watch_limits()
         self.schedule_tick()
         return 0
 
@@ -848,10 +848,10 @@ cdef class Executor:
                     break
         if self.resumable:
             self.schedule_tick()
-        if self.keyspace.agenda and not self._loading:
-            for moment, db_index, key, name in self.keyspace.agenda:
+        if self.keyspace.timer_requests and not self._loading:
+            for moment, db_index, key, name in self.keyspace.timer_requests:
                 self.ticker.at(moment, partial(self.group_due, db_index, key, name))
-            self.keyspace.agenda = []
+            self.keyspace.timer_requests = []
             self.serving.timer_stale = True
         if self.keyspace.expiry_noted:
             self.keyspace.expiry_noted = False
@@ -882,7 +882,7 @@ cdef class Executor:
         """Free released parts of large streams and databases for a short time."""
         cdef uint64_t end_ns = self.statistics.read() + FREE_NS
         self.freeing = False
-        while free_some(FREE_LOOK):
+        while free_step(FREE_LOOK):
             if self.statistics.read() > end_ns:
                 break
         else:
@@ -935,7 +935,7 @@ cdef class Executor:
 
     def look_for_due(self) -> None:
         """What came due while nothing might be changed is done now, if it may be."""
-        self.look_around()
+        self.watch_limits()
         self.schedule_tick()
 
     def on_timer(self) -> None:
@@ -943,7 +943,7 @@ cdef class Executor:
         self.timer = None
         self.timer_ms = NEVER
         self.serving.timer_stale = True
-        self.look_around()
+        self.watch_limits()
         for action in self.ticker.due(self.context.steady_ms, DUE_MAX):
             try:
                 action()
@@ -999,7 +999,7 @@ cdef class Executor:
         self.room_scheduled = False
         if self.eviction is None or self._loading:
             return
-        self.look_around()
+        self.watch_limits()
         self.make_room()
         self.schedule_tick()
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.engine.appending import drop_oldest_block
 from millstream.server.monitor.memory import Gauge
-from millstream.storage.blocks.lazyfree import free_some
+from millstream.storage.blocks.lazyfree import free_step
 from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
 
@@ -80,7 +80,7 @@ class Eviction:
         if not self.limit_bytes or self._excess() <= 0:
             self._fruitless_keys = 0
             return False
-        if free_some(FREED_AT_ONCE):
+        if free_step(FREED_AT_ONCE):
             self.goes_on = self._excess() > 0
             return False
         if not self.evicts:

@@ -40,8 +40,8 @@ from millstream.storage.files.manifest import (
 )
 from millstream.storage.files.recovery import (
     Gleaned,
-    Gleaner,
     Opened,
+    RecoveryReader,
     directory_of,
     guess_manifest,
     misplaced,
@@ -306,7 +306,7 @@ class Checker:
         return opened.reader.summary.seq + 1
 
     def _check_keys(self, file: FileReport, opened: Opened) -> None:
-        gleaner = Gleaner(opened, Block, keeping=False)
+        gleaner = RecoveryReader(opened, Block, keeping=False)
         before = self._done_bytes
         for gleaned in gleaner.read():
             if gleaned.lost and len(file.loses) < _LOSSES_SHOWN:

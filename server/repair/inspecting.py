@@ -21,7 +21,7 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot import KeyRecord, SnapshotReader
-from millstream.storage.streams.stream import Policy, Stream
+from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20
 _PENDING_BYTES = 36
@@ -154,7 +154,7 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
         len(meta["groups"]),
         sum(len(group["pending"]) // _PENDING_BYTES for group in meta["groups"]),
         sum(piece.blocks for piece in record.pieces),
-        _policy_words(Policy.load(meta["policy"]) if "policy" in meta else None),
+        _policy_words(RetentionPolicy.load(meta["policy"]) if "policy" in meta else None),
     )
 
 
@@ -191,7 +191,7 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
     )
 
 
-def _policy_words(policy: Policy | None) -> str:
+def _policy_words(policy: RetentionPolicy | None) -> str:
     """What the stream keeps, as TPOLICY takes it."""
     if policy is None:
         return ""

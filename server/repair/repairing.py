@@ -46,7 +46,7 @@ from millstream.storage.files.manifest import (
     sweep,
     write_manifest,
 )
-from millstream.storage.files.recovery import Gleaned, Gleaner, misplaced, open_base
+from millstream.storage.files.recovery import Gleaned, RecoveryReader, misplaced, open_base
 from millstream.storage.files.snapshot import BASE_SALT_SIZE, KeyRecord, SnapshotWriter
 from millstream.storage.streams.stream import Stream
 
@@ -199,7 +199,7 @@ class Salvage:
             if manifest.base is not None:
                 file = disk.read(manifest.base)
                 stack.callback(file.close)
-                self._read_base(Gleaner(open_base(file), Block, keeping=True))
+                self._read_base(RecoveryReader(open_base(file), Block, keeping=True))
             journals = []
             for name in manifest.journals:
                 if name in names:
@@ -229,7 +229,7 @@ class Salvage:
             for (db, key), count in self._skipped.most_common(_SKIPPED_SHOWN)
         ]
 
-    def _read_base(self, gleaner: Gleaner[Block]) -> None:
+    def _read_base(self, gleaner: RecoveryReader[Block]) -> None:
         keyspace = self.keyspace
         self.seq = gleaner.summary.seq
         if gleaner.summary.global_meta:

@@ -24,7 +24,7 @@ Container = list[Any] | dict[Any, Any] | deque[Any]
 
 
 class Freeable(Protocol):
-    def free_some(self, most: int) -> bool:
+    def free_step(self, most: int) -> bool:
         """Free about `most` blocks or items; False when none is left."""
 
 
@@ -34,7 +34,7 @@ class _Items:
     def __init__(self, items: Container) -> None:
         self._items = items
 
-    def free_some(self, most: int) -> bool:
+    def free_step(self, most: int) -> bool:
         remove = self._items.popitem if isinstance(self._items, dict) else self._items.pop
         for _ in range(min(most, len(self._items))):
             remove()
@@ -62,7 +62,7 @@ def defer(wanted: bool) -> None:
     _deferring = wanted
     if not wanted:
         WASTE[:] = [item for item in WASTE if not isinstance(item, _Items)]
-        while free_some(_AT_ONCE):
+        while free_step(_AT_ONCE):
             pass
 
 
@@ -78,14 +78,14 @@ def discard(blocks: SkipList) -> None:
 
 def discard_part(part: SkipList) -> None:
     """Take over what was cut off from a list, and free the beginning of it at once."""
-    if part.free_some(_AT_ONCE):
+    if part.free_step(_AT_ONCE):
         WASTE.append(part)
 
 
 def free_parts(whole: SkipList) -> None:
     """Free all that was cut off from a list: its totals then count only what it has."""
     for part in [item for item in WASTE if getattr(item, "cut_from", None) is whole]:
-        part.free_some(_ALL)
+        part.free_step(_ALL)
         WASTE.remove(part)
 
 
@@ -112,14 +112,14 @@ def has_waste() -> bool:
     return bool(WASTE)
 
 
-def free_some(most: int) -> bool:
+def free_step(most: int) -> bool:
     """Free about `most` blocks or items; whether more can be freed now. What a snapshot or a long
     KEYS reads can be freed only after its end."""
     for place in range(len(WASTE) - 1, -1, -1):
         item = WASTE[place]
         if isinstance(item, _Table) and item.is_read():
             continue
-        if not item.free_some(most):
+        if not item.free_step(most):
             # Freeing values may have added to the list, so that the place need not be the last.
             del WASTE[place]
         return True

@@ -61,7 +61,7 @@ cdef Slots* new_slots(uint32_t capacity) except NULL:
     return slots
 
 
-cdef void let_go(Slots* slots) noexcept:
+cdef void release(Slots* slots) noexcept:
     """One holder less."""
     cdef uint32_t i
     slots.holders -= 1
@@ -84,7 +84,7 @@ cdef int renew_slots(Page* page, uint32_t capacity) except -1:
     for i in range(made.first, made.count):
         Py_INCREF(<object>made.items[i].head.owner)
     page.slots = made
-    let_go(old)
+    release(old)
     return 0
 
 
@@ -194,7 +194,7 @@ cdef Page* new_page(uint32_t height) except NULL:
 
 cdef void free_page(Page* page) noexcept:
     if page.slots != NULL:
-        let_go(page.slots)
+        release(page.slots)
     free(page)
 
 
@@ -581,7 +581,7 @@ cdef class SkipList:
         cdef Place place = self.seek(ms, seq, NULL)
         return None if place.page == NULL else self.cut_before(place)
 
-    def free_some(self, uint64_t most) -> bool:
+    def free_step(self, uint64_t most) -> bool:
         """`free_blocks`."""
         return self.free_blocks(most)
 
@@ -652,12 +652,12 @@ cdef class Blocks:
     def __dealloc__(self):
         cdef Py_ssize_t i
         for i in range(self.pages):
-            let_go(self.slots[i])
+            release(self.slots[i])
         free(self.slots)
         free(self.firsts)
         free(self.counts)
 
-    def free_some(self, Py_ssize_t most) -> bool:
+    def free_step(self, Py_ssize_t most) -> bool:
         """Release about `most` blocks from the end, whole pages; False when none is left. Releasing
         very many blocks at once would hold the interpreter for long."""
         cdef Py_ssize_t held
@@ -668,7 +668,7 @@ cdef class Blocks:
             held = self.counts[self.pages] - self.firsts[self.pages]
             self.size -= held
             most -= held
-            let_go(self.slots[self.pages])
+            release(self.slots[self.pages])
         return self.pages > 0
 
     def __len__(self) -> int:

@@ -2,9 +2,9 @@
 
 A snapshot says most things twice: where a chunk lies stands in the index and is found by going from
 chunk to chunk; header and summary name the same moment. So the ends of a file can be made good from
-the rest of it, and a bad chunk costs the pieces that lie in it. `Gleaner` goes through a base key
-by key and keeps no more than a chunk and a section in memory. It never guesses: what it gives out
-has a checksum of its own that fits, or stands twice.
+the rest of it, and a bad chunk costs the pieces that lie in it. `RecoveryReader` goes through a
+base key by key and keeps no more than a chunk and a section in memory. It never guesses: what it
+gives out has a checksum of its own that fits, or stands twice.
 
 The one exception is an index whose checksums are lost with the summary: its keys are given out only
 where their blocks are what it says of them.
@@ -322,7 +322,7 @@ class Gleaned(Generic[B]):
     lost: Lost
 
 
-class Gleaner(Generic[B]):
+class RecoveryReader(Generic[B]):
     """Reads a base to its end, whatever is wrong with it.
 
     Afterwards `damage` has every place that could not be read, and `lost_keys` says how many keys

@@ -31,11 +31,11 @@ class Captured:
         self.meta = meta
         self.blocks = blocks
 
-    def free_some(self, most: int) -> bool:
+    def free_step(self, most: int) -> bool:
         """Free about `most` of the blocks when they are no longer needed; False when none is left.
         Nothing else holds those that the stream has lost meanwhile."""
         if isinstance(self.blocks, Blocks):
-            return self.blocks.free_some(most)
+            return self.blocks.free_step(most)
         self.blocks = []
         return False
 

@@ -8,7 +8,7 @@ NEVER = 2**64 - 1
 _EMPTY_MOMENTS_MIN = 1000
 
 
-class Due:
+class ExpiryQueue:
     """Keys by the moment at which they expire, in unix milliseconds.
 
     `keys` maps a moment to its key, or to a dict of its keys where there are several: keys that

@@ -55,7 +55,7 @@ cdef struct Chunk:
     Pending[1] items
 
 
-cdef struct Policy:
+cdef struct RetryTimes:
     uint64_t retry_ms
     uint64_t expire_ms
     uint64_t uses
@@ -94,21 +94,21 @@ cdef struct PendingAt:
 # What a group keeps of its pending entries. Groups in which nothing was ever pending share one.
 cdef struct Pendings:
     uint64_t unowned
-    # Chunks, heaps and floors are parts of one allocation, which begins at `chunks`.
+    # Chunks, heaps and chunk_first_ids are parts of one allocation, which begins at `chunks`.
     Chunk** chunks
     # Per chunk an id above all in the chunk before and not above its first: side by side, so that
     # a search goes to the chunks themselves only once it knows which.
-    EntryId* floors
+    EntryId* chunk_first_ids
     uint32_t chunk_count
     uint32_t chunk_capacity
     Heap[4] heaps
-    Policy* policies
-    uint32_t policy_count
-    uint32_t policy_capacity
+    RetryTimes* retry_times
+    uint32_t retry_times_count
+    uint32_t retry_times_capacity
     # The entries of all records that were last delivered before this are gone: claims skip them.
     uint64_t gone_before_ms
     # Records and heap places looked at to find out what is due: what the tests hold small.
-    uint64_t steps
+    uint64_t work_counter
 
 
 cdef class Consumer:
@@ -131,7 +131,7 @@ cdef class Details:
     cdef list consumers
     cdef list free_consumers
     cdef dict policy_numbers
-    cdef list free_policies
+    cdef list free_retry_times
     cdef dict large_counts
     cdef dict claim_waits
     cdef uint64_t claim_idle_ms
@@ -155,7 +155,7 @@ cdef class Group:
     cdef public uint32_t blocked_clients
     cdef public uint32_t retry_waiters
     cdef readonly uint64_t pending_count
-    cdef Pendings* own
+    cdef Pendings* pendings
     cdef Details details
     cdef DeliveryOrder order
 
@@ -193,10 +193,10 @@ cdef class Group:
     cdef int64_t deliveries(self, const Pending* record) except -1
     cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1
     cdef inline int forget_count(self, const Pending* record) except -1
-    cdef int hand_over(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+    cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1
-    cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
+    cdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1
     cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept
     cdef uint64_t claim_bound(self) noexcept
@@ -212,12 +212,12 @@ cdef class Group:
     cdef uint64_t wake_bound(self) noexcept
     cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
-    cdef list take_idle(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
+    cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
     cdef void skip_gone(self, uint64_t before_ms) noexcept
     cdef void forget_gone(self) noexcept
     cdef list take(self, int kind, uint64_t until_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
-    cdef dict facts(self, pending)
+    cdef dict header(self, pending)
     cdef int load_large_counts(self, rows) except -1
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
@@ -265,7 +265,7 @@ cdef class SharedPending:
     cdef readonly uint64_t records
 
     cdef int take_over(self, Pendings* gone) except -1
-    cdef void let_go(self, uint32_t place) noexcept
+    cdef void release(self, uint32_t place) noexcept
 
 
 cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1

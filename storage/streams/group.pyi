@@ -7,7 +7,7 @@ Row = tuple[int, int, bytes, int, int, int, int | None, int | None]
 
 class SharedPending:
     records: int
-    def free_some(self, most: int) -> bool: ...
+    def free_step(self, most: int) -> bool: ...
     def __bytes__(self) -> bytes: ...
 
 class Consumer:
@@ -32,7 +32,7 @@ class Group:
     claim_idle_ms: int
     pending_count: int
     unowned_count: int
-    steps: int
+    work_counter: int
     consumers: dict[bytes, Consumer]
     def __init__(
         self, name: bytes, offset_ms: int = 0, offset_seq: int = 0, now_ms: int = 0

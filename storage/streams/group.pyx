@@ -50,7 +50,7 @@ cdef enum:
     # The widths of a record's fields.
     DELIVERIES_MAX = 0xffffff
     CONSUMERS_MAX = 0xffffff
-    POLICIES_MAX = 0xffff
+    RETRY_TIMES_MAX = 0xffff
     # A group of more consumers has a dict of them.
     FEW_CONSUMERS = 8
     # The chunks of a group that goes are freed later when they are more.
@@ -66,20 +66,20 @@ cdef int64_t COUNT_MAX = 0x7fffffffffffffff
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 cdef list NO_MEMBERS = [None]
-# Never changes but for `steps`, to which nothing but 0 is added.
+# Never changes but for `work_counter`, to which nothing but 0 is added.
 cdef Pendings NOTHING_PENDING
 NOTHING_PENDING.unowned = 0
 NOTHING_PENDING.chunks = NULL
-NOTHING_PENDING.floors = NULL
+NOTHING_PENDING.chunk_first_ids = NULL
 NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0
-NOTHING_PENDING.policies = NULL
-NOTHING_PENDING.policy_count = NOTHING_PENDING.policy_capacity = 0
-NOTHING_PENDING.steps = 0
+NOTHING_PENDING.retry_times = NULL
+NOTHING_PENDING.retry_times_count = NOTHING_PENDING.retry_times_capacity = 0
+NOTHING_PENDING.work_counter = 0
 PENDING_SIZE = sizeof(Pending)
 CHUNK_RECORDS = CHUNK_MAX
 
 
-cdef inline uint64_t later(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
+cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
     """moment + span, NEVER instead of wrapping round."""
     return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
 
@@ -262,11 +262,11 @@ cdef list checked_policies(rows, bytes group_name):
     cdef list pairs = [None if row is None else tuple(row) for row in rows]
     known = [pair for pair in pairs if pair is not None]
     numbers = [n for pair in known for n in pair]
-    if not pairs or pairs[0] is not None or len(pairs) > POLICIES_MAX + 1 or len(
+    if not pairs or pairs[0] is not None or len(pairs) > RETRY_TIMES_MAX + 1 or len(
             set(known)) < len(known) or any(
             len(pair) != 2 for pair in known) or any(
             not isinstance(n, int) or not 0 <= n <= NEVER for n in numbers):
-        raise ValueError(f"the retry policies of group {group_name!r} are malformed")
+        raise ValueError(f"the retry retry_times of group {group_name!r} are malformed")
     return pairs
 
 
@@ -365,7 +365,7 @@ cdef class Group:
     """
 
     def __cinit__(self):
-        self.own = &NOTHING_PENDING
+        self.pendings = &NOTHING_PENDING
 
     def __init__(self, bytes name, uint64_t offset_ms=0, uint64_t offset_seq=0,
                  uint64_t now_ms=0):
@@ -382,26 +382,26 @@ cdef class Group:
     cdef int free_pending(self) noexcept:
         cdef uint32_t i
         cdef SharedPending later
-        if self.own == &NOTHING_PENDING:
+        if self.pendings == &NOTHING_PENDING:
             return 0
-        if self.own.chunk_count > FREED_AT_ONCE and is_deferring():
+        if self.pendings.chunk_count > FREED_AT_ONCE and is_deferring():
             later = SharedPending.__new__(SharedPending)
-            later.take_over(self.own)
+            later.take_over(self.pendings)
             discard_pending(later)
-        for i in range(self.own.chunk_count):
-            release(self.own.chunks[i])
-        free(self.own.chunks)
-        free(self.own.policies)
-        free(self.own)
-        self.own = &NOTHING_PENDING
+        for i in range(self.pendings.chunk_count):
+            release(self.pendings.chunks[i])
+        free(self.pendings.chunks)
+        free(self.pendings.retry_times)
+        free(self.pendings)
+        self.pendings = &NOTHING_PENDING
         return 0
 
     cdef int own_pending(self) except -1:
         """Something is to be pending, or to have a retry pair."""
-        if self.own == &NOTHING_PENDING:
-            self.own = <Pendings*>calloc(1, sizeof(Pendings))
-            if self.own == NULL:
-                self.own = &NOTHING_PENDING
+        if self.pendings == &NOTHING_PENDING:
+            self.pendings = <Pendings*>calloc(1, sizeof(Pendings))
+            if self.pendings == NULL:
+                self.pendings = &NOTHING_PENDING
                 raise MemoryError("no memory for pending entries")
         return 0
 
@@ -430,18 +430,18 @@ cdef class Group:
 
     @property
     def unowned_count(self) -> int:
-        return self.own.unowned
+        return self.pendings.unowned
 
     @property
-    def steps(self) -> int:
-        return self.own.steps
+    def work_counter(self) -> int:
+        return self.pendings.work_counter
 
     @property
     def consumers(self) -> dict:
         """Consumers by name, in the order of their numbers."""
         return {(<Consumer>one).name: one for one in self.members() if one is not None}
 
-    # ------------------------------------------------------------ policies and consumers
+    # ------------------------------------------------------------ retry_times and consumers
 
     cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
         """The number of a (retry, expire) pair; 0 stands for no retry at all. Use it before asking
@@ -456,57 +456,57 @@ cdef class Group:
             return known
         number = self.free_policy()
         details.policy_numbers[pair] = number
-        self.own.policies[number].retry_ms = retry_ms
-        self.own.policies[number].expire_ms = expire_ms
-        self.own.policies[number].known = True
+        self.pendings.retry_times[number].retry_ms = retry_ms
+        self.pendings.retry_times[number].expire_ms = expire_ms
+        self.pendings.retry_times[number].known = True
         return number
 
     cdef uint32_t free_policy(self) except 0:
-        cdef Policy* moved
+        cdef RetryTimes* moved
         cdef uint32_t wanted
         self.own_pending()
-        if not self.details.free_policies and self.own.policy_count > POLICIES_MAX:
+        if not self.details.free_retry_times and self.pendings.retry_times_count > RETRY_TIMES_MAX:
             self.free_unused_policies()
-            if not self.details.free_policies:
+            if not self.details.free_retry_times:
                 raise CommandError("ERR too many different RETRY pairs are pending in this group")
-        if self.details.free_policies:
-            return self.details.free_policies.pop()
-        if self.own.policy_count == self.own.policy_capacity or self.own.policies == NULL:
-            wanted = max(<uint32_t>4, self.own.policy_capacity * 2)
-            moved = <Policy*>realloc(self.own.policies, wanted * sizeof(Policy))
+        if self.details.free_retry_times:
+            return self.details.free_retry_times.pop()
+        if self.pendings.retry_times_count == self.pendings.retry_times_capacity or self.pendings.retry_times == NULL:
+            wanted = max(<uint32_t>4, self.pendings.retry_times_capacity * 2)
+            moved = <RetryTimes*>realloc(self.pendings.retry_times, wanted * sizeof(RetryTimes))
             if moved == NULL:
                 raise MemoryError("no memory for a retry pair")
-            self.own.policies = moved
-            self.own.policy_capacity = wanted
-        if self.own.policy_count == 0:
-            self.own.policies[0].known = False
-            self.own.policies[0].uses = 0
-            self.own.policy_count = 1
-        self.own.policies[self.own.policy_count].known = False
-        self.own.policies[self.own.policy_count].uses = 0
-        self.own.policy_count += 1
-        return self.own.policy_count - 1
+            self.pendings.retry_times = moved
+            self.pendings.retry_times_capacity = wanted
+        if self.pendings.retry_times_count == 0:
+            self.pendings.retry_times[0].known = False
+            self.pendings.retry_times[0].uses = 0
+            self.pendings.retry_times_count = 1
+        self.pendings.retry_times[self.pendings.retry_times_count].known = False
+        self.pendings.retry_times[self.pendings.retry_times_count].uses = 0
+        self.pendings.retry_times_count += 1
+        return self.pendings.retry_times_count - 1
 
     cdef int free_unused_policies(self) except -1:
         cdef Details details = self.details
-        cdef Policy* policy
+        cdef RetryTimes* policy
         cdef uint32_t i
-        details.free_policies = []
-        for i in range(self.own.policy_count - 1, 0, -1):
-            policy = &self.own.policies[i]
+        details.free_retry_times = []
+        for i in range(self.pendings.retry_times_count - 1, 0, -1):
+            policy = &self.pendings.retry_times[i]
             if policy.known and policy.uses == 0:
                 del details.policy_numbers[policy.retry_ms, policy.expire_ms]
                 policy.known = False
-                details.free_policies.append(i)
+                details.free_retry_times.append(i)
         return 0
 
     cdef list policy_pairs(self):
         """The pairs by number as [retry, expire], None where a number is free."""
         cdef uint32_t i
         cdef list pairs = [None]
-        for i in range(1, self.own.policy_count):
-            pairs.append([self.own.policies[i].retry_ms, self.own.policies[i].expire_ms]
-                         if self.own.policies[i].known else None)
+        for i in range(1, self.pendings.retry_times_count):
+            pairs.append([self.pendings.retry_times[i].retry_ms, self.pendings.retry_times[i].expire_ms]
+                         if self.pendings.retry_times[i].known else None)
         return pairs
 
     cdef int set_policies(self, list pairs) except -1:
@@ -520,10 +520,10 @@ cdef class Group:
         for pair in pairs[1:]:
             number = self.free_policy()
             if pair is not None:
-                self.own.policies[number].retry_ms, self.own.policies[number].expire_ms = pair
-                self.own.policies[number].known = True
+                self.pendings.retry_times[number].retry_ms, self.pendings.retry_times[number].expire_ms = pair
+                self.pendings.retry_times[number].known = True
                 details.policy_numbers[pair] = number
-        details.free_policies = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
+        details.free_retry_times = [i for i in range(len(pairs) - 1, 0, -1) if pairs[i] is None]
         return 0
 
     cpdef Consumer consumer(self, bytes name):
@@ -547,9 +547,9 @@ cdef class Group:
         cdef uint32_t place
         dropped = gone.pending
         if dropped:
-            for place in range(self.own.chunk_count):
+            for place in range(self.pendings.chunk_count):
                 self.own_chunk(place)  # what can fail comes before the first change
-            for place in range(self.own.chunk_count):
+            for place in range(self.pendings.chunk_count):
                 self.sweep_chunk(place, gone.index, 0, NEVER, None)
             self.close_gaps()
         self.details.remove(gone)
@@ -559,53 +559,53 @@ cdef class Group:
 
     cdef inline Pending* record_at(self, PendingAt* at) noexcept:
         """The record at a place, or the next one when the place is a chunk's end."""
-        while at.chunk < self.own.chunk_count and at.index >= self.own.chunks[at.chunk].used:
+        while at.chunk < self.pendings.chunk_count and at.index >= self.pendings.chunks[at.chunk].used:
             at.chunk += 1
             at.index = 0
-        if at.chunk >= self.own.chunk_count:
+        if at.chunk >= self.pendings.chunk_count:
             return NULL
-        return &self.own.chunks[at.chunk].items[at.index]
+        return &self.pendings.chunks[at.chunk].items[at.index]
 
     cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
         """The first record with an id of at least ms-seq; `at` becomes where it is or would be."""
         cdef Chunk* chunk
         cdef uint32_t part
         at.chunk = at.index = 0
-        if self.own.chunk_count == 0:
+        if self.pendings.chunk_count == 0:
             return NULL
         at.chunk = self.chunk_with(ms, seq)
-        chunk = self.own.chunks[at.chunk]
+        chunk = self.pendings.chunks[at.chunk]
         part = self.part_of(at.chunk, ms)
         self.fetch(chunk, part)
         at.index = search_near(<const char*>chunk.items, sizeof(Pending), chunk.used,
                                part * chunk.used // CHUNK_MAX, ms, seq)
         if at.index < chunk.used:
             return &chunk.items[at.index]
-        if at.chunk + 1 < self.own.chunk_count:
-            return &self.own.chunks[at.chunk + 1].items[0]
+        if at.chunk + 1 < self.pendings.chunk_count:
+            return &self.pendings.chunks[at.chunk + 1].items[0]
         return NULL
 
     cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept:
         """The last chunk whose floor is not above an id, else the first: where that id belongs."""
-        cdef uint32_t last = self.own.chunk_count - 1
-        cdef uint32_t found = share(ms, self.own.floors[0].ms, self.own.floors[last].ms, last + 1)
-        found = search_near(<const char*>self.own.floors, sizeof(EntryId), last + 1, found, ms, seq)
-        if found > last or id_less(ms, seq, self.own.floors[found].ms, self.own.floors[found].seq):
+        cdef uint32_t last = self.pendings.chunk_count - 1
+        cdef uint32_t found = share(ms, self.pendings.chunk_first_ids[0].ms, self.pendings.chunk_first_ids[last].ms, last + 1)
+        found = search_near(<const char*>self.pendings.chunk_first_ids, sizeof(EntryId), last + 1, found, ms, seq)
+        if found > last or id_less(ms, seq, self.pendings.chunk_first_ids[found].ms, self.pendings.chunk_first_ids[found].seq):
             return found - 1 if found else 0
         return found
 
     cdef inline uint32_t part_of(self, uint32_t place, uint64_t ms) noexcept:
-        """In which of CHUNK_MAX parts of a chunk's time this one lies, from what is in the floors:
+        """In which of CHUNK_MAX parts of a chunk's time this one lies, from what is in the chunk_first_ids:
         it tells where a record stands if times rise evenly."""
-        if place + 1 == self.own.chunk_count:
+        if place + 1 == self.pendings.chunk_count:
             return 0
-        return share(ms, self.own.floors[place].ms, self.own.floors[place + 1].ms, CHUNK_MAX)
+        return share(ms, self.pendings.chunk_first_ids[place].ms, self.pendings.chunk_first_ids[place + 1].ms, CHUNK_MAX)
 
     cdef inline void fetch(self, const Chunk* chunk, uint32_t part) noexcept:
         """Call for the bytes of a chunk that a search in this part will look at, all at once: in a
         large group each of them misses the caches. How full a chunk is, it says itself; until that
         is here it counts as an average one."""
-        cdef uint64_t index = part * self.pending_count // self.own.chunk_count // CHUNK_MAX
+        cdef uint64_t index = part * self.pending_count // self.pendings.chunk_count // CHUNK_MAX
         cdef const char* at = <const char*>&chunk.items[index]
         cdef int i
         prefetch(chunk)
@@ -627,9 +627,9 @@ cdef class Group:
     cdef Pending* advance(self, PendingAt* at, uint64_t ms, uint64_t seq) noexcept:
         """As first_at_least, but from `at` on: for ids that rise."""
         cdef Pending* record
-        while at.chunk + 1 < self.own.chunk_count and not id_less(
-                ms, seq, self.own.chunks[at.chunk + 1].items[0].ms,
-                self.own.chunks[at.chunk + 1].items[0].seq):
+        while at.chunk + 1 < self.pendings.chunk_count and not id_less(
+                ms, seq, self.pendings.chunks[at.chunk + 1].items[0].ms,
+                self.pendings.chunks[at.chunk + 1].items[0].seq):
             at.chunk += 1
             at.index = 0
         record = self.record_at(at)
@@ -654,10 +654,10 @@ cdef class Group:
         count -= at.index
         while at.chunk:
             at.chunk -= 1
-            count -= self.own.chunks[at.chunk].used
+            count -= self.pendings.chunks[at.chunk].used
         count += past.index
-        while past.chunk < self.own.chunk_count:
-            count -= self.own.chunks[past.chunk].used
+        while past.chunk < self.pendings.chunk_count:
+            count -= self.pendings.chunks[past.chunk].used
             past.chunk += 1
         return count
 
@@ -665,8 +665,8 @@ cdef class Group:
         """How many records from a place on have an id of at most ms-seq."""
         cdef uint64_t count = 0
         cdef Chunk* chunk
-        while at.chunk < self.own.chunk_count:
-            chunk = self.own.chunks[at.chunk]
+        while at.chunk < self.pendings.chunk_count:
+            chunk = self.pendings.chunks[at.chunk]
             if id_less(ms, seq, chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq):
                 while not id_less(ms, seq, chunk.items[at.index].ms, chunk.items[at.index].seq):
                     at.index += 1
@@ -694,12 +694,12 @@ cdef class Group:
         cdef PendingAt at
         cdef Chunk* last
         begin_record(&record, ms, seq, now_ms, consumer, policy)
-        if self.own.chunk_count == 0:
+        if self.pendings.chunk_count == 0:
             at.chunk = at.index = 0
             return self.insert(&at, &record)
-        last = self.own.chunks[self.own.chunk_count - 1]
+        last = self.pendings.chunks[self.pendings.chunk_count - 1]
         if id_less(last.items[last.used - 1].ms, last.items[last.used - 1].seq, ms, seq):
-            at.chunk = self.own.chunk_count - 1
+            at.chunk = self.pendings.chunk_count - 1
             at.index = last.used
             return self.insert(&at, &record)
         return self.put(&record)
@@ -711,12 +711,12 @@ cdef class Group:
         cdef Chunk* chunk
         cdef PendingAt at
         cdef size_t i
-        chunk = self.own.chunks[self.own.chunk_count - 1] if self.own.chunk_count else NULL
+        chunk = self.pendings.chunks[self.pendings.chunk_count - 1] if self.pendings.chunk_count else NULL
         if chunk == NULL or not id_less(chunk.items[chunk.used - 1].ms,
                                         chunk.items[chunk.used - 1].seq, ids[0].ms, ids[0].seq):
             self.deliver(ids[0].ms, ids[0].seq, now_ms, consumer, policy)
             return 1
-        at.chunk = self.own.chunk_count - 1
+        at.chunk = self.pendings.chunk_count - 1
         at.index = chunk.used
         chunk = self.roomy(&at)
         count = min(count, <size_t>(chunk.capacity - chunk.used))
@@ -734,7 +734,7 @@ cdef class Group:
 
     cdef int insert(self, PendingAt* at, Pending* record) except -1:
         cdef Chunk* chunk
-        if self.own.chunk_count == 0:
+        if self.pendings.chunk_count == 0:
             self.new_chunk(0)
         chunk = self.roomy(at)
         if at.index == 0:
@@ -760,22 +760,22 @@ cdef class Group:
 
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept:
         """A record comes to stand first in its chunk."""
-        if id_less(first.ms, first.seq, self.own.floors[place].ms, self.own.floors[place].seq):
-            self.own.floors[place].ms = first.ms
-            self.own.floors[place].seq = first.seq
+        if id_less(first.ms, first.seq, self.pendings.chunk_first_ids[place].ms, self.pendings.chunk_first_ids[place].seq):
+            self.pendings.chunk_first_ids[place].ms = first.ms
+            self.pendings.chunk_first_ids[place].seq = first.seq
 
     cdef Chunk* split(self, PendingAt* at) except NULL:
         """Make room in a full chunk: a new one after it, empty when the list grows at its end."""
-        cdef Chunk* chunk = self.own.chunks[at.chunk]
+        cdef Chunk* chunk = self.pendings.chunks[at.chunk]
         cdef Chunk* added
         cdef uint32_t kept = CHUNK_MAX // 2
-        if at.chunk + 1 == self.own.chunk_count and at.index == chunk.used:
+        if at.chunk + 1 == self.pendings.chunk_count and at.index == chunk.used:
             self.new_chunk(at.chunk + 1)
             at.chunk += 1
             at.index = 0
-            return self.own.chunks[at.chunk]
+            return self.pendings.chunks[at.chunk]
         self.new_chunk(at.chunk + 1)
-        added = self.own.chunks[at.chunk + 1]
+        added = self.pendings.chunks[at.chunk + 1]
         memcpy(added.items, &chunk.items[kept], (CHUNK_MAX - kept) * sizeof(Pending))
         added.used = CHUNK_MAX - kept
         self.lower_floor(at.chunk + 1, added.items)
@@ -785,66 +785,66 @@ cdef class Group:
         if at.index > kept:
             at.chunk += 1
             at.index -= kept
-        return self.own.chunks[at.chunk]
+        return self.pendings.chunks[at.chunk]
 
     cdef int new_chunk(self, uint32_t place) except -1:
         """Put an empty chunk at a place; there is room for it in every heap, too."""
         cdef Chunk* made
         self.own_pending()
-        if self.own.chunk_count == self.own.chunk_capacity:
-            self.grow_chunks(max(<uint32_t>1, self.own.chunk_capacity * 2))
-        made = resized(NULL, CHUNK_FIRST if self.own.chunk_count == 0 else CHUNK_MAX)
-        memmove(&self.own.chunks[place + 1], &self.own.chunks[place],
-                (self.own.chunk_count - place) * sizeof(Chunk*))
-        memmove(&self.own.floors[place + 1], &self.own.floors[place],
-                (self.own.chunk_count - place) * sizeof(EntryId))
-        self.own.chunks[place] = made
-        self.own.floors[place].ms = self.own.floors[place].seq = NEVER
-        self.own.chunk_count += 1
+        if self.pendings.chunk_count == self.pendings.chunk_capacity:
+            self.grow_chunks(max(<uint32_t>1, self.pendings.chunk_capacity * 2))
+        made = resized(NULL, CHUNK_FIRST if self.pendings.chunk_count == 0 else CHUNK_MAX)
+        memmove(&self.pendings.chunks[place + 1], &self.pendings.chunks[place],
+                (self.pendings.chunk_count - place) * sizeof(Chunk*))
+        memmove(&self.pendings.chunk_first_ids[place + 1], &self.pendings.chunk_first_ids[place],
+                (self.pendings.chunk_count - place) * sizeof(EntryId))
+        self.pendings.chunks[place] = made
+        self.pendings.chunk_first_ids[place].ms = self.pendings.chunk_first_ids[place].seq = NEVER
+        self.pendings.chunk_count += 1
         return 0
 
     cdef int grow_chunks(self, uint32_t wanted) except -1:
         """Make room for this many chunks, and for each of them in every heap."""
-        cdef Pendings* own = self.own
+        cdef Pendings* pendings = self.pendings
         cdef Chunk** chunks = <Chunk**>malloc(
             wanted * ((1 + KINDS) * sizeof(Chunk*) + sizeof(EntryId)))
-        cdef EntryId* floors = <EntryId*>(chunks + <size_t>wanted * (1 + KINDS))
+        cdef EntryId* chunk_first_ids = <EntryId*>(chunks + <size_t>wanted * (1 + KINDS))
         cdef Chunk** heap
         cdef int kind
         if chunks == NULL:
             raise MemoryError("no memory for pending entries")
-        if own.chunk_count:
-            memcpy(chunks, own.chunks, own.chunk_count * sizeof(Chunk*))
-            memcpy(floors, own.floors, own.chunk_count * sizeof(EntryId))
+        if pendings.chunk_count:
+            memcpy(chunks, pendings.chunks, pendings.chunk_count * sizeof(Chunk*))
+            memcpy(chunk_first_ids, pendings.chunk_first_ids, pendings.chunk_count * sizeof(EntryId))
         for kind in range(KINDS):
             heap = chunks + <size_t>wanted * (1 + kind)
-            if own.heaps[kind].count:
-                memcpy(heap, own.heaps[kind].chunks, own.heaps[kind].count * sizeof(Chunk*))
-            own.heaps[kind].chunks = heap
-        free(own.chunks)
-        own.chunks = chunks
-        own.floors = floors
-        own.chunk_capacity = wanted
+            if pendings.heaps[kind].count:
+                memcpy(heap, pendings.heaps[kind].chunks, pendings.heaps[kind].count * sizeof(Chunk*))
+            pendings.heaps[kind].chunks = heap
+        free(pendings.chunks)
+        pendings.chunks = chunks
+        pendings.chunk_first_ids = chunk_first_ids
+        pendings.chunk_capacity = wanted
         return 0
 
     cdef Chunk* own_chunk(self, uint32_t place) except NULL:
         """The chunk at a place, to be changed: a snapshot that holds it keeps it as it is."""
-        cdef Chunk* chunk = self.own.chunks[place]
+        cdef Chunk* chunk = self.pendings.chunks[place]
         cdef Chunk* copy
         if chunk.holders == 1:
             return chunk
         copy = resized(NULL, chunk.capacity)
         memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
         copy.holders = 1
-        self.own.chunks[place] = copy
+        self.pendings.chunks[place] = copy
         self.note_moved(copy)
         release(chunk)
         return copy
 
     cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL:
         """Give the chunk at a place, which is the group's own, room for `capacity` records."""
-        cdef Chunk* moved = resized(self.own.chunks[place], capacity)
-        self.own.chunks[place] = moved
+        cdef Chunk* moved = resized(self.pendings.chunks[place], capacity)
+        self.pendings.chunks[place] = moved
         self.note_moved(moved)
         return moved
 
@@ -868,25 +868,25 @@ cdef class Group:
         return self.merge_small(at.chunk)
 
     cdef int drop_chunk(self, uint32_t place) noexcept:
-        cdef Chunk* chunk = self.own.chunks[place]
+        cdef Chunk* chunk = self.pendings.chunks[place]
         self.leave_heaps(chunk)
         release(chunk)
-        self.own.chunk_count -= 1
-        memmove(&self.own.chunks[place], &self.own.chunks[place + 1],
-                (self.own.chunk_count - place) * sizeof(Chunk*))
-        memmove(&self.own.floors[place], &self.own.floors[place + 1],
-                (self.own.chunk_count - place) * sizeof(EntryId))
+        self.pendings.chunk_count -= 1
+        memmove(&self.pendings.chunks[place], &self.pendings.chunks[place + 1],
+                (self.pendings.chunk_count - place) * sizeof(Chunk*))
+        memmove(&self.pendings.chunk_first_ids[place], &self.pendings.chunk_first_ids[place + 1],
+                (self.pendings.chunk_count - place) * sizeof(EntryId))
         return 0
 
     cdef int merge_small(self, uint32_t place) except -1:
         """Join a chunk that is less than a third full with a neighbour that has room, so that what
         acknowledgements leave over does not cost a chunk each; else give back its spare room."""
-        if self.own.chunks[place].used * 3 >= CHUNK_MAX:
+        if self.pendings.chunks[place].used * 3 >= CHUNK_MAX:
             return 0
         try:
             if place and self.join_next(place - 1):
                 return 0
-            if place + 1 < self.own.chunk_count and self.join_next(place):
+            if place + 1 < self.pendings.chunk_count and self.join_next(place):
                 return 0
             self.shrink(place)
         except MemoryError:
@@ -894,7 +894,7 @@ cdef class Group:
         return 0
 
     cdef int shrink(self, uint32_t place) except -1:
-        cdef Chunk* chunk = self.own.chunks[place]
+        cdef Chunk* chunk = self.pendings.chunks[place]
         if chunk.used * 4 <= chunk.capacity and chunk.capacity > CHUNK_FIRST:
             self.resize(place, chunk.capacity // 2)
         return 0
@@ -902,8 +902,8 @@ cdef class Group:
     cdef bint join_next(self, uint32_t place) except -1:
         """Move the next chunk's records into the one at a place; False when both together would be
         so full that the next delivery among them might split them again."""
-        cdef Chunk* next_one = self.own.chunks[place + 1]
-        cdef Chunk* chunk = self.own.chunks[place]
+        cdef Chunk* next_one = self.pendings.chunks[place + 1]
+        cdef Chunk* chunk = self.pendings.chunks[place]
         cdef uint32_t total = chunk.used + next_one.used
         cdef uint32_t wanted
         cdef int kind
@@ -932,7 +932,7 @@ cdef class Group:
         cdef uint32_t removed = 0
         cdef uint32_t i
         cdef list found = []
-        self.own.steps += chunk.used
+        self.pendings.work_counter += chunk.used
         if consumer == NOBODY:
             # The only step that can fail comes before the first change.
             found = [(chunk.items[i].ms, chunk.items[i].seq) for i in range(chunk.used)
@@ -966,12 +966,12 @@ cdef class Group:
         cdef Chunk* chunk
         cdef Chunk* last
         cdef int kind
-        for i in range(self.own.chunk_count):
-            chunk = self.own.chunks[i]
+        for i in range(self.pendings.chunk_count):
+            chunk = self.pendings.chunks[i]
             if chunk.used == 0:
                 release(chunk)
                 continue
-            last = self.own.chunks[kept - 1] if kept else NULL
+            last = self.pendings.chunks[kept - 1] if kept else NULL
             if last != NULL and (last.used + chunk.used) * 4 <= CHUNK_MAX * 3 and (
                     last.used + chunk.used <= last.capacity and last.holders == 1):
                 memcpy(&last.items[last.used], chunk.items, chunk.used * sizeof(Pending))
@@ -982,22 +982,22 @@ cdef class Group:
                 self.leave_heaps(chunk)
                 release(chunk)
                 continue
-            self.own.chunks[kept] = chunk
-            self.own.floors[kept] = self.own.floors[i]
+            self.pendings.chunks[kept] = chunk
+            self.pendings.chunk_first_ids[kept] = self.pendings.chunk_first_ids[i]
             kept += 1
-        self.own.chunk_count = kept
+        self.pendings.chunk_count = kept
         return 0
 
     cdef inline int count_owner(self, uint32_t consumer, int change) except -1:
         if consumer == UNOWNED:
-            self.own.unowned += change
+            self.pendings.unowned += change
         else:
             (<Consumer>self.details.consumers[consumer]).pending += change
         return 0
 
     cdef inline void count_policy(self, uint32_t policy, int change) noexcept:
         if policy != NO_POLICY:
-            self.own.policies[policy].uses += change
+            self.pendings.retry_times[policy].uses += change
 
     cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove an entry from pending; False when it was not there."""
@@ -1025,7 +1025,7 @@ cdef class Group:
         self.move_bounds(chunk, record)
         return 0
 
-    cdef int hand_over(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+    cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1:
         """Give the record at `at` another owner, time of delivery and count. It is no longer to be
         retried, nor does it expire."""
@@ -1050,7 +1050,7 @@ cdef class Group:
             self.order.numbered = True
         return self.order.note(ms, seq, at_ms)
 
-    cdef int let_go(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
+    cdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
         """Take an entry from its owner, or make it pending without an owner. It now counts as last
         delivered at 0, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
         retry that it has stays."""
@@ -1110,23 +1110,23 @@ cdef class Group:
 
     cdef inline uint64_t claimable_ms(self, const Pending* record) noexcept:
         """The last delivery; NEVER when a claim has found that the entry is gone."""
-        return NEVER if record.last_delivery_ms < self.own.gone_before_ms else (
+        return NEVER if record.last_delivery_ms < self.pendings.gone_before_ms else (
             record.last_delivery_ms)
 
     cdef void skip_gone(self, uint64_t before_ms) noexcept:
         """The entries of all records that were last delivered before this are gone. Claims need
         not look at these records again."""
-        if self.own.chunk_count and before_ms > self.own.gone_before_ms:
-            self.own.gone_before_ms = before_ms
+        if self.pendings.chunk_count and before_ms > self.pendings.gone_before_ms:
+            self.pendings.gone_before_ms = before_ms
 
     cdef void forget_gone(self) noexcept:
         """A record got an older time of delivery, or an ID can be used again: claims look at all
         records."""
         cdef uint32_t i
-        if self.own.gone_before_ms:
-            self.own.gone_before_ms = 0
-            for i in range(self.own.chunk_count):
-                self.chunk_bounds(self.own.chunks[i])
+        if self.pendings.gone_before_ms:
+            self.pendings.gone_before_ms = 0
+            for i in range(self.pendings.chunk_count):
+                self.chunk_bounds(self.pendings.chunks[i])
 
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept:
         """When the record is to be delivered again; NEVER without a retry (or with retry 0). What
@@ -1134,24 +1134,24 @@ cdef class Group:
         cdef uint64_t retry
         if record.policy == NO_POLICY:
             return NEVER
-        retry = self.own.policies[record.policy].retry_ms
+        retry = self.pendings.retry_times[record.policy].retry_ms
         if retry == 0 and not with_zero:
             return NEVER
         if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
             return 0
-        return later(record.last_delivery_ms, retry)
+        return saturating_add(record.last_delivery_ms, retry)
 
     cdef uint64_t expires_ms(self, const Pending* record) noexcept:
         cdef uint64_t expire
         if record.policy == NO_POLICY:
             return NEVER
-        expire = self.own.policies[record.policy].expire_ms
-        return later(record.first_delivery_ms, expire) if expire else NEVER
+        expire = self.pendings.retry_times[record.policy].expire_ms
+        return saturating_add(record.first_delivery_ms, expire) if expire else NEVER
 
     cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
         """Lower a chunk's bounds so that they cover a record of it."""
         cdef uint64_t moment
-        if record.last_delivery_ms < self.own.gone_before_ms:
+        if record.last_delivery_ms < self.pendings.gone_before_ms:
             self.forget_gone()
         if record.last_delivery_ms < chunk.bounds[IDLE]:
             self.set_bound(chunk, IDLE, record.last_delivery_ms)
@@ -1174,7 +1174,7 @@ cdef class Group:
         cdef uint64_t wake = NEVER
         cdef uint64_t expire = NEVER
         cdef uint64_t idle = NEVER
-        self.own.steps += chunk.used
+        self.pendings.work_counter += chunk.used
         for i in range(chunk.used):
             idle = min(idle, self.claimable_ms(&chunk.items[i]))
             if chunk.items[i].policy != NO_POLICY:
@@ -1188,7 +1188,7 @@ cdef class Group:
 
     cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept:
         """Note a bound; a chunk with nothing to come is not in that heap."""
-        cdef Heap* heap = &self.own.heaps[kind]
+        cdef Heap* heap = &self.pendings.heaps[kind]
         if chunk.bounds[kind] == moment:
             return
         chunk.bounds[kind] = moment
@@ -1205,13 +1205,13 @@ cdef class Group:
         cdef uint32_t at = chunk.heap_at[kind]
         cdef uint32_t other
         while at and is_before(chunk, heap.chunks[(at - 1) // 2], kind):
-            self.own.steps += 1
+            self.pendings.work_counter += 1
             other = (at - 1) // 2
             heap.chunks[at] = heap.chunks[other]
             heap.chunks[at].heap_at[kind] = at
             at = other
         while True:
-            self.own.steps += 1
+            self.pendings.work_counter += 1
             other = 2 * at + 1
             if other >= heap.count:
                 break
@@ -1227,7 +1227,7 @@ cdef class Group:
         chunk.heap_at[kind] = at
 
     cdef void leave_heap(self, int kind, Chunk* chunk) noexcept:
-        cdef Heap* heap = &self.own.heaps[kind]
+        cdef Heap* heap = &self.pendings.heaps[kind]
         cdef uint32_t at = chunk.heap_at[kind]
         cdef Chunk* last
         if at == ABSENT:
@@ -1249,11 +1249,11 @@ cdef class Group:
         cdef int kind
         for kind in range(KINDS):
             if chunk.heap_at[kind] != ABSENT:
-                self.own.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
+                self.pendings.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
 
     cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept:
         """The earliest moment of a kind, exact if it is at most until_ms; NEVER: there is none."""
-        cdef Heap* heap = &self.own.heaps[kind]
+        cdef Heap* heap = &self.pendings.heaps[kind]
         cdef Chunk* first
         cdef uint64_t moment
         while heap.count:
@@ -1290,7 +1290,7 @@ cdef class Group:
         """When the first of the waiting claims may find something, perhaps too early; NEVER when
         no client waits for that or nothing is pending. Costs nothing."""
         cdef uint64_t idle_ms = self.claim_idle()
-        return NEVER if idle_ms == NEVER else later(self.idle_bound(), idle_ms)
+        return NEVER if idle_ms == NEVER else saturating_add(self.idle_bound(), idle_ms)
 
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1:
         """One more (or one less) of the blocked clients claims what is idle for so long."""
@@ -1308,21 +1308,21 @@ cdef class Group:
     cdef uint64_t idle_bound(self) noexcept:
         """A moment before which nothing that is pending was last delivered; NEVER when nothing is
         pending. Costs nothing."""
-        return self.own.heaps[IDLE].chunks[0].bounds[IDLE] if self.own.heaps[IDLE].count else NEVER
+        return self.pendings.heaps[IDLE].chunks[0].bounds[IDLE] if self.pendings.heaps[IDLE].count else NEVER
 
     cdef uint64_t wake_bound(self) noexcept:
         """As next_wake_ms, but it may be too early; costs nothing."""
-        return self.own.heaps[WAKE].chunks[0].bounds[WAKE] if self.own.heaps[WAKE].count else NEVER
+        return self.pendings.heaps[WAKE].chunks[0].bounds[WAKE] if self.pendings.heaps[WAKE].count else NEVER
 
     cdef uint64_t expiry_bound(self) noexcept:
         """As next_expiry_ms, but it may be too early; costs nothing."""
-        return self.own.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.own.heaps[EXPIRE].count else NEVER
+        return self.pendings.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.pendings.heaps[EXPIRE].count else NEVER
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
         """Up to `limit` ids (ms, seq) due now, earliest due first, then by id."""
         return self.take(RETRY if with_zero else WAKE, now_ms, limit)
 
-    cdef list take_idle(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
+    cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
         """Up to `limit` ids (ms, seq) not delivered for at least min_idle_ms, idle longest first,
         then in the order of their deliveries (`DeliveryOrder`)."""
         return [] if now_ms < min_idle_ms else self.take(IDLE, now_ms - min_idle_ms, limit)
@@ -1333,7 +1333,7 @@ cdef class Group:
         A chunk is opened, once, when its bound is before everything found so far; it is out of the
         heap until the end, and then its bounds are exact.
         """
-        cdef Heap* heap = &self.own.heaps[kind]
+        cdef Heap* heap = &self.pendings.heaps[kind]
         cdef DueHeap found = DueHeap.__new__(DueHeap)
         cdef list taken = []
         cdef list opened = []
@@ -1349,7 +1349,7 @@ cdef class Group:
                 if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
                         not comes_behind(chunk, kind, &found.items[0]))):
                     lowest = NEVER
-                    self.own.steps += chunk.used
+                    self.pendings.work_counter += chunk.used
                     for i in range(chunk.used):
                         moment = self.moment_of(&chunk.items[i], kind)
                         lowest = min(lowest, moment)
@@ -1373,14 +1373,14 @@ cdef class Group:
     def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
         """Drop up to `limit` records whose expiry has come; returns their ids in no order."""
         cdef list gone = []
-        cdef Heap* heap = &self.own.heaps[EXPIRE]
+        cdef Heap* heap = &self.pendings.heaps[EXPIRE]
         cdef uint32_t place
         while <uint64_t>len(gone) < limit and heap.count and (
                 heap.chunks[0].bounds[EXPIRE] <= now_ms):
             place = self.place_of(heap.chunks[0])
             if self.sweep_chunk(place, NOBODY, now_ms, limit - <uint64_t>len(gone), gone) == 0:
-                self.chunk_bounds(self.own.chunks[place])
-            elif self.own.chunks[place].used == 0:
+                self.chunk_bounds(self.pendings.chunks[place])
+            elif self.pendings.chunks[place].used == 0:
                 self.drop_chunk(place)
             else:
                 self.merge_small(place)
@@ -1403,7 +1403,7 @@ cdef class Group:
         while record != NULL and not id_less(end_ms, end_seq, record.ms, record.seq):
             if limit is not None and len(found) >= limit:
                 break
-            self.own.steps += 1
+            self.pendings.work_counter += 1
             row = self.row(record)
             if consumer is None or consumer == row[2]:
                 found.append(row)
@@ -1413,14 +1413,14 @@ cdef class Group:
     cdef tuple row(self, const Pending* record):
         owner = self.members()[record.consumer]
         pair = (None, None) if record.policy == NO_POLICY else (
-            self.own.policies[record.policy].retry_ms, self.own.policies[record.policy].expire_ms)
+            self.pendings.retry_times[record.policy].retry_ms, self.pendings.retry_times[record.policy].expire_ms)
         return (record.ms, record.seq, b"" if owner is None else (<Consumer>owner).name,
                 record.last_delivery_ms, self.deliveries(record), record.first_delivery_ms, *pair)
 
     def idle(self, uint64_t now_ms, uint64_t min_idle_ms,
              uint64_t limit) -> list[tuple[int, int]]:
         """Ids not delivered for at least min_idle_ms, idle longest first, then by id."""
-        return self.take_idle(now_ms, min_idle_ms, limit)
+        return self.idle_ids(now_ms, min_idle_ms, limit)
 
     def due(self, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list[tuple[int, int]]:
         """Ids due now, earliest due first, then by id."""
@@ -1430,7 +1430,7 @@ cdef class Group:
         """Whether its time to live has ended."""
         if not self.ttl_ms or self.blocked_clients:
             return False
-        return now_ms >= later(self.last_used_ms, self.ttl_ms)
+        return now_ms >= saturating_add(self.last_used_ms, self.ttl_ms)
 
     @property
     def memory_bytes(self) -> int:
@@ -1438,20 +1438,20 @@ cdef class Group:
 
     cdef uint64_t size_bytes(self) noexcept:
         """An estimate of the memory it takes; of many chunks some are looked at."""
-        cdef uint32_t looked_at = min(self.own.chunk_count, <uint32_t>CHUNKS_LOOKED_AT)
+        cdef uint32_t looked_at = min(self.pendings.chunk_count, <uint32_t>CHUNKS_LOOKED_AT)
         cdef uint64_t chunks = 0
         cdef uint64_t total = GROUP_BYTES
         cdef uint32_t i
         if self.details is not None:
             total += DETAILS_BYTES + CONSUMER_BYTES * <uint64_t>self.details.count()
-        if self.own == &NOTHING_PENDING:
+        if self.pendings == &NOTHING_PENDING:
             return total
         for i in range(looked_at):
-            chunks += sizeof(Chunk) + self.own.chunks[i].capacity * sizeof(Pending)
+            chunks += sizeof(Chunk) + self.pendings.chunks[i].capacity * sizeof(Pending)
         if looked_at:
-            total += chunks * self.own.chunk_count // looked_at
-        return total + sizeof(Pendings) + 56 * self.own.chunk_capacity + (
-            self.own.policy_capacity * sizeof(Policy))
+            total += chunks * self.pendings.chunk_count // looked_at
+        return total + sizeof(Pendings) + 56 * self.pendings.chunk_capacity + (
+            self.pendings.retry_times_capacity * sizeof(RetryTimes))
 
     cdef Group duplicate(self, uint64_t now_ms):
         """A group with the same content for another stream; its TTL runs from now_ms."""
@@ -1466,7 +1466,7 @@ cdef class Group:
                 # Numbers stay what they are: records name consumers by them.
                 made.copy_consumer(one)
         made.free_numbers()
-        if self.own != &NOTHING_PENDING:
+        if self.pendings != &NOTHING_PENDING:
             made.copy_pending(self)
         return made
 
@@ -1500,23 +1500,23 @@ cdef class Group:
         if other.large_counts() is not None:
             self.own_details().large_counts = dict(other.large_counts())
         self.pending_count = other.pending_count
-        self.own.unowned = other.own.unowned
-        self.own.gone_before_ms = other.own.gone_before_ms
+        self.pendings.unowned = other.pendings.unowned
+        self.pendings.gone_before_ms = other.pendings.gone_before_ms
         return 0
 
     cdef int copy_policies(self, Group other) except -1:
-        cdef size_t size = other.own.policy_capacity * sizeof(Policy)
+        cdef size_t size = other.pendings.retry_times_capacity * sizeof(RetryTimes)
         if not size:
             return 0
-        self.own.policies = <Policy*>malloc(size)
-        if self.own.policies == NULL:
+        self.pendings.retry_times = <RetryTimes*>malloc(size)
+        if self.pendings.retry_times == NULL:
             raise MemoryError("no memory for retry pairs")
-        memcpy(self.own.policies, other.own.policies, size)
-        self.own.policy_count = other.own.policy_count
-        self.own.policy_capacity = other.own.policy_capacity
+        memcpy(self.pendings.retry_times, other.pendings.retry_times, size)
+        self.pendings.retry_times_count = other.pendings.retry_times_count
+        self.pendings.retry_times_capacity = other.pendings.retry_times_capacity
         self.own_details().policy_numbers = dict(other.details.policy_numbers)
-        if other.details.free_policies is not None:
-            self.details.free_policies = list(other.details.free_policies)
+        if other.details.free_retry_times is not None:
+            self.details.free_retry_times = list(other.details.free_retry_times)
         return 0
 
     cdef int copy_chunks(self, Group other) except -1:
@@ -1525,34 +1525,34 @@ cdef class Group:
         cdef Chunk* copy
         cdef uint32_t i
         cdef int kind
-        if other.own.chunk_count == 0:
+        if other.pendings.chunk_count == 0:
             return 0
-        self.grow_chunks(other.own.chunk_count)
-        for i in range(other.own.chunk_count):
-            chunk = other.own.chunks[i]
+        self.grow_chunks(other.pendings.chunk_count)
+        for i in range(other.pendings.chunk_count):
+            chunk = other.pendings.chunks[i]
             copy = resized(NULL, chunk.capacity)
             memcpy(copy, chunk, sizeof(Chunk) + (chunk.used - 1) * sizeof(Pending))
             copy.holders = 1
-            self.own.chunks[i] = copy
-            self.own.floors[i] = other.own.floors[i]
-            self.own.chunk_count += 1
+            self.pendings.chunks[i] = copy
+            self.pendings.chunk_first_ids[i] = other.pendings.chunk_first_ids[i]
+            self.pendings.chunk_count += 1
             for kind in range(KINDS):
                 if copy.heap_at[kind] != ABSENT:
-                    self.own.heaps[kind].chunks[copy.heap_at[kind]] = copy
+                    self.pendings.heaps[kind].chunks[copy.heap_at[kind]] = copy
         for kind in range(KINDS):
-            self.own.heaps[kind].count = other.own.heaps[kind].count
+            self.pendings.heaps[kind].count = other.pendings.heaps[kind].count
         return 0
 
     def dump(self) -> dict:
         """The group as msgpack-able values (docs/formats.md, group)."""
-        return self.facts(bytes(self.share_pending()))
+        return self.header(bytes(self.share_pending()))
 
     def share(self) -> dict:
         """As dump, but `pending` is a SharedPending: made at once, turned into bytes later."""
-        return self.facts(self.share_pending())
+        return self.header(self.share_pending())
 
     cdef SharedPending share_pending(self):
-        cdef SharedPending shared = self.share_chunks(0, self.own.chunk_count)
+        cdef SharedPending shared = self.share_chunks(0, self.pendings.chunk_count)
         shared.records = self.pending_count
         return shared
 
@@ -1565,13 +1565,13 @@ cdef class Group:
         shared.chunks = <Chunk**>malloc(count * sizeof(Chunk*))
         if shared.chunks == NULL:
             raise MemoryError("no memory to share pending entries")
-        memcpy(shared.chunks, &self.own.chunks[place], count * sizeof(Chunk*))
+        memcpy(shared.chunks, &self.pendings.chunks[place], count * sizeof(Chunk*))
         for i in range(count):
             shared.chunks[i].holders += 1
         shared.count = count
         return shared
 
-    cdef dict facts(self, pending):
+    cdef dict header(self, pending):
         return {
             "name": self.name,
             "offset": [self.offset_ms, self.offset_seq],
@@ -1591,7 +1591,7 @@ cdef class Group:
     def load(meta, uint64_t now_ms) -> Group:
         """Make a group of what `dump` gave; its TTL starts again at now_ms. ValueError when the
         pending entries refer to a consumer or policy that is not there or do not rise, or when
-        consumers or policies are not each given once."""
+        consumers or retry_times are not each given once."""
         cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
         cdef bytes packed = meta["pending"]
         cdef Py_ssize_t i
@@ -1627,8 +1627,8 @@ cdef class Group:
                     record.consumer and members[record.consumer] is None):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
             if record.policy != NO_POLICY and (
-                    record.policy >= group.own.policy_count
-                    or not group.own.policies[record.policy].known):
+                    record.policy >= group.pendings.retry_times_count
+                    or not group.pendings.retry_times[record.policy].known):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown policy")
             if i and not id_less(before.ms, before.seq, record.ms, record.seq):
                 raise ValueError(f"pending entries of group {group.name!r} do not rise")
@@ -1667,10 +1667,10 @@ cdef class Group:
         owned = {c.index: 0 for c in members.values()}
         uses = {}
         in_heaps = [0] * KINDS
-        for i in range(self.own.chunk_count):
-            chunk = self.own.chunks[i]
+        for i in range(self.pendings.chunk_count):
+            chunk = self.pendings.chunks[i]
             assert 0 < chunk.used <= chunk.capacity <= CHUNK_MAX
-            floor = (self.own.floors[i].ms, self.own.floors[i].seq)
+            floor = (self.pendings.chunk_first_ids[i].ms, self.pendings.chunk_first_ids[i].seq)
             assert floor <= (chunk.items[0].ms, chunk.items[0].seq)
             assert i == 0 or before < floor
             for j in range(chunk.used):
@@ -1693,20 +1693,20 @@ cdef class Group:
                 if chunk.heap_at[kind] != ABSENT:
                     in_heaps[kind] += 1
                     up = (chunk.heap_at[kind] - 1) // 2 if chunk.heap_at[kind] else 0
-                    assert self.own.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
-                    assert not is_before(chunk, self.own.heaps[kind].chunks[up], kind)
+                    assert self.pendings.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
+                    assert not is_before(chunk, self.pendings.heaps[kind].chunks[up], kind)
             total += chunk.used
         # An old snapshot may have records of many deliveries without their exact count.
         assert len(self.large_counts() or ()) <= large
-        assert total == self.pending_count and unowned == self.own.unowned
+        assert total == self.pending_count and unowned == self.pendings.unowned
         for c in members.values():
             assert c.pending == owned[c.index]
         for kind in range(KINDS):
-            assert in_heaps[kind] == self.own.heaps[kind].count
-        free_policies = set(() if self.details is None else self.details.free_policies or ())
-        for i in range(1, self.own.policy_count):
-            assert self.own.policies[i].uses == uses.get(i, 0)
-            assert self.own.policies[i].known != (i in free_policies)
+            assert in_heaps[kind] == self.pendings.heaps[kind].count
+        free_retry_times = set(() if self.details is None else self.details.free_retry_times or ())
+        for i in range(1, self.pendings.retry_times_count):
+            assert self.pendings.retry_times[i].uses == uses.get(i, 0)
+            assert self.pendings.retry_times[i].known != (i in free_retry_times)
 
 
 @cython.no_gc
@@ -1718,7 +1718,7 @@ cdef class SharedPending:
     def __dealloc__(self):
         cdef uint32_t i
         for i in range(self.count):
-            self.let_go(i)
+            self.release(i)
         free(self.chunks)
 
     cdef int take_over(self, Pendings* gone) except -1:
@@ -1731,15 +1731,15 @@ cdef class SharedPending:
         gone.chunk_count = 0
         return 0
 
-    def free_some(self, uint64_t most) -> bool:
+    def free_step(self, uint64_t most) -> bool:
         """Release about this many chunks; False when none is left."""
         while most and self.count:
             self.count -= 1
-            self.let_go(self.count)
+            self.release(self.count)
             most -= 1
         return self.count > 0
 
-    cdef void let_go(self, uint32_t place) noexcept:
+    cdef void release(self, uint32_t place) noexcept:
         """A chunk is needed no more; its place becomes NULL."""
         if self.chunks[place] != NULL:
             release(self.chunks[place])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 SLOTS = 65536  # slots of a database, by a checksum of the key
 
 
-class KeyWalk:
+class KeyIterator:
     """Keys that come meanwhile to a slot that was not walked yet are noted, to be left out, and
     those that go, to be listed at the end. What is flushed is kept until the walk is over."""
 

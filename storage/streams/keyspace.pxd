@@ -17,7 +17,7 @@ cdef class Database:
     cdef readonly dict expiries
     cdef object due
     cdef dict used_s
-    cdef dict growing
+    cdef dict append_buffers
     cdef readonly dict watched
     cdef public dict waiting
     cdef bytes cached_key
@@ -64,8 +64,8 @@ cdef class Keyspace:
     cdef public uint32_t producers_max
     cdef public uint64_t incarnation
     cdef public list ready
-    cdef public list agenda
-    cdef public list put_off
+    cdef public list timer_requests
+    cdef public list deferred
     cdef readonly object calendar
     cdef readonly object capture
     cdef readonly list walks
@@ -81,7 +81,7 @@ cdef class Keyspace:
     cdef public uint64_t hits
     cdef public uint64_t misses
 
-    cdef int look_at(self, uint64_t now_ms, uint64_t steady_ms) noexcept
+    cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept
     cdef int note_steady(self, uint64_t steady_ms) noexcept
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0

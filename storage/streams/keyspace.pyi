@@ -3,8 +3,8 @@ from typing import Any
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.streams.capture import Capture
-from millstream.storage.streams.key_walk import KeyWalk
-from millstream.storage.streams.retention_schedule import Calendar
+from millstream.storage.streams.key_walk import KeyIterator
+from millstream.storage.streams.retention_schedule import RetentionSchedule
 from millstream.storage.streams.stream import Stream
 
 class Appended(bytes): ...
@@ -44,7 +44,7 @@ class Database:
     def mark_ready(self, key: bytes) -> int: ...
     def clear(self) -> int: ...
     def keys(self) -> Iterable[bytes]: ...
-    def walk(self) -> KeyWalk: ...
+    def walk(self) -> KeyIterator: ...
     def scan(self, cursor: int, count: int) -> tuple[int, list[bytes]]: ...
     def __len__(self) -> int: ...
 
@@ -55,11 +55,11 @@ class Keyspace:
     now_ms: int
     steady_ms: int
     newest_steady_ms: int
-    calendar: Calendar
+    calendar: RetentionSchedule
     expiring: bool
     expiry_noted: bool
     capture: Capture | None
-    walks: list[KeyWalk]
+    walks: list[KeyIterator]
     is_walked: bool
     may_delete: bool
     touching: bool

@@ -29,11 +29,11 @@ from millstream.storage.streams.stream cimport Stream
 from millstream.errors import WRONG_TYPE, CommandError
 from millstream.storage.streams.capture import Capture
 from millstream.storage.blocks.checksum import crc32
-from millstream.storage.streams.expiry_queue import Due
+from millstream.storage.streams.expiry_queue import ExpiryQueue
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
 from millstream.storage.streams.key_walk import SLOTS as KEY_SLOTS
-from millstream.storage.streams.key_walk import KeyWalk
-from millstream.storage.streams.retention_schedule import Calendar
+from millstream.storage.streams.key_walk import KeyIterator
+from millstream.storage.streams.retention_schedule import RetentionSchedule
 from millstream.storage.streams.restore import restore_key
 from millstream.storage.blocks.lazyfree import discard_table
 
@@ -61,7 +61,7 @@ cdef class Database:
 
     `waiting` maps keys to what blocked clients wait on them with; `watched` those that WATCH names
     to a Watch; `expiries` keys to the unix time in milliseconds at which they go, and `due` knows
-    the earliest. `growing` holds strings that are being appended to, in a form that
+    the earliest. append_buffers holds strings that are being appended to, in a form that
     grows in place; who reads such a key finds GROWING in the table and has it settled into bytes.
     """
 
@@ -76,9 +76,9 @@ cdef class Database:
         self.table = {}
         self.slots = {}
         self.expiries = {}
-        self.due = Due()
+        self.due = ExpiryQueue()
         self.used_s = {}
-        self.growing = {}
+        self.append_buffers = {}
         return self.forget_cached()
 
     # ------------------------------------------------------------ streams, from argument views
@@ -172,12 +172,12 @@ cdef class Database:
 
     cdef settle(self, bytes key):
         """Give a string that was growing its usual form: one copy for all the appends before."""
-        value = self.table[key] = Appended(self.growing.pop(key))
+        value = self.table[key] = Appended(self.append_buffers.pop(key))
         return value
 
     def settle_all(self) -> None:
         """Give all strings that were growing their usual form."""
-        for key in list(self.growing):
+        for key in list(self.append_buffers):
             self.settle(key)
 
     def string_bytes(self, bytes key not None) -> int | None:
@@ -185,7 +185,7 @@ cdef class Database:
         value = self.table.get(key)
         if not isinstance(value, bytes) or (self.expiries and self.has_expired(key)):
             return None
-        return len(self.growing[key] if value is GROWING else value)
+        return len(self.append_buffers[key] if value is GROWING else value)
 
     def extend(self, bytes key not None, bytes more not None) -> int:
         """Append to the string at a key, in time that does not depend on its length unless it was
@@ -194,9 +194,9 @@ cdef class Database:
         value = self.table[key]
         self.before_change(key)
         if value is GROWING:
-            text = self.growing[key]
+            text = self.append_buffers[key]
         else:
-            text = self.growing[key] = bytearray(value)
+            text = self.append_buffers[key] = bytearray(value)
             self.table[key] = GROWING
         text += more
         if self.keyspace.touching:
@@ -273,8 +273,8 @@ cdef class Database:
         elif isinstance(old, Stream):
             self.forget_moment(key, old)
         self.table[key] = value
-        if self.growing:
-            self.growing.pop(key, None)
+        if self.append_buffers:
+            self.append_buffers.pop(key, None)
         self.note_use(key, value)
         if isinstance(value, Stream):
             # What is put somewhere now belongs to no point in time that is being taken.
@@ -287,7 +287,7 @@ cdef class Database:
         that do not schedule a check."""
         cdef Group group
         if stream.policy is not None:
-            stream.policy.looked_at_ms = self.keyspace.note_trim(AT_ONCE, self.index, key)
+            stream.policy.next_check_ms = self.keyspace.note_trim(AT_ONCE, self.index, key)
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
             if group.blocked_clients:
@@ -295,7 +295,7 @@ cdef class Database:
                 group.last_used_ms = self.keyspace.steady_ms
                 if group.ttl_ms:
                     group.scheduled_ms = group.last_used_ms + group.ttl_ms
-                    self.keyspace.agenda.append(
+                    self.keyspace.timer_requests.append(
                         (group.scheduled_ms, self.index, key, group.name))
             self.keyspace.schedule(self.index, key, group)
         return 0
@@ -329,8 +329,8 @@ cdef class Database:
         if isinstance(value, Stream):
             self.forget_moment(key, value)
         self.used_s.pop(key, None)
-        if self.growing:
-            self.growing.pop(key, None)
+        if self.append_buffers:
+            self.append_buffers.pop(key, None)
         self.drop_expiry(key)
         slot = crc32(key) & (SLOTS - 1)
         keys = self.slots[slot]
@@ -342,7 +342,7 @@ cdef class Database:
     cdef int forget_moment(self, bytes key, Stream stream) except -1:
         """A stream is gone from its key: it is not to be trimmed there any more."""
         if stream.policy is not None:
-            self.keyspace.calendar.forget(stream.policy.looked_at_ms, self.index, key)
+            self.keyspace.calendar.forget(stream.policy.next_check_ms, self.index, key)
         return 0
 
     def exchange(self, Database other not None) -> None:
@@ -352,7 +352,7 @@ cdef class Database:
         self.expiries, other.expiries = other.expiries, self.expiries
         self.due, other.due = other.due, self.due
         self.used_s, other.used_s = other.used_s, self.used_s
-        self.growing, other.growing = other.growing, self.growing
+        self.append_buffers, other.append_buffers = other.append_buffers, self.append_buffers
         self.forget_cached()
         other.forget_cached()
 
@@ -410,7 +410,7 @@ cdef class Database:
 
     def walk(self):
         """Begin to walk the keys that are there now. End it with `close`."""
-        return KeyWalk(self.keyspace, self)
+        return KeyIterator(self.keyspace, self)
 
     def scan(self, uint64_t cursor, uint64_t count) -> tuple[int, list[bytes]]:
         """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end. They
@@ -524,7 +524,7 @@ cdef class Database:
 cdef class Keyspace:
     """Sixteen databases and what belongs to all of them.
 
-    `dirty` counts changes; `ready` and `agenda` collect, for the server, keys whose waiting readers
+    `dirty` counts changes; `ready` and `timer_requests` collect, for the server, keys whose waiting readers
     are to be tried again and the moments at which groups have something to do; node_entries and
     node_bytes are the limits of a node.
 
@@ -533,7 +533,7 @@ cdef class Keyspace:
     start) no key expires; while `may_delete` is false those that are due are not there, but stay;
     while `touching` is false commands do not count as a use of a key. `on_expired(db_index, key)` is called for
     each key that went by its time; `expiry_noted` says that some key got an expiry, or `calendar` a
-    stream to be looked at for what its policy evicts. `put_off` holds
+    stream to be looked at for what its policy evicts. `deferred` holds
     the (db, key, name) of groups whose moment came while nothing might be deleted.
     """
 
@@ -544,10 +544,10 @@ cdef class Keyspace:
         self.idmp_maxsize = MAXSIZE
         self.producers_max = PRODUCERS_MAX
         self.ready = []
-        self.agenda = []
-        self.put_off = []
+        self.timer_requests = []
+        self.deferred = []
         self.walks = []
-        self.calendar = Calendar()
+        self.calendar = RetentionSchedule()
         self.touching = True
         self.may_delete = True
         self.active_expiry = True
@@ -555,9 +555,9 @@ cdef class Keyspace:
 
     def set_time(self, uint64_t now_ms, steady_ms=None) -> None:
         """The time by which keys expire, and that by which groups wait, by default the same."""
-        self.look_at(now_ms, now_ms if steady_ms is None else steady_ms)
+        self.set_now(now_ms, now_ms if steady_ms is None else steady_ms)
 
-    cdef int look_at(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
+    cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
         self.now_ms = now_ms
         self.steady_ms = steady_ms
         self.now_s = <uint32_t>(steady_ms // 1000)
@@ -600,13 +600,13 @@ cdef class Keyspace:
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1:
         """Note the next moment at which a stream's policy evicts something for its age."""
         cdef uint64_t moment_ms = due_ms(stream)
-        if moment_ms < stream.policy.looked_at_ms:
-            stream.policy.looked_at_ms = self.note_trim(moment_ms, db_index, key)
+        if moment_ms < stream.policy.next_check_ms:
+            stream.policy.next_check_ms = self.note_trim(moment_ms, db_index, key)
         return 0
 
     def trim_soon(self, int db_index, bytes key not None, Stream stream not None) -> None:
         """Look at a stream that has a policy as soon as the timer comes."""
-        stream.policy.looked_at_ms = self.note_trim(AT_ONCE, db_index, key)
+        stream.policy.next_check_ms = self.note_trim(AT_ONCE, db_index, key)
 
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
         self.expiry_noted = True
@@ -633,7 +633,7 @@ cdef class Keyspace:
                 moment = end
         if moment < group.scheduled_ms:
             group.scheduled_ms = moment
-            self.agenda.append((moment, db_index, key, group.name))
+            self.timer_requests.append((moment, db_index, key, group.name))
         return 0
 
     def mark_ready(self, int db_index, bytes key) -> None:

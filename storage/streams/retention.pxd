@@ -6,7 +6,7 @@ from millstream.storage.streams.stream cimport Stream
 
 # Where a stream is to be cut: `first` is the first id to keep, unless all goes. `blocks` are those
 # that go whole; more: there may be others, which were not looked at.
-cdef struct Cut:
+cdef struct TrimPoint:
     bint some
     bint all
     bint more
@@ -16,5 +16,5 @@ cdef struct Cut:
 
 cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff
 cdef uint64_t due_ms(Stream stream) noexcept
-cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut) except -1
+cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, TrimPoint* cut) except -1
 cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept

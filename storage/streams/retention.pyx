@@ -15,7 +15,7 @@ from millstream.storage.blocks.block cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
 from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind, view_block
-from millstream.storage.streams.stream cimport Policy, Stream
+from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 
 from millstream.storage.blocks.lazyfree import free_parts
 
@@ -75,7 +75,7 @@ cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
 cdef uint64_t due_ms(Stream stream) noexcept:
     """The moment from which the policy of a stream evicts something for its age; NEVER when there
     is none."""
-    cdef Policy policy = stream.policy
+    cdef RetentionPolicy policy = stream.policy
     cdef EntryId oldest
     cdef bint is_open
     cdef bint found
@@ -90,9 +90,9 @@ cdef uint64_t due_ms(Stream stream) noexcept:
     return oldest.ms + policy.max_age_ms
 
 
-cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut) except -1:
+cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, TrimPoint* cut) except -1:
     """Find what the stream's policy evicts now, of at most blocks_max blocks."""
-    cdef Policy policy = stream.policy
+    cdef RetentionPolicy policy = stream.policy
     cdef Place place = stream.head_place()
     cdef uint64_t left = stream.length
     cdef uint64_t total = whole_bytes(stream) if policy.max_bytes else 0
@@ -132,7 +132,7 @@ cdef int find_cut(Stream stream, uint64_t now_ms, uint32_t blocks_max, Cut* cut)
     return 0
 
 
-cdef bint is_over(Policy policy, const View* view, uint64_t now_ms, uint64_t left,
+cdef bint is_over(RetentionPolicy policy, const View* view, uint64_t now_ms, uint64_t left,
                   uint64_t total) noexcept:
     """Whether a block goes as a whole: left and total are the entries and bytes after it."""
     return ((policy.max_len and left >= policy.max_len)
@@ -141,7 +141,7 @@ cdef bint is_over(Policy policy, const View* view, uint64_t now_ms, uint64_t lef
                 and view.last_ms <= now_ms - policy.max_age_ms))
 
 
-cdef void cut_behind(const View* view, Cut* cut) noexcept:
+cdef void cut_behind(const View* view, TrimPoint* cut) noexcept:
     """All of this block goes."""
     cut.some = True
     cut.first.ms = view.last_ms
@@ -150,7 +150,7 @@ cdef void cut_behind(const View* view, Cut* cut) noexcept:
     cut.all = not step_up(&cut.first)
 
 
-cdef void cut_before(uint64_t ms, uint64_t seq, Cut* cut) noexcept:
+cdef void cut_before(uint64_t ms, uint64_t seq, TrimPoint* cut) noexcept:
     """What is below this id goes, if that is more than is known to go."""
     if not cut.all and id_less(cut.first.ms, cut.first.seq, ms, seq):
         cut.some = True
@@ -158,14 +158,14 @@ cdef void cut_before(uint64_t ms, uint64_t seq, Cut* cut) noexcept:
         cut.first.seq = seq
 
 
-cdef void cut_by_length(Policy policy, const View* view, uint64_t left, Cut* cut) noexcept:
+cdef void cut_by_length(RetentionPolicy policy, const View* view, uint64_t left, TrimPoint* cut) noexcept:
     cdef Entry entry
     if policy.max_len and left > policy.max_len and view_nth_live(
             view, cut.first.ms, cut.first.seq, left - policy.max_len, &entry):
         cut_before(entry.ms, entry.seq, cut)
 
 
-cdef void cut_by_age(Policy policy, const View* view, uint64_t now_ms, Cut* cut) noexcept:
+cdef void cut_by_age(RetentionPolicy policy, const View* view, uint64_t now_ms, TrimPoint* cut) noexcept:
     cdef Entry entry
     if policy.max_age_ms and now_ms >= policy.max_age_ms and view_nth_live(
             view, cut.first.ms, cut.first.seq, 0, &entry) and (
@@ -173,7 +173,7 @@ cdef void cut_by_age(Policy policy, const View* view, uint64_t now_ms, Cut* cut)
         cut_before(now_ms - policy.max_age_ms + 1, 0, cut)
 
 
-cdef void cut_by_bytes(Policy policy, const View* view, uint64_t total, Cut* cut) noexcept:
+cdef void cut_by_bytes(RetentionPolicy policy, const View* view, uint64_t total, TrimPoint* cut) noexcept:
     """Find the first entry of the block that may stay; total: the bytes of the block and of those
     after it."""
     cdef Cursor cursor
@@ -217,8 +217,8 @@ def due_moment_ms(Stream stream not None) -> int | None:
 
 
 def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffffff):
-    """What `find_cut` finds: (first id to keep, "all" or None, whether there may be more)."""
-    cdef Cut cut
-    find_cut(stream, now_ms, blocks_max, &cut)
+    """What `find_trim_point` finds: (first id to keep, "all" or None, whether there may be more)."""
+    cdef TrimPoint cut
+    find_trim_point(stream, now_ms, blocks_max, &cut)
     first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None
     return first, bool(cut.more)

@@ -17,7 +17,7 @@ PAGE_MS = 500
 Place = tuple[int, bytes]  # database and key
 
 
-class Calendar:
+class RetentionSchedule:
     """Places by the moment, in unix milliseconds, from which their policies evict something."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ cdef class SharedGroups:
     cdef GroupRow* rows
     cdef size_t count
 
-    cdef dict facts(self, size_t i, pending)
+    cdef dict header(self, size_t i, pending)
 
 
 cdef SharedMembers shared_members(Group group)

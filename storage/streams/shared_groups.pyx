@@ -109,9 +109,9 @@ cdef class SharedGroups:
         """Each group as Group.dump gives it."""
         cdef size_t i
         for i in range(self.count):
-            yield self.facts(i, None)
+            yield self.header(i, None)
 
-    cdef dict facts(self, size_t i, pending):
+    cdef dict header(self, size_t i, pending):
         cdef GroupRow* row = &self.rows[i]
         cdef GroupParts parts = self.parts[i]
         cdef list consumers = [None]
@@ -137,7 +137,7 @@ cdef class SharedGroups:
         yield packer.pack_array_header(self.count)
         for i in range(self.count):
             if is_small(self.parts[i]):
-                ready.append(packer.pack(self.facts(i, None)))
+                ready.append(packer.pack(self.header(i, None)))
             else:
                 yield b"".join(ready)
                 ready.clear()

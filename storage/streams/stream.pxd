@@ -18,12 +18,12 @@ cdef struct Walk:
 cdef list nodes_of(const View* view, uint64_t hidden)
 
 
-cdef class Policy:
+cdef class RetentionPolicy:
     cdef readonly uint64_t max_len
     cdef readonly uint64_t max_age_ms
     cdef readonly uint64_t max_bytes
     cdef readonly bint exact
-    cdef uint64_t looked_at_ms  # when its stream is looked at next; NEVER: not noted
+    cdef uint64_t next_check_ms  # when its stream is looked at next; NEVER: not noted
 
 
 cdef class Stream:
@@ -35,7 +35,7 @@ cdef class Stream:
     cdef public uint64_t last_seq
     cdef public uint64_t entries_added
     cdef public uint32_t used_s
-    cdef public Policy policy
+    cdef public RetentionPolicy policy
     cdef SkipList sealed
     cdef uint64_t head_ms
     cdef uint64_t head_seq
@@ -105,6 +105,6 @@ cdef class Stream:
     cdef int put_back(self, Place place, Block block) except -1
     cdef int evict_in_tail(self, list ids) except -1
     cdef Py_ssize_t evict_in_block(self, Place place, list ids, Py_ssize_t start) except -1
-    cdef dict facts(self, bint shared, producers, groups)
+    cdef dict header(self, bint shared, producers, groups)
     cdef int write_end_anew(self, uint32_t node_entries, uint32_t node_bytes) except -1
     cdef bint delete_in(self, Place place, uint64_t ms, uint64_t seq) except -1

@@ -8,7 +8,7 @@ from millstream.storage.streams.producers import Producers
 
 Words = list[bytes]
 
-class Policy:
+class RetentionPolicy:
     max_len: int
     max_age_ms: int
     max_bytes: int
@@ -19,7 +19,7 @@ class Policy:
     def is_limit(self) -> bool: ...
     def dump(self) -> list[Any]: ...
     @staticmethod
-    def load(row: list[Any]) -> Policy: ...
+    def load(row: list[Any]) -> RetentionPolicy: ...
 
 class Stream:
     length: int
@@ -36,7 +36,7 @@ class Stream:
     capture_mark: int
     groups: dict[bytes, Group]
     idempotence: Window | None
-    policy: Policy | None
+    policy: RetentionPolicy | None
     producers: Producers | None
     def __init__(self, incarnation: int = 0) -> None: ...
     def __len__(self) -> int: ...

@@ -88,7 +88,7 @@ cdef list nodes_of(const View* view, uint64_t hidden):
     return found
 
 
-cdef class Policy:
+cdef class RetentionPolicy:
     """What a stream keeps: limits, 0 for none. A policy never changes; another one replaces it.
 
     max_len counts entries, max_age_ms is compared with the milliseconds of an ID, max_bytes is
@@ -101,7 +101,7 @@ cdef class Policy:
         self.max_age_ms = max_age_ms
         self.max_bytes = max_bytes
         self.exact = exact
-        self.looked_at_ms = MAX
+        self.next_check_ms = MAX
 
     def is_limit(self) -> bool:
         """Whether it limits anything."""
@@ -112,10 +112,10 @@ cdef class Policy:
         return [self.max_len, self.max_age_ms, self.max_bytes, self.exact]
 
     @staticmethod
-    def load(row) -> Policy:
+    def load(row) -> RetentionPolicy:
         """Make a policy of what `dump` gave; ValueError for a number that cannot be a limit."""
         try:
-            return Policy(*row)
+            return RetentionPolicy(*row)
         except OverflowError as error:
             raise ValueError(f"the policy {row} is out of range") from error
 
@@ -947,7 +947,7 @@ cdef class Stream:
         """Another stream with the same content, which shares what never changes."""
         cdef Group group
         cdef Stream made = Stream.load(
-            {**self.facts(False, {}, []), "incarnation": incarnation}, self.blocks(), now_ms)
+            {**self.header(False, {}, []), "incarnation": incarnation}, self.blocks(), now_ms)
         for group in self.groups.values():
             made.groups[group.name] = group.duplicate(now_ms)
         made.has_ttl = self.has_ttl
@@ -963,7 +963,7 @@ cdef class Stream:
             producers = self.producers.share() if shared else self.producers.dump()
         cdef object groups = [(<Group>group).dump() for group in self.groups.values()] if (
             not shared or not self.groups) else shared_groups(self.groups, True, 0)
-        return self.facts(shared, producers, groups), self.blocks()
+        return self.header(shared, producers, groups), self.blocks()
 
     def blocks(self):
         """All of its blocks as they are now, with a copy of the open one after them."""
@@ -972,7 +972,7 @@ cdef class Stream:
             return self.sealed.share(tail)
         return [] if tail is None else [tail]
 
-    cdef dict facts(self, bint shared, producers, groups):
+    cdef dict header(self, bint shared, producers, groups):
         meta = {
             "length": self.length,
             "last_id": [self.last_ms, self.last_seq],
@@ -1041,7 +1041,7 @@ cdef class Stream:
             stream.groups[group.name] = group
             stream.has_ttl = stream.has_ttl or group.ttl_ms > 0
         if "policy" in meta:
-            stream.policy = Policy.load(meta["policy"])
+            stream.policy = RetentionPolicy.load(meta["policy"])
         if meta["producers"]:
             stream.producers = Producers.load(meta["producers"])
         if "idempotence" in meta:

@@ -87,7 +87,7 @@ def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer
     cdef PendingAt at
     if group.find(ms, seq, &at) == NULL:
         return False
-    group.hand_over(&at, owner_of(group, consumer), delivery_ms, deliveries)
+    group.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
     return True
 
 
@@ -107,7 +107,7 @@ def consumer_at(Group group not None, uint32_t index):
 def shared_chunks(Group group not None) -> int:
     """Chunks of pending entries that something else holds too."""
     cdef uint32_t i
-    return sum(1 for i in range(group.own.chunk_count) if group.own.chunks[i].holders > 1)
+    return sum(1 for i in range(group.pendings.chunk_count) if group.pendings.chunks[i].holders > 1)
 
 
 cdef uint32_t owner_of(Group group, bytes consumer) except? 0:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compat.peer import Speaker, Words
+from tests.compat.peer import Peer, Words
 from tests.support import needs
 from tests.support.client import RawClient
 from tests.support.resp import Error, Map, Null, Reply, Simple, encode_command, show
@@ -313,7 +313,7 @@ def has(words: Sequence[str]) -> bool:
 def drawn(seed: int, length: int = LENGTH) -> tuple[int, list[Words]]:
     """A seed's protocol and requests."""
     chance = random.Random(seed)
-    return chance.choice([2, 3]), Speaker(chance, has, chance.random() < 0.7).play(length)
+    return chance.choice([2, 3]), Peer(chance, has, chance.random() < 0.7).play(length)
 
 
 def new_servers(folder: Path) -> tuple[Server, Server]:

@@ -33,7 +33,7 @@ HALF_DAY_MS = "43200000"
 FAR_S = 4_000_000_000  # a moment to expire at, in the year 2096
 
 
-class Speaker:
+class Peer:
     """One player: what it says next depends on `chance` and on what it has said."""
 
     def __init__(
@@ -367,40 +367,40 @@ class Speaker:
         return [["DEBUG", self.pick(["RELOAD", "LOADAOF"])]] if not self.in_transaction else []
 
 
-Say = Callable[[Speaker], list[Words]]
+Say = Callable[[Peer], list[Words]]
 
 # What is said by the name of what the server must have, with its weight.
 COMMANDS: dict[str, tuple[Say, float]] = {
-    "XADD": (Speaker.xadd, 20),
-    "XLEN": (Speaker.xlen, 1),
-    "XRANGE": (Speaker.xrange, 6),
-    "XREAD": (Speaker.xread, 4),
-    "XREADGROUP": (Speaker.xreadgroup, 15),
-    "XACK": (Speaker.xack, 5),
-    "XCLAIM": (Speaker.xclaim, 5),
-    "XAUTOCLAIM": (Speaker.xautoclaim, 4),
-    "XPENDING": (Speaker.xpending, 3),
-    "XGROUP CREATE": (Speaker.xgroup_create, 7),
-    "XGROUP SETID": (Speaker.xgroup_setid, 2),
-    "XGROUP DESTROY": (Speaker.xgroup_destroy, 0.5),
-    "XGROUP DELCONSUMER": (Speaker.xgroup_consumer, 1),
-    "XINFO STREAM": (Speaker.xinfo, 2),
-    "SET": (Speaker.set_string, 0.7),
-    "DEL": (Speaker.delete, 0.7),
-    "UNLINK": (Speaker.delete, 0.1),
-    "EXISTS": (Speaker.exists, 0.3),
-    "RENAME": (Speaker.rename, 0.7),
-    "COPY": (Speaker.copy, 0.7),
-    "EXPIREAT": (Speaker.expire, 1),
-    "TOUCH": (Speaker.touch, 0.3),
-    "MULTI": (Speaker.transaction, 3),
-    "WATCH": (Speaker.watch, 2),
-    "DEBUG RELOAD": (Speaker.reload, 0.5),
+    "XADD": (Peer.xadd, 20),
+    "XLEN": (Peer.xlen, 1),
+    "XRANGE": (Peer.xrange, 6),
+    "XREAD": (Peer.xread, 4),
+    "XREADGROUP": (Peer.xreadgroup, 15),
+    "XACK": (Peer.xack, 5),
+    "XCLAIM": (Peer.xclaim, 5),
+    "XAUTOCLAIM": (Peer.xautoclaim, 4),
+    "XPENDING": (Peer.xpending, 3),
+    "XGROUP CREATE": (Peer.xgroup_create, 7),
+    "XGROUP SETID": (Peer.xgroup_setid, 2),
+    "XGROUP DESTROY": (Peer.xgroup_destroy, 0.5),
+    "XGROUP DELCONSUMER": (Peer.xgroup_consumer, 1),
+    "XINFO STREAM": (Peer.xinfo, 2),
+    "SET": (Peer.set_string, 0.7),
+    "DEL": (Peer.delete, 0.7),
+    "UNLINK": (Peer.delete, 0.1),
+    "EXISTS": (Peer.exists, 0.3),
+    "RENAME": (Peer.rename, 0.7),
+    "COPY": (Peer.copy, 0.7),
+    "EXPIREAT": (Peer.expire, 1),
+    "TOUCH": (Peer.touch, 0.3),
+    "MULTI": (Peer.transaction, 3),
+    "WATCH": (Peer.watch, 2),
+    "DEBUG RELOAD": (Peer.reload, 0.5),
 }
 # What leaves holes in a stream, or moves its counters.
 GAPS: dict[str, tuple[Say, float]] = {
-    "XDEL": (Speaker.xdel, 3),
-    "XTRIM": (Speaker.xtrim, 3),
-    "XSETID": (Speaker.xsetid, 1),
+    "XDEL": (Peer.xdel, 3),
+    "XTRIM": (Peer.xtrim, 3),
+    "XSETID": (Peer.xsetid, 1),
 }
 MIXING = ("XDEL", "COPY", "DEBUG RELOAD")  # after which nodes end elsewhere

@@ -162,7 +162,7 @@ def idle_ms(record: Pending, now_ms: int) -> int:
     return -1 if released else max(0, now_ms - record.last_ms)
 
 
-def give_idle(
+def claim_idle(
     model: Model, stream: Stream, group: Group, consumer: bytes, min_idle_ms: int, limit: int
 ) -> list[Answer]:
     """XREADGROUP CLAIM's: what is idle for so long, the longest first."""

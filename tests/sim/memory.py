@@ -10,7 +10,7 @@ from tests.sim.replay import demand
 from millstream.server.monitor.eviction import KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge
 from millstream.storage.blocks.block import open_bytes
-from millstream.storage.blocks.lazyfree import free_some, has_waste
+from millstream.storage.blocks.lazyfree import free_step, has_waste
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -25,7 +25,7 @@ BLOCK_HEADER_BYTES = 64
 
 def free_all() -> None:
     """Free all that waits to be freed, without a pause."""
-    while free_some(KEYS_AT_ONCE):
+    while free_step(KEYS_AT_ONCE):
         pass
 
 

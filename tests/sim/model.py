@@ -1133,7 +1133,7 @@ class Model:
                 continue
             given: list[Answer] = []
             if claim_ms is not None:
-                given = claims.give_idle(
+                given = claims.claim_idle(
                     self, stream, group, waiter.consumer, claim_ms, waiter.limit
                 )
             age = [] if claim_ms is None else [0, 0]

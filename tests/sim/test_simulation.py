@@ -76,7 +76,7 @@ def youngest_first(stream: Stream) -> int | None:
 
 
 def test_released_memory_goes_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction_module, "free_some", lambda most: False)
+    monkeypatch.setattr(eviction_module, "free_step", lambda most: False)
     seeds = [seed for seed in range(300) if Simulation(seed).profile.memory]
     with pytest.raises(SimulationFailure, match="released memory goes first"):
         list(map(play, seeds))

@@ -92,7 +92,7 @@ class FakeCaptured:
     meta: dict[str, Any]
     blocks: list[FakeBlock]
 
-    def free_some(self, most: int) -> bool:
+    def free_step(self, most: int) -> bool:
         del self.blocks[-most:]
         return len(self.blocks) > 0
 

@@ -72,14 +72,14 @@ class Journal:
         return self.last_seq
 
 
-class Player(Client):
+class InProcessClient(Client):
     """A client whose replies are read one by one."""
 
-    def __init__(self, house: House, resp: int) -> None:
-        super().__init__(len(house.players) + 1, now_ms=house.wall_ms)
+    def __init__(self, in_process: InProcessServer, resp: int) -> None:
+        super().__init__(len(in_process.players) + 1, now_ms=in_process.wall_ms)
         self.resp = resp
         self.authenticated = True
-        self.house = house
+        self.in_process = in_process
         self.unread = b""
 
     @property
@@ -104,8 +104,8 @@ class Player(Client):
         return True
 
     def send(self, line: str) -> None:
-        self.house.executor.feed(self, encode_command(words(line)))
-        self.house.settle()
+        self.in_process.executor.feed(self, encode_command(words(line)))
+        self.in_process.settle()
 
     def call(self, line: str) -> Reply:
         self.send(line)
@@ -132,7 +132,7 @@ def words(line: str) -> list[str]:
     return ["" if word == '""' else word for word in line.split()]
 
 
-class House:
+class InProcessServer:
     """A server without an outside."""
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -141,7 +141,7 @@ class House:
         self.loop = Loop()
         self.wall_ms = NOW_MS
         self.tick_per_look_ms = 0  # time passes by as much each time the clock is read
-        self.players: list[Player] = []
+        self.players: list[InProcessClient] = []
         self.executor = Executor(self)
 
     def now_ms(self) -> int:
@@ -154,8 +154,8 @@ class House:
     def may_debug(self, client: Client) -> bool:
         return True
 
-    def player(self, resp: int = 2) -> Player:
-        player = Player(self, resp)
+    def player(self, resp: int = 2) -> InProcessClient:
+        player = InProcessClient(self, resp)
         self.players.append(player)
         self.executor.attach(player)
         return player

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
 
 from millstream.storage.streams.stream import Stream
@@ -33,15 +33,15 @@ def spare_memory(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def large_stream() -> tuple[House, Player, Stream]:
-    house = House()
-    player = house.player()
+def large_stream() -> tuple[InProcessServer, InProcessClient, Stream]:
+    in_process = InProcessServer()
+    player = in_process.player()
     player.call("XGROUP CREATE s g 0 MKSTREAM")
     for number in range(1, 97):
         player.call(f"XADD s {number}-1 n {'v' * MIB}")
-    stream = house.keyspace.databases[0].stream(b"s")
+    stream = in_process.keyspace.databases[0].stream(b"s")
     assert stream is not None
-    return house, player, stream
+    return in_process, player, stream
 
 
 def is_out_of_memory(reply: Reply) -> bool:
@@ -59,10 +59,10 @@ def first_delivery(line: str) -> None:
 
 def redelivery(line: str) -> None:
     """Pending entries are counted as before when the reply cannot be made."""
-    house, player, stream = large_stream()
+    in_process, player, stream = large_stream()
     group = stream.groups[b"g"]
     for number in range(1, 97):
-        deliver_id(group, number, 1, house.wall_ms, retry=(0, 0))
+        deliver_id(group, number, 1, in_process.wall_ms, retry=(0, 0))
     before = group.pending()
     with spare_memory(48 * MIB):
         assert is_out_of_memory(player.call(line))

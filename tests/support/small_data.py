@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 from tests.support.fakedisk import FakeDisk
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.journals import DIRECTORY, journal_bytes
 
 from millstream.commands.runtime.effects import apply_effects
@@ -148,29 +148,29 @@ def write_journal(
     file.sync()
 
 
-def play(house: House, player: Player, lines: list[str]) -> list[bytes]:
+def play(in_process: InProcessServer, player: InProcessClient, lines: list[str]) -> list[bytes]:
     """The payloads of the frames that these lines make."""
-    before = len(house.persistence.payloads)
+    before = len(in_process.persistence.payloads)
     for line in lines:
         player.call(line)
-    return house.persistence.payloads[before:]
+    return in_process.persistence.payloads[before:]
 
 
 def write_small_data(directory: bytes = ID) -> Written:
     """The directory of a server that was killed after IN_THE_LAST."""
     written = Written(FakeDisk())
-    disk, house = written.disk, House()
-    house.keyspace.node_entries = 2
-    player = house.player()
-    seq = len(play(house, player, BEFORE_THE_BASE))
+    disk, in_process = written.disk, InProcessServer()
+    in_process.keyspace.node_entries = 2
+    player = in_process.player()
+    seq = len(play(in_process, player, BEFORE_THE_BASE))
     with small_parts():
-        write_base(disk, BASE, house.keyspace, seq, directory)
-    written.states.append(state_of(house.keyspace))
+        write_base(disk, BASE, in_process.keyspace, seq, directory)
+    written.states.append(state_of(in_process.keyspace))
     for name, lines in ((FIRST, IN_THE_FIRST), (LAST, IN_THE_LAST)):
         payloads: list[bytes] = []
         for line in lines:
-            payloads += play(house, player, [line])
-            written.states.append(state_of(house.keyspace))
+            payloads += play(in_process, player, [line])
+            written.states.append(state_of(in_process.keyspace))
         write_journal(disk, name, seq + 1, payloads, directory)
         assert len(payloads) == len(lines)
         seq += len(payloads)

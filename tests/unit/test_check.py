@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import pytest
 from tests.support.fakedisk import Crashed, FakeDisk
-from tests.support.in_process import House
+from tests.support.in_process import InProcessServer
 from tests.support.journals import DIRECTORY, journal_bytes
 from tests.support.small_data import (
     BASE,
@@ -344,12 +344,12 @@ def test_what_is_appended_after_a_lost_stream_is_kept(written: Written) -> None:
 
 def numbered_data() -> FakeDisk:
     """A stream in the base, and after it what a producer numbers."""
-    disk, house = FakeDisk(), House()
-    player = house.player()
-    seq = len(play(house, player, ["XADD a 1-1 f v"]))
-    write_base(disk, BASE, house.keyspace, seq)
+    disk, in_process = FakeDisk(), InProcessServer()
+    player = in_process.player()
+    seq = len(play(in_process, player, ["XADD a 1-1 f v"]))
+    write_base(disk, BASE, in_process.keyspace, seq)
     lines = [f"TAPPENDONCE a PRODUCER p {number} f v{number}" for number in (1, 2, 3)]
-    frames = [frame for line in lines for frame in play(house, player, [line])]
+    frames = [frame for line in lines for frame in play(in_process, player, [line])]
     write_journal(disk, FIRST, seq + 1, frames)
     store_manifest(disk, Manifest(BASE, (FIRST,), 5, DIRECTORY))
     return disk
@@ -441,10 +441,10 @@ def test_a_missing_journal_costs_what_was_in_it(written: Written) -> None:
 
 
 def test_a_stream_made_again_after_a_lost_frame_is_the_new_one(written: Written) -> None:
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     frames = [
-        play(house, player, [line])
+        play(in_process, player, [line])
         for line in ("XADD s 1-1 f old", "DEL s", "XADD s 0-1 f new", "XADD t 1-1 f v")
     ]
     disk = FakeDisk()
@@ -481,15 +481,15 @@ BLOCK_ENTRIES = 8
 
 def one_chunk_data(value: bytes = b"v") -> tuple[FakeDisk, set[Entry]]:
     """A base whose only chunk has 50 blocks of two streams, and a group with long metadata."""
-    disk, house = FakeDisk(), House()
-    house.keyspace.node_entries = 2
-    player = house.player()
+    disk, in_process = FakeDisk(), InProcessServer()
+    in_process.keyspace.node_entries = 2
+    player = in_process.player()
     for number in range(1, 201):
         player.call(f"XADD a {number}-1 f {value.decode('latin-1')}{number}")
         player.call(f"XADD b {number}-0 f v{number}")
     for number in range(9):
         player.call(f"XGROUP CREATE a {'g' * 60}{number} 0")
-    write_base(disk, BASE, house.keyspace, 1, compressed=False)
+    write_base(disk, BASE, in_process.keyspace, 1, compressed=False)
     store_manifest(disk, Manifest(BASE, (), 5, DIRECTORY))
     return disk, entries_of(loads(disk))
 
@@ -702,15 +702,15 @@ def test_a_base_without_any_index_is_not_taken_for_an_empty_one(size: int) -> No
 
 def many_sections() -> FakeDisk:
     """A base of many chunks and sections, and a journal that adds to each of its keys."""
-    disk, house = FakeDisk(), House()
-    house.keyspace.node_entries = 2
-    player = house.player()
+    disk, in_process = FakeDisk(), InProcessServer()
+    in_process.keyspace.node_entries = 2
+    player = in_process.player()
     for key in range(40):
         for number in range(1, 6):
             player.call(f"XADD key{key:02} {number}-1 f v{number}")
     with small_parts():
-        write_base(disk, BASE, house.keyspace, 1, compressed=False)
-    payloads = play(house, player, [f"XADD key{key:02} 9-9 f v" for key in range(40)])
+        write_base(disk, BASE, in_process.keyspace, 1, compressed=False)
+    payloads = play(in_process, player, [f"XADD key{key:02} 9-9 f v" for key in range(40)])
     write_journal(disk, LAST, 2, payloads)
     store_manifest(disk, Manifest(BASE, (LAST,), 5, DIRECTORY))
     assert len(SnapshotReader(disk.read(BASE)).summary.copies) > 10

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply
 
 LARGEST = 2**63 - 1
@@ -23,16 +23,16 @@ LOOKS_PER_CLAIM = 10
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def player(house: House) -> Player:
-    return house.player()
+def player(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def filled(player: Player, count: int = 4, key: str = "s") -> None:
+def filled(player: InProcessClient, count: int = 4, key: str = "s") -> None:
     for number in range(1, count + 1):
         player.call(f"XADD {key} {number}-1 n {number}")
 
@@ -45,13 +45,13 @@ def ids(*numbers: int) -> list[Reply]:
     return [b"%d-1" % number for number in numbers]
 
 
-def pending(player: Player) -> list[tuple[int, bytes, int, int]]:
+def pending(player: InProcessClient) -> list[tuple[int, bytes, int, int]]:
     """(number, consumer, idle, deliveries) of all pending entries."""
     reply: Any = player.call("XPENDING s g - + 1000")
     return [(int(row[0].split(b"-")[0]), *row[1:]) for row in reply]
 
 
-def read_by(player: Player, consumer: str, count: int = 100, *options: str) -> Reply:
+def read_by(player: InProcessClient, consumer: str, count: int = 100, *options: str) -> Reply:
     return player.call(
         " ".join(["XREADGROUP GROUP g", consumer, "COUNT", str(count), *options, "STREAMS s >"])
     )
@@ -82,8 +82,8 @@ class ClaimMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House()
-        self.player = self.house.player()
+        self.in_process = InProcessServer()
+        self.player = self.in_process.player()
         filled(self.player, IDS)
         self.player.call("XGROUP CREATE s g 0")
         self.records: dict[int, Record] = {}
@@ -92,7 +92,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @property
     def now(self) -> int:
-        return self.house.wall_ms
+        return self.in_process.wall_ms
 
     numbers = st.lists(st.integers(1, IDS + 1), min_size=1, max_size=4)
     consumers = st.sampled_from(["alice", "bob"])
@@ -103,7 +103,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 5, 10, 60]))
     def wait(self, ms: int) -> None:
-        self.house.wall_ms += ms
+        self.in_process.wall_ms += ms
 
     @rule(consumer=consumers, count=st.integers(1, 4))
     def read(self, consumer: str, count: int) -> None:
@@ -292,12 +292,12 @@ class ClaimMachine(RuleBasedStateMachine):
             and (consumer is None or record.owner == consumer.encode())
         ]
         line = f"XPENDING s g IDLE {min_idle} - + 100 {consumer or ''}".strip()
-        if consumer is None or consumer.encode() in self.house.group().consumers:
+        if consumer is None or consumer.encode() in self.in_process.group().consumers:
             assert self.player.call(line) == wanted
 
     @invariant()
     def is_the_same(self) -> None:
-        self.house.group().check()
+        self.in_process.group().check()
         wanted = [
             (number, r.owner, self.idle(r), r.deliveries)
             for number, r in sorted(self.records.items())
@@ -306,10 +306,10 @@ class ClaimMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """The effects lead to the same group, also through a snapshot."""
-        stream = self.house.replayed().databases[0].stream(b"s")
+        stream = self.in_process.replayed().databases[0].stream(b"s")
         assert stream is not None
         assert same_but_for_polls(
-            stream.dump()[0]["groups"], self.house.stream().dump()[0]["groups"]
+            stream.dump()[0]["groups"], self.in_process.stream().dump()[0]["groups"]
         )
 
 
@@ -345,17 +345,17 @@ def test_the_model_is_not_empty() -> None:
     ],
 )
 def test_xclaim_sets_the_time_of_the_last_delivery(
-    house: House, player: Player, option: str, idle: int
+    in_process: InProcessServer, player: InProcessClient, option: str, idle: int
 ) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice")
-    house.wall_ms += 100
+    in_process.wall_ms += 100
     assert player.call(f"XCLAIM s g bob 0 1-1 {option}") == [entry(1)]
     assert pending(player) == [(1, b"bob", idle, 2)]
 
 
-def test_lastid_moves_a_group_on_but_never_back(player: Player) -> None:
+def test_lastid_moves_a_group_on_but_never_back(player: InProcessClient) -> None:
     filled(player, 4)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 2)
@@ -365,7 +365,7 @@ def test_lastid_moves_a_group_on_but_never_back(player: Player) -> None:
     assert read_by(player, "alice") == Null.ARRAY
 
 
-def test_a_claim_makes_its_consumer_though_it_gets_nothing(player: Player) -> None:
+def test_a_claim_makes_its_consumer_though_it_gets_nothing(player: InProcessClient) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XCLAIM s g alice 0 1-1") == []
@@ -416,36 +416,38 @@ def test_a_claim_makes_its_consumer_though_it_gets_nothing(player: Player) -> No
         ),
     ],
 )
-def test_refusals_change_nothing(house: House, player: Player, line: str, error: str) -> None:
+def test_refusals_change_nothing(
+    in_process: InProcessServer, player: InProcessClient, line: str, error: str
+) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
-    recorded = len(house.persistence.payloads)
+    recorded = len(in_process.persistence.payloads)
     assert player.call(line) == Error(error)
-    assert len(house.persistence.payloads) == recorded
-    assert house.group().consumers == {}
+    assert len(in_process.persistence.payloads) == recorded
+    assert in_process.group().consumers == {}
 
 
 # ---------------------------------------------------------------- XREADGROUP CLAIM
 
 
 def test_entries_idle_longest_come_first_and_released_ones_before_them(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 5)
     player.call("XGROUP CREATE s g 0")
     for consumer in ("a", "b", "c", "d"):
         read_by(player, consumer, 1)
-        house.wall_ms += 10
+        in_process.wall_ms += 10
     player.call("XCLAIM s g b 0 2-1 JUSTID")
     player.call("XNACK s g FAIL IDS 1 4-1")
-    house.wall_ms += 5
+    in_process.wall_ms += 5
     assert read_by(player, "e", 4, "CLAIM", "5") == [
         [b"s", [entry(4, -1, 1), entry(1, 45, 1), entry(3, 25, 1), entry(2, 5, 1)]]
     ]
     assert read_by(player, "e", 4, "CLAIM", "5") == [[b"s", [entry(5, 0, 0)]]]
 
 
-def test_noack_is_about_new_entries_only(player: Player) -> None:
+def test_noack_is_about_new_entries_only(player: InProcessClient) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 1)
@@ -454,7 +456,7 @@ def test_noack_is_about_new_entries_only(player: Player) -> None:
     assert pending(player) == [(1, b"bob", 0, 2)]
 
 
-def test_claim_does_not_touch_a_history(player: Player) -> None:
+def test_claim_does_not_touch_a_history(player: InProcessClient) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice")
@@ -463,7 +465,7 @@ def test_claim_does_not_touch_a_history(player: Player) -> None:
 
 
 def test_a_claim_skips_deleted_entries_and_leaves_them_pending(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 300)
     player.call("XGROUP CREATE s g 0")
@@ -474,67 +476,69 @@ def test_a_claim_skips_deleted_entries_and_leaves_them_pending(
         (number, b"bob" if number == 300 else b"alice") for number in range(1, 301)
     ]
     player.call("XTRIM s MAXLEN 0")
-    assert read_by(house.player(resp=3), "bob", 1, "CLAIM", "0") == Null.RESP3
+    assert read_by(in_process.player(resp=3), "bob", 1, "CLAIM", "0") == Null.RESP3
     assert len(pending(player)) == 300
 
 
-def test_deleted_entries_are_looked_at_by_one_claim_only(house: House, player: Player) -> None:
+def test_deleted_entries_are_looked_at_by_one_claim_only(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 500)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 500)
     player.call("XTRIM s MAXLEN 0")
-    house.wait_ms(10)
+    in_process.wait_ms(10)
     assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
-    before = house.group().steps
+    before = in_process.group().work_counter
     assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
-    assert house.group().steps - before < 10
+    assert in_process.group().work_counter - before < 10
 
 
 def test_a_claim_waits_for_entries_that_were_delivered_after_deleted_ones(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 3)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 2)
     player.call("XDEL s 1-1 2-1")
     player.call("XNACK s g FAIL IDS 1 1-1")
-    house.wait_ms(60)
+    in_process.wait_ms(60)
     read_by(player, "alice", 1)
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 50 STREAMS s >")
-    house.wait_ms(49)
+    in_process.wait_ms(49)
     assert waiting.unread == b""
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert waiting.read() == [[b"s", [entry(3, 50, 1)]]]
 
 
 def test_a_waiting_claim_meets_a_deleted_entry_and_waits_for_the_next(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 1)
     player.call("XDEL s 1-1")
-    house.wait_ms(20)
+    in_process.wait_ms(20)
     read_by(player, "alice", 1)
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 50 STREAMS s >")
-    house.wait_ms(49)
+    in_process.wait_ms(49)
     assert waiting.unread == b""
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert waiting.read() == [[b"s", [entry(2, 50, 1)]]]
     assert [row[0] for row in pending(player)] == [1, 2]
 
 
 @pytest.mark.parametrize("again", ["XCLAIM s g alice 0 3-1 TIME 1", "XNACK s g FAIL IDS 1 3-1"])
 def test_a_claim_finds_what_got_an_older_time_than_deleted_entries(
-    house: House, player: Player, again: str
+    in_process: InProcessServer, player: InProcessClient, again: str
 ) -> None:
     filled(player, 3)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 2)
     player.call("XDEL s 1-1 2-1")
-    house.wait_ms(10)
+    in_process.wait_ms(10)
     assert read_by(player, "bob", 1, "CLAIM", "5") == [[b"s", [entry(3, 0, 0)]]]
     assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
     player.call(again)
@@ -542,12 +546,14 @@ def test_a_claim_finds_what_got_an_older_time_than_deleted_entries(
     assert found[0] == b"3-1"  # type: ignore[index]
 
 
-def test_a_claim_finds_an_id_that_was_added_again(house: House, player: Player) -> None:
+def test_a_claim_finds_an_id_that_was_added_again(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 2)
     player.call("XTRIM s MAXLEN 0")
-    house.wait_ms(10)
+    in_process.wait_ms(10)
     assert read_by(player, "bob", 1, "CLAIM", "5") == Null.ARRAY
     player.call("XSETID s 1-0")
     player.call("XADD s 1-1 n 1")
@@ -556,38 +562,40 @@ def test_a_claim_finds_an_id_that_was_added_again(house: House, player: Player) 
 
 @pytest.mark.parametrize("resp", [2, 3])
 def test_a_waiting_claim_wakes_when_an_entry_has_been_idle_for_long_enough(
-    house: House, player: Player, resp: int
+    in_process: InProcessServer, player: InProcessClient, resp: int
 ) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 1)
-    house.wait_ms(10)
+    in_process.wait_ms(10)
     read_by(player, "alice", 1)
-    late, early = house.player(resp), house.player(resp)
+    late, early = in_process.player(resp), in_process.player(resp)
     late.send("XREADGROUP GROUP g late BLOCK 0 CLAIM 100 STREAMS s >")
     early.send("XREADGROUP GROUP g early BLOCK 0 CLAIM 50 STREAMS s >")
-    assert house.group().claim_idle_ms == 50
-    house.wait_ms(39)
+    assert in_process.group().claim_idle_ms == 50
+    in_process.wait_ms(39)
     assert (early.unread, late.unread) == (b"", b"")
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     wanted = [entry(1, 50, 1)]
     assert early.read() == ([[b"s", wanted]] if resp == 2 else Map([(b"s", wanted)]))
     assert late.unread == b""
-    house.wait_ms(60)
+    in_process.wait_ms(60)
     wanted = [entry(2, 100, 1)]
     assert late.read() == ([[b"s", wanted]] if resp == 2 else Map([(b"s", wanted)]))
-    assert house.group().claim_idle_ms == 2**64 - 1
+    assert in_process.group().claim_idle_ms == 2**64 - 1
     assert [row[:2] for row in pending(player)] == [(1, b"early"), (2, b"late")]
 
 
-def test_a_burst_is_spread_over_waiting_claims(house: House, player: Player) -> None:
+def test_a_burst_is_spread_over_waiting_claims(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 3)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 3)
-    waiting = [house.player() for _ in range(3)]
+    waiting = [in_process.player() for _ in range(3)]
     for number, client in enumerate(waiting):
         client.send(f"XREADGROUP GROUP g c{number} COUNT 2 BLOCK 0 CLAIM 50 STREAMS s >")
-    house.wait_ms(50)
+    in_process.wait_ms(50)
     assert waiting[0].read() == [[b"s", [entry(1, 50, 1), entry(2, 50, 1)]]]
     assert waiting[1].read() == [[b"s", [entry(3, 50, 1)]]]
     assert waiting[2].unread == b""
@@ -595,11 +603,13 @@ def test_a_burst_is_spread_over_waiting_claims(house: House, player: Player) -> 
     assert waiting[2].read() == [[b"s", [entry(4, 0, 0)]]]
 
 
-def test_a_release_wakes_a_waiting_claim(house: House, player: Player) -> None:
+def test_a_release_wakes_a_waiting_claim(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice")
-    plain, claiming = house.player(), house.player()
+    plain, claiming = in_process.player(), in_process.player()
     plain.send("XREADGROUP GROUP g plain BLOCK 0 STREAMS s >")
     claiming.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 100000 STREAMS s >")
     assert player.call("XNACK s g SILENT IDS 1 1-1") == 1
@@ -607,37 +617,41 @@ def test_a_release_wakes_a_waiting_claim(house: House, player: Player) -> None:
     assert plain.unread == b""
 
 
-def test_a_claim_by_an_older_time_wakes_a_waiting_claim(house: House, player: Player) -> None:
+def test_a_claim_by_an_older_time_wakes_a_waiting_claim(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice")
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 100 STREAMS s >")
-    house.wait_ms(50)
+    in_process.wait_ms(50)
     player.call("XCLAIM s g alice 0 1-1 IDLE 90")
     assert waiting.unread == b""
-    house.wait_ms(10)
+    in_process.wait_ms(10)
     assert waiting.read() == [[b"s", [entry(1, 100, 2)]]]
 
 
-def test_a_waiting_claim_that_timed_out_is_forgotten(house: House, player: Player) -> None:
+def test_a_waiting_claim_that_timed_out_is_forgotten(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice")
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g bob BLOCK 20 CLAIM 50 STREAMS s >")
-    house.wait_ms(20)
+    in_process.wait_ms(20)
     assert waiting.read() == Null.ARRAY
-    house.wait_ms(30)
+    in_process.wait_ms(30)
     assert waiting.unread == b""
-    assert house.group().claim_idle_ms == 2**64 - 1
+    assert in_process.group().claim_idle_ms == 2**64 - 1
 
 
 # ---------------------------------------------------------------- MAXCOUNT, MAXSIZE
 
 
 @pytest.fixture
-def three(player: Player) -> Player:
+def three(player: InProcessClient) -> InProcessClient:
     for key in ("a", "b", "c"):
         filled(player, 3, key)
         player.call(f"XGROUP CREATE {key} g 0")
@@ -669,18 +683,23 @@ def lengths(reply: Reply) -> list[tuple[bytes, int]]:
 )
 @pytest.mark.parametrize("resp", [2, 3])
 def test_limits_over_all_streams(
-    house: House, three: Player, read: str, limits: str, wanted: list[tuple[bytes, int]], resp: int
+    in_process: InProcessServer,
+    three: InProcessClient,
+    read: str,
+    limits: str,
+    wanted: list[tuple[bytes, int]],
+    resp: int,
 ) -> None:
-    assert lengths(house.player(resp).call(read.format(limits))) == wanted
+    assert lengths(in_process.player(resp).call(read.format(limits))) == wanted
 
 
 @pytest.mark.parametrize("read", READS)
 def test_maxsize_ends_a_reply_with_the_entry_that_reaches_it(
-    house: House, three: Player, read: str
+    in_process: InProcessServer, three: InProcessClient, read: str
 ) -> None:
     found = []
     for size in range(1, 400, 3):
-        client = house.player()
+        client = in_process.player()
         for key in ("a", "b", "c"):
             three.call(f"XGROUP SETID {key} g 0")
         client.send(read.format(f"MAXSIZE {size}"))
@@ -691,7 +710,7 @@ def test_maxsize_ends_a_reply_with_the_entry_that_reaches_it(
     assert {count for *_, count in found} == set(range(1, 10))
 
 
-def test_what_was_limited_is_not_delivered(three: Player) -> None:
+def test_what_was_limited_is_not_delivered(three: InProcessClient) -> None:
     reply = three.call("XREADGROUP GROUP g x MAXCOUNT 4 STREAMS a b c > > >")
     assert lengths(reply) == [(b"a", 3), (b"b", 1)]
     reply = three.call("XREADGROUP GROUP g x STREAMS a b c > > >")
@@ -702,12 +721,12 @@ def test_what_was_limited_is_not_delivered(three: Player) -> None:
     ]
 
 
-def test_claims_count_for_the_limits(house: House, three: Player) -> None:
+def test_claims_count_for_the_limits(in_process: InProcessServer, three: InProcessClient) -> None:
     three.call("XREADGROUP GROUP g x COUNT 2 STREAMS a b c > > >")
     reply = three.call("XREADGROUP GROUP g y CLAIM 0 MAXCOUNT 5 STREAMS a b c > > >")
     assert lengths(reply) == [(b"a", 3), (b"b", 2)]
-    assert house.group(key=b"b").consumers[b"x"].pending == 0
-    assert house.group(key=b"c").consumers[b"x"].pending == 2
+    assert in_process.group(key=b"b").consumers[b"x"].pending == 0
+    assert in_process.group(key=b"c").consumers[b"x"].pending == 2
 
 
 @pytest.mark.parametrize("read", READS)
@@ -721,26 +740,30 @@ def test_claims_count_for_the_limits(house: House, three: Player) -> None:
         ("MAXCOUNT", "ERR syntax error"),
     ],
 )
-def test_limits_that_are_refused(three: Player, read: str, limits: str, error: str) -> None:
+def test_limits_that_are_refused(
+    three: InProcessClient, read: str, limits: str, error: str
+) -> None:
     reply = three.call(read.format(limits))
     if limits == "MAXCOUNT":  # its number is the next word
         error = "ERR MAXCOUNT must be a positive integer"
     assert reply == Error(error)
 
 
-def test_a_claim_that_holds_little_looks_at_little(house: House, player: Player) -> None:
+def test_a_claim_that_holds_little_looks_at_little(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 5000)
     player.call("XGROUP CREATE s g 0")
     read_by(player, "alice", 5000)
     player.call("XDEL s 2-1 130-1")
-    before = house.group().steps
+    before = in_process.group().work_counter
     reply = player.call("XREADGROUP GROUP g bob CLAIM 0 MAXSIZE 200 STREAMS s >")
     assert lengths(reply)[0][1] < 10
-    assert house.group().steps - before < 1500
+    assert in_process.group().work_counter - before < 1500
     reply = player.call("XREADGROUP GROUP g carol CLAIM 0 MAXSIZE 10000 STREAMS s >")
     claimed = lengths(reply)[0][1]
     assert 128 < claimed < 400
-    assert house.group().consumers[b"carol"].pending == claimed
+    assert in_process.group().consumers[b"carol"].pending == claimed
     reply = player.call("XREADGROUP GROUP g dave CLAIM 0 STREAMS s >")
     assert lengths(reply) == [(b"s", 4998)]
 
@@ -750,7 +773,7 @@ def test_a_claim_that_holds_little_looks_at_little(house: House, player: Player)
 
 @pytest.mark.parametrize("retry_ms", [50, 2**62])
 def test_what_tread_delivered_and_xnack_released_is_due_at_once(
-    house: House, player: Player, retry_ms: int
+    in_process: InProcessServer, player: InProcessClient, retry_ms: int
 ) -> None:
     filled(player, 2)
     player.call(f"TREAD s 0 2 GROUP g 0 RETRY {retry_ms} 0")
@@ -759,23 +782,25 @@ def test_what_tread_delivered_and_xnack_released_is_due_at_once(
     assert player.call('TREAD s "" 9 GROUP g 0') == again
     assert player.call('TREAD s "" 9 GROUP g 0') == []
     assert pending(player) == [(1, b"", 0, 2), (2, b"", 0, 1)]
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send('TREAD s "" 9 GROUP g 0 BLOCK 0')
     assert waiting.unread == b""
     player.call("XNACK s g SILENT IDS 1 1-1")
     assert waiting.read() == again
 
 
-def test_a_release_leaves_the_expiry_and_survives(house: House, player: Player) -> None:
+def test_a_release_leaves_the_expiry_and_survives(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 2)
     player.call("TREAD s 0 2 GROUP g 0 RETRY 50 1000")
-    house.wait_ms(100)
+    in_process.wait_ms(100)
     player.call("XNACK s g FAIL IDS 2 1-1 2-1")
-    replayed = house.replayed().databases[0].stream(b"s")
+    replayed = in_process.replayed().databases[0].stream(b"s")
     assert replayed is not None
-    assert replayed.dump()[0]["groups"] == house.stream().dump()[0]["groups"]
+    assert replayed.dump()[0]["groups"] == in_process.stream().dump()[0]["groups"]
     assert player.call("XCLAIM s g alice 0 2-1 JUSTID") == [b"2-1"]
-    house.wait_ms(900)
+    in_process.wait_ms(900)
     assert pending(player) == [(2, b"alice", 900, 1)]
 
 
@@ -790,10 +815,10 @@ class Audience:
         self.heard.append((kind, event, key, db_index))
 
 
-def test_events_are_those_of_redis(house: House, player: Player) -> None:
+def test_events_are_those_of_redis(in_process: InProcessServer, player: InProcessClient) -> None:
     audience = Audience()
-    house.pubsub = audience  # type: ignore[attr-defined]
-    house.executor.context.events = b"tn"
+    in_process.pubsub = audience  # type: ignore[attr-defined]
+    in_process.executor.context.events = b"tn"
     for line, events in {
         "XGROUP CREATE s g $ MKSTREAM": [b"new", b"xgroup-create"],
         "XGROUP CREATECONSUMER s g alice": [b"xgroup-createconsumer"],
@@ -813,13 +838,15 @@ def test_events_are_those_of_redis(house: House, player: Player) -> None:
         audience.heard.clear()
         assert not isinstance(player.call(line), Error), line
         assert [event for _, event, _, _ in audience.heard] == events, line
-    house.wall_ms += 10
+    in_process.wall_ms += 10
     audience.heard.clear()
     player.call("XPENDING s h")
     assert audience.heard == [(b"t", b"xgroup-destroy", b"s", 0)]
 
 
-def test_changes_are_counted_as_redis_does(house: House, player: Player) -> None:
+def test_changes_are_counted_as_redis_does(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     for line, changes in {
         "XGROUP CREATE s g 0 MKSTREAM": 1,
         "XADD s 1-1 n 1": 1,
@@ -843,12 +870,14 @@ def test_changes_are_counted_as_redis_does(house: House, player: Player) -> None
         "XGROUP DELCONSUMER s g alice": 1,
         "XGROUP DESTROY s g": 1,
     }.items():
-        before = house.keyspace.dirty
+        before = in_process.keyspace.dirty
         assert not isinstance(player.call(line), Error), line
-        assert house.keyspace.dirty - before == changes, line
+        assert in_process.keyspace.dirty - before == changes, line
 
 
-def test_when_a_consumer_asked_and_got_something_survives(house: House, player: Player) -> None:
+def test_when_a_consumer_asked_and_got_something_survives(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 3)
     player.call("XGROUP CREATE s g 0")
     for line in (
@@ -862,24 +891,26 @@ def test_when_a_consumer_asked_and_got_something_survives(house: House, player: 
         "XREADGROUP GROUP g dave CLAIM 0 COUNT 1 STREAMS s >",
         "XREADGROUP GROUP g dave CLAIM 1000 COUNT 1 STREAMS s >",
     ):
-        house.wall_ms += POLL_NOTED_MS
+        in_process.wall_ms += POLL_NOTED_MS
         player.call(line.replace("1000", "1000000"))
-        again = house.replayed().databases[0].stream(b"s")
+        again = in_process.replayed().databases[0].stream(b"s")
         assert again is not None
-        assert again.dump()[0]["groups"] == house.stream().dump()[0]["groups"], line
+        assert again.dump()[0]["groups"] == in_process.stream().dump()[0]["groups"], line
 
 
-def test_of_empty_polls_one_a_second_is_recorded(house: House, player: Player) -> None:
+def test_of_empty_polls_one_a_second_is_recorded(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g $")
     poll = "XREADGROUP GROUP g alice STREAMS s >"
     player.call(poll)
-    frames = len(house.persistence.payloads)
+    frames = len(in_process.persistence.payloads)
     for _ in range(30):
-        house.wall_ms += 100
+        in_process.wall_ms += 100
         player.call(poll)
-    assert len(house.persistence.payloads) - frames == 3
-    assert house.group().consumers[b"alice"].seen_ms == house.wall_ms
+    assert len(in_process.persistence.payloads) - frames == 3
+    assert in_process.group().consumers[b"alice"].seen_ms == in_process.wall_ms
 
 
 # ---------------------------------------------------------------- long reads
@@ -888,40 +919,42 @@ def test_of_empty_polls_one_a_second_is_recorded(house: House, player: Player) -
 @pytest.mark.parametrize("resp", [2, 3])
 @pytest.mark.parametrize("noack", ["", "NOACK"])
 def test_a_long_group_read_is_delivered_at_once_and_answered_in_slices(
-    house: House, player: Player, resp: int, noack: str
+    in_process: InProcessServer, player: InProcessClient, resp: int, noack: str
 ) -> None:
     many = 20_000
     for key in ("s", "t"):
-        stream_filled(house, key, many)
+        stream_filled(in_process, key, many)
         player.call(f"XGROUP CREATE {key} g 0")
     player.call("XDEL s 5-1")
-    reader = house.player(resp)
+    reader = in_process.player(resp)
     reader.send(f"XREADGROUP GROUP g alice {noack} STREAMS s t > >")
     reply: Any = reader.read()
     pairs = reply.pairs if resp == 3 else reply
     numbers = [[int(row[0].split(b"-")[0]) for row in rows] for _, rows in pairs]
     assert numbers == [[n for n in range(1, many + 1) if n != 5], list(range(1, many + 1))]
     assert reader.unread == b""
-    group = house.group()
+    group = in_process.group()
     assert (group.offset_ms, group.offset_seq) == (many, 1)
     assert group.pending_count == (0 if noack else many - 1)
     assert group.entries_read == many - 1 or group.entries_read == many
-    again = house.replayed().databases[0].stream(b"s")
+    again = in_process.replayed().databases[0].stream(b"s")
     assert again is not None
-    assert again.dump()[0]["groups"] == house.stream().dump()[0]["groups"]
+    assert again.dump()[0]["groups"] == in_process.stream().dump()[0]["groups"]
 
 
-def test_a_long_read_of_some_of_the_entries(house: House, player: Player) -> None:
-    stream_filled(house, "s", 10_000)
+def test_a_long_read_of_some_of_the_entries(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    stream_filled(in_process, "s", 10_000)
     player.call("XGROUP CREATE s g 0")
     for first, count in ((1, 4000), (4001, 5000), (9001, 1000)):
         reply: Any = read_by(player, "alice", count if count != 1000 else 100_000)
         assert [row[0] for row in reply[0][1]] == [b"%d-1" % n for n in range(first, first + count)]
     assert read_by(player, "alice") == Null.ARRAY
-    assert house.group().pending_count == 10_000
+    assert in_process.group().pending_count == 10_000
 
 
-def stream_filled(house: House, key: str, count: int) -> None:
-    player = house.player()
+def stream_filled(in_process: InProcessServer, key: str, count: int) -> None:
+    player = in_process.player()
     for number in range(1, count + 1):
         player.call(f"XADD {key} {number}-1 n {number}")

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.in_process import House
+from tests.support.in_process import InProcessServer
 
 from millstream.server.net.connection import Connection
-from millstream.storage.blocks.lazyfree import defer, free_some
+from millstream.storage.blocks.lazyfree import defer, free_step
 
 LONG = bytes(range(256)) * 20_000
 
@@ -79,12 +79,12 @@ def other(pair: tuple[socket.socket, socket.socket]) -> socket.socket:
 
 @pytest.fixture
 def connection(transport: NotedTransport) -> Connection:
-    house = House()
+    in_process = InProcessServer()
     server = SimpleNamespace(
-        executor=house.executor,
+        executor=in_process.executor,
         next_client_id=lambda: 1,
-        now_ms=house.now_ms,
-        steady_ms=house.now_ms,
+        now_ms=in_process.now_ms,
+        steady_ms=in_process.now_ms,
         client_opened=lambda client: None,
         client_closed=lambda client: None,
     )
@@ -196,13 +196,13 @@ class FullTransport(NotedTransport):
 @pytest.fixture
 def full(pair: tuple[socket.socket, socket.socket]) -> tuple[Connection, FullTransport]:
     transport = FullTransport(pair[0])
-    house = House()
+    in_process = InProcessServer()
     asked: list[Any] = []
     server = SimpleNamespace(
-        executor=house.executor,
+        executor=in_process.executor,
         next_client_id=lambda: 1,
-        now_ms=house.now_ms,
-        steady_ms=house.now_ms,
+        now_ms=in_process.now_ms,
+        steady_ms=in_process.now_ms,
         client_opened=lambda client: None,
         client_closed=lambda client: None,
         check_output=asked.append,
@@ -272,9 +272,9 @@ def test_what_waits_for_a_closed_client_is_freed_in_turns(
         connection.transmit_all([message] * 5000, 5000 * len(message))
         connection.close(after_reply=False)
         assert sys.getrefcount(message) == references + 5000
-        assert free_some(1000)
+        assert free_step(1000)
         assert references + 3900 < sys.getrefcount(message) < references + 4100
-        while free_some(1000):
+        while free_step(1000):
             pass
         assert sys.getrefcount(message) == references
     finally:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.support.in_process import House, Journal, Player
+from tests.support.in_process import InProcessClient, InProcessServer, Journal
 from tests.support.resp import Error, Reply, Simple
 
 from millstream.server.monitor.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
@@ -124,27 +124,30 @@ def test_the_bytes_of_blocks_fall_when_a_stream_drops_or_loses_them() -> None:
     assert block_bytes() == before
 
 
-# ---------------------------------------------------------------- a house with a limit
+# ---------------------------------------------------------------- a in_process with a limit
 
 
 class Limited:
-    """A house whose memory is what its streams hold, and REST_BYTES."""
+    """A in_process whose memory is what its streams hold, and REST_BYTES."""
 
     def __init__(
         self, journal: Journal | None = None, blocks: Callable[[], int] | None = None
     ) -> None:
-        self.house = House(journal)
+        self.in_process = InProcessServer(journal)
         count = blocks or self.blocks
         gauge = Gauge(lambda: count() + REST_BYTES, count)
         self.eviction = Eviction(
-            self.house.executor.context, gauge, lambda: 0, lambda: self.house.wall_ms / 1000
+            self.in_process.executor.context,
+            gauge,
+            lambda: 0,
+            lambda: self.in_process.wall_ms / 1000,
         )
-        self.player = self.house.player()
+        self.player = self.in_process.player()
 
     def blocks(self) -> int:
         """Exactly, but for open blocks: these take their room for more entries, too."""
         total = 0
-        for db in self.house.keyspace.databases:
+        for db in self.in_process.keyspace.databases:
             for key in db.keys():  # noqa: SIM118
                 value = db.get(key)
                 total += bytes_of(value) if isinstance(value, Stream) else len(value or b"")
@@ -152,8 +155,8 @@ class Limited:
 
     def limit(self, size_bytes: int, evicts: bool = True) -> None:
         self.eviction.limit_bytes, self.eviction.evicts = size_bytes, evicts
-        self.house.executor.limit_memory(self.eviction)
-        self.house.settle()
+        self.in_process.executor.limit_memory(self.eviction)
+        self.in_process.settle()
 
     def call(self, line: str) -> Reply:
         return self.player.call(line)
@@ -167,9 +170,9 @@ def lengths(limited: Limited, *keys: str) -> list[Reply]:
     return [limited.call(f"XLEN {key}") for key in keys]
 
 
-def replays(house: House) -> None:
-    again = house.replayed()
-    for db, other in zip(house.keyspace.databases, again.databases, strict=True):
+def replays(in_process: InProcessServer) -> None:
+    again = in_process.replayed()
+    for db, other in zip(in_process.keyspace.databases, again.databases, strict=True):
         assert list(db.keys()) == list(other.keys())
         for key in db.keys():  # noqa: SIM118
             here, there = db.stream(key), other.stream(key)
@@ -196,8 +199,8 @@ def test_the_block_whose_youngest_entry_is_the_oldest_goes_first_across_streams(
     assert young == 2000
     assert limited.blocks() <= full * 2 // 5
     assert limited.eviction.evicted_entries == 4000 - old  # type: ignore[operator]
-    assert limited.house.stream(b"old").max_evicted_id == (11_999 - old, 1)  # type: ignore[operator]
-    replays(limited.house)
+    assert limited.in_process.stream(b"old").max_evicted_id == (11_999 - old, 1)  # type: ignore[operator]
+    replays(limited.in_process)
 
 
 def test_appends_go_on_while_the_oldest_entries_make_room_for_them() -> None:
@@ -205,11 +208,11 @@ def test_appends_go_on_while_the_oldest_entries_make_room_for_them() -> None:
     limited.limit(REST_BYTES + 20_000)
     for number in range(3000):
         assert limited.call(f"XADD s {number + 1}-1 field 0123456789") == b"%d-1" % (number + 1)
-        limited.house.wall_ms += 1
+        limited.in_process.wall_ms += 1
     assert limited.blocks() <= 20_000
     assert limited.call("XLEN s") == 3000 - limited.eviction.evicted_entries
-    assert limited.house.stream().last_id == (3000, 1)
-    replays(limited.house)
+    assert limited.in_process.stream().last_id == (3000, 1)
+    replays(limited.in_process)
 
 
 def test_without_eviction_what_needs_memory_is_refused_and_nothing_else() -> None:
@@ -305,13 +308,13 @@ def test_nothing_is_evicted_while_writes_are_refused() -> None:
     limited.limit(REST_BYTES)
     assert limited.call("XLEN s") == 10
     journal.full = False
-    limited.house.executor.look_for_room()
+    limited.in_process.executor.look_for_room()
     assert limited.call("XLEN s") == 0
 
 
 def test_a_slice_drops_a_limited_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = Limited()
-    limited.house.keyspace.node_entries = 1  # four entries a block
+    limited.in_process.keyspace.node_entries = 1  # four entries a block
     limited.fill("s", 1, 2000)
     slices = []
     drop_some = Eviction._drop_some
@@ -335,8 +338,8 @@ def test_many_streams_are_all_come_to() -> None:
         limited.call(f"SET k{number} v")
     limited.limit(REST_BYTES + 10)
     for _ in range(20):
-        limited.house.executor.look_for_room()
-        limited.house.settle()
+        limited.in_process.executor.look_for_room()
+        limited.in_process.settle()
     assert {limited.call(f"XLEN s{number}") for number in range(count)} == {0}
     assert limited.eviction.evicted_entries == count
     assert not limited.eviction.goes_on
@@ -359,7 +362,7 @@ def test_eviction_is_no_use_of_a_key_and_told_as_a_trim() -> None:
     limited = Limited()
     limited.fill("s", 1, 10)
     told = []
-    context = limited.house.executor.context
+    context = limited.in_process.executor.context
     context.events = b"Kt"
 
     class Outside:
@@ -369,7 +372,7 @@ def test_eviction_is_no_use_of_a_key_and_told_as_a_trim() -> None:
                 told.append((event, key, db))
 
     context.server = Outside()
-    limited.house.wall_ms += 10_000
+    limited.in_process.wall_ms += 10_000
     limited.limit(REST_BYTES)
     assert told == [(b"xtrim", b"s", 0)]
     assert limited.call("OBJECT IDLETIME s") == 10
@@ -379,10 +382,10 @@ def test_a_player_within_its_turn_is_served_in_its_own_database() -> None:
     limited = Limited()
     limited.call("SELECT 1")
     limited.fill("s", 1, 400)
-    other: Player = limited.house.player()
+    other: InProcessClient = limited.in_process.player()
     limited.limit(REST_BYTES + limited.blocks() - 1)
     assert other.call("XADD t 1-1 f v") == b"1-1"
-    assert limited.house.keyspace.databases[0].stream(b"t") is not None
+    assert limited.in_process.keyspace.databases[0].stream(b"t") is not None
 
 
 def test_what_waits_for_the_disk_is_not_used_memory() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.in_process import NOW_MS, House, Journal, Player, Timer
+from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal, Timer
 from tests.support.resp import Null, Simple
 
 from millstream.server.execution import timers as ticker
@@ -19,7 +19,7 @@ class SlowJournal(Journal):
         return self.last_seq
 
 
-class ClosingPlayer(Player):
+class ClosingPlayer(InProcessClient):
     """Notes what it had been sent when it was closed."""
 
     sent_at_end: bytes | None = None
@@ -28,7 +28,7 @@ class ClosingPlayer(Player):
         if self.sent_at_end is None:
             self.sent_at_end = self.unread
         if not after_reply:
-            self.house.executor.detach(self)
+            self.in_process.executor.detach(self)
         return 0
 
 
@@ -48,24 +48,24 @@ def test_an_empty_line_does_not_authenticate() -> None:
     assert error == b"Protocol error: unauthenticated bulk length"
 
 
-def closing(house: House) -> ClosingPlayer:
-    player = ClosingPlayer(house, 2)
-    house.players.append(player)
-    house.executor.attach(player)
+def closing(in_process: InProcessServer) -> ClosingPlayer:
+    player = ClosingPlayer(in_process, 2)
+    in_process.players.append(player)
+    in_process.executor.attach(player)
     return player
 
 
 def test_quit_closes_only_after_every_held_reply() -> None:
     journal = SlowJournal()
-    house = House(journal)
-    player = closing(house)
+    in_process = InProcessServer(journal)
+    player = closing(in_process)
     for words in (("TAPPEND", "s", "a", "1"), ("TAPPEND", "s", "a", "2"), ("QUIT",)):
-        house.executor.feed(player, request(*words))
-        house.settle()
+        in_process.executor.feed(player, request(*words))
+        in_process.settle()
     assert player.unread == b""
     for sequence in range(1, journal.last_seq + 1):
         journal.durable_seq = sequence
-        house.executor.outbox.durable(sequence)
+        in_process.executor.outbox.durable(sequence)
     assert player.sent_at_end is not None
     assert player.sent_at_end.count(b"$15") == 2
     assert player.sent_at_end.endswith(b"+OK\r\n")
@@ -74,9 +74,9 @@ def test_quit_closes_only_after_every_held_reply() -> None:
 PONG = b"+PONG\r\n"
 
 
-def behind_a_write(house: House) -> Player:
+def behind_a_write(in_process: InProcessServer) -> InProcessClient:
     """A client next to one whose write is not durable yet."""
-    writer, other = house.player(), house.player()
+    writer, other = in_process.player(), in_process.player()
     writer.send("XADD s 1-1 a 1")
     assert writer.unread == b""
     return other
@@ -91,7 +91,7 @@ SHOW_NO_DATA = [
 
 @pytest.mark.parametrize("line", SHOW_NO_DATA)
 def test_what_shows_no_data_does_not_wait_for_the_journal(line: str) -> None:
-    other = behind_a_write(House(SlowJournal()))
+    other = behind_a_write(InProcessServer(SlowJournal()))
     other.send(line)
     assert other.unread != b""
 
@@ -101,15 +101,15 @@ def test_what_shows_no_data_does_not_wait_for_the_journal(line: str) -> None:
     ["EXISTS s", "XLEN s", "XADD s 1-1 a 1", "INCR s", "DBSIZE", "OBJECT FREQ s", "EXEC"],
 )
 def test_what_shows_data_waits_for_the_journal_and_so_do_its_errors(line: str) -> None:
-    house = House(SlowJournal())
-    other = behind_a_write(house)
+    in_process = InProcessServer(SlowJournal())
+    other = behind_a_write(in_process)
     if line == "EXEC":
         other.send("MULTI")
         other.send("PING")
         other.unread = b""
     other.send(line)
     assert other.unread == b""
-    house.executor.outbox.durable(1)
+    in_process.executor.outbox.durable(1)
     assert other.unread != b""
 
 
@@ -125,68 +125,68 @@ def test_what_shows_data_waits_for_the_journal_and_so_do_its_errors(line: str) -
 def test_a_ping_waits_for_earlier_requests_of_its_own_client(
     at_once: bool, before: str, answer: bytes
 ) -> None:
-    house = House(SlowJournal())
-    other = behind_a_write(house)
+    in_process = InProcessServer(SlowJournal())
+    other = behind_a_write(in_process)
     if at_once:
-        house.executor.feed(other, request(*before.split()) + request("PING"))
-        house.settle()
+        in_process.executor.feed(other, request(*before.split()) + request("PING"))
+        in_process.settle()
     else:
         other.send(before)
         other.send("PING")
     assert other.unread == b""
-    house.executor.outbox.durable(house.persistence.last_seq)
+    in_process.executor.outbox.durable(in_process.persistence.last_seq)
     assert other.unread == answer + PONG
 
 
 def test_a_ping_waits_for_a_write_without_reply() -> None:
-    house = House(SlowJournal())
-    player = house.player()
+    in_process = InProcessServer(SlowJournal())
+    player = in_process.player()
     player.send("CLIENT REPLY SKIP")
     player.send("XADD s 1-1 a 1")
     player.send("PING")
     assert player.unread == b""
-    house.executor.outbox.durable(1)
+    in_process.executor.outbox.durable(1)
     assert player.unread == PONG
 
 
 def test_a_ping_waits_for_a_served_read_without_reply() -> None:
-    house = House(SlowJournal())
-    reader = house.player()
+    in_process = InProcessServer(SlowJournal())
+    reader = in_process.player()
     reader.send("CLIENT REPLY SKIP")
     reader.send('TREAD s "" 1 BLOCK 0 GROUP g 0')
-    behind_a_write(house)
+    behind_a_write(in_process)
     reader.send("PING")
     assert reader.unread == b""
-    house.executor.outbox.durable(house.persistence.last_seq)
+    in_process.executor.outbox.durable(in_process.persistence.last_seq)
     assert reader.unread == PONG
 
 
 def test_a_ping_waits_for_a_waiting_message() -> None:
-    house = House(SlowJournal())
-    listener = behind_a_write(house)
-    house.executor.push_encoded(listener, b"+news\r\n")
+    in_process = InProcessServer(SlowJournal())
+    listener = behind_a_write(in_process)
+    in_process.executor.push_encoded(listener, b"+news\r\n")
     listener.send("PING")
     assert listener.unread == b""
-    house.executor.outbox.durable(1)
+    in_process.executor.outbox.durable(1)
     assert listener.unread == b"+news\r\n" + PONG
 
 
 def test_a_journal_that_fails_closes_whom_the_tick_under_way_has_answers_for() -> None:
     journal = SlowJournal()
-    house = House(journal)
-    writer, reader, silent, pinging = (closing(house) for _ in range(4))
-    house.executor.feed(silent, request("CLIENT", "REPLY", "SKIP"))
+    in_process = InProcessServer(journal)
+    writer, reader, silent, pinging = (closing(in_process) for _ in range(4))
+    in_process.executor.feed(silent, request("CLIENT", "REPLY", "SKIP"))
     for player, words in (
         (writer, ["XADD", "s", "1-1", "a", "1"]),
         (silent, ["XADD", "s", "1-2", "a", "1"]),
         (reader, ["XLEN", "s"]),
         (pinging, ["PING"]),
     ):
-        house.executor.feed(player, request(*words))
+        in_process.executor.feed(player, request(*words))
     assert journal.last_seq == 0, "the tick has not ended"
-    house.executor.journal_failed()
+    in_process.executor.journal_failed()
     journal.durable_seq = 100  # nothing is held without a journal
-    house.settle()
+    in_process.settle()
     assert [player.closed for player in (writer, reader, silent, pinging)] == [True] * 3 + [False]
     assert [player.unread for player in (writer, reader, silent)] == [b""] * 3
     assert pinging.unread == PONG
@@ -194,11 +194,11 @@ def test_a_journal_that_fails_closes_whom_the_tick_under_way_has_answers_for() -
 
 def test_a_journal_that_fails_closes_no_client_with_safe_replies() -> None:
     journal = SlowJournal()
-    house = House(journal)
-    reader = closing(house)
-    house.executor.feed(reader, request("XLEN", "s"))
-    house.executor.journal_failed()
-    house.settle()
+    in_process = InProcessServer(journal)
+    reader = closing(in_process)
+    in_process.executor.feed(reader, request("XLEN", "s"))
+    in_process.executor.journal_failed()
+    in_process.settle()
     assert not reader.closed
     assert reader.unread == b":0\r\n"
 
@@ -207,72 +207,76 @@ def test_a_client_that_ends_the_journal_is_not_told_what_it_did_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     journal = SlowJournal()
-    house = House(journal)
-    player = closing(house)
+    in_process = InProcessServer(journal)
+    player = closing(in_process)
 
     def fail() -> int:
         """As CONFIG SET appendonly no does when the last sync fails."""
         journal.commit(b"")
-        house.executor.journal_failed()
+        in_process.executor.journal_failed()
         journal.durable_seq = journal.last_seq
         return 0
 
-    monkeypatch.setattr(house, "now_us", fail)
-    house.executor.feed(player, request("XADD", "s", "1-1", "a", "1") + request("TIME"))
-    house.settle()
+    monkeypatch.setattr(in_process, "now_us", fail)
+    in_process.executor.feed(player, request("XADD", "s", "1-1", "a", "1") + request("TIME"))
+    in_process.settle()
     assert player.closed
     assert player.unread == b""
 
 
 def test_a_closed_client_is_given_nothing() -> None:
-    house = House()
-    dead, alive = closing(house), closing(house)
+    in_process = InProcessServer()
+    dead, alive = closing(in_process), closing(in_process)
     for player in (dead, alive):
-        house.executor.feed(player, request("TREAD", "s", "", "1", "BLOCK", "0", "GROUP", "g", "0"))
-        house.settle()
+        in_process.executor.feed(
+            player, request("TREAD", "s", "", "1", "BLOCK", "0", "GROUP", "g", "0")
+        )
+        in_process.settle()
     dead.end(False)
-    house.executor.feed(closing(house), request("TAPPEND", "s", "a", "1"))
-    house.settle()
+    in_process.executor.feed(closing(in_process), request("TAPPEND", "s", "a", "1"))
+    in_process.settle()
     assert dead.unread == b""
     assert b"$1\r\na\r\n$1\r\n1\r\n" in alive.unread
 
 
 def test_a_served_wait_leaves_no_alarm() -> None:
-    house = House()
-    reader, writer = closing(house), closing(house)
+    in_process = InProcessServer()
+    reader, writer = closing(in_process), closing(in_process)
     for _ in range(1000):
-        house.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "86400000"))
-        house.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
-        house.settle()
-    assert len(house.executor.ticker) == 0
-    assert len(house.executor.ticker._heap) <= 2 * ticker._SWEEP_MIN + 2
+        in_process.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "86400000"))
+        in_process.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
+        in_process.settle()
+    assert len(in_process.executor.ticker) == 0
+    assert len(in_process.executor.ticker._heap) <= 2 * ticker._SWEEP_MIN + 2
 
 
 def test_a_subcommand_is_no_command_of_its_own() -> None:
-    house = House()
-    player = closing(house)
-    house.executor.feed(player, request("CLIENT", "ID") + request("CLIENT|ID", "x"))
-    house.settle()
+    in_process = InProcessServer()
+    player = closing(in_process)
+    in_process.executor.feed(player, request("CLIENT", "ID") + request("CLIENT|ID", "x"))
+    in_process.settle()
     assert b"-ERR unknown command 'CLIENT|ID'" in player.unread
 
 
 def test_a_refused_call_counts_as_rejected_and_not_as_failed() -> None:
-    house = House()
-    player = closing(house)
-    house.executor.feed(player, request("TAPPEND", "s") + request("TACK", "s", "g", "x"))
-    house.executor.feed(player, request("TRANGE", "s", "x", "+"))
-    house.settle()
-    stats = house.executor.command_stats()
+    in_process = InProcessServer()
+    player = closing(in_process)
+    in_process.executor.feed(player, request("TAPPEND", "s") + request("TACK", "s", "g", "x"))
+    in_process.executor.feed(player, request("TRANGE", "s", "x", "+"))
+    in_process.settle()
+    stats = in_process.executor.command_stats()
     assert (stats["tappend"].rejected_calls, stats["tappend"].failed_calls) == (1, 0)
     assert (stats["trange"].rejected_calls, stats["trange"].failed_calls) == (0, 1)
 
 
 def test_a_fault_in_a_waiting_read_is_not_the_appenders() -> None:
-    house = House()
-    reader, writer = closing(house), closing(house)
-    house.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "0"))
-    house.settle()
-    (waiter,) = [w for queue in house.keyspace.databases[0].waiting.values() for w in queue.plain]
+    in_process = InProcessServer()
+    reader, writer = closing(in_process), closing(in_process)
+    in_process.executor.feed(reader, request("TREAD", "s", "", "1", "BLOCK", "0"))
+    in_process.settle()
+    (waiter,) = [
+        w for queue in in_process.keyspace.databases[0].waiting.values() for w in queue.plain
+    ]
 
     class Broken:
         keys = waiter.read.keys
@@ -285,45 +289,45 @@ def test_a_fault_in_a_waiting_read_is_not_the_appenders() -> None:
             pass
 
     waiter.read = Broken()
-    house.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
-    house.settle()
+    in_process.executor.feed(writer, request("TAPPEND", "s", "a", "1"))
+    in_process.settle()
     assert writer.unread.startswith(b"$15\r\n")
     assert reader.unread == b"-ERR internal error, see the server's log\r\n"
 
 
 def test_a_client_with_very_many_requests_lets_others_have_a_turn() -> None:
-    house = House()
-    busy, other = closing(house), closing(house)
-    house.tick_per_look_ms = 1
-    house.executor.feed(busy, request("PING") * 1000)
-    house.executor.feed(other, request("PING"))
-    house.executor.end_tick()
+    in_process = InProcessServer()
+    busy, other = closing(in_process), closing(in_process)
+    in_process.tick_per_look_ms = 1
+    in_process.executor.feed(busy, request("PING") * 1000)
+    in_process.executor.feed(other, request("PING"))
+    in_process.executor.end_tick()
     assert other.unread == b"+PONG\r\n"
     assert 0 < busy.unread.count(b"+PONG") < 1000
-    house.settle()
+    in_process.settle()
     assert busy.unread.count(b"+PONG") == 1000
 
 
 @pytest.mark.parametrize("line", [b"POST / HTTP/1.1\r\n", b"Host: localhost:6455\r\n"])
 def test_http_ends_the_connection_before_its_body_runs(line: bytes) -> None:
-    house = House()
-    player = closing(house)
-    house.executor.feed(player, line + b"\r\n" + request("SET", "k", "v"))
-    house.settle()
+    in_process = InProcessServer()
+    player = closing(in_process)
+    in_process.executor.feed(player, line + b"\r\n" + request("SET", "k", "v"))
+    in_process.settle()
     assert player.sent_at_end == b""
-    assert house.keyspace.databases[0].get(b"k") is None
+    assert in_process.keyspace.databases[0].get(b"k") is None
 
 
 def test_requests_left_over_many_times_are_not_mixed_up() -> None:
-    house = House()
-    player = closing(house)
-    house.tick_per_look_ms = 1  # a turn ends after a few requests
+    in_process = InProcessServer()
+    player = closing(in_process)
+    in_process.tick_per_look_ms = 1  # a turn ends after a few requests
     wanted = [f"value {number} {'x' * (number % 50)}" for number in range(2000)]
     data = b"".join(request("ECHO", value) for value in wanted)
     for start in range(0, len(data), 9973):
-        house.executor.feed(player, data[start : start + 9973])
-        house.executor.end_tick()
-    house.settle()
+        in_process.executor.feed(player, data[start : start + 9973])
+        in_process.executor.end_tick()
+    in_process.settle()
     assert player.unread == b"".join(
         b"$%d\r\n%s\r\n" % (len(value), value.encode()) for value in wanted
     )
@@ -332,84 +336,84 @@ def test_requests_left_over_many_times_are_not_mixed_up() -> None:
 @pytest.mark.parametrize("line", [b"NOSUCH\r\n", b"GET\r\n", b"TIME\r\n", b"\r\n" * 40])
 def test_whatever_it_sends_a_clients_turn_ends_in_time(line: bytes) -> None:
     """Refused and empty requests count like others; clients that wait for them get a turn."""
-    house = House()
-    busy, other = house.player(), house.player()
-    house.tick_per_look_ms = 1
+    in_process = InProcessServer()
+    busy, other = in_process.player(), in_process.player()
+    in_process.tick_per_look_ms = 1
     count = 2000
-    house.executor.feed(busy, line * count)
+    in_process.executor.feed(busy, line * count)
     done = busy.unread.count(b"\r\n")
-    house.executor.feed(other, request("PING"))
-    house.executor.end_tick()
+    in_process.executor.feed(other, request("PING"))
+    in_process.executor.end_tick()
     assert other.unread == b"+PONG\r\n"
     assert busy.unread.count(b"\r\n") < count
     assert done < count
-    house.loop.run()
-    house.executor.feed(busy, request("PING"))
-    house.settle()
+    in_process.loop.run()
+    in_process.executor.feed(busy, request("PING"))
+    in_process.settle()
     assert busy.unread.endswith(b"+PONG\r\n")
 
 
 def test_who_has_requests_left_only_adds_to_them() -> None:
-    house = House()
-    player = house.player()
-    house.tick_per_look_ms = 1
-    house.executor.feed(player, request("TIME") * 1000)
-    before = house.executor.commands_processed
-    house.executor.feed(player, request("TIME") * 1000)
-    assert house.executor.commands_processed == before
-    house.settle()
-    assert house.executor.commands_processed == 2000
+    in_process = InProcessServer()
+    player = in_process.player()
+    in_process.tick_per_look_ms = 1
+    in_process.executor.feed(player, request("TIME") * 1000)
+    before = in_process.executor.commands_processed
+    in_process.executor.feed(player, request("TIME") * 1000)
+    assert in_process.executor.commands_processed == before
+    in_process.settle()
+    assert in_process.executor.commands_processed == 2000
 
 
 def test_killing_a_blocked_client_leaves_the_killer_itself() -> None:
-    house = House()
-    reader, killer = closing(house), closing(house)
-    house.executor.feed(reader, request("XREAD", "BLOCK", "0", "STREAMS", "s", "$"))
-    house.settle()
+    in_process = InProcessServer()
+    reader, killer = closing(in_process), closing(in_process)
+    in_process.executor.feed(reader, request("XREAD", "BLOCK", "0", "STREAMS", "s", "$"))
+    in_process.settle()
     running = []
 
     def detach_reader(ctx: object) -> None:
-        house.executor.detach(reader)
-        running.append(house.executor.context.session)
+        in_process.executor.detach(reader)
+        running.append(in_process.executor.context.session)
 
-    house.executor.context.session = killer
-    detach_reader(house.executor.context)
+    in_process.executor.context.session = killer
+    detach_reader(in_process.executor.context)
     assert running == [killer]
 
 
 def test_a_transaction_may_not_grow_without_end() -> None:
-    house = House()
-    player = closing(house)
-    house.executor.limits.query_bytes = 10_000
-    house.executor.feed(player, request("MULTI"))
+    in_process = InProcessServer()
+    player = closing(in_process)
+    in_process.executor.limits.query_bytes = 10_000
+    in_process.executor.feed(player, request("MULTI"))
     for _ in range(20):
-        house.executor.feed(player, request("SET", "k", "x" * 1000))
+        in_process.executor.feed(player, request("SET", "k", "x" * 1000))
     assert player.closed
 
 
 def test_where_an_unfinished_requests_words_are_counts_as_what_it_takes() -> None:
-    house = House()
-    player = closing(house)
-    house.executor.limits.query_bytes = 10_000
-    house.executor.feed(player, b"*1000000\r\n" + b"$0\r\n\r\n" * 200)
+    in_process = InProcessServer()
+    player = closing(in_process)
+    in_process.executor.limits.query_bytes = 10_000
+    in_process.executor.feed(player, b"*1000000\r\n" + b"$0\r\n\r\n" * 200)
     assert player.sent_at_end is None
     assert player.query_buffer_free_bytes >= 200 * 16
-    house.executor.feed(player, b"$0\r\n\r\n" * 200)
+    in_process.executor.feed(player, b"$0\r\n\r\n" * 200)
     assert player.sent_at_end == b""
 
 
 def test_a_long_transaction_is_answered_in_slices() -> None:
-    house = House()
+    in_process = InProcessServer()
     sizes: list[int] = []
 
-    class Counting(Player):
+    class Counting(InProcessClient):
         def transmit(self, data: bytes) -> int:
             sizes.append(len(data))
             return super().transmit(data)
 
-    player = Counting(house, 2)
-    house.players.append(player)
-    house.executor.attach(player)
+    player = Counting(in_process, 2)
+    in_process.players.append(player)
+    in_process.executor.attach(player)
     for number in range(1, 5001):
         player.call(f"XADD s {number}-0 field {'x' * 100}")
     sizes.clear()
@@ -425,28 +429,28 @@ def test_a_long_transaction_is_answered_in_slices() -> None:
 
 
 def test_keys_expire_again_after_a_pause() -> None:
-    house = House()
-    house.executor.start_pause(house.wall_ms + 300, True)
-    house.executor.look_again()
-    assert not house.keyspace.may_delete
-    house.wait_ms(301)
-    assert house.keyspace.may_delete
+    in_process = InProcessServer()
+    in_process.executor.start_pause(in_process.wall_ms + 300, True)
+    in_process.executor.recheck_limits()
+    assert not in_process.keyspace.may_delete
+    in_process.wait_ms(301)
+    assert in_process.keyspace.may_delete
 
 
 def test_groups_stand_still_during_a_pause_as_keys_do() -> None:
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     player.call("TAPPEND s a 1")
     player.call("TREAD s 0 1 GROUP g 200 RETRY 1000 50")
-    frames = len(house.persistence.payloads)
-    house.executor.start_pause(house.wall_ms + 1000, True)
-    house.wait_ms(300)
-    assert len(house.persistence.payloads) == frames
-    assert house.group().pending_count == 1
+    frames = len(in_process.persistence.payloads)
+    in_process.executor.start_pause(in_process.wall_ms + 1000, True)
+    in_process.wait_ms(300)
+    assert len(in_process.persistence.payloads) == frames
+    assert in_process.group().pending_count == 1
     assert player.call("XINFO GROUPS s") == []
-    house.wait_ms(701)
-    house.wait_ms(1000)
-    assert b"g" not in house.stream().groups
+    in_process.wait_ms(701)
+    in_process.wait_ms(1000)
+    assert b"g" not in in_process.stream().groups
 
 
 # ---------------------------------------------------------------- a slow disk
@@ -457,7 +461,7 @@ class StalledJournal(SlowJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house: House
+        self.in_process: InProcessServer
 
     @property
     def queued_bytes(self) -> int:  # type: ignore[override]
@@ -466,51 +470,51 @@ class StalledJournal(SlowJournal):
     def write_all(self) -> None:
         """The disk works again."""
         self.durable_seq = self.last_seq
-        self.house.executor.outbox.durable(self.last_seq)
-        self.house.executor.on_queue()
-        self.house.settle()
+        self.in_process.executor.outbox.durable(self.last_seq)
+        self.in_process.executor.on_queue()
+        self.in_process.settle()
 
 
-def stalled(limit_bytes: int) -> tuple[StalledJournal, House]:
-    """A house whose disk does nothing, and whose queue is full."""
+def stalled(limit_bytes: int) -> tuple[StalledJournal, InProcessServer]:
+    """A in_process whose disk does nothing, and whose queue is full."""
     journal = StalledJournal()
-    house = journal.house = House(journal)
-    house.executor.limit_queue(limit_bytes)
-    player = house.player()
+    in_process = journal.in_process = InProcessServer(journal)
+    in_process.executor.limit_queue(limit_bytes)
+    player = in_process.player()
     player.send(f"XADD s 1-1 n {'x' * limit_bytes}")
-    assert house.executor.queue_full
+    assert in_process.executor.queue_full
     assert player.unread == b""
-    return journal, house
+    return journal, in_process
 
 
 def test_requests_wait_while_the_journals_queue_is_full() -> None:
-    journal, house = stalled(1000)
-    writer, reader = house.player(), house.player()
+    journal, in_process = stalled(1000)
+    writer, reader = in_process.player(), in_process.player()
     writer.send("XADD s 2-1 n y")
     writer.send("XADD s 3-1 n y")
     reader.send("XLEN s")
     assert len(journal.payloads) == 1
-    assert house.executor.blocked_count == 2
+    assert in_process.executor.blocked_count == 2
     journal.write_all()
-    assert not house.executor.queue_full
+    assert not in_process.executor.queue_full
     assert writer.unread == b"", "they have run, and their frame is to be written"
     journal.write_all()
     assert [writer.read(), writer.read()] == [b"2-1", b"3-1"]
     assert reader.read() == 3
-    assert house.executor.blocked_count == 0
+    assert in_process.executor.blocked_count == 0
 
 
 @pytest.mark.parametrize("line", SHOW_NO_DATA)
 def test_what_shows_no_data_is_answered_while_the_queue_is_full(line: str) -> None:
-    _, house = stalled(1000)
-    player = house.player()
+    _, in_process = stalled(1000)
+    player = in_process.player()
     player.send(line)
     assert player.unread != b""
 
 
 def test_requests_of_one_client_keep_their_order_while_the_queue_is_full() -> None:
-    _, house = stalled(1000)
-    player = house.player()
+    _, in_process = stalled(1000)
+    player = in_process.player()
     player.send("XLEN s")
     player.send("PING")
     assert player.unread == b"", "the order of a client's requests is kept"
@@ -523,9 +527,9 @@ def test_the_log_says_what_lets_requests_wait(
     if is_reserved_space_used:
         journal = StalledJournal()
         journal.is_queue_full = lambda limit_bytes: True  # type: ignore[method-assign]
-        journal.house = House(journal)
-        journal.house.executor.limit_queue(1000)
-        journal.house.player().send("SET k v")
+        journal.in_process = InProcessServer(journal)
+        journal.in_process.executor.limit_queue(1000)
+        journal.in_process.player().send("SET k v")
         reason = "the space reserved ahead of the journal is used up"
     else:
         stalled(1000)
@@ -534,8 +538,8 @@ def test_the_log_says_what_lets_requests_wait(
 
 
 def test_a_transaction_waits_as_a_whole_for_a_slow_disk() -> None:
-    journal, house = stalled(1000)
-    player = house.player()
+    journal, in_process = stalled(1000)
+    player = in_process.player()
     for line in ("MULTI", "XADD s 2-1 n y", "XADD s 3-1 n y", "EXEC"):
         player.send(line)
     assert player.unread == b""
@@ -546,107 +550,107 @@ def test_a_transaction_waits_as_a_whole_for_a_slow_disk() -> None:
 
 
 def test_a_frame_larger_than_the_queues_limit_is_written() -> None:
-    journal, house = stalled(10)
+    journal, in_process = stalled(10)
     journal.write_all()
-    player = house.player()
+    player = in_process.player()
     player.send(f"XADD s 5-1 n {'x' * 100_000}")
-    assert house.executor.queue_full
+    assert in_process.executor.queue_full
     journal.write_all()
     assert player.read() == b"5-1"
-    assert not house.executor.queue_full
+    assert not in_process.executor.queue_full
 
 
 def test_held_replies_fill_the_queue_too() -> None:
     journal = StalledJournal()
-    house = journal.house = House(journal)
-    writer = house.player()
+    in_process = journal.in_process = InProcessServer(journal)
+    writer = in_process.player()
     writer.send(f"SET k {'x' * 5000}")
     journal.write_all()
-    house.executor.limit_queue(20_000)
+    in_process.executor.limit_queue(20_000)
     writer.send("SET other 1")
-    readers = [house.player() for _ in range(10)]
+    readers = [in_process.player() for _ in range(10)]
     for reader in readers:
         reader.send("GET k")
-    assert house.executor.queue_full
-    assert house.executor.outbox.held_bytes < 30_000
+    assert in_process.executor.queue_full
+    assert in_process.executor.outbox.held_bytes < 30_000
     while any(not reader.unread for reader in readers):
         journal.write_all()
-    assert not house.executor.queue_full
-    assert house.executor.outbox.held_bytes == 0
+    assert not in_process.executor.queue_full
+    assert in_process.executor.outbox.held_bytes == 0
 
 
 def test_waits_end_on_time_while_the_queue_is_full() -> None:
     journal = StalledJournal()
-    house = journal.house = House(journal)
-    house.executor.limit_queue(1000)
-    waiting, writer = house.player(), house.player()
+    in_process = journal.in_process = InProcessServer(journal)
+    in_process.executor.limit_queue(1000)
+    waiting, writer = in_process.player(), in_process.player()
     waiting.send("XREAD BLOCK 500 STREAMS other $")
     writer.send(f"XADD s 1-1 n {'x' * 1000}")
-    assert house.executor.queue_full
-    house.wait_ms(500)
-    assert house.executor.serving.waiting.count == 0
+    assert in_process.executor.queue_full
+    in_process.wait_ms(500)
+    assert in_process.executor.serving.waiting.count == 0
     journal.write_all()
     assert waiting.read() is Null.ARRAY
 
 
 def test_nothing_expires_while_the_queue_is_full() -> None:
     journal = StalledJournal()
-    house = journal.house = House(journal)
-    house.executor.limit_queue(1000)
-    writer = house.player()
+    in_process = journal.in_process = InProcessServer(journal)
+    in_process.executor.limit_queue(1000)
+    writer = in_process.player()
     writer.send("SET k v PX 100")
     journal.write_all()
     writer.send(f"XADD s 1-1 n {'x' * 1000}")
     before = len(journal.payloads)
-    house.wait_ms(200)
+    in_process.wait_ms(200)
     assert len(journal.payloads) == before
     journal.write_all()
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert b"DEL" in journal.payloads[-1]
 
 
 def test_a_client_that_goes_while_it_waits_for_the_disk_is_forgotten() -> None:
-    journal, house = stalled(1000)
-    gone = closing(house)
-    house.executor.feed(gone, request("XADD", "s", "2-1", "n", "y"))
-    house.settle()
+    journal, in_process = stalled(1000)
+    gone = closing(in_process)
+    in_process.executor.feed(gone, request("XADD", "s", "2-1", "n", "y"))
+    in_process.settle()
     gone.end(False)
-    assert house.executor.blocked_count == 0
+    assert in_process.executor.blocked_count == 0
     journal.write_all()
     assert len(journal.payloads) == 1
 
 
 def test_a_raised_limit_lets_requests_run() -> None:
-    _, house = stalled(1000)
-    player = house.player()
+    _, in_process = stalled(1000)
+    player = in_process.player()
     player.send("XADD s 2-1 n y")
-    house.executor.limit_queue(1_000_000)
-    house.settle()
-    assert not house.executor.queue_full
-    assert house.executor.blocked_count == 0
+    in_process.executor.limit_queue(1_000_000)
+    in_process.settle()
+    assert not in_process.executor.queue_full
+    assert in_process.executor.blocked_count == 0
 
 
 def test_a_pause_and_a_slow_disk_may_come_together() -> None:
-    journal, house = stalled(1000)
-    player = house.player()
+    journal, in_process = stalled(1000)
+    player = in_process.player()
     player.send("XADD s 2-1 n y")
-    house.executor.start_pause(house.wall_ms + 1000, False)
+    in_process.executor.start_pause(in_process.wall_ms + 1000, False)
     journal.write_all()
     assert len(journal.payloads) == 1, "now the pause puts it off"
-    house.wait_ms(1000)
+    in_process.wait_ms(1000)
     journal.write_all()
     assert player.read() == b"2-1"
 
 
 def test_a_large_tick_is_recorded_in_several_frames() -> None:
     journal = SlowJournal()
-    house = House(journal)
-    house.executor.limit_queue(1 << 40)
-    writer = house.player()
+    in_process = InProcessServer(journal)
+    in_process.executor.limit_queue(1 << 40)
+    writer = in_process.player()
     value = "x" * (1 << 20)
     requests = [request("SET", f"k{number}", value) for number in range(40)]
-    house.executor.feed(writer, b"".join(requests))
-    house.settle()
+    in_process.executor.feed(writer, b"".join(requests))
+    in_process.settle()
     assert len(journal.payloads) > 2
     assert max(map(len, journal.payloads)) < 6 << 20
     assert sum(payload.count(b"SET") for payload in journal.payloads) == 40
@@ -655,9 +659,9 @@ def test_a_large_tick_is_recorded_in_several_frames() -> None:
 
 def test_a_large_transaction_stays_one_frame() -> None:
     journal = Journal()
-    house = House(journal)
-    house.executor.limit_queue(100)
-    player = house.player()
+    in_process = InProcessServer(journal)
+    in_process.executor.limit_queue(100)
+    player = in_process.player()
     for line in ("MULTI", *(f"SET k{number} {'x' * 100}" for number in range(20)), "EXEC"):
         player.send(line)
     assert len(journal.payloads) == 1
@@ -666,7 +670,7 @@ def test_a_large_transaction_stays_one_frame() -> None:
 # ---------------------------------------------------------------- two clocks
 
 
-class TwoClocks(House):
+class TwoClocks(InProcessServer):
     """The wall clock may jump; timers are noted with their delays."""
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -697,93 +701,93 @@ HOUR_MS = 3_600_000
      "XREADGROUP GROUP g c BLOCK 500 STREAMS s >"],
 )  # fmt: skip
 def test_waits_do_not_go_by_the_wall_clock(line: str, jump_ms: int) -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("XGROUP CREATE s g $ MKSTREAM")
     player.send(line)
-    house.wall_ms += jump_ms
-    house.pass_ms(499)
+    in_process.wall_ms += jump_ms
+    in_process.pass_ms(499)
     assert player.unread == b""
-    house.pass_ms(1)
+    in_process.pass_ms(1)
     assert player.unread != b""
 
 
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, 24 * HOUR_MS])
 def test_retries_and_idle_times_do_not_go_by_the_wall_clock(jump_ms: int) -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("TAPPEND s n v")
     read = "TREAD s 0 1 GROUP g 0 RETRY 2000 86400000"
     assert player.call(read) != []
-    house.wall_ms += jump_ms
-    house.pass_ms(1999)
+    in_process.wall_ms += jump_ms
+    in_process.pass_ms(1999)
     assert player.call(read) == []
     [[_, _, idle_ms, _]] = player.call("XPENDING s g - + 10")
     assert idle_ms == 1999
-    house.pass_ms(1)
+    in_process.pass_ms(1)
     assert player.call(read) != []
-    again = house.replayed().databases[0].stream(b"s")
+    again = in_process.replayed().databases[0].stream(b"s")
     assert again is not None
-    assert again.groups[b"g"].pending() == house.group().pending()
+    assert again.groups[b"g"].pending() == in_process.group().pending()
 
 
 def test_a_group_lives_by_the_steady_clock() -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("TAPPEND s n v")
     player.call("TREAD s 0 1 GROUP g 5000")
-    house.wall_ms += 24 * HOUR_MS
-    house.pass_ms(4999)
-    assert b"g" in house.stream().groups
-    house.wall_ms -= 48 * HOUR_MS
-    house.pass_ms(1)
-    assert b"g" not in house.stream().groups
+    in_process.wall_ms += 24 * HOUR_MS
+    in_process.pass_ms(4999)
+    assert b"g" in in_process.stream().groups
+    in_process.wall_ms -= 48 * HOUR_MS
+    in_process.pass_ms(1)
+    assert b"g" not in in_process.stream().groups
 
 
 def test_the_time_of_xclaim_is_a_time_of_day() -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("XADD s 1-1 n v")
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g c STREAMS s >")
-    house.wall_ms += HOUR_MS
-    player.call(f"XCLAIM s g d 0 1-1 TIME {house.wall_ms - 700}")
+    in_process.wall_ms += HOUR_MS
+    player.call(f"XCLAIM s g d 0 1-1 TIME {in_process.wall_ms - 700}")
     [[_, _, idle_ms, _]] = player.call("XPENDING s g - + 10")
     assert idle_ms == 700
 
 
 def test_the_wall_clock_is_looked_at_every_second_while_something_goes_by_it() -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("SET k v EX 3600")
-    assert house.delays_s[-1] == 1.0
-    house.wall_ms += 24 * HOUR_MS
-    house.pass_ms(1000)
-    assert b"DEL" in house.persistence.payloads[-1]
-    asked = len(house.delays_s)
-    house.pass_ms(1000)
-    assert len(house.delays_s) == asked, "nothing goes by it any more"
+    assert in_process.delays_s[-1] == 1.0
+    in_process.wall_ms += 24 * HOUR_MS
+    in_process.pass_ms(1000)
+    assert b"DEL" in in_process.persistence.payloads[-1]
+    asked = len(in_process.delays_s)
+    in_process.pass_ms(1000)
+    assert len(in_process.delays_s) == asked, "nothing goes by it any more"
 
 
 def test_keys_expire_by_the_wall_clock() -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("SET k v PX 500")
-    house.wall_ms -= HOUR_MS
-    house.pass_ms(600)
+    in_process.wall_ms -= HOUR_MS
+    in_process.pass_ms(600)
     assert player.call("GET k") == b"v"
     assert player.call("PTTL k") == HOUR_MS - 100
 
 
 def test_a_call_that_blocks_counts_when_its_wait_ends() -> None:
-    house = House()
-    reader, writer = house.player(), house.player()
+    in_process = InProcessServer()
+    reader, writer = in_process.player(), in_process.player()
     writer.call("XGROUP CREATE s g 0 MKSTREAM")
     for ends in ("XADD s * a 1", "XGROUP DESTROY s g"):
-        before = house.executor.command_stats().get("xreadgroup")
+        before = in_process.executor.command_stats().get("xreadgroup")
         reader.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
-        during = house.executor.command_stats().get("xreadgroup")
+        during = in_process.executor.command_stats().get("xreadgroup")
         assert (before and before.calls) == (during and during.calls)
         writer.call(ends)
-    counted = house.executor.command_stats()["xreadgroup"]
+    counted = in_process.executor.command_stats()["xreadgroup"]
     assert (counted.calls, counted.failed_calls) == (2, 1)

@@ -111,7 +111,7 @@ class GroupMachine(RuleBasedStateMachine):
         ago_ms=st.sampled_from([0, 0, 5, 1000]),
         deliveries=st.sampled_from([0, 1, 2**24 - 2, 2**24 - 1, 2**24, MAX // 2]),
     )
-    def hand_over(self, data: st.DataObject, consumer: bytes, ago_ms: int, deliveries: int) -> None:
+    def transfer(self, data: st.DataObject, consumer: bytes, ago_ms: int, deliveries: int) -> None:
         id_ = self.known_id(data)
         owner = consumer if consumer in self.model.consumers else b""
         last_ms = max(0, self.now_ms - ago_ms)
@@ -302,25 +302,25 @@ def mixed_ages(count: int) -> Group:
 
 def test_taking_all_that_is_due_looks_at_each_record_once() -> None:
     group = mixed_ages(50_000)
-    before = group.steps
+    before = group.work_counter
     assert len(group.due(10**6, 10**6)) == 50_000
-    assert group.steps - before < 3 * 50_000
+    assert group.work_counter - before < 3 * 50_000
 
 
 def test_taking_a_few_due_looks_at_a_few_chunks() -> None:
     group = mixed_ages(50_000)
-    before = group.steps
+    before = group.work_counter
     assert len(group.due(10**6, 10)) == 10
-    assert group.steps - before < 20 * CHUNK
+    assert group.work_counter - before < 20 * CHUNK
 
 
 def test_taking_a_few_of_many_due_at_one_moment_looks_at_one_chunk() -> None:
     group = Group(b"g")
     for ms in range(50_000):
         deliver_id(group, ms, 0, 5, retry=(10, 0))
-    before = group.steps
+    before = group.work_counter
     assert group.due(100, 10) == [(ms, 0) for ms in range(10)]
-    assert group.steps - before < 3 * CHUNK
+    assert group.work_counter - before < 3 * CHUNK
 
 
 def test_the_next_event_after_acknowledging_the_older_half_looks_at_each_record_once() -> None:
@@ -328,22 +328,22 @@ def test_the_next_event_after_acknowledging_the_older_half_looks_at_each_record_
     rows = sorted(group.pending(), key=lambda row: row[3])
     for row in rows[:25_000]:
         acknowledge_id(group, *row[:2])
-    before = group.steps
+    before = group.work_counter
     assert next_event_ms(group) == rows[25_000][3] + 10
-    assert group.steps - before < 4 * 50_000
-    before = group.steps
+    assert group.work_counter - before < 4 * 50_000
+    before = group.work_counter
     next_event_ms(group)
-    assert group.steps - before < 4 * CHUNK
+    assert group.work_counter - before < 4 * CHUNK
 
 
 def test_taking_what_expired_looks_at_the_chunks_that_hold_it() -> None:
     group = Group(b"g")
     for ms in range(50_000):
         deliver_id(group, ms, 0, 1000 + ms, retry=(10, 10_000))
-    before = group.steps
+    before = group.work_counter
     assert len(group.take_expired(11_099, 10_000)) == 100
     group.check()
-    assert group.steps - before < 5 * CHUNK
+    assert group.work_counter - before < 5 * CHUNK
 
 
 # ---------------------------------------------------------------- chunks

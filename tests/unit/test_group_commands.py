@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply, Simple
 
 from millstream.commands.xstream.xread import stream_key_positions
@@ -23,16 +23,16 @@ NO_GROUP = Error("NOGROUP No such key 's' or consumer group 'g' in XREADGROUP wi
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def player(house: House) -> Player:
-    return house.player()
+def player(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def filled(player: Player, count: int = 4, key: str = "s") -> None:
+def filled(player: InProcessClient, count: int = 4, key: str = "s") -> None:
     """Entries 1-1, 2-1, ... with their number as the value of n."""
     for number in range(1, count + 1):
         player.call(f"XADD {key} {number}-1 n {number}")
@@ -47,7 +47,7 @@ def read(*numbers: int, key: bytes = b"s") -> list[Reply]:
     return [[key, [entry(number) for number in numbers]]]
 
 
-def ids_pending(player: Player, group: str = "g") -> list[tuple[bytes, bytes, int]]:
+def ids_pending(player: InProcessClient, group: str = "g") -> list[tuple[bytes, bytes, int]]:
     """(id, consumer, deliveries) of all pending entries."""
     reply = player.call(f"XPENDING s {group} - + 1000")
     assert isinstance(reply, list)
@@ -59,7 +59,7 @@ def fields(reply: Reply) -> dict[bytes, Reply]:
     return dict(zip(reply[::2], reply[1::2], strict=True))  # type: ignore[arg-type]
 
 
-def groups_of(player: Player, key: str = "s") -> dict[bytes, dict[bytes, Reply]]:
+def groups_of(player: InProcessClient, key: str = "s") -> dict[bytes, dict[bytes, Reply]]:
     reply = player.call(f"XINFO GROUPS {key}")
     assert isinstance(reply, list)
     rows = [fields(row) for row in reply]
@@ -70,17 +70,17 @@ def groups_of(player: Player, key: str = "s") -> dict[bytes, dict[bytes, Reply]]
 
 
 def test_a_group_begins_at_an_id_at_the_end_or_in_a_stream_made_for_it(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player)
     assert player.call("XGROUP CREATE s from 2") == OK
     assert player.call("XGROUP CREATE s end $ ENTRIESREAD 4") == OK
     assert player.call("XGROUP CREATE new g $ MKSTREAM") == OK
-    assert (house.group(b"from").offset_ms, house.group(b"from").offset_seq) == (2, 0)
-    assert house.group(b"from").entries_read == -1
-    assert (house.group(b"end").offset_ms, house.group(b"end").offset_seq) == (4, 1)
-    assert house.group(b"end").entries_read == 4
-    assert house.group(b"g", b"new").ttl_ms == 0
+    assert (in_process.group(b"from").offset_ms, in_process.group(b"from").offset_seq) == (2, 0)
+    assert in_process.group(b"from").entries_read == -1
+    assert (in_process.group(b"end").offset_ms, in_process.group(b"end").offset_seq) == (4, 1)
+    assert in_process.group(b"end").entries_read == 4
+    assert in_process.group(b"g", b"new").ttl_ms == 0
     assert player.call("XLEN new") == 0
 
 
@@ -109,7 +109,9 @@ def test_a_group_begins_at_an_id_at_the_end_or_in_a_stream_made_for_it(
         ("XGROUP NOSUCH", "ERR unknown subcommand 'NOSUCH'. Try XGROUP HELP."),
     ],
 )
-def test_xgroup_refuses_in_the_words_of_redis(player: Player, line: str, error: str) -> None:
+def test_xgroup_refuses_in_the_words_of_redis(
+    player: InProcessClient, line: str, error: str
+) -> None:
     filled(player, 1)
     player.call("SET str x")
     player.call("XGROUP CREATE s g 0")
@@ -128,14 +130,14 @@ def test_xgroup_refuses_in_the_words_of_redis(player: Player, line: str, error: 
         "DELCONSUMER no g c",
     ],
 )
-def test_xgroup_needs_the_key(player: Player, line: str) -> None:
+def test_xgroup_needs_the_key(player: InProcessClient, line: str) -> None:
     reply = player.call(f"XGROUP {line}")
     assert isinstance(reply, Error)
     assert reply.text.startswith("ERR The XGROUP subcommand requires the key to exist. Note that")
     assert player.call("EXISTS no") == 0
 
 
-def test_destroy_answers_whether_there_was_a_group(player: Player) -> None:
+def test_destroy_answers_whether_there_was_a_group(player: InProcessClient) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XGROUP DESTROY s g") == 1
@@ -143,7 +145,7 @@ def test_destroy_answers_whether_there_was_a_group(player: Player) -> None:
     assert player.call("XINFO GROUPS s") == []
 
 
-def test_consumers_are_made_and_deleted_with_their_pending_entries(player: Player) -> None:
+def test_consumers_are_made_and_deleted_with_their_pending_entries(player: InProcessClient) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XGROUP CREATECONSUMER s g alice") == 1
@@ -155,7 +157,7 @@ def test_consumers_are_made_and_deleted_with_their_pending_entries(player: Playe
     assert ids_pending(player) == [(b"4-1", b"bob", 1)]
 
 
-def test_a_consumer_needs_a_name(player: Player) -> None:
+def test_a_consumer_needs_a_name(player: InProcessClient) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     for line in (
@@ -169,7 +171,7 @@ def test_a_consumer_needs_a_name(player: Player) -> None:
 
 
 def test_after_setid_entries_are_read_again_and_change_their_owner(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
@@ -184,13 +186,13 @@ def test_after_setid_entries_are_read_again_and_change_their_owner(
     assert player.call("XREADGROUP GROUP g bob STREAMS s >") == read(1, 2)
     assert player.call("XGROUP SETID s g $") == OK
     assert player.call("XREADGROUP GROUP g bob STREAMS s >") == Null.ARRAY
-    house.group().check()
+    in_process.group().check()
 
 
 # XREADGROUP
 
 
-def test_new_entries_go_to_the_consumers_once(player: Player) -> None:
+def test_new_entries_go_to_the_consumers_once(player: InProcessClient) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >") == read(1)
@@ -207,7 +209,7 @@ def test_new_entries_go_to_the_consumers_once(player: Player) -> None:
     assert [row[0] for row in ids_pending(player)] == [b"1-1", b"3-1", b"4-1"]
 
 
-def test_streams_without_new_entries_are_left_out(player: Player) -> None:
+def test_streams_without_new_entries_are_left_out(player: InProcessClient) -> None:
     filled(player, 1)
     filled(player, 2, "t")
     for key in ("s", "t"):
@@ -220,8 +222,8 @@ def test_streams_without_new_entries_are_left_out(player: Player) -> None:
     assert mixed == read(1, key=b"t")
 
 
-def test_resp3_answers_a_map(house: House) -> None:
-    player = house.player(resp=3)
+def test_resp3_answers_a_map(in_process: InProcessServer) -> None:
+    player = in_process.player(resp=3)
     filled(player, 2)
     filled(player, 1, "t")
     for key in ("s", "t"):
@@ -236,7 +238,7 @@ def test_resp3_answers_a_map(house: House) -> None:
     )
 
 
-def test_noack_leaves_nothing_pending(player: Player) -> None:
+def test_noack_leaves_nothing_pending(player: InProcessClient) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XREADGROUP GROUP g alice NOACK COUNT 1 STREAMS s >") == read(1)
@@ -248,13 +250,13 @@ def test_noack_leaves_nothing_pending(player: Player) -> None:
 
 
 def test_history_is_the_consumers_own_and_counts_as_a_delivery(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player)
     player.call("TREAD s 0 1 GROUP g 0 RETRY 1000000 0")
     player.call("XREADGROUP GROUP g alice COUNT 2 STREAMS s >")
     player.call("XREADGROUP GROUP g bob STREAMS s >")
-    house.wall_ms += 50
+    in_process.wall_ms += 50
     assert player.call("XREADGROUP GROUP g alice STREAMS s 0") == read(2, 3)
     assert player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s 0") == read(2)
     assert player.call("XREADGROUP GROUP g alice STREAMS s 2-1") == read(3)
@@ -267,10 +269,10 @@ def test_history_is_the_consumers_own_and_counts_as_a_delivery(
         [b"3-1", b"alice", 0, 3],
         [b"4-1", b"bob", 50, 1],
     ]
-    house.group().check()
+    in_process.group().check()
 
 
-def test_history_shows_a_deleted_entry_with_a_null(player: Player) -> None:
+def test_history_shows_a_deleted_entry_with_a_null(player: InProcessClient) -> None:
     filled(player, 2)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g alice STREAMS s >")
@@ -281,15 +283,17 @@ def test_history_shows_a_deleted_entry_with_a_null(player: Player) -> None:
     assert ids_pending(player) == [(b"1-1", b"alice", 1), (b"2-1", b"alice", 2)]
 
 
-def test_history_of_many_entries_among_those_of_others(house: House, player: Player) -> None:
+def test_history_of_many_entries_among_those_of_others(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 600)
     player.call("XGROUP CREATE s g 0")
     for number in range(600):
         player.call(f"XREADGROUP GROUP g c{number % 3} COUNT 1 STREAMS s >")
     reply = player.call("XREADGROUP GROUP g c1 STREAMS s 300-1")
     assert reply == read(*range(302, 601, 3))
-    assert house.group().consumers[b"c1"].pending == 200
-    house.group().check()
+    assert in_process.group().consumers[b"c1"].pending == 200
+    in_process.group().check()
 
 
 @pytest.mark.parametrize(
@@ -314,7 +318,9 @@ def test_history_of_many_entries_among_those_of_others(house: House, player: Pla
         ("GROUP g a STREAMS s", "ERR wrong number of arguments for 'xreadgroup' command"),
     ],
 )  # fmt: skip
-def test_xreadgroup_refuses_and_delivers_nothing(player: Player, line: str, error: str) -> None:
+def test_xreadgroup_refuses_and_delivers_nothing(
+    player: InProcessClient, line: str, error: str
+) -> None:
     filled(player, 1)
     player.call("SET str x")
     player.call("XGROUP CREATE s g 0")
@@ -335,39 +341,49 @@ def test_keys_of_xreadgroup_are_found() -> None:
 # XREADGROUP BLOCK
 
 
-def test_a_blocked_consumer_gets_the_next_entry(house: House, player: Player) -> None:
+def test_a_blocked_consumer_gets_the_next_entry(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
     for resp, wanted in ((2, read(1)), (3, Map([(b"s", [entry(2)])]))):
-        waiting = house.player(resp)
+        waiting = in_process.player(resp)
         waiting.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
-        assert house.executor.blocked_count == 1
+        assert in_process.executor.blocked_count == 1
         number = 1 if resp == 2 else 2
         player.call(f"XADD s {number}-1 n {number}")
         assert waiting.read() == wanted
-    assert house.executor.blocked_count == 0
-    assert house.group().blocked_clients == 0
+    assert in_process.executor.blocked_count == 0
+    assert in_process.group().blocked_clients == 0
     assert ids_pending(player) == [(b"1-1", b"alice", 1), (b"2-1", b"alice", 1)]
 
 
 def test_a_consumer_blocked_on_several_streams_gets_what_comes_first(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     for key in ("s", "t"):
         player.call(f"XGROUP CREATE {key} g $ MKSTREAM")
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s t > >")
-    assert (house.group().blocked_clients, house.group(key=b"t").blocked_clients) == (1, 1)
+    assert (in_process.group().blocked_clients, in_process.group(key=b"t").blocked_clients) == (
+        1,
+        1,
+    )
     player.call("XADD t 1-1 n 1")
     assert waiting.read() == read(1, key=b"t")
-    assert (house.group().blocked_clients, house.group(key=b"t").blocked_clients) == (0, 0)
+    assert (in_process.group().blocked_clients, in_process.group(key=b"t").blocked_clients) == (
+        0,
+        0,
+    )
     player.call("XADD s 1-1 n 1")
     assert waiting.unread == b""
     assert waiting.call("XREADGROUP GROUP g alice STREAMS s t > >") == read(1)
 
 
-def test_both_dialects_wait_in_one_queue(house: House, player: Player) -> None:
+def test_both_dialects_wait_in_one_queue(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
-    waiting = [house.player() for _ in range(4)]
+    waiting = [in_process.player() for _ in range(4)]
     for number, client in enumerate(waiting):
         if number % 2:
             client.send('TREAD s "" 1 BLOCK 0 GROUP g 0')
@@ -381,30 +397,32 @@ def test_both_dialects_wait_in_one_queue(house: House, player: Player) -> None:
         assert [other.unread for other in waiting] == [b""] * 4
 
 
-def test_a_due_retry_passes_a_waiting_consumer_by(house: House, player: Player) -> None:
+def test_a_due_retry_passes_a_waiting_consumer_by(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 1)
     player.call("TREAD s 0 1 GROUP g 0 RETRY 100 0")
-    consumer, reader = house.player(), house.player()
+    consumer, reader = in_process.player(), in_process.player()
     consumer.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
-    assert (house.group().blocked_clients, house.group().retry_waiters) == (1, 0)
+    assert (in_process.group().blocked_clients, in_process.group().retry_waiters) == (1, 0)
     reader.send('TREAD s "" 1 BLOCK 0 GROUP g 0')
-    house.wait_ms(100)
+    in_process.wait_ms(100)
     assert reader.read() == [[b"1.1", b"n", b"1"]]
     assert consumer.unread == b""
     player.call("XADD s 2-1 n 2")
     assert consumer.read() == read(2)
 
 
-def test_a_wait_times_out_with_a_null(house: House, player: Player) -> None:
+def test_a_wait_times_out_with_a_null(in_process: InProcessServer, player: InProcessClient) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
     for resp, null in ((2, Null.ARRAY), (3, Null.RESP3)):
-        waiting = house.player(resp)
+        waiting = in_process.player(resp)
         waiting.send("XREADGROUP GROUP g alice BLOCK 100 STREAMS s >")
-        house.wait_ms(99)
+        in_process.wait_ms(99)
         assert waiting.unread == b""
-        house.wait_ms(1)
+        in_process.wait_ms(1)
         assert waiting.read() == null
-    assert house.group().blocked_clients == 0
+    assert in_process.group().blocked_clients == 0
 
 
 @pytest.mark.parametrize(
@@ -417,36 +435,38 @@ def test_a_wait_times_out_with_a_null(house: House, player: Player) -> None:
     ],
 )
 def test_the_end_of_its_group_ends_a_wait(
-    house: House, player: Player, ending: str, error: Error
+    in_process: InProcessServer, player: InProcessClient, ending: str, error: Error
 ) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
     player.call("XGROUP CREATE t g $ MKSTREAM")
-    waiting = [house.player(), house.player()]
+    waiting = [in_process.player(), in_process.player()]
     waiting[0].send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
     waiting[1].send("XREADGROUP GROUP g bob BLOCK 0 STREAMS s t > >")
     player.call(ending)
     assert [client.read() for client in waiting] == [error, error]
-    assert house.executor.blocked_count == 0
+    assert in_process.executor.blocked_count == 0
 
 
 def test_an_earlier_tread_that_makes_the_group_again_does_not_save_a_consumers_wait(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
-    reader, consumer = house.player(), house.player()
+    reader, consumer = in_process.player(), in_process.player()
     reader.send('TREAD s "" 1 BLOCK 0 GROUP g 0')
     consumer.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
     assert player.call("XGROUP DESTROY s g") == 1
     assert consumer.read() == NO_GROUP
-    assert house.group().blocked_clients == 1
+    assert in_process.group().blocked_clients == 1
     player.call("XADD s 1-1 n 1")
     assert reader.read() == [[b"1.1", b"n", b"1"]]
-    assert house.group().blocked_clients == 0
+    assert in_process.group().blocked_clients == 0
 
 
-def test_a_consumer_deleted_while_it_waits_is_made_again(house: House, player: Player) -> None:
+def test_a_consumer_deleted_while_it_waits_is_made_again(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
     player.call("XGROUP DELCONSUMER s g alice")
     player.call("XADD s 1-1 n 1")
@@ -457,17 +477,19 @@ def test_a_consumer_deleted_while_it_waits_is_made_again(house: House, player: P
 # The groups' time to live
 
 
-def test_a_waiting_consumer_keeps_its_group_alive(house: House, player: Player) -> None:
+def test_a_waiting_consumer_keeps_its_group_alive(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call('TREAD s "" 1 GROUP g 1000')
-    waiting = house.player()
+    waiting = in_process.player()
     waiting.send("XREADGROUP GROUP g alice BLOCK 5000 STREAMS s >")
-    house.wait_ms(4999)
+    in_process.wait_ms(4999)
     assert list(groups_of(player)) == [b"g"]
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert waiting.read() == Null.ARRAY
-    house.wait_ms(999)
+    in_process.wait_ms(999)
     assert list(groups_of(player)) == [b"g"]
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert groups_of(player) == {}
 
 
@@ -491,12 +513,12 @@ def test_a_waiting_consumer_keeps_its_group_alive(house: House, player: Player) 
     ],
 )
 def test_what_refreshes_the_time_to_live(
-    house: House, player: Player, line: str, refreshes: bool
+    in_process: InProcessServer, player: InProcessClient, line: str, refreshes: bool
 ) -> None:
     player.call('TREAD s "" 1 GROUP g 1000')
-    house.wall_ms += 600
+    in_process.wall_ms += 600
     player.call(line)
-    house.wall_ms += 600  # no timer has rung: looking is enough to see that a group is over
+    in_process.wall_ms += 600  # no timer has rung: looking is enough to see that a group is over
     assert list(groups_of(player)) == ([b"g"] if refreshes else [])
 
 
@@ -516,10 +538,10 @@ def test_what_refreshes_the_time_to_live(
     ],
 )
 def test_a_group_is_gone_when_its_time_is_over_though_no_timer_rang(
-    house: House, player: Player, line: str, reply: Reply
+    in_process: InProcessServer, player: InProcessClient, line: str, reply: Reply
 ) -> None:
     player.call('TREAD s "" 1 GROUP g 1000')
-    house.wall_ms += 1000
+    in_process.wall_ms += 1000
     assert player.call(line) == reply
 
 
@@ -567,15 +589,15 @@ def test_a_group_is_gone_when_its_time_is_over_though_no_timer_rang(
     ],
 )
 def test_look_ups_are_counted_and_misses_told_as_redis_does(
-    house: House, player: Player, line: str, looks: int
+    in_process: InProcessServer, player: InProcessClient, line: str, looks: int
 ) -> None:
     audience = Audience()
-    house.pubsub = audience  # type: ignore[attr-defined]
+    in_process.pubsub = audience  # type: ignore[attr-defined]
     filled(player)
     player.call("SET str v")
     player.call("XGROUP CREATE s g 0")
-    house.executor.context.events = b"m"
-    keyspace = house.keyspace
+    in_process.executor.context.events = b"m"
+    keyspace = in_process.keyspace
 
     def counted(key: str) -> tuple[int, int]:
         before = keyspace.hits, keyspace.misses
@@ -600,15 +622,19 @@ class Audience:
         self.heard.append(event + b" " + key)
 
 
-def test_replaying_effects_counts_no_look_ups(house: House, player: Player) -> None:
+def test_replaying_effects_counts_no_look_ups(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player)
-    assert house.replayed().hits == 0
+    assert in_process.replayed().hits == 0
 
 
 # XPENDING
 
 
-def test_the_summary_counts_unowned_entries_and_lists_owners_by_name(player: Player) -> None:
+def test_the_summary_counts_unowned_entries_and_lists_owners_by_name(
+    player: InProcessClient,
+) -> None:
     filled(player, 5)
     player.call("XGROUP CREATE s g 0")
     assert player.call("XPENDING s g") == [0, Null.BULK, Null.BULK, Null.ARRAY]
@@ -626,14 +652,16 @@ def test_the_summary_counts_unowned_entries_and_lists_owners_by_name(player: Pla
     ]
 
 
-def test_pending_entries_by_range_idle_time_and_consumer(house: House, player: Player) -> None:
+def test_pending_entries_by_range_idle_time_and_consumer(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player)
     player.call("TREAD s 0 1 GROUP g 0 RETRY 1000000 0")
     player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >")
-    house.wall_ms += 100
+    in_process.wall_ms += 100
     player.call("XREADGROUP GROUP g bob COUNT 1 STREAMS s >")
     player.call("XREADGROUP GROUP g alice STREAMS s >")
-    house.wall_ms += 7
+    in_process.wall_ms += 7
     one, two, three, four = rows = [
         [b"1-1", b"", 107, 1],
         [b"2-1", b"alice", 107, 1],
@@ -675,7 +703,9 @@ def test_pending_entries_by_range_idle_time_and_consumer(house: House, player: P
         ("s g - + 1 a b c d", SYNTAX.text),
     ],
 )
-def test_xpending_refuses_in_the_words_of_redis(player: Player, arguments: str, error: str) -> None:
+def test_xpending_refuses_in_the_words_of_redis(
+    player: InProcessClient, arguments: str, error: str
+) -> None:
     filled(player, 1)
     player.call("SET str x")
     player.call("XGROUP CREATE s g 0")
@@ -685,7 +715,7 @@ def test_xpending_refuses_in_the_words_of_redis(player: Player, arguments: str, 
 # XINFO
 
 
-def test_xinfo_stream(house: House, player: Player) -> None:
+def test_xinfo_stream(in_process: InProcessServer, player: InProcessClient) -> None:
     filled(player, 3)
     player.call("XGROUP CREATE s g 0")
     player.call("XDEL s 2-1")
@@ -715,22 +745,24 @@ def test_xinfo_stream(house: House, player: Player) -> None:
         Null.BULK,
     )
     assert emptied[b"recorded-first-entry-id"] == b"0-0"
-    assert isinstance(house.player(resp=3).call("XINFO STREAM s"), Map)
+    assert isinstance(in_process.player(resp=3).call("XINFO STREAM s"), Map)
 
 
-def test_consumers_with_little_pending_cost_little(house: House, player: Player) -> None:
+def test_consumers_with_little_pending_cost_little(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 3000)
     player.call("XGROUP CREATE s g 0")
     for number in range(20):
         player.call(f"XGROUP CREATECONSUMER s g idle{number}")
     player.call("XREADGROUP GROUP g bob COUNT 2 STREAMS s >")
     player.call("XREADGROUP GROUP g alice STREAMS s >")
-    group = house.group()
+    group = in_process.group()
 
     def steps(line: str) -> tuple[int, Reply]:
-        before = group.steps
+        before = group.work_counter
         reply = player.call(line)
-        return group.steps - before, reply
+        return group.work_counter - before, reply
 
     assert steps("XPENDING s g - + 10 idle1") == (0, [])
     looked_at, reply = steps("XPENDING s g - + 10 bob")
@@ -744,7 +776,7 @@ def test_consumers_with_little_pending_cost_little(house: House, player: Player)
     assert (shown[b"alice"], shown[b"bob"], shown[b"idle7"]) == (2998, 2, 0)
 
 
-def test_xinfo_refuses_in_the_words_of_redis(player: Player) -> None:
+def test_xinfo_refuses_in_the_words_of_redis(player: InProcessClient) -> None:
     filled(player, 1)
     player.call("SET str x")
     for line, error in {
@@ -763,15 +795,15 @@ def test_xinfo_refuses_in_the_words_of_redis(player: Player) -> None:
 
 
 def test_xinfo_consumers_tells_when_each_asked_and_when_it_got_something(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     filled(player, 1)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g bob STREAMS s >")
-    house.wall_ms += 10
+    in_process.wall_ms += 10
     player.call("XREADGROUP GROUP g alice STREAMS s >")
     player.call("XREADGROUP GROUP g bob STREAMS s >")
-    house.wall_ms += 5
+    in_process.wall_ms += 5
     reply = player.call("XINFO CONSUMERS s g")
     assert isinstance(reply, list)
     names = (b"name", b"pending", b"idle", b"inactive")
@@ -781,12 +813,12 @@ def test_xinfo_consumers_tells_when_each_asked_and_when_it_got_something(
     ]
 
 
-def lag(player: Player) -> tuple[Reply, Reply]:
+def lag(player: InProcessClient) -> tuple[Reply, Reply]:
     row = groups_of(player)[b"g"]
     return row[b"entries-read"], row[b"lag"]
 
 
-def test_no_group_has_read_more_than_there_was(player: Player) -> None:
+def test_no_group_has_read_more_than_there_was(player: InProcessClient) -> None:
     player.call("XADD s 1-1 a b")
     player.call("XGROUP CREATE s g 1-1 ENTRIESREAD 100")
     assert lag(player) == (1, 0)
@@ -796,7 +828,7 @@ def test_no_group_has_read_more_than_there_was(player: Player) -> None:
     assert lag(player) == (1, 1)
 
 
-def test_entries_read_and_lag_of_an_unbroken_stream(player: Player) -> None:
+def test_entries_read_and_lag_of_an_unbroken_stream(player: InProcessClient) -> None:
     filled(player, 5)
     player.call("XGROUP CREATE s g 0")
     assert lag(player) == (Null.BULK, 5)
@@ -810,7 +842,7 @@ def test_entries_read_and_lag_of_an_unbroken_stream(player: Player) -> None:
     assert lag(player) == (5, 1)
 
 
-def test_entries_read_and_lag_ahead_of_a_deleted_entry(player: Player) -> None:
+def test_entries_read_and_lag_ahead_of_a_deleted_entry(player: InProcessClient) -> None:
     filled(player, 6)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >")
@@ -822,7 +854,7 @@ def test_entries_read_and_lag_ahead_of_a_deleted_entry(player: Player) -> None:
     assert lag(player) == (6, 0)
 
 
-def test_entries_read_and_lag_of_a_trimmed_stream(player: Player) -> None:
+def test_entries_read_and_lag_of_a_trimmed_stream(player: InProcessClient) -> None:
     filled(player, 6)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g alice COUNT 1 STREAMS s >")
@@ -850,9 +882,11 @@ def state(keyspace: Keyspace) -> dict[bytes, Any]:
     return found
 
 
-def test_effects_lead_to_the_same_groups(house: House, player: Player) -> None:
+def test_effects_lead_to_the_same_groups(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     filled(player, 8)
-    waiting = house.player()
+    waiting = in_process.player()
     for line in (
         "XGROUP CREATE s g 0",
         "XGROUP CREATE s h $ ENTRIESREAD 8",
@@ -873,18 +907,20 @@ def test_effects_lead_to_the_same_groups(house: House, player: Player) -> None:
         "XGROUP SETID s h 0 ENTRIESREAD 2",
         "XREADGROUP GROUP h alice COUNT 1 STREAMS s >",
     ):
-        house.wall_ms += 3
+        in_process.wall_ms += 3
         assert not isinstance(player.call(line), Error), line
-    house.wall_ms += 3
+    in_process.wall_ms += 3
     waiting.send("XREADGROUP GROUP g dave BLOCK 0 STREAMS new >")
-    house.wall_ms += 3
+    in_process.wall_ms += 3
     player.call("XADD new 1-1 n 1")
     assert waiting.read() == read(1, key=b"new")
-    assert state(house.replayed()) == state(house.keyspace)
+    assert state(in_process.replayed()) == state(in_process.keyspace)
 
 
-def test_a_consumer_that_only_waits_is_recorded(house: House, player: Player) -> None:
+def test_a_consumer_that_only_waits_is_recorded(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("XGROUP CREATE s g $ MKSTREAM")
-    house.player().send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
-    assert state(house.replayed()) == state(house.keyspace)
-    assert list(house.group().consumers) == [b"alice"]
+    in_process.player().send("XREADGROUP GROUP g alice BLOCK 0 STREAMS s >")
+    assert state(in_process.replayed()) == state(in_process.keyspace)
+    assert list(in_process.group().consumers) == [b"alice"]

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.support.in_process import NOW_MS, House, Player
+from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, Simple, encode_command
 
 from millstream.storage.streams.idempotence import PRODUCERS_MAX, SharedWindow, Window
@@ -181,45 +181,50 @@ def test_a_stream_of_a_version_without_windows_is_loaded() -> None:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def player(house: House) -> Player:
-    return house.player()
+def player(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def facts(player: Player, key: str = "s") -> dict[bytes, Reply]:
+def facts(player: InProcessClient, key: str = "s") -> dict[bytes, Reply]:
     reply: Any = player.call(f"XINFO STREAM {key}")
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
     return {name: fields[name] for name in fields if name[:3] in (b"idm", b"pid", b"iid")}
 
 
-def tracked(player: Player) -> tuple[Reply, ...]:
+def tracked(player: InProcessClient) -> tuple[Reply, ...]:
     names = (b"pids-tracked", b"iids-tracked", b"iids-added", b"iids-duplicates")
     found = facts(player)
     return tuple(found[name] for name in names)
 
 
-def is_replayed(house: House) -> None:
+def is_replayed(in_process: InProcessServer) -> None:
     """The journal leads to the same streams, once what is over is left out."""
-    again: Keyspace = house.replayed()
-    for keyspace in (house.keyspace, again):
+    again: Keyspace = in_process.replayed()
+    for keyspace in (in_process.keyspace, again):
         for stream in map(keyspace.databases[0].stream, keyspace.databases[0].keys()):
             if stream is not None and stream.idempotence is not None:
-                stream.idempotence.expire(house.wall_ms)
-    for key in house.keyspace.databases[0].keys():  # noqa: SIM118 - a Database is no dict
-        lived, replayed = house.keyspace.databases[0].stream(key), again.databases[0].stream(key)
+                stream.idempotence.expire(in_process.wall_ms)
+    for key in in_process.keyspace.databases[0].keys():  # noqa: SIM118 - a Database is no dict
+        lived, replayed = (
+            in_process.keyspace.databases[0].stream(key),
+            again.databases[0].stream(key),
+        )
         assert lived is not None
         assert replayed is not None
         assert replayed.dump()[0] == lived.dump()[0]
         assert replayed.range() == lived.range()
 
 
-def test_a_repeat_is_the_first_entry_again(house: House, player: Player) -> None:
+def test_a_repeat_is_the_first_entry_again(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     first = player.call("XADD s IDMP p 1 * f v")
-    house.wait_ms(50)
+    in_process.wait_ms(50)
     assert player.call("XADD s IDMP p 1 * f v") == first
     assert player.call("XADD s IDMP p 1 * other words") == first
     assert player.call("XLEN s") == 1
@@ -227,29 +232,33 @@ def test_a_repeat_is_the_first_entry_again(house: House, player: Player) -> None
     assert player.call("XADD s IDMP p 2 * f v") != first
     assert player.call("XLEN s") == 3
     assert tracked(player) == (2, 3, 3, 2)
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_a_repeat_does_not_trim(house: House, player: Player) -> None:
+def test_a_repeat_does_not_trim(in_process: InProcessServer, player: InProcessClient) -> None:
     for number in range(5):
         player.call(f"XADD s IDMP p {number} * f v")
     player.call("XADD s IDMP p 4 MAXLEN 1 * f v")
     assert player.call("XLEN s") == 5
     player.call("XADD s IDMP p 5 MAXLEN 1 * f v")
     assert player.call("XLEN s") == 1
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_a_repeat_is_known_after_its_entry_is_gone(house: House, player: Player) -> None:
+def test_a_repeat_is_known_after_its_entry_is_gone(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     first = player.call("XADD s IDMP p 1 * f v")
     assert isinstance(first, bytes)
     assert player.call(f"XDEL s {first.decode()}") == 1
     assert player.call("XADD s IDMP p 1 * f v") == first
     assert player.call("XLEN s") == 0
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_the_same_contents_are_the_same_message(house: House, player: Player) -> None:
+def test_the_same_contents_are_the_same_message(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     first = player.call("XADD s IDMPAUTO p * a 1 b 2")
     for again in ("a 1 b 2", "b 2 a 1"):
         assert player.call(f"XADD s IDMPAUTO p * {again}") == first
@@ -258,7 +267,7 @@ def test_the_same_contents_are_the_same_message(house: House, player: Player) ->
     replies.append(player.call("XADD s IDMPAUTO q * a 1 b 2"))
     assert len({str(reply) for reply in (first, *replies)}) == len(replies) + 1
     assert player.call("XLEN s") == len(replies) + 1
-    is_replayed(house)
+    is_replayed(in_process)
 
 
 @given(
@@ -273,15 +282,15 @@ def test_the_same_contents_are_the_same_message(house: House, player: Player) ->
 def test_the_order_of_fields_makes_no_other_message(
     pairs: list[tuple[str, str]], data: st.DataObject
 ) -> None:
-    player = House().player()
+    player = InProcessServer().player()
     shuffled = data.draw(st.permutations(pairs))
     other = data.draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=5))
     auto = ["IDMPAUTO", "p", "*"]
 
     def send(some: list[tuple[str, str]]) -> Reply:
         words = [word for pair in some for word in pair]
-        player.house.executor.feed(player, encode_command(["XADD", "s", *auto, *words]))
-        player.house.settle()
+        player.in_process.executor.feed(player, encode_command(["XADD", "s", *auto, *words]))
+        player.in_process.settle()
         return player.read()
 
     first = send(pairs)
@@ -289,25 +298,31 @@ def test_the_order_of_fields_makes_no_other_message(
     assert (send(other) == first) == (sorted(other) == sorted(pairs))
 
 
-def test_a_message_is_forgotten_when_its_time_is_over(house: House, player: Player) -> None:
+def test_a_message_is_forgotten_when_its_time_is_over(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     first = player.call("XADD s IDMP p 1 * f v")
-    house.wait_ms(99_999)
+    in_process.wait_ms(99_999)
     assert player.call("XADD s IDMP p 1 * f v") == first
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert tracked(player) == (0, 0, 1, 1)
     assert player.call("XADD s IDMP p 1 * f v") != first
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_ids_ahead_of_the_clock_do_not_keep_messages_longer(house: House, player: Player) -> None:
+def test_ids_ahead_of_the_clock_do_not_keep_messages_longer(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call(f"XADD s {NOW_MS + 10**9}-0 f v")
     first = player.call("XADD s IDMP p 1 * f v")
-    house.wait_ms(100_000)
+    in_process.wait_ms(100_000)
     assert player.call("XADD s IDMP p 1 * f v") != first
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_only_the_newest_of_a_producer_are_known(house: House, player: Player) -> None:
+def test_only_the_newest_of_a_producer_are_known(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     assert player.call("XADD s * f v") is not None
     assert player.call("XCFGSET s IDMP-MAXSIZE 2") == OK
     ids = [player.call(f"XADD s IDMP p {number} * f v") for number in range(3)]
@@ -315,10 +330,12 @@ def test_only_the_newest_of_a_producer_are_known(house: House, player: Player) -
     assert player.call("XADD s IDMP p 1 * f v") == ids[1]
     assert player.call("XADD s IDMP p 0 * f v") != ids[0]
     assert tracked(player) == (1, 2, 4, 2)
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_new_bounds_forget_and_the_same_do_not(house: House, player: Player) -> None:
+def test_new_bounds_forget_and_the_same_do_not(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     first = player.call("XADD s IDMP p 1 * f v")
     assert player.call("XCFGSET s IDMP-DURATION 100") == OK
     assert player.call("XADD s IDMP p 1 * f v") == first
@@ -327,19 +344,21 @@ def test_new_bounds_forget_and_the_same_do_not(house: House, player: Player) -> 
     assert facts(player)[b"idmp-maxsize"] == 7
     assert tracked(player) == (0, 0, 1, 1)
     assert player.call("XADD s IDMP p 1 * f v") != first
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_new_streams_take_over_the_configured_bounds(house: House, player: Player) -> None:
+def test_new_streams_take_over_the_configured_bounds(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("XADD old * f v")
-    house.keyspace.idmp_duration_s, house.keyspace.idmp_maxsize = 7, 8
+    in_process.keyspace.idmp_duration_s, in_process.keyspace.idmp_maxsize = 7, 8
     for line in ("XADD s * f v", "XGROUP CREATE t g $ MKSTREAM", "TAPPEND u f v"):
         player.call(line)
     for key in "stu":
         found = facts(player, key)
         assert (found[b"idmp-duration"], found[b"idmp-maxsize"]) == (7, 8)
     assert facts(player, "old")[b"idmp-duration"] == 100
-    is_replayed(house)
+    is_replayed(in_process)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +388,7 @@ def test_new_streams_take_over_the_configured_bounds(house: House, player: Playe
         ('XIDMPRECORD s p "" 1-1', "ERR idempotent ID must be non-empty"),
     ],
 )
-def test_a_refused_command_changes_nothing(player: Player, line: str, words: str) -> None:
+def test_a_refused_command_changes_nothing(player: InProcessClient, line: str, words: str) -> None:
     player.call("XADD s 1-1 f v")
     before = facts(player)
     reply = player.call(line)
@@ -379,7 +398,9 @@ def test_a_refused_command_changes_nothing(player: Player, line: str, words: str
     assert player.call("XLEN s") == 1
 
 
-def test_a_message_can_be_noted_afterwards(house: House, player: Player) -> None:
+def test_a_message_can_be_noted_afterwards(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     entry_id = b"%d-1" % NOW_MS
     player.call(f"XADD s {entry_id.decode()} f v")
     player.call(f"XADD s {NOW_MS}-2 f v")
@@ -390,16 +411,18 @@ def test_a_message_can_be_noted_afterwards(house: House, player: Player) -> None
     assert "with a different stream ID" in refused.text
     assert player.call("XADD s IDMP p 1 * f v") == entry_id
     assert tracked(player) == (1, 1, 1, 1)
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_nothing_is_made_for_a_key_that_is_not_to_be_made(house: House, player: Player) -> None:
+def test_nothing_is_made_for_a_key_that_is_not_to_be_made(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     assert player.call("XADD s NOMKSTREAM IDMP p 1 * f v") == Null.BULK
     assert player.call("EXISTS s") == 0
-    assert not house.keyspace.databases[0].keys()
+    assert not in_process.keyspace.databases[0].keys()
 
 
-def test_a_repeat_is_answered_even_where_no_id_is_left(player: Player) -> None:
+def test_a_repeat_is_answered_even_where_no_id_is_left(player: InProcessClient) -> None:
     first = player.call("XADD s IDMP p 1 * f v")
     player.call("XADD s 18446744073709551615-18446744073709551615 f v")
     assert player.call("XADD s IDMP p 1 * f v") == first

@@ -6,10 +6,10 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from tests.support.in_process import House
+from tests.support.in_process import InProcessServer
 from tests.support.resp import Reply, Simple
 
-from millstream.storage.blocks.lazyfree import defer, free_some
+from millstream.storage.blocks.lazyfree import defer, free_step
 from millstream.storage.blocks.skiplist import sealed_bytes
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -30,7 +30,7 @@ def deferring() -> Iterator[None]:
 def free_all() -> int:
     """How many turns it takes."""
     turns = 0
-    while free_some(TURN):
+    while free_step(TURN):
         turns += 1
     return turns
 
@@ -41,9 +41,9 @@ class Large:
     def __init__(self, blocks: int = BLOCKS) -> None:
         gc.collect()  # other houses
         self.before_bytes = sealed_bytes()
-        self.house = House()
-        self.house.keyspace.node_entries = 1
-        self.player = self.house.player()
+        self.in_process = InProcessServer()
+        self.in_process.keyspace.node_entries = 1
+        self.player = self.in_process.player()
         self.append(1, blocks)
 
     def append(self, first: int, last: int) -> None:
@@ -85,7 +85,7 @@ def test_a_trim_answers_as_if_all_were_gone_and_then_it_is(trim: str) -> None:
         said += large.answers()
         large.append(20_001, 20_010)
         said += [*large.answers(), large.call("XTRIM s MAXLEN 3"), *large.answers()]
-        large.house.stream().check()
+        large.in_process.stream().check()
         return said, large.bytes_that_go()
 
     assert played(True) == played(False)
@@ -125,7 +125,7 @@ def test_a_stream_that_is_gone_is_freed_in_turns(act: str) -> None:
 def test_a_trim_and_a_delete_of_the_rest_leave_nothing() -> None:
     large = Large(3 * BLOCKS)
     large.call(f"XTRIM s MAXLEN {BLOCKS}")
-    free_some(TURN)
+    free_step(TURN)
     large.call(f"XTRIM s MAXLEN {BLOCKS // 2}")
     large.call("DEL s")
     free_all()
@@ -138,14 +138,14 @@ def test_all_is_freed_when_nothing_is_to_be_freed_later_any_more() -> None:
     large.call("COPY s t")
     large.call("DEL s")
     defer(False)
-    assert not free_some(1)
+    assert not free_step(1)
     large.call("DEL t")
     assert large.kept_bytes() == 0
 
 
 def test_a_flushed_database_is_freed_in_turns() -> None:
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     for number in range(BLOCKS):
         player.call(f"SET k{number} v PX 100000")
     assert player.call("FLUSHDB") == Simple("OK")
@@ -164,7 +164,7 @@ def test_a_database_of_many_small_streams_is_freed_in_turns_too(keys: int, block
     database.clear()
     left_bytes = sealed_bytes()
     assert left_bytes - before_bytes == keys * blocks * block_bytes
-    while free_some(TURN):
+    while free_step(TURN):
         assert left_bytes - sealed_bytes() <= 5 * TURN * block_bytes
         left_bytes = sealed_bytes()
     assert left_bytes == before_bytes
@@ -174,7 +174,7 @@ def test_deleting_many_small_streams_frees_them_in_turns_too() -> None:
     large = Large(1)
     names = [f"k{number}" for number in range(50)]
     for name in names:
-        large.house.keyspace.databases[0].set(name.encode(), small_stream(100))
+        large.in_process.keyspace.databases[0].set(name.encode(), small_stream(100))
     held_bytes = large.kept_bytes()
     assert large.call(f"DEL {' '.join(names)}") == 50
     assert large.kept_bytes() == held_bytes
@@ -196,7 +196,7 @@ def test_a_snapshot_has_all_keys_of_a_database_that_is_flushed_meanwhile() -> No
         keyspace.databases[0].set(b"k%d" % number, b"v")
     capture = keyspace.begin_capture()
     keyspace.databases[0].clear()
-    assert not free_some(TURN), "the snapshot needs it still"
+    assert not free_step(TURN), "the snapshot needs it still"
     found = 0
     while (step := capture.step(64)) is not None:
         found += len(step)
@@ -209,7 +209,7 @@ def test_a_server_frees_in_its_idle_moments() -> None:
     large = Large()
     asked: list[float] = []
     callbacks = []
-    large.house.loop.call_later = lambda delay, callback, *args: (  # type: ignore[assignment, method-assign]
+    large.in_process.loop.call_later = lambda delay, callback, *args: (  # type: ignore[assignment, method-assign]
         asked.append(delay), callbacks.append(callback))  # fmt: skip
     large.call("DEL s")
     while callbacks:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import msgpack
 import pytest
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Map, Null, Reply, encode_command
 from tests.unit.test_long_replies import SLICE_MAX_BYTES, Listener, listener
 
 from millstream.commands.xstream import xinfo as inspect
-from millstream.storage.blocks.lazyfree import defer, free_some
+from millstream.storage.blocks.lazyfree import defer, free_step
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import acknowledge_id, deliver_id, next_event_ms
@@ -24,8 +24,8 @@ ENTRIES = 300
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 def names(count: int, prefix: str, seed: int = 1) -> list[str]:
@@ -42,22 +42,22 @@ def fields(reply: Reply) -> dict[bytes, Reply]:
     return dict(zip(reply[::2], reply[1::2], strict=True))  # type: ignore[arg-type]
 
 
-def ask(house: House, player: Player, line: str) -> None:
+def ask(in_process: InProcessServer, player: InProcessClient, line: str) -> None:
     """Let a command run; its reply is not sent yet."""
-    house.executor.feed(player, encode_command(line.split()))
-    house.executor.end_tick()
+    in_process.executor.feed(player, encode_command(line.split()))
+    in_process.executor.end_tick()
 
 
-def tell(house: House, *lines: str) -> None:
+def tell(in_process: InProcessServer, *lines: str) -> None:
     """Run commands of another client between two slices."""
-    other = house.player()
+    other = in_process.player()
     for line in lines:
-        house.executor.feed(other, encode_command(line.split()))
+        in_process.executor.feed(other, encode_command(line.split()))
 
 
-def crowd(house: House, count: int, readers: int = 40) -> list[str]:
+def crowd(in_process: InProcessServer, count: int, readers: int = 40) -> list[str]:
     """A group of many consumers, some of which own pending entries."""
-    player = house.player()
+    player = in_process.player()
     for number in range(1, ENTRIES + 1):
         player.call(f"XADD s {number}-1 a b")
     player.call("XGROUP CREATE s g 0")
@@ -70,15 +70,20 @@ def crowd(house: House, count: int, readers: int = 40) -> list[str]:
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_a_long_list_of_consumers_goes_out_in_slices_as_it_was(house: House, resp: int) -> None:
-    found = crowd(house, MANY)
-    reader = listener(house, resp)
-    house.wall_ms += 7
-    ask(house, reader, "XINFO CONSUMERS s g")
+def test_a_long_list_of_consumers_goes_out_in_slices_as_it_was(
+    in_process: InProcessServer, resp: int
+) -> None:
+    found = crowd(in_process, MANY)
+    reader = listener(in_process, resp)
+    in_process.wall_ms += 7
+    ask(in_process, reader, "XINFO CONSUMERS s g")
     tell(
-        house, f"XGROUP DELCONSUMER s g {found[0]}", "XGROUP CREATECONSUMER s g zz", "XACK s g 6-1"
+        in_process,
+        f"XGROUP DELCONSUMER s g {found[0]}",
+        "XGROUP CREATECONSUMER s g zz",
+        "XACK s g 6-1",
     )
-    house.settle()
+    in_process.settle()
     rows = [fields(row) for row in reader.read()]  # type: ignore[union-attr, arg-type]
     assert [row[b"name"] for row in rows] == sorted(name.encode() for name in found)
     pending = {row[b"name"].decode(): row[b"pending"] for row in rows}  # type: ignore[union-attr]
@@ -90,8 +95,8 @@ def test_a_long_list_of_consumers_goes_out_in_slices_as_it_was(house: House, res
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 200, 201, 777])
-def test_lists_of_all_lengths_are_in_order(house: House, count: int) -> None:
-    player = house.player()
+def test_lists_of_all_lengths_are_in_order(in_process: InProcessServer, count: int) -> None:
+    player = in_process.player()
     player.call("XGROUP CREATE s g 0 MKSTREAM")
     found = names(count, "n", seed=count)
     for name in found:
@@ -108,8 +113,8 @@ def test_lists_of_all_lengths_are_in_order(house: House, count: int) -> None:
     assert fields(player.call("XINFO STREAM s"))[b"groups"] == count + 1
 
 
-def test_a_long_summary_of_pending_entries_is_of_one_moment(house: House) -> None:
-    player = house.player()
+def test_a_long_summary_of_pending_entries_is_of_one_moment(in_process: InProcessServer) -> None:
+    player = in_process.player()
     for number in range(1, 1001):
         player.call(f"XADD s {number}-1 a b")
     player.call("XGROUP CREATE s g 0")
@@ -117,23 +122,23 @@ def test_a_long_summary_of_pending_entries_is_of_one_moment(house: House) -> Non
     for name in found:
         player.call(f"XREADGROUP GROUP g {name} COUNT 1 STREAMS s >")
     player.call("XREADGROUP GROUP g idle STREAMS s >")
-    reader = listener(house)
-    ask(house, reader, "XPENDING s g")
-    tell(house, f"XGROUP DELCONSUMER s g {found[5]}", "XACK s g 1-1 1000-1")
-    house.settle()
+    reader = listener(in_process)
+    ask(in_process, reader, "XPENDING s g")
+    tell(in_process, f"XGROUP DELCONSUMER s g {found[5]}", "XACK s g 1-1 1000-1")
+    in_process.settle()
     owners = [[name.encode(), b"1"] for name in sorted(found)]
     assert reader.read() == [1000, b"1-1", b"1000-1", owners]
     assert not reader.unread
 
 
 def test_a_long_list_in_a_transaction_shows_what_was_there_before_the_next_command(
-    house: House,
+    in_process: InProcessServer,
 ) -> None:
-    found = crowd(house, MANY)
-    reader = listener(house)
+    found = crowd(in_process, MANY)
+    reader = listener(in_process)
     for line in ("MULTI", "XINFO CONSUMERS s g", "XGROUP DESTROY s g", "XINFO GROUPS s", "EXEC"):
-        house.executor.feed(reader, encode_command(line.split()))
-    house.settle()
+        in_process.executor.feed(reader, encode_command(line.split()))
+    in_process.settle()
     for _ in range(4):
         reader.read()
     consumers, destroyed, groups = reader.read()  # type: ignore[misc]
@@ -174,9 +179,11 @@ def shown_reply(reply: Reply) -> dict[bytes, object]:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("limit", ["", " COUNT 3", " COUNT 0"])
-def test_full_shows_each_group_and_consumer_as_it_was(house: House, seed: int, limit: str) -> None:
+def test_full_shows_each_group_and_consumer_as_it_was(
+    in_process: InProcessServer, seed: int, limit: str
+) -> None:
     chance = random.Random(seed)
-    player = house.player()
+    player = in_process.player()
     for number in range(1, 601):
         player.call(f"XADD s {number}-1 a b")
     for group in range(chance.choice([1, 5, 210])):
@@ -193,11 +200,13 @@ def test_full_shows_each_group_and_consumer_as_it_was(house: House, seed: int, l
     for number in chance.sample(range(1, 600), 80):
         player.call(f"XACK s g0 {number}-1")
     most = {"": 10, " COUNT 3": 3, " COUNT 0": None}[limit]
-    expected = shown_groups(house.stream(), most)
-    reader = listener(house, 2 + seed % 2)
-    ask(house, reader, f"XINFO STREAM s FULL{limit}")
-    tell(house, "XGROUP DELCONSUMER s g0 all", "XGROUP DESTROY s g0", "XTRIM s MAXLEN 5 DELREF")
-    house.settle()
+    expected = shown_groups(in_process.stream(), most)
+    reader = listener(in_process, 2 + seed % 2)
+    ask(in_process, reader, f"XINFO STREAM s FULL{limit}")
+    tell(
+        in_process, "XGROUP DELCONSUMER s g0 all", "XGROUP DESTROY s g0", "XTRIM s MAXLEN 5 DELREF"
+    )
+    in_process.settle()
     assert shown_reply(reader.read()) == expected
     assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
@@ -206,8 +215,10 @@ def test_full_shows_each_group_and_consumer_as_it_was(house: House, seed: int, l
 # ---------------------------------------------------------------- groups that end
 
 
-def test_counting_groups_looks_at_none(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    player = house.player()
+def test_counting_groups_looks_at_none(
+    in_process: InProcessServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = in_process.player()
     player.call("XADD s 1-1 a b")
     for number in range(50):
         player.call(f"XGROUP CREATE s g{number} 0")
@@ -221,15 +232,17 @@ def test_counting_groups_looks_at_none(house: House, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("may_delete", [True, False])
-def test_groups_whose_time_has_ended_are_not_listed(house: House, may_delete: bool) -> None:
-    player = house.player()
+def test_groups_whose_time_has_ended_are_not_listed(
+    in_process: InProcessServer, may_delete: bool
+) -> None:
+    player = in_process.player()
     player.call("XADD s 1-1 a b")
     player.call("TREAD s 0 5 GROUP short 1000")
     player.call("TREAD s 0 5 GROUP long 5000")
     player.call("XGROUP CREATE s plain 0")
-    house.wall_ms += 2000
+    in_process.wall_ms += 2000
     if not may_delete:
-        house.executor.start_pause(house.wall_ms + 10_000, True)
+        in_process.executor.start_pause(in_process.wall_ms + 10_000, True)
     assert fields(player.call("XINFO STREAM s"))[b"groups"] == 2
     groups = player.call("XINFO GROUPS s")
     assert [fields(row)[b"name"] for row in groups] == [b"long", b"plain"]  # type: ignore[union-attr, arg-type]
@@ -316,14 +329,16 @@ def deferring() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deferring")
 @pytest.mark.parametrize("kind", ["groups", "consumers", "pending"])
-def test_what_a_stream_has_of_groups_is_freed_in_turns(house: House, kind: str) -> None:
-    player = house.player()
+def test_what_a_stream_has_of_groups_is_freed_in_turns(
+    in_process: InProcessServer, kind: str
+) -> None:
+    player = in_process.player()
     if kind == "groups":
         for number in range(5000):
             player.call(f"XGROUP CREATE s g{number} 0 MKSTREAM")
     else:
         player.call("XGROUP CREATE s g 0 MKSTREAM")
-        group = house.group()
+        group = in_process.group()
         for number in range(5000 if kind == "consumers" else 40_000):
             if kind == "consumers":
                 group.make_consumer(b"%d" % number, 0)
@@ -332,17 +347,19 @@ def test_what_a_stream_has_of_groups_is_freed_in_turns(house: House, kind: str) 
         del group
     player.call("DEL s")
     turns = 0
-    while free_some(500):
+    while free_step(500):
         turns += 1
     assert turns >= (2 if kind == "pending" else 5)
 
 
-def test_a_listener_that_goes_while_a_list_is_made_leaves_nothing(house: House) -> None:
-    crowd(house, MANY)
-    reader: Listener = listener(house)
-    ask(house, reader, "XINFO CONSUMERS s g")
-    house.executor.detach(reader)
-    house.settle()
+def test_a_listener_that_goes_while_a_list_is_made_leaves_nothing(
+    in_process: InProcessServer,
+) -> None:
+    crowd(in_process, MANY)
+    reader: Listener = listener(in_process)
+    ask(in_process, reader, "XINFO CONSUMERS s g")
+    in_process.executor.detach(reader)
+    in_process.settle()
     assert reader.sizes == []
-    assert house.player().call("XGROUP DESTROY s g") == 1
-    assert house.player().call("XPENDING s g") is not Null.BULK
+    assert in_process.player().call("XGROUP DESTROY s g") == 1
+    assert in_process.player().call("XPENDING s g") is not Null.BULK

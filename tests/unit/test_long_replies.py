@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
 from millstream.storage.streams.testing import deliver_ids, shared_chunks
@@ -18,11 +18,11 @@ VALUE = b"v" * 2000
 MANY_KEYS = 6000  # KEYS looks for them in turns
 
 
-class Listener(Player):
+class Listener(InProcessClient):
     """Notes the size of everything it is sent at once."""
 
-    def __init__(self, house: House, resp: int) -> None:
-        super().__init__(house, resp)
+    def __init__(self, in_process: InProcessServer, resp: int) -> None:
+        super().__init__(in_process, resp)
         self.sizes: list[int] = []
 
     def transmit(self, data: bytes) -> int:
@@ -30,20 +30,20 @@ class Listener(Player):
         return super().transmit(data)
 
 
-def listener(house: House, resp: int = 2) -> Listener:
-    made = Listener(house, resp)
-    house.players.append(made)
-    house.executor.attach(made)
+def listener(in_process: InProcessServer, resp: int = 2) -> Listener:
+    made = Listener(in_process, resp)
+    in_process.players.append(made)
+    in_process.executor.attach(made)
     return made
 
 
-def fill(house: House, key: str, count: int) -> None:
-    player = house.player()
+def fill(in_process: InProcessServer, key: str, count: int) -> None:
+    player = in_process.player()
     for number in range(1, count + 1):
-        house.executor.feed(
+        in_process.executor.feed(
             player, encode_command(["XADD", key, f"{number}-1", "n", VALUE.decode()])
         )
-    house.settle()
+    in_process.settle()
     player.unread = b""
 
 
@@ -52,19 +52,21 @@ def entries(first: int, last: int) -> list[Reply]:
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_xread_of_several_long_streams_goes_out_in_slices(house: House, resp: int) -> None:
+def test_xread_of_several_long_streams_goes_out_in_slices(
+    in_process: InProcessServer, resp: int
+) -> None:
     for key, count in (("a", COUNT), ("few", 3), ("b", COUNT), ("c", COUNT)):
-        fill(house, key, count)
-    reader = listener(house, resp)
-    other = house.player()
+        fill(in_process, key, count)
+    reader = listener(in_process, resp)
+    other = in_process.player()
     command = ["XREAD", "STREAMS", "a", "few", "none", "b", "c", "0", "1-1", "0", "5-1", "0"]
-    house.executor.feed(reader, encode_command(command))
-    house.executor.end_tick()
+    in_process.executor.feed(reader, encode_command(command))
+    in_process.executor.end_tick()
     # What happens to the streams between two slices does not change the reply.
-    house.executor.feed(other, encode_command(["XDEL", "b", "7-1"]))
-    house.executor.feed(other, encode_command(["XADD", "b", "*", "n", "late"]))
-    house.executor.feed(other, encode_command(["DEL", "c"]))
-    house.settle()
+    in_process.executor.feed(other, encode_command(["XDEL", "b", "7-1"]))
+    in_process.executor.feed(other, encode_command(["XADD", "b", "*", "n", "late"]))
+    in_process.executor.feed(other, encode_command(["DEL", "c"]))
+    in_process.settle()
     wanted: list[tuple[bytes, list[Reply]]] = [
         (b"a", entries(1, COUNT)),
         (b"few", entries(2, 3)),
@@ -80,10 +82,10 @@ def test_xread_of_several_long_streams_goes_out_in_slices(house: House, resp: in
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
 
-def test_xread_of_several_long_streams_stops_at_its_count(house: House) -> None:
+def test_xread_of_several_long_streams_stops_at_its_count(in_process: InProcessServer) -> None:
     for key in ("a", "b", "c"):
-        fill(house, key, COUNT)
-    reader = listener(house)
+        fill(in_process, key, COUNT)
+    reader = listener(in_process)
     reply = reader.call(f"XREAD COUNT {COUNT - 1} STREAMS a b c 0 0 2-1")
     assert reply == [
         [b"a", entries(1, COUNT - 1)],
@@ -94,30 +96,30 @@ def test_xread_of_several_long_streams_stops_at_its_count(house: House) -> None:
     assert reader.call("PING") is not None
 
 
-def test_xread_of_many_small_streams_goes_out_in_slices(house: House) -> None:
+def test_xread_of_many_small_streams_goes_out_in_slices(in_process: InProcessServer) -> None:
     keys = [f"key-{number}" for number in range(200)]
     for key in keys:
-        fill(house, key, 4)
-    reader = listener(house)
+        fill(in_process, key, 4)
+    reader = listener(in_process)
     reply = reader.call(f"XREAD STREAMS {' '.join(keys)} {' '.join('0' for _ in keys)}")
     assert reply == [[key.encode(), entries(1, 4)] for key in keys]
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
 
-def deliver(house: House, key: str, count: int) -> None:
+def deliver(in_process: InProcessServer, key: str, count: int) -> None:
     """A group to which all of a stream's entries are delivered, the first two then removed."""
-    player = house.player()
+    player = in_process.player()
     player.call(f"XGROUP CREATE {key} g 0")
     player.call(f"XREADGROUP GROUP g one COUNT {count} STREAMS {key} >")
     player.call(f"XDEL {key} 2-1")
     player.call(f"XTRIM {key} MINID 2-1")
 
 
-def disturb(house: House) -> None:
+def disturb(in_process: InProcessServer) -> None:
     """What others do to the stream between two slices."""
-    other = house.player()
+    other = in_process.player()
     for request in ("XDEL a 1400-1", "XACK a g 1401-1", "XTRIM a MAXLEN 0", "SET long short"):
-        house.executor.feed(other, encode_command(request.split()))
+        in_process.executor.feed(other, encode_command(request.split()))
 
 
 def history(resp: int) -> list[Reply]:
@@ -126,38 +128,40 @@ def history(resp: int) -> list[Reply]:
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_a_long_history_goes_out_in_slices_as_it_was(house: House, resp: int) -> None:
+def test_a_long_history_goes_out_in_slices_as_it_was(
+    in_process: InProcessServer, resp: int
+) -> None:
     for key in ("a", "b"):
-        fill(house, key, LONG)
-        deliver(house, key, LONG)
-    reader = listener(house, resp)
+        fill(in_process, key, LONG)
+        deliver(in_process, key, LONG)
+    reader = listener(in_process, resp)
     request = "XREADGROUP GROUP g one STREAMS a b 0 0"
-    house.executor.feed(reader, encode_command(request.split()))
-    house.executor.end_tick()
-    disturb(house)
-    house.settle()
+    in_process.executor.feed(reader, encode_command(request.split()))
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
     wanted: list[tuple[bytes, list[Reply]]] = [(b"a", history(resp)), (b"b", history(resp))]
     reply = reader.read()
     assert reply == (Map(wanted) if resp == 3 else [[key, found] for key, found in wanted])
     assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
     # Each of those that were there has been delivered once more.
-    rows = house.player().call("XPENDING b g 1-1 4-1 9")
+    rows = in_process.player().call("XPENDING b g 1-1 4-1 9")
     assert isinstance(rows, list)
     assert [(row[0], row[3]) for row in rows if isinstance(row, list)] == [
         (b"1-1", 1), (b"2-1", 1), (b"3-1", 2), (b"4-1", 2)
     ]  # fmt: skip
 
 
-def test_a_long_claim_goes_out_in_slices_as_it_was(house: House) -> None:
-    fill(house, "a", LONG)
-    deliver(house, "a", LONG)
-    reader = listener(house)
+def test_a_long_claim_goes_out_in_slices_as_it_was(in_process: InProcessServer) -> None:
+    fill(in_process, "a", LONG)
+    deliver(in_process, "a", LONG)
+    reader = listener(in_process)
     request = f"XAUTOCLAIM a g two 0 0 COUNT {LONG - 100}"
-    house.executor.feed(reader, encode_command(request.split()))
-    house.executor.end_tick()
-    disturb(house)
-    house.settle()
+    in_process.executor.feed(reader, encode_command(request.split()))
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
     last = LONG - 100
     assert reader.read() == [b"%d-1" % (last + 1), entries(3, last), [b"1-1", b"2-1"]]
     assert not reader.unread
@@ -165,14 +169,14 @@ def test_a_long_claim_goes_out_in_slices_as_it_was(house: House) -> None:
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_all_of_a_stream_is_shown_in_slices(house: House, resp: int) -> None:
-    fill(house, "a", LONG)
-    deliver(house, "a", LONG)
-    reader = listener(house, resp)
-    house.executor.feed(reader, encode_command(["XINFO", "STREAM", "a", "FULL", "COUNT", "0"]))
-    house.executor.end_tick()
-    disturb(house)
-    house.settle()
+def test_all_of_a_stream_is_shown_in_slices(in_process: InProcessServer, resp: int) -> None:
+    fill(in_process, "a", LONG)
+    deliver(in_process, "a", LONG)
+    reader = listener(in_process, resp)
+    in_process.executor.feed(reader, encode_command(["XINFO", "STREAM", "a", "FULL", "COUNT", "0"]))
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
     reply = reader.read()
     fields = dict(reply.pairs if isinstance(reply, Map) else pairs_of(reply))
     assert fields[b"entries"] == entries(3, LONG)
@@ -194,15 +198,15 @@ def pairs_of(reply: Reply) -> list[tuple[Reply, Reply]]:
 
 
 @pytest.mark.parametrize("size", [262_145, 786_432, 524_288, 1_000_000])
-def test_a_long_value_goes_out_in_slices_as_it_was(house: House, size: int) -> None:
+def test_a_long_value_goes_out_in_slices_as_it_was(in_process: InProcessServer, size: int) -> None:
     value = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    reader = listener(house)
+    reader = listener(in_process)
     for request in (["SET", "long", value], ["MULTI"], ["GET", "long"], ["PING"], ["EXEC"]):
-        house.executor.feed(reader, encode_command(request))
-    house.executor.feed(reader, encode_command(["GET", "long"]))
-    house.executor.end_tick()
-    disturb(house)
-    house.settle()
+        in_process.executor.feed(reader, encode_command(request))
+    in_process.executor.feed(reader, encode_command(["GET", "long"]))
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
     ok, queued = Simple("OK"), Simple("QUEUED")
     assert [reader.read() for _ in range(4)] == [ok, ok, queued, queued]
     assert reader.read() == [value, Simple("PONG")]
@@ -211,34 +215,36 @@ def test_a_long_value_goes_out_in_slices_as_it_was(house: House, size: int) -> N
     assert max(reader.sizes) < SLICE_MAX_BYTES
 
 
-def disturbed(house: House, reader: Player, change: Callable[[], object]) -> int:
+def disturbed(
+    in_process: InProcessServer, reader: InProcessClient, change: Callable[[], object]
+) -> int:
     """Let the server go on turn by turn, with a change by others before each, until a reader has
     its reply; how many turns."""
     turns = 0
-    house.executor.end_tick()
+    in_process.executor.end_tick()
     while reader.is_stopped():
         change()
-        for _ in range(len(house.loop.ready)):
-            house.loop.ready.popleft()()
+        for _ in range(len(in_process.loop.ready)):
+            in_process.loop.ready.popleft()()
         turns += 1
-    house.settle()
+    in_process.settle()
     return turns
 
 
 # ---------------------------------------------------------------- KEYS
 
 
-def with_keys(house: House, count: int = MANY_KEYS) -> None:
+def with_keys(in_process: InProcessServer, count: int = MANY_KEYS) -> None:
     for number in range(count):
-        house.keyspace.databases[0].set(b"key:%d" % number, b"v")
+        in_process.keyspace.databases[0].set(b"key:%d" % number, b"v")
 
 
 class Meddler:
     """Another client that makes keys come and go."""
 
-    def __init__(self, house: House, seed: int = 1) -> None:
-        self.house = house
-        self.player = house.player()
+    def __init__(self, in_process: InProcessServer, seed: int = 1) -> None:
+        self.in_process = in_process
+        self.player = in_process.player()
         self.chance = random.Random(seed)
 
     def __call__(self) -> None:
@@ -249,19 +255,19 @@ class Meddler:
             f"SET key:{number} v",
             f"RENAME key:{number} key:{number + 2 * MANY_KEYS}",
         ):
-            self.house.executor.feed(self.player, encode_command(request.split()))
+            self.in_process.executor.feed(self.player, encode_command(request.split()))
 
 
 @pytest.mark.parametrize("act", ["PING", "SWAPDB 0 1", "FLUSHDB"])
 @pytest.mark.parametrize("pattern", ["*", "key:*7"])
 def test_keys_of_a_large_database_are_those_of_the_moment_of_asking(
-    house: House, pattern: str, act: str
+    in_process: InProcessServer, pattern: str, act: str
 ) -> None:
-    with_keys(house)
-    reader, meddler = listener(house), Meddler(house)
-    house.executor.feed(reader, encode_command(["KEYS", pattern]))
-    house.executor.feed(meddler.player, encode_command(act.split()))
-    assert disturbed(house, reader, meddler) > 10
+    with_keys(in_process)
+    reader, meddler = listener(in_process), Meddler(in_process)
+    in_process.executor.feed(reader, encode_command(["KEYS", pattern]))
+    in_process.executor.feed(meddler.player, encode_command(act.split()))
+    assert disturbed(in_process, reader, meddler) > 10
     reply = reader.read()
     assert isinstance(reply, list)
     numbers = [n for n in range(MANY_KEYS) if pattern == "*" or n % 10 == 7]
@@ -270,26 +276,28 @@ def test_keys_of_a_large_database_are_those_of_the_moment_of_asking(
     assert reader.call("PING") == Simple("PONG")
 
 
-def test_keys_of_a_large_database_leaves_out_what_was_due(house: House) -> None:
-    with_keys(house)
-    player = house.player()
+def test_keys_of_a_large_database_leaves_out_what_was_due(in_process: InProcessServer) -> None:
+    with_keys(in_process)
+    player = in_process.player()
     player.call("DEBUG SET-ACTIVE-EXPIRE 0")
     player.call("PEXPIRE key:1 10")
     player.call("PEXPIRE key:2 1000")
-    house.wall_ms += 10
-    reader = listener(house)
-    house.executor.feed(reader, encode_command(["KEYS", "key:?"]))
-    house.wall_ms += 1000
-    disturbed(house, reader, lambda: None)
+    in_process.wall_ms += 10
+    reader = listener(in_process)
+    in_process.executor.feed(reader, encode_command(["KEYS", "key:?"]))
+    in_process.wall_ms += 1000
+    disturbed(in_process, reader, lambda: None)
     assert sorted(reader.read()) == [b"key:%d" % n for n in range(10) if n != 1]  # type: ignore[arg-type, type-var]
 
 
-def test_keys_within_a_transaction_are_those_before_what_follows(house: House) -> None:
-    with_keys(house)
-    reader = listener(house)
+def test_keys_within_a_transaction_are_those_before_what_follows(
+    in_process: InProcessServer,
+) -> None:
+    with_keys(in_process)
+    reader = listener(in_process)
     for request in ("MULTI", "KEYS *", "DEL key:1", "KEYS key:?", "DBSIZE", "EXEC", "KEYS key:2"):
-        house.executor.feed(reader, encode_command(request.split()))
-    assert disturbed(house, reader, Meddler(house)) > 10
+        in_process.executor.feed(reader, encode_command(request.split()))
+    assert disturbed(in_process, reader, Meddler(in_process)) > 10
     for _ in range(5):
         reader.read()
     everything, gone, few, left = reader.read()  # type: ignore[misc]
@@ -299,32 +307,32 @@ def test_keys_within_a_transaction_are_those_before_what_follows(house: House) -
     assert not reader.unread
 
 
-def test_keys_without_waiting_readers_are_not_searched(house: House) -> None:
-    with_keys(house)
-    leaving, silent = listener(house), listener(house)
-    house.executor.feed(leaving, encode_command(["KEYS", "*"]))
-    house.executor.end_tick()
-    assert house.keyspace.is_walked
-    house.executor.detach(leaving)
-    assert not house.keyspace.is_walked
-    house.executor.feed(silent, encode_command(["CLIENT", "REPLY", "SKIP"]))
-    house.executor.feed(silent, encode_command(["KEYS", "*"]))
-    assert not house.keyspace.is_walked
+def test_keys_without_waiting_readers_are_not_searched(in_process: InProcessServer) -> None:
+    with_keys(in_process)
+    leaving, silent = listener(in_process), listener(in_process)
+    in_process.executor.feed(leaving, encode_command(["KEYS", "*"]))
+    in_process.executor.end_tick()
+    assert in_process.keyspace.is_walked
+    in_process.executor.detach(leaving)
+    assert not in_process.keyspace.is_walked
+    in_process.executor.feed(silent, encode_command(["CLIENT", "REPLY", "SKIP"]))
+    in_process.executor.feed(silent, encode_command(["KEYS", "*"]))
+    assert not in_process.keyspace.is_walked
     assert silent.call("PING") == Simple("PONG")
 
 
-def test_keys_are_found_also_while_the_client_takes_nothing(house: House) -> None:
+def test_keys_are_found_also_while_the_client_takes_nothing(in_process: InProcessServer) -> None:
     # Until then, what is flushed cannot be freed.
-    with_keys(house)
-    reader = listener(house)
-    house.executor.feed(reader, encode_command(["KEYS", "*"]))
+    with_keys(in_process)
+    reader = listener(in_process)
+    in_process.executor.feed(reader, encode_command(["KEYS", "*"]))
     reader.paused = True
-    house.settle()
-    assert not house.keyspace.is_walked
+    in_process.settle()
+    assert not in_process.keyspace.is_walked
     assert not reader.unread
     reader.paused = False
-    house.executor.outbox.room(reader)
-    house.settle()
+    in_process.executor.outbox.room(reader)
+    in_process.settle()
     reply = reader.read()
     assert isinstance(reply, list)
     assert len(reply) == MANY_KEYS
@@ -338,14 +346,14 @@ Row = tuple[bytes, bytes, int, int]
 class Pending:
     """A group of very many pending entries, of two consumers or without owner."""
 
-    def __init__(self, house: House, seed: int) -> None:
-        self.house = house
+    def __init__(self, in_process: InProcessServer, seed: int) -> None:
+        self.in_process = in_process
         self.chance = random.Random(seed)
-        self.player = house.player()
+        self.player = in_process.player()
         self.player.call("XGROUP CREATE s g 0 MKSTREAM")
-        self.group = house.group()
+        self.group = in_process.group()
         for name in (b"one", b"two"):
-            self.group.make_consumer(name, house.wall_ms)
+            self.group.make_consumer(name, in_process.wall_ms)
         self.next_ms = 1
         for _ in range(60):
             self.deliver(self.chance.randrange(1, 800))
@@ -354,16 +362,16 @@ class Pending:
 
     def ask(self, line: str) -> None:
         """A request of another client, without a turn for anybody else."""
-        self.house.executor.feed(self.player, encode_command(line.split()))
+        self.in_process.executor.feed(self.player, encode_command(line.split()))
 
     def deliver(self, count: int) -> None:
         owner = self.chance.choice([b"one", b"one", b"one", b"two", b""])
         if owner and self.group.consumer(owner) is None:
             self.ask(f"XGROUP CREATECONSUMER s g {owner.decode()}")
         ids = [(self.next_ms + number, 1) for number in range(count)]
-        deliver_ids(self.group, ids, self.house.wall_ms, owner)
+        deliver_ids(self.group, ids, self.in_process.wall_ms, owner)
         self.next_ms += count
-        self.house.wall_ms += self.chance.choice([0, 1, 5])
+        self.in_process.wall_ms += self.chance.choice([0, 1, 5])
 
     def change(self) -> None:
         number = self.chance.randrange(1, self.next_ms)
@@ -384,7 +392,7 @@ class Pending:
         """What XPENDING answers, found one by one."""
         found = []
         for ms, seq, name, last_ms, deliveries, *_ in self.group.pending():
-            idle = max(self.house.wall_ms - last_ms, 0)
+            idle = max(self.in_process.wall_ms - last_ms, 0)
             if last_ms == 0 and not name:
                 idle = -1
             fits = low <= ms <= high and (idle >= idle_ms or idle < 0)
@@ -395,9 +403,9 @@ class Pending:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
-    house: House, seed: int
+    in_process: InProcessServer, seed: int
 ) -> None:
-    pending = Pending(house, seed)
+    pending = Pending(in_process, seed)
     chance = pending.chance
     turns = 0
     for _ in range(12):
@@ -408,11 +416,11 @@ def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
         owner = chance.choice([None, None, "one", "one", "two", "absent"])
         request = f"XPENDING s g IDLE {idle_ms} {low} {high} {limit} {owner or ''}"
         expected = pending.rows(low, high, idle_ms, limit, owner.encode() if owner else None)
-        reader = listener(house)
+        reader = listener(in_process)
         within = chance.random() < 0.2
         for line in ("MULTI", request, "XPENDING s g", "EXEC") if within else (request,):
-            house.executor.feed(reader, encode_command(line.split()))
-        turns += disturbed(house, reader, pending.change)
+            in_process.executor.feed(reader, encode_command(line.split()))
+        turns += disturbed(in_process, reader, pending.change)
         for _ in range(3 if within else 0):
             reader.read()
         reply = reader.read()
@@ -424,17 +432,17 @@ def test_pending_entries_in_slices_are_those_of_the_moment_of_asking(
     assert turns > 5, "too few of them were long"
 
 
-def test_pending_entries_shared_with_a_reply_are_released(house: House) -> None:
-    pending = Pending(house, 1)
-    reader = listener(house)
+def test_pending_entries_shared_with_a_reply_are_released(in_process: InProcessServer) -> None:
+    pending = Pending(in_process, 1)
+    reader = listener(in_process)
     for gone in (False, True):
         request = encode_command(["XPENDING", "s", "g", "-", "+", "100000", "one"])
-        house.executor.feed(reader, request)
-        house.executor.end_tick()
+        in_process.executor.feed(reader, request)
+        in_process.executor.end_tick()
         assert shared_chunks(pending.group) > 0
         if gone:
-            house.executor.detach(reader)
-        house.settle()
+            in_process.executor.detach(reader)
+        in_process.settle()
         assert shared_chunks(pending.group) == 0
 
 
@@ -444,16 +452,18 @@ def test_pending_entries_shared_with_a_reply_are_released(house: House) -> None:
 @pytest.mark.parametrize("options", ["", "RETRY 50 0"])
 @pytest.mark.parametrize("count", [1001, 1024, 1025, 1151, 1152, 1153])
 def test_a_long_delivery_gives_as_many_as_were_asked_for(
-    house: House, options: str, count: int
+    in_process: InProcessServer, options: str, count: int
 ) -> None:
-    fill(house, "a", LONG)
-    reader = listener(house)
-    house.executor.feed(reader, encode_command(f"TREAD a 0 {count} GROUP g 0 {options}".split()))
-    house.settle()
+    fill(in_process, "a", LONG)
+    reader = listener(in_process)
+    in_process.executor.feed(
+        reader, encode_command(f"TREAD a 0 {count} GROUP g 0 {options}".split())
+    )
+    in_process.settle()
     reply = reader.read()
     assert isinstance(reply, list)
     assert [entry[0] for entry in reply] == [b"%d.1" % n for n in range(1, count + 1)]  # type: ignore[index]
-    group = house.group(key=b"a")
+    group = in_process.group(key=b"a")
     group.check()
     assert (group.offset_ms, group.offset_seq) == (count, 1)
     assert group.pending_count == (count if options else 0)
@@ -461,14 +471,14 @@ def test_a_long_delivery_gives_as_many_as_were_asked_for(
 
 @pytest.mark.parametrize("options", ["", "RETRY 50 0", "WITHINFO", "RETRY 50 1000 WITHINFO"])
 def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
-    house: House, options: str
+    in_process: InProcessServer, options: str
 ) -> None:
-    fill(house, "a", LONG)
-    other = house.player()
+    fill(in_process, "a", LONG)
+    other = in_process.player()
     for group in ("g", "h"):
         other.call(f"TREAD a 0 30 GROUP {group} 0 RETRY 10 0")
     other.call("XDEL a 7-1 1000-1")
-    house.wall_ms += 10
+    in_process.wall_ms += 10
     short: list[Reply] = []
     with_info: list[Reply] = []
     for _ in range(LONG // 500 + 1):
@@ -476,43 +486,45 @@ def test_a_long_delivery_is_answered_in_slices_as_many_short_ones_would(
         assert isinstance(part, list)
         with_info, part = (part[:1], part[1:]) if "WITHINFO" in options else ([], part)
         short += part
-    reader = listener(house)
-    house.executor.feed(reader, encode_command(f"TREAD a 0 999999 GROUP g 0 {options}".split()))
-    house.executor.end_tick()
-    disturb(house)
-    house.settle()
+    reader = listener(in_process)
+    in_process.executor.feed(
+        reader, encode_command(f"TREAD a 0 999999 GROUP g 0 {options}".split())
+    )
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
     assert reader.read() == with_info + short
     assert not reader.unread
     assert max(reader.sizes) < SLICE_MAX_BYTES
-    house.group(key=b"a").check()
-    left, right = (house.group(name, b"a") for name in (b"g", b"h"))
+    in_process.group(key=b"a").check()
+    left, right = (in_process.group(name, b"a") for name in (b"g", b"h"))
     assert (left.offset_ms, left.offset_seq) == (right.offset_ms, right.offset_seq)
     assert left.entries_read == right.entries_read
-    again = house.replayed().databases[0].stream(b"a")
+    again = in_process.replayed().databases[0].stream(b"a")
     assert again is not None
     assert again.group(b"g").dump()["pending"] == left.dump()["pending"]
 
 
 @pytest.mark.parametrize("count", [LONG - 100, LONG + 100])
 def test_a_long_read_without_acknowledgement_moves_the_group_alone(
-    house: House, count: int
+    in_process: InProcessServer, count: int
 ) -> None:
-    fill(house, "a", LONG)
-    other = house.player()
+    fill(in_process, "a", LONG)
+    other = in_process.player()
     other.call("XDEL a 1-1 70-1 1200-1")
     left = [number for number in range(1, LONG + 1) if number not in (1, 70, 1200)][:count]
     other.call("XGROUP CREATE a g 0")
-    reader = listener(house)
+    reader = listener(in_process)
     request = f"XREADGROUP GROUP g one COUNT {count} NOACK STREAMS a >"
-    house.executor.feed(reader, encode_command(request.split()))
-    house.executor.end_tick()
-    disturb(house)
-    house.settle()
+    in_process.executor.feed(reader, encode_command(request.split()))
+    in_process.executor.end_tick()
+    disturb(in_process)
+    in_process.settle()
     assert reader.read() == [[b"a", [[b"%d-1" % n, [b"n", VALUE]] for n in left]]]
-    group = house.group(key=b"a")
+    group = in_process.group(key=b"a")
     assert (group.pending_count, group.offset_ms, group.offset_seq) == (0, left[-1], 1)
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support import payloads
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Simple, encode_command
 from tests.unit.test_executor import HOUR_MS, TwoClocks
 from tests.unit.test_keys import LETTERS, Room, contents
@@ -23,15 +23,15 @@ from millstream.storage.streams.stream import Stream
 TEXT = payloads.sealed(b"\0\5plain")
 
 
-def say(player: Player, *words: bytes | str | int) -> Any:
-    player.house.executor.feed(player, encode_command(words))
-    player.house.settle()
+def say(player: InProcessClient, *words: bytes | str | int) -> Any:
+    player.in_process.executor.feed(player, encode_command(words))
+    player.in_process.settle()
     return player.read()
 
 
-def long_stream(house: House, entries: int = 5000) -> bytes:
+def long_stream(in_process: InProcessServer, entries: int = 5000) -> bytes:
     """The dump of a long stream with a group, at the key s."""
-    player = house.player()
+    player = in_process.player()
     for i in range(entries):
         player.call(f"XADD s {i + 1}-0 field {i}")
     player.call("XGROUP CREATE s g 0")
@@ -47,103 +47,103 @@ def room() -> Room:
 
 
 def test_a_long_stream_is_dumped_and_restored_in_turns() -> None:
-    house = House()
-    payload = long_stream(house)
-    player, other = house.player(), house.player()
-    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player, other = in_process.player(), in_process.player()
+    in_process.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
     assert player.unread == b""
-    house.executor.feed(other, encode_command(["EXISTS", "t"]))
-    house.executor.end_tick()
+    in_process.executor.feed(other, encode_command(["EXISTS", "t"]))
+    in_process.executor.end_tick()
     assert other.read() == 0  # it had its turn, and saw nothing of what was half done
-    house.settle()
+    in_process.settle()
     assert player.read() == Simple("OK")
     assert say(player, "DUMP", "t") == payload
     assert player.call("XLEN t") == 5000
 
 
 def test_requests_after_a_long_restore_wait_for_it() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
-    house.executor.feed(
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
+    in_process.executor.feed(
         player,
         encode_command(["RESTORE", "t", "0", payload]) + encode_command(["XLEN", "t"])
         + encode_command(["DUMP", "t"]) + encode_command(["PING"]),
     )  # fmt: skip
-    house.settle()
+    in_process.settle()
     assert [player.read() for _ in range(4)] == [Simple("OK"), 5000, payload, Simple("PONG")]
 
 
 def test_a_key_that_comes_during_a_long_restore_is_not_overwritten() -> None:
-    house = House()
-    payload = long_stream(house)
-    player, other = house.player(), house.player()
-    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
-    house.executor.feed(other, encode_command(["SET", "t", "mine"]))
-    house.settle()
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player, other = in_process.player(), in_process.player()
+    in_process.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    in_process.executor.feed(other, encode_command(["SET", "t", "mine"]))
+    in_process.settle()
     assert player.read() == Error("BUSYKEY Target key name already exists.")
     assert other.call("GET t") is not None
     assert other.read() == b"mine"
 
 
 def test_a_pause_during_a_long_restore_puts_it_off() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
-    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
-    house.executor.start_pause(house.wall_ms + 1000, True)
-    house.settle()
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
+    in_process.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    in_process.executor.start_pause(in_process.wall_ms + 1000, True)
+    in_process.settle()
     assert player.unread == b""
-    house.executor.end_pause()
-    house.settle()
+    in_process.executor.end_pause()
+    in_process.settle()
     assert player.read() == Simple("OK")
     assert say(player, "DUMP", "t") == payload
 
 
 def test_a_client_that_goes_during_a_long_restore_leaves_nothing() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
-    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
-    house.executor.detach(player)
-    house.settle()
-    assert house.player().call("EXISTS t") == 0
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
+    in_process.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    in_process.executor.detach(player)
+    in_process.settle()
+    assert in_process.player().call("EXISTS t") == 0
 
 
 def test_a_transaction_restores_and_dumps_in_one_go() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
     for words in (["MULTI"], ["RESTORE", "t", 0, payload], ["DUMP", "t"], ["XLEN", "t"]):
         say(player, *words)
     assert say(player, "EXEC") == [Simple("OK"), payload, 5000]
 
 
 def test_a_long_restore_counts_as_one_call() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
     before = player.total_commands
     say(player, "RESTORE", "t", "0", payload)
     assert player.total_commands == before + 1
 
 
 def test_replies_that_a_client_skips_stay_in_step() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
     request = encode_command(["CLIENT", "REPLY", "SKIP"])
     request += encode_command(["RESTORE", "t", "0", payload]) + encode_command(["XLEN", "t"])
-    house.executor.feed(player, request)
-    house.settle()
+    in_process.executor.feed(player, request)
+    in_process.settle()
     assert player.read() == 5000
     assert player.unread == b""
 
 
 @pytest.mark.parametrize("size", [0, 262_143, 2**20 + 1, 2**20 + 262_144 - 7, 3 * 2**20])
 def test_a_long_string_is_dumped_as_it_goes_out(size: int) -> None:
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     say(player, "SET", "s", b"x" * size)
     payload = say(player, "DUMP", "s")
     assert say(player, "RESTORE", "t", 0, payload) == Simple("OK")
@@ -177,17 +177,17 @@ def _dump(room: Room, key: bytes) -> bytes:
 @pytest.fixture(params=[-HOUR_MS, 0, 24 * HOUR_MS])
 def jumped(request: pytest.FixtureRequest) -> TwoClocks:
     """A server whose wall clock has jumped, with an entry delivered 10 s ago."""
-    house = TwoClocks()
-    house.wall_ms += request.param
-    player = house.player()
+    in_process = TwoClocks()
+    in_process.wall_ms += request.param
+    player = in_process.player()
     player.call("XADD s 1-0 n v")
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g ann STREAMS s >")
-    house.pass_ms(10_000)
-    return house
+    in_process.pass_ms(10_000)
+    return in_process
 
 
-def times_shown(player: Player, key: str) -> list[Any]:
+def times_shown(player: InProcessClient, key: str) -> list[Any]:
     """What XINFO STREAM FULL says of the entry's deliveries and of the consumer."""
     player.send(f"XINFO STREAM {key} FULL")
     reply: Any = player.read()
@@ -198,7 +198,7 @@ def times_shown(player: Player, key: str) -> list[Any]:
     return [shown[b"pending"][0][2], own[b"pending"][0][1], own[b"seen-time"], own[b"active-time"]]
 
 
-def idle_ms(player: Player, key: str) -> int:
+def idle_ms(player: InProcessClient, key: str) -> int:
     player.send(f"XPENDING {key} g - + 1")
     [[_, _, idle, _]] = player.read()  # type: ignore[misc]
     assert isinstance(idle, int)
@@ -245,26 +245,26 @@ def test_an_effect_that_says_nothing_of_the_clocks_is_applied(jumped: TwoClocks)
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, 24 * HOUR_MS])
 def test_streams_are_numbered_by_one_clock_however_they_are_made(jump_ms: int) -> None:
     """Not by one that jumps: a day ahead would be kept for ever."""
-    house = TwoClocks()
-    house.wall_ms += jump_ms
-    player = house.player()
+    in_process = TwoClocks()
+    in_process.wall_ms += jump_ms
+    player = in_process.player()
     player.call("XADD s 1-0 n v")
     assert say(player, "RESTORE", "t", 0, say(player, "DUMP", "s")) == Simple("OK")
     player.call("COPY s u")
-    made = [house.stream(key).incarnation for key in (b"s", b"t", b"u")]
-    first = house.steady << 10
+    made = [in_process.stream(key).incarnation for key in (b"s", b"t", b"u")]
+    first = in_process.steady << 10
     assert made == [first, first + 1, first + 2]
 
 
 @pytest.mark.parametrize("apart_ms", [-2, 1, 50])
 def test_clocks_read_one_after_the_other_do_not_move_what_is_shown(apart_ms: int) -> None:
-    house = TwoClocks()
-    player = house.player()
+    in_process = TwoClocks()
+    player = in_process.player()
     player.call("XADD s 1-0 n v")
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g ann STREAMS s >")
     shown, payload = times_shown(player, "s"), say(player, "DUMP", "s")
-    house.wall_ms += apart_ms
+    in_process.wall_ms += apart_ms
     assert times_shown(player, "s") == shown
     assert say(player, "DUMP", "s") == payload
 
@@ -322,16 +322,16 @@ def test_a_restore_needs_room_in_the_journal_for_the_unpacked_string(room: Room)
 
 
 def test_a_restore_of_several_turns_needs_room_for_its_payload() -> None:
-    house = House()
-    payload = long_stream(house)
-    player = house.player()
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
+    player = in_process.player()
     most = []
-    house.executor.effects.make_room = lambda size: most.append(size) or size  # type: ignore[func-returns-value]
-    house.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
+    in_process.executor.effects.make_room = lambda size: most.append(size) or size  # type: ignore[func-returns-value]
+    in_process.executor.feed(player, encode_command(["RESTORE", "t", "0", payload]))
     assert player.unread == b""
     most.clear()
-    house.executor.effects.forget_room()
-    house.settle()
+    in_process.executor.effects.forget_room()
+    in_process.settle()
     assert player.read() == Simple("OK")
     assert max(most) > len(payload)
 
@@ -404,8 +404,8 @@ def test_the_configured_window_is_that_of_a_payload_without_one(room: Room) -> N
 
 
 def test_what_tread_left_unacknowledged_goes_along_without_an_owner(room: Room) -> None:
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     player.call("TAPPEND s f v")
     player.call("TREAD s 0 1 GROUP g 0 RETRY 1000 0")
     payload = say(player, "DUMP", "s")
@@ -416,7 +416,7 @@ def test_what_tread_left_unacknowledged_goes_along_without_an_owner(room: Room) 
 
 @pytest.mark.parametrize("added", [2**63 - 1, 2**63, 2**63 + 5])
 def test_a_count_of_entries_added_that_wraps_in_replies_is_restored(added: int) -> None:
-    player = House().player()
+    player = InProcessServer().player()
     stream = payloads.Stream([[payloads.Entry((1, 0), [b"f", b"v"])]], entries_added=added)
     payload = payloads.sealed(stream.body(STREAM_2))
     assert say(player, "RESTORE", "s", 0, payload) == Simple("OK")
@@ -432,8 +432,8 @@ def test_a_count_of_entries_added_that_wraps_in_replies_is_restored(added: int) 
 
 
 def test_steps_of_a_job_are_bounded() -> None:
-    house = House()
-    payload = long_stream(house)
+    in_process = InProcessServer()
+    payload = long_stream(in_process)
     job = RestoreJob(payload, 1, 1)
     turns = 0
     while job.run(16) is None:

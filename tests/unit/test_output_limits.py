@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.in_process import House, Journal, Player
+from tests.support.in_process import InProcessClient, InProcessServer, Journal
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.context import Session
@@ -114,50 +114,52 @@ class NeverDurable(Journal):
         return self.last_seq
 
 
-def watched(house: House) -> list[tuple[Player, int]]:
+def watched(in_process: InProcessServer) -> list[tuple[InProcessClient, int]]:
     """Whom the outbox asks about, and how much is held then."""
-    asked: list[tuple[Player, int]] = []
-    house.executor.outbox.least_limit_bytes = LEAST_BYTES
-    house.executor.outbox.check_output = lambda client: asked.append((client, client.held_bytes))
+    asked: list[tuple[InProcessClient, int]] = []
+    in_process.executor.outbox.least_limit_bytes = LEAST_BYTES
+    in_process.executor.outbox.check_output = lambda client: asked.append(
+        (client, client.held_bytes)
+    )
     return asked
 
 
 def test_messages_after_a_long_reply_are_checked_as_they_come() -> None:
-    house = House()
-    writer, reader = house.player(), house.player()
+    in_process = InProcessServer()
+    writer, reader = in_process.player(), in_process.player()
     for number in range(1, 301):
         writer.call(f"XADD s {number}-1 n {'v' * 2000}")
-    asked = watched(house)
+    asked = watched(in_process)
     reader.paused = True
-    house.executor.feed(reader, encode_command(["XRANGE", "s", "-", "+"]))
-    house.executor.end_tick()
+    in_process.executor.feed(reader, encode_command(["XRANGE", "s", "-", "+"]))
+    in_process.executor.end_tick()
     reader.paused = False
     for _ in range(12):
-        house.executor.push_encoded(reader, MESSAGE)
+        in_process.executor.push_encoded(reader, MESSAGE)
     assert asked == [(reader, size) for size in (10_000, 11_000, 12_000)]
-    assert reader in house.executor.outbox.lagging
+    assert reader in in_process.executor.outbox.lagging
 
 
 def test_what_the_journal_holds_is_looked_at_as_it_grows() -> None:
-    house = House(NeverDurable())
-    writer, reader = house.player(), house.player()
-    asked = watched(house)
+    in_process = InProcessServer(NeverDurable())
+    writer, reader = in_process.player(), in_process.player()
+    asked = watched(in_process)
     writer.send("SET a 1")
     held = writer.held_bytes
     for _ in range(12):
-        house.executor.push_encoded(reader, MESSAGE)
-        house.settle()
+        in_process.executor.push_encoded(reader, MESSAGE)
+        in_process.settle()
     assert asked == [(reader, size) for size in (10_000, 11_000, 12_000)]
     assert writer.held_bytes == held
-    assert house.executor.outbox.lagging == {reader}
+    assert in_process.executor.outbox.lagging == {reader}
 
 
 def test_who_takes_everything_does_not_lag() -> None:
-    house = House()
-    asked = watched(house)
-    house.executor.outbox.least_limit_bytes = 1 << 20
-    player = house.player()
+    in_process = InProcessServer()
+    asked = watched(in_process)
+    in_process.executor.outbox.least_limit_bytes = 1 << 20
+    player = in_process.player()
     for _ in range(100):
         assert player.call(f"SET k {'v' * 20_000}") is not None
     assert not asked
-    assert not house.executor.outbox.lagging
+    assert not in_process.executor.outbox.lagging

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.in_process import NOW_MS, House, Journal, Player
+from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal
 from tests.support.resp import Error, Map, Null, Simple
 
 from millstream.errors import WRONG_TYPE
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.retention import bytes_of, cut_of, due_moment_ms
-from millstream.storage.streams.retention_schedule import NEVER, Calendar
-from millstream.storage.streams.stream import Policy, Stream
+from millstream.storage.streams.retention_schedule import NEVER, RetentionSchedule
+from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 HEADER_BYTES = 64  # docs/formats.md
 OK = Simple("OK")
@@ -65,7 +65,9 @@ def block_rows(stream: Stream) -> list[tuple[list[Row], tuple[int, int], int]]:
     ]  # fmt: skip
 
 
-def whole_blocks_gone(stream: Stream, policy: Policy, now_ms: int) -> list[tuple[int, int]]:
+def whole_blocks_gone(
+    stream: Stream, policy: RetentionPolicy, now_ms: int
+) -> list[tuple[int, int]]:
     """The rule for APPROX, naively: ids that go."""
     gone: list[tuple[int, int]] = []
     blocks = block_rows(stream)
@@ -109,7 +111,9 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 def test_approx_drops_the_whole_blocks_that_are_over_a_limit(chance: random.Random) -> None:
     for _ in range(PLAYS):
         stream, now_ms = random_stream(chance), chance.randint(0, 150)
-        policy = stream.policy = Policy(limit(chance, 40), limit(chance, 90), limit(chance, 1500))
+        policy = stream.policy = RetentionPolicy(
+            limit(chance, 40), limit(chance, 90), limit(chance, 1500)
+        )
         before = [row[:2] for row in stream.range()]
         gone = whole_blocks_gone(stream, policy, now_ms)
         cut(stream, now_ms)
@@ -121,7 +125,7 @@ def test_exact_keeps_just_what_is_within_length_and_age(chance: random.Random) -
     for _ in range(PLAYS):
         stream, now_ms = random_stream(chance), chance.randint(0, 150)
         length, age = limit(chance, 40), limit(chance, 90)
-        stream.policy = Policy(length, age, 0, True)
+        stream.policy = RetentionPolicy(length, age, 0, True)
         kept = [row[:2] for row in stream.range() if not age or now_ms - row[0] < age]
         cut(stream, now_ms)
         assert [row[:2] for row in stream.range()] == (kept[-length:] if length else kept)
@@ -131,7 +135,7 @@ def test_exact_keeps_as_many_entries_as_the_bytes_allow_and_no_more(chance: rand
     for _ in range(PLAYS):
         stream, size = random_stream(chance), chance.randint(1, 1500)
         before = copy_of(stream)
-        stream.policy = Policy(0, 0, size, True)
+        stream.policy = RetentionPolicy(0, 0, size, True)
         cut(stream, 0)
         assert bytes_of(stream) <= size
         rows, kept = before.range(), len(stream)
@@ -162,7 +166,7 @@ def test_nothing_goes_before_the_moment_that_is_noted_and_something_does_then(
 ) -> None:
     for _ in range(PLAYS):
         stream = random_stream(chance)
-        stream.policy = Policy(0, chance.randint(1, 90), 0, chance.random() < 0.5)
+        stream.policy = RetentionPolicy(0, chance.randint(1, 90), 0, chance.random() < 0.5)
         moment_ms = due_moment_ms(stream)
         if moment_ms is None:
             assert len(stream) == 0
@@ -175,7 +179,7 @@ def test_the_work_of_one_cut_is_bounded_and_tells_that_there_is_more() -> None:
     stream = Stream(1)
     for ms in range(1, 101):
         stream.append_entry(ms, 0, [b"f", b"v"], 1, 0)  # 25 blocks of 4 nodes of one entry
-    stream.policy = Policy(1, 0, 0, True)
+    stream.policy = RetentionPolicy(1, 0, 0, True)
     assert cut_of(stream, 0, 10) == ((40, 1), True)
     assert cut_of(stream, 0, 24) == ((100, 0), False)
 
@@ -183,7 +187,7 @@ def test_the_work_of_one_cut_is_bounded_and_tells_that_there_is_more() -> None:
 def test_the_entry_with_the_very_last_id_goes_too() -> None:
     stream = Stream(1)
     stream.append_entry(TOP, TOP, [b"f", b"v"])
-    stream.policy = Policy(0, 0, 1, True)
+    stream.policy = RetentionPolicy(0, 0, 1, True)
     assert cut_of(stream, 0) == ("all", False)
 
 
@@ -194,7 +198,7 @@ def test_the_entry_with_the_very_last_id_goes_too() -> None:
 def test_every_place_comes_out_after_its_moment_and_within_half_a_second(
     noted: list[tuple[int, int]],
 ) -> None:
-    calendar = Calendar()
+    calendar = RetentionSchedule()
     want: dict[tuple[int, bytes], int] = {}
     for moment_ms, number in noted:
         key = b"%d" % number
@@ -212,7 +216,7 @@ def test_every_place_comes_out_after_its_moment_and_within_half_a_second(
 
 
 def test_a_place_noted_over_and_over_takes_no_room() -> None:
-    calendar = Calendar()
+    calendar = RetentionSchedule()
     for _ in range(1000):
         calendar.note(1700, 3, b"key")
     assert len(calendar) == 1
@@ -222,16 +226,16 @@ def test_a_place_noted_over_and_over_takes_no_room() -> None:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def player(house: House) -> Player:
-    return house.player()
+def player(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def policy_of(player: Player, key: str = "s") -> Any:
+def policy_of(player: InProcessClient, key: str = "s") -> Any:
     """TPOLICY's answer as a dict; None when there is none."""
     reply = player.call(f"TPOLICY {key}")
     if not isinstance(reply, list):
@@ -239,11 +243,11 @@ def policy_of(player: Player, key: str = "s") -> Any:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def ids(player: Player, key: str = "s") -> list[bytes]:
+def ids(player: InProcessClient, key: str = "s") -> list[bytes]:
     return [entry[0] for entry in player.call(f"XRANGE {key} - +")]  # type: ignore[union-attr, index, misc]
 
 
-def fill(player: Player, count: int, key: str = "s") -> None:
+def fill(player: InProcessClient, count: int, key: str = "s") -> None:
     for number in range(1, count + 1):
         player.call(f"XADD {key} {number}-1 n {number}")
 
@@ -257,11 +261,11 @@ def shown(keyspace: Keyspace) -> dict[bytes, Any]:
     return found  # type: ignore[return-value]
 
 
-def replays(house: House) -> None:
+def replays(in_process: InProcessServer) -> None:
     """The journal leads to the same state, though no policy is asked and no clock read."""
-    again = house.replayed()
+    again = in_process.replayed()
     again.now_ms = 0
-    here, there = shown(house.keyspace), shown(again)
+    here, there = shown(in_process.keyspace), shown(again)
     for key, (meta, _) in here.items():  # type: ignore[misc]
         assert there[key][0] == meta
     assert here.keys() == there.keys()
@@ -269,7 +273,7 @@ def replays(house: House) -> None:
 
 @pytest.mark.parametrize("append", ["TAPPEND s f v", "XADD s * f v", "TAPPEV s COUNT 100 f v"])
 def test_an_append_of_either_dialect_keeps_the_policy(
-    house: House, player: Player, append: str
+    in_process: InProcessServer, player: InProcessClient, append: str
 ) -> None:
     fill(player, 5)
     assert player.call("TPOLICY s MAXLEN 3 EXACT") == OK
@@ -277,11 +281,13 @@ def test_an_append_of_either_dialect_keeps_the_policy(
     player.call(append)
     assert ids(player)[:2] == [b"4-1", b"5-1"]
     assert player.call("XLEN s") == 3
-    assert house.stream().max_evicted_id == (3, 1)
-    replays(house)
+    assert in_process.stream().max_evicted_id == (3, 1)
+    replays(in_process)
 
 
-def test_appends_within_a_transaction_keep_the_policy(house: House, player: Player) -> None:
+def test_appends_within_a_transaction_keep_the_policy(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     fill(player, 2)
     player.call("TPOLICY s MAXLEN 2 EXACT")
     player.call("MULTI")
@@ -289,10 +295,10 @@ def test_appends_within_a_transaction_keep_the_policy(house: House, player: Play
         player.call("TAPPEND s f v")
     player.call("XLEN s")
     assert player.call("EXEC")[3] == 2  # type: ignore[index]
-    replays(house)
+    replays(in_process)
 
 
-def test_what_is_not_named_stays_and_zero_lifts(player: Player) -> None:
+def test_what_is_not_named_stays_and_zero_lifts(player: InProcessClient) -> None:
     fill(player, 1)
     assert policy_of(player) is None
     player.call("TPOLICY s MAXLEN 7 EXACT")
@@ -328,7 +334,9 @@ def test_what_is_not_named_stays_and_zero_lifts(player: Player) -> None:
         ("TPOLICY s EXACT", NO_LIMIT),
     ],
 )  # fmt: skip
-def test_errors_are_reported_and_change_nothing(player: Player, line: str, error: str) -> None:
+def test_errors_are_reported_and_change_nothing(
+    player: InProcessClient, line: str, error: str
+) -> None:
     fill(player, 3)
     player.call("SET str value")
     assert player.call(line) == Error(error)
@@ -337,8 +345,8 @@ def test_errors_are_reported_and_change_nothing(player: Player, line: str, error
     assert player.call("EXISTS nokey") == 0
 
 
-def test_a_map_in_resp3(house: House) -> None:
-    player = house.player(3)
+def test_a_map_in_resp3(in_process: InProcessServer) -> None:
+    player = in_process.player(3)
     player.call("XADD s 1-1 f v")
     player.call("TPOLICY s MAXLEN 1")
     assert isinstance(player.call("TPOLICY s"), Map)
@@ -347,38 +355,38 @@ def test_a_map_in_resp3(house: House) -> None:
 # ---------------------------------------------------------------- automatic trimming
 
 
-def test_old_entries_go_within_a_second_without_a_client(house: House) -> None:
-    player = house.player()
+def test_old_entries_go_within_a_second_without_a_client(in_process: InProcessServer) -> None:
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000 EXACT")
-    house.wait_ms(1000)
+    in_process.wait_ms(1000)
     player.call("TAPPEND s n 2")
-    house.wait_ms(3999)
+    in_process.wait_ms(3999)
     assert player.call("XLEN s") == 2
-    house.wait_ms(501)
+    in_process.wait_ms(501)
     assert player.call("XLEN s") == 1
-    house.wait_ms(499)
+    in_process.wait_ms(499)
     assert player.call("XLEN s") == 1
-    house.wait_ms(1)
+    in_process.wait_ms(1)
     assert player.call("XLEN s") == 0
-    assert house.stream().max_evicted_id == house.stream().last_id
-    replays(house)
+    assert in_process.stream().max_evicted_id == in_process.stream().last_id
+    replays(in_process)
 
 
-def test_a_block_goes_when_its_youngest_entry_is_too_old(house: House) -> None:
-    player = house.player()
+def test_a_block_goes_when_its_youngest_entry_is_too_old(in_process: InProcessServer) -> None:
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000")
-    house.wait_ms(4000)
+    in_process.wait_ms(4000)
     player.call("TAPPEND s n 2")
-    house.wait_ms(4999)
+    in_process.wait_ms(4999)
     assert player.call("XLEN s") == 2
-    house.wait_ms(501)
+    in_process.wait_ms(501)
     assert player.call("XLEN s") == 0
 
 
-def test_an_entry_that_is_too_old_from_the_start_goes_at_once(house: House) -> None:
-    player = house.player()
+def test_an_entry_that_is_too_old_from_the_start_goes_at_once(in_process: InProcessServer) -> None:
+    player = in_process.player()
     player.call("XADD s 1-1 n 1")
     player.call("TPOLICY s MAXAGE 1000")
     assert player.call("XLEN s") == 0
@@ -386,31 +394,33 @@ def test_an_entry_that_is_too_old_from_the_start_goes_at_once(house: House) -> N
     assert player.call("XLEN s") == 0
 
 
-def test_ids_ahead_of_the_clock_are_young(house: House) -> None:
-    player = house.player()
+def test_ids_ahead_of_the_clock_are_young(in_process: InProcessServer) -> None:
+    player = in_process.player()
     player.call(f"XADD s {NOW_MS + 10_000}-1 n 1")
     player.call("TPOLICY s MAXAGE 1000 EXACT")
-    house.wait_ms(10_999)
+    in_process.wait_ms(10_999)
     assert player.call("XLEN s") == 1
-    house.wait_ms(501)
+    in_process.wait_ms(501)
     assert player.call("XLEN s") == 0
 
 
-def test_a_group_gets_a_nil_for_the_gap_and_keeps_its_pending_entries(house: House) -> None:
-    player = house.player()
+def test_a_group_gets_a_nil_for_the_gap_and_keeps_its_pending_entries(
+    in_process: InProcessServer,
+) -> None:
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("XGROUP CREATE s g 0")
     (entry,) = player.call("TREAD s 0 1 GROUP g 0 RETRY 60000 0")  # type: ignore[misc]
     player.call("TAPPEND s n 2")
     player.call("TPOLICY s MAXAGE 1000 EXACT")
-    house.wait_ms(2000)
+    in_process.wait_ms(2000)
     player.call("TAPPEND s n 3")
     reply = player.call("TREAD s 0 10 GROUP g 0")
     assert reply[0] is not None  # type: ignore[index]
     assert player.call("XPENDING s g")[0] == 1  # type: ignore[index]
     assert len(reply) == 2  # type: ignore[arg-type]
     assert player.call(f"TACK s g {entry[0].decode()}") == 1
-    replays(house)
+    replays(in_process)
 
 
 @pytest.mark.parametrize(
@@ -423,87 +433,87 @@ def test_a_group_gets_a_nil_for_the_gap_and_keeps_its_pending_entries(house: Hou
     ],
 )
 def test_a_policy_goes_with_its_stream_and_is_kept_there(
-    house: House, line: str, db: int, key: str
+    in_process: InProcessServer, line: str, db: int, key: str
 ) -> None:
-    player = house.player()
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000 MAXLEN 10")
-    house.wait_ms(1000)
+    in_process.wait_ms(1000)
     player.call(line)
     player.call(f"SELECT {db}")
     assert policy_of(player, key)[b"maxage"] == 5000
-    replays(house)
-    house.wait_ms(0)
-    house.wait_ms(5000)
+    replays(in_process)
+    in_process.wait_ms(0)
+    in_process.wait_ms(5000)
     assert player.call(f"XLEN {key}") == 0
-    replays(house)
+    replays(in_process)
 
 
-def test_a_deleted_key_comes_back_without_a_policy(house: House) -> None:
-    player = house.player()
+def test_a_deleted_key_comes_back_without_a_policy(in_process: InProcessServer) -> None:
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 1000")
     player.call("DEL s")
     player.call("TAPPEND s n 1")
     assert policy_of(player) is None
-    house.wait_ms(5000)
+    in_process.wait_ms(5000)
     assert player.call("XLEN s") == 1
 
 
 @pytest.mark.parametrize("gone", ["DEL {}", "UNLINK {}", "RENAME {0} {0}b", "FLUSHDB", "FLUSHALL"])
 def test_keys_that_are_gone_are_not_kept_in_mind_until_they_would_be_due(
-    house: House, gone: str
+    in_process: InProcessServer, gone: str
 ) -> None:
     """Streams that are made and deleted all day, with a limit of a week, cost nothing."""
-    player = house.player()
+    player = in_process.player()
     for number in range(20):
         player.call(f"XADD s{number} * f v")
         player.call(f"TPOLICY s{number} MAXAGE 604800000")
         player.call(gone.format(f"s{number}"))
         player.call(f"DEL s{number}b")
-        house.wait_ms(1000)
-    assert len(house.keyspace.calendar) == 0
+        in_process.wait_ms(1000)
+    assert len(in_process.keyspace.calendar) == 0
 
 
-def test_a_loaded_stream_is_checked_without_an_append(house: House) -> None:
+def test_a_loaded_stream_is_checked_without_an_append(in_process: InProcessServer) -> None:
     """From the journal alone: entries that the effects put in after the policy."""
-    player = house.player()
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 5000 EXACT")
     player.call("TAPPEND s n 2")
-    again = House()
-    again.keyspace = house.replayed()
+    again = InProcessServer()
+    again.keyspace = in_process.replayed()
     assert again.keyspace.calendar.next() == 0
     assert len(again.keyspace.databases[0].stream(b"s")) == 2  # type: ignore[arg-type]
 
 
-def test_a_huge_stream_is_trimmed_in_turns(house: House) -> None:
-    player = house.player()
-    house.keyspace.node_entries = 1  # four entries a block
+def test_a_huge_stream_is_trimmed_in_turns(in_process: InProcessServer) -> None:
+    player = in_process.player()
+    in_process.keyspace.node_entries = 1  # four entries a block
     stream = Stream(1)
     for ms in range(1, 20_001):
         stream.append_entry(ms, 0, [b"f", b"v"], 1, 0)
-    house.keyspace.databases[0].set(b"s", stream)
+    in_process.keyspace.databases[0].set(b"s", stream)
     player.call("TPOLICY s MAXLEN 1 EXACT")
     left = [len(stream)]
     while left[-1] > 1 and len(left) < 20:
-        house.wait_ms(0)
+        in_process.wait_ms(0)
         left.append(len(stream))
     assert left == [16_000, 12_000, 8_000, 4_000, 1]
 
 
-def test_very_many_streams_are_looked_at_in_turns(house: House) -> None:
-    player = house.player()
+def test_very_many_streams_are_looked_at_in_turns(in_process: InProcessServer) -> None:
+    player = in_process.player()
     for number in range(2500):
         player.call(f"TAPPEND s{number} n 1")
         player.call(f"TPOLICY s{number} MAXAGE 60000")
-    house.wait_ms(61_000)
+    in_process.wait_ms(61_000)
     turns = 1
-    while house.keyspace.calendar.next() != NEVER and turns < 20:
-        house.wait_ms(0)
+    while in_process.keyspace.calendar.next() != NEVER and turns < 20:
+        in_process.wait_ms(0)
         turns += 1
     assert turns == 5  # a look and a block each: 500 in a turn
-    assert all(len(house.stream(b"s%d" % number)) == 0 for number in range(2500)), (
+    assert all(len(in_process.stream(b"s%d" % number)) == 0 for number in range(2500)), (
         "a stream was passed over"
     )
 
@@ -516,35 +526,35 @@ def test_nothing_is_trimmed_while_writes_are_refused() -> None:
             return b"MISCONF no" if self.full else None
 
     journal = Full()
-    house = House(journal)
-    player = house.player()
+    in_process = InProcessServer(journal)
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 1000")
     journal.full = True
-    house.wait_ms(5000)
+    in_process.wait_ms(5000)
     assert player.call("XLEN s") == 1
     journal.full = False
-    house.wait_ms(0)
+    in_process.wait_ms(0)
     assert player.call("XLEN s") == 0
 
 
-def test_trimming_by_the_timer_is_no_use_of_the_key(house: House) -> None:
-    player = house.player()
+def test_trimming_by_the_timer_is_no_use_of_the_key(in_process: InProcessServer) -> None:
+    player = in_process.player()
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 1000")
-    house.wait_ms(30_000)
+    in_process.wait_ms(30_000)
     assert player.call("XLEN s") == 0
-    house.wait_ms(10_000)
+    in_process.wait_ms(10_000)
     player.call("TAPPEND t n 1")
     assert player.call("OBJECT IDLETIME s") == 10
 
 
-def test_clients_that_watch_the_key_notice_the_trim(house: House) -> None:
-    player, other = house.player(), house.player()
+def test_clients_that_watch_the_key_notice_the_trim(in_process: InProcessServer) -> None:
+    player, other = in_process.player(), in_process.player()
     other.call("TAPPEND s n 1")
     other.call("TPOLICY s MAXAGE 1000")
     player.call("WATCH s")
-    house.wait_ms(5000)
+    in_process.wait_ms(5000)
     player.call("MULTI")
     player.call("PING")
     assert player.call("EXEC") is Null.ARRAY
@@ -553,15 +563,15 @@ def test_clients_that_watch_the_key_notice_the_trim(house: House) -> None:
 @pytest.mark.parametrize("row", [[2**64, 0, 0, False], [0, -1, 0, True]])
 def test_a_policy_that_no_server_wrote_is_no_policy(row: list[int]) -> None:
     with pytest.raises(ValueError, match="out of range"):
-        Policy.load(row)
+        RetentionPolicy.load(row)
 
 
 @pytest.mark.parametrize("act", ["SET s v", "RENAME t s", "COPY t s REPLACE", "DEL s", "FLUSHALL"])
-def test_a_stream_that_is_gone_is_in_no_calendar(house: House, act: str) -> None:
-    player = house.player()
+def test_a_stream_that_is_gone_is_in_no_calendar(in_process: InProcessServer, act: str) -> None:
+    player = in_process.player()
     player.call("SET t v")
     player.call("TAPPEND s n 1")
     player.call("TPOLICY s MAXAGE 100000000")
-    assert len(house.keyspace.calendar) == 1
+    assert len(in_process.keyspace.calendar) == 1
     player.call(act)
-    assert len(house.keyspace.calendar) == 0
+    assert len(in_process.keyspace.calendar) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.in_process import House, Journal, Player
+from tests.support.in_process import InProcessClient, InProcessServer, Journal
 from tests.support.resp import Push
 
 from millstream.errors import CommandError
@@ -116,8 +116,8 @@ def test_keyspace_events_have_two_channels_each_with_its_switch() -> None:
 # Through the executor
 
 
-class Exchange(House):
-    """A house with subscriptions."""
+class Exchange(InProcessServer):
+    """A in_process with subscriptions."""
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)
@@ -136,28 +136,28 @@ class SlowJournal(Journal):
         return self.last_seq
 
 
-def listening(house: Exchange, resp: int = 2) -> Player:
-    player = house.player(resp)
+def listening(in_process: Exchange, resp: int = 2) -> InProcessClient:
+    player = in_process.player(resp)
     player.call("SUBSCRIBE news")
     return player
 
 
 def test_a_message_waits_for_what_was_executed_before_it() -> None:
     journal = SlowJournal()
-    house = Exchange(journal)
-    listener, writer = listening(house), house.player()
+    in_process = Exchange(journal)
+    listener, writer = listening(in_process), in_process.player()
     writer.send("SET k v")
     writer.send("PUBLISH news k-is-there")
     assert (listener.unread, writer.unread) == (b"", b"")
     journal.durable_seq = journal.last_seq
-    house.executor.outbox.durable(journal.last_seq)
+    in_process.executor.outbox.durable(journal.last_seq)
     assert listener.read() == [b"message", b"news", b"k-is-there"]
     assert writer.unread == b"+OK\r\n:1\r\n"
 
 
 def test_messages_keep_their_order_among_the_replies_of_a_listener() -> None:
-    house = Exchange()
-    listener, writer = listening(house, resp=3), house.player()
+    in_process = Exchange()
+    listener, writer = listening(in_process, resp=3), in_process.player()
     for number in range(20):
         writer.call(f"PUBLISH news {number}")
         listener.send(f"ECHO {number}")
@@ -168,11 +168,11 @@ def test_messages_keep_their_order_among_the_replies_of_a_listener() -> None:
 
 
 def test_own_messages_come_after_the_reply_in_a_pipeline_too() -> None:
-    house = Exchange()
-    listener = listening(house, resp=3)
+    in_process = Exchange()
+    listener = listening(in_process, resp=3)
     request = b"*3\r\n$7\r\nPUBLISH\r\n$4\r\nnews\r\n$1\r\nx\r\n"
-    house.executor.feed(listener, request * 3)
-    house.settle()
+    in_process.executor.feed(listener, request * 3)
+    in_process.settle()
     for _ in range(3):
         assert listener.read() == 1
         assert listener.read() == Push([b"message", b"news", b"x"])
@@ -180,9 +180,9 @@ def test_own_messages_come_after_the_reply_in_a_pipeline_too() -> None:
 
 
 def test_a_detached_listener_gets_nothing_more() -> None:
-    house = Exchange()
-    listener, writer = listening(house), house.player()
-    house.executor.detach(listener)
+    in_process = Exchange()
+    listener, writer = listening(in_process), in_process.player()
+    in_process.executor.detach(listener)
     assert writer.call("PUBLISH news x") == 0
     assert listener.unread == b""
 
@@ -200,11 +200,11 @@ def test_a_message_is_encoded_once_for_each_protocol() -> None:
     assert len({id(data) for listener in listeners for data in listener.got}) == 4
 
 
-class Noting(Player):
+class Noting(InProcessClient):
     """Keeps the objects it is sent."""
 
-    def __init__(self, house: House, resp: int) -> None:
-        super().__init__(house, resp)
+    def __init__(self, in_process: InProcessServer, resp: int) -> None:
+        super().__init__(in_process, resp)
         self.sent: list[bytes] = []
 
     def transmit(self, data: bytes) -> int:
@@ -215,13 +215,13 @@ class Noting(Player):
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_line_of_monitor_is_one_object_for_all_who_see_it(waits: bool) -> None:
     journal = SlowJournal()
-    house = Exchange(journal)
-    watchers = [Noting(house, 2 + number % 2) for number in range(20)]
+    in_process = Exchange(journal)
+    watchers = [Noting(in_process, 2 + number % 2) for number in range(20)]
     for number, watcher in enumerate(watchers):
-        house.executor.attach(watcher)
-        house.executor.monitors[number] = watcher
-    writer = house.player()
+        in_process.executor.attach(watcher)
+        in_process.executor.monitors[number] = watcher
+    writer = in_process.player()
     writer.send("SET k v" if waits else "ECHO x")
-    house.executor.outbox.durable(journal.last_seq)
+    in_process.executor.outbox.durable(journal.last_seq)
     assert {len(watcher.sent) for watcher in watchers} == {1}
     assert len({id(watcher.sent[0]) for watcher in watchers}) == 2

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Reply
 from tests.unit.models import EntryId, StreamModel
 
@@ -49,7 +49,7 @@ def parsed(text: Any) -> EntryId:
     return int(ms), int(seq)
 
 
-def pending_ids(player: Player, group: str = "g") -> list[EntryId]:
+def pending_ids(player: InProcessClient, group: str = "g") -> list[EntryId]:
     rows = player.call(f"XPENDING s {group} - + 10000")
     assert isinstance(rows, list)
     return [parsed(row[0]) for row in rows]  # type: ignore[index]
@@ -58,10 +58,10 @@ def pending_ids(player: Player, group: str = "g") -> list[EntryId]:
 class ReferencesMachine(RuleBasedStateMachine):
     @initialize(first=st.integers(0, 8), second=st.integers(0, 8), noack=st.booleans())
     def start(self, first: int, second: int, noack: bool) -> None:
-        self.house = House()
-        self.house.keyspace.node_entries = NODE_ENTRIES
-        self.house.keyspace.node_bytes = 2**32 - 1
-        self.player = self.house.player()
+        self.in_process = InProcessServer()
+        self.in_process.keyspace.node_entries = NODE_ENTRIES
+        self.in_process.keyspace.node_bytes = 2**32 - 1
+        self.player = self.in_process.player()
         self.model = StreamModel(NODE_ENTRIES)
         self.groups: dict[str, GroupModel] = {}
         self.add(10)
@@ -152,7 +152,7 @@ class ReferencesMachine(RuleBasedStateMachine):
         for _ in range(count):
             entry_id = self.model.last_id[0] + 1, 1
             assert self.player.call(f"XADD s {shown(entry_id)} f v") == shown(entry_id).encode()
-            self.model.append(entry_id, WORDS, self.house.stream().block_count)
+            self.model.append(entry_id, WORDS, self.in_process.stream().block_count)
 
     @rule(name=st.sampled_from(GROUPS), at_end=st.booleans())
     def make_group(self, name: str, at_end: bool) -> None:
@@ -308,7 +308,7 @@ class ReferencesMachine(RuleBasedStateMachine):
 
     @invariant()
     def shows_the_same(self) -> None:
-        stream = self.house.stream()
+        stream = self.in_process.stream()
         stream.check()
         assert [entry[:2] for entry in stream.range()] == self.model.ids
         assert stream.entries_evicted == self.model.evicted
@@ -318,11 +318,11 @@ class ReferencesMachine(RuleBasedStateMachine):
         for name, group in self.groups.items():
             assert pending_ids(self.player, name) == sorted(group.pending)
 
-    @precondition(lambda self: len(self.house.persistence.payloads) % 4 == 0)
+    @precondition(lambda self: len(self.in_process.persistence.payloads) % 4 == 0)
     @invariant()
     def is_replayed(self) -> None:
-        stream = self.house.stream()
-        again = self.house.replayed().databases[0].stream(b"s")
+        stream = self.in_process.stream()
+        again = self.in_process.replayed().databases[0].stream(b"s")
         assert again is not None
         assert again.range() == stream.range()
         lived, replayed = stream.dump()[0], again.dump()[0]
@@ -343,27 +343,27 @@ TestReferences = ReferencesMachine.TestCase
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def player(house: House) -> Player:
-    return house.player()
+def player(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def filled(player: Player, count: int = 5) -> None:
+def filled(player: InProcessClient, count: int = 5) -> None:
     for number in range(1, count + 1):
         player.call(f"XADD s {number}-1 n {number}")
 
 
-def ids(player: Player) -> list[int]:
+def ids(player: InProcessClient) -> list[int]:
     reply = player.call("XRANGE s - +")
     assert isinstance(reply, list)
     return [parsed(entry[0])[0] for entry in reply]  # type: ignore[index]
 
 
-def test_acked_keeps_held_entries_and_continues_after_them(player: Player) -> None:
+def test_acked_keeps_held_entries_and_continues_after_them(player: InProcessClient) -> None:
     filled(player, 10)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g c COUNT 8 STREAMS s >")
@@ -378,7 +378,9 @@ def test_acked_keeps_held_entries_and_continues_after_them(player: Player) -> No
     assert reply[reply.index(b"max-deleted-entry-id") + 1] == b"0-0"
 
 
-def test_trimming_with_delref_drops_what_is_pending_below_the_first_kept_id(player: Player) -> None:
+def test_trimming_with_delref_drops_what_is_pending_below_the_first_kept_id(
+    player: InProcessClient,
+) -> None:
     """Also ids whose entry was deleted before; none from the first kept id on."""
     filled(player)
     player.call("XGROUP CREATE s g 0")
@@ -391,20 +393,22 @@ def test_trimming_with_delref_drops_what_is_pending_below_the_first_kept_id(play
     assert pending_ids(player) == [(5, 1)]
 
 
-def test_without_groups_nothing_is_held(player: Player) -> None:
+def test_without_groups_nothing_is_held(player: InProcessClient) -> None:
     filled(player)
     assert player.call("XDELEX s ACKED IDS 1 1-1") == [1]
     assert player.call("XTRIM s MAXLEN 2 ACKED") == 2
     assert ids(player) == [4, 5]
 
 
-def test_what_is_held_is_not_looked_at_one_by_one(house: House, player: Player) -> None:
-    house.keyspace.node_entries = 100
+def test_what_is_held_is_not_looked_at_one_by_one(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    in_process.keyspace.node_entries = 100
     for number in range(1, 5001):
         player.call(f"XADD s {number}-1 n {number}")
     player.call("XGROUP CREATE s all $")
     player.call("XGROUP CREATE s g 0")
-    stream = house.stream()
+    stream = in_process.stream()
     assert unheld(stream, keep=10) == ([], 0)
     assert unheld(stream, minid=(4000, 0)) == ([], 0)
     player.call("XREADGROUP GROUP g c COUNT 4900 STREAMS s >")
@@ -432,7 +436,9 @@ def test_what_is_held_is_not_looked_at_one_by_one(house: House, player: Player) 
     assert unheld(stream, minid=(4704, 0), limit=87)[0] == [(2, 1), (7, 1)]
 
 
-def test_what_an_append_trims_is_not_counted_as_a_change(house: House, player: Player) -> None:
+def test_what_an_append_trims_is_not_counted_as_a_change(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     for line, changes in {
         "XADD s 1-1 n 1": 1,
         "XADD s 2-1 n 1": 1,
@@ -450,23 +456,23 @@ def test_what_an_append_trims_is_not_counted_as_a_change(house: House, player: P
         "XTRIM s MAXLEN 0 ACKED": 2,
         "XTRIM s MAXLEN 0": 0,
     }.items():
-        before = house.keyspace.dirty
+        before = in_process.keyspace.dirty
         assert not isinstance(player.call(line), Error), line
-        assert house.keyspace.dirty - before == changes, line
+        assert in_process.keyspace.dirty - before == changes, line
 
 
 def test_a_group_whose_time_is_over_holds_nothing() -> None:
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     filled(player)
     player.call("TREAD s 0 0 GROUP g 1000")
     assert player.call("XDELEX s ACKED IDS 1 1-1") == [2]
-    house.wall_ms += 1001
+    in_process.wall_ms += 1001
     assert player.call("XDELEX s ACKED IDS 1 1-1") == [1]
     assert player.call("XTRIM s MAXLEN 0 ACKED") == 4
 
 
-def test_a_draft_reader_gets_a_nil_for_entries_evicted_by_acked(player: Player) -> None:
+def test_a_draft_reader_gets_a_nil_for_entries_evicted_by_acked(player: InProcessClient) -> None:
     filled(player)
     player.call("XGROUP CREATE s g 0")
     player.call("XREADGROUP GROUP g c COUNT 4 STREAMS s >")
@@ -499,13 +505,13 @@ def test_a_draft_reader_gets_a_nil_for_entries_evicted_by_acked(player: Player) 
         ("XADD s ACKED KEEPREF * f v", INVALID_ID),
     ],
 )
-def test_a_refused_command_changes_nothing(player: Player, line: str, words: str) -> None:
+def test_a_refused_command_changes_nothing(player: InProcessClient, line: str, words: str) -> None:
     filled(player)
     player.call("SET str x")
     assert player.call(line) == Error(words)
     assert ids(player) == [1, 2, 3, 4, 5]
 
 
-def test_a_policy_without_trimming_is_accepted(player: Player) -> None:
+def test_a_policy_without_trimming_is_accepted(player: InProcessClient) -> None:
     reply: Reply = player.call("XADD s ACKED 1-1 f v")
     assert reply == b"1-1"

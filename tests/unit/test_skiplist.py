@@ -53,7 +53,7 @@ class SkipListMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data())
-    def let_go(self, data: st.DataObject) -> None:
+    def release(self, data: st.DataObject) -> None:
         del self.kept[data.draw(st.integers(0, len(self.kept) - 1))]
 
     @rule(data=st.data())
@@ -76,7 +76,7 @@ class SkipListMachine(RuleBasedStateMachine):
         part = self.real.cut(self.model[place][0], 0)
         assert part is not None
         del self.model[:place]
-        while part.free_some(most):
+        while part.free_step(most):
             self.real.check()
             assert self.real.parts == 1
         assert self.real.parts == 0
@@ -182,7 +182,7 @@ def test_what_is_the_last_to_have_many_blocks_frees_them_in_parts() -> None:
 
     held = holders()[0]
     left = [len(blocks)]
-    while blocks.free_some(100):
+    while blocks.free_step(100):
         left.append(len(blocks))
         assert left[-2] - 256 < left[-1] < left[-2]
         assert holders() == [held] * left[-1] + [held - 1] * (1000 - left[-1])

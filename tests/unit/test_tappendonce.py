@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.in_process import NOW_MS, House, Player
+from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, encode_command
 
 from millstream.errors import CommandError
@@ -19,27 +19,27 @@ U64_MAX = 2**64 - 1
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def player(house: House) -> Player:
-    return house.player()
+def player(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def producers_at(house: House, key: bytes = b"s") -> list[tuple[bytes, int]]:
-    stream = house.keyspace.databases[0].stream(key)
+def producers_at(in_process: InProcessServer, key: bytes = b"s") -> list[tuple[bytes, int]]:
+    stream = in_process.keyspace.databases[0].stream(key)
     assert stream is not None
     stream.check()
     return [] if stream.producers is None else list(stream.producers.dump().items())
 
 
-def is_replayed(house: House) -> None:
+def is_replayed(in_process: InProcessServer) -> None:
     """The journal leads to the same streams, producers in the same order."""
-    again = house.replayed().databases[0]
-    for key in house.keyspace.databases[0].keys():  # noqa: SIM118 - a Database is no dict
-        lived, replayed = house.keyspace.databases[0].stream(key), again.stream(key)
+    again = in_process.replayed().databases[0]
+    for key in in_process.keyspace.databases[0].keys():  # noqa: SIM118 - a Database is no dict
+        lived, replayed = in_process.keyspace.databases[0].stream(key), again.stream(key)
         assert lived is not None
         assert replayed is not None
         assert replayed.dump()[0] == lived.dump()[0]
@@ -47,12 +47,12 @@ def is_replayed(house: House) -> None:
         assert replayed.range() == lived.range()
 
 
-def info(player: Player, key: str = "s") -> dict[bytes, Reply]:
+def info(player: InProcessClient, key: str = "s") -> dict[bytes, Reply]:
     reply: Any = player.call(f"TINFO {key}")
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def test_a_number_is_appended_once(house: House, player: Player) -> None:
+def test_a_number_is_appended_once(in_process: InProcessServer, player: InProcessClient) -> None:
     assert player.call("TAPPENDONCE s PRODUCER p 0 f a") == b"%d.0" % NOW_MS
     assert player.call("TAPPENDONCE s PRODUCER p 0 f a") == Null.BULK
     assert player.call("TAPPENDONCE s PRODUCER p 7 f b") == b"%d.1" % NOW_MS
@@ -61,14 +61,14 @@ def test_a_number_is_appended_once(house: House, player: Player) -> None:
     assert player.call("TAPPENDONCE s PRODUCER q 7 f d") == b"%d.2" % NOW_MS
     assert player.call(f"TAPPENDONCE s PRODUCER p {U64_MAX} f e") == b"%d.3" % NOW_MS
     assert player.call(f"TAPPENDONCE s PRODUCER p {U64_MAX} f e") == Null.BULK
-    assert [row[2] for row in house.keyspace.databases[0].stream(b"s").range()] == [
+    assert [row[2] for row in in_process.keyspace.databases[0].stream(b"s").range()] == [
         [b"f", b"a"], [b"f", b"b"], [b"f", b"d"], [b"f", b"e"]]  # fmt: skip
-    assert producers_at(house) == [(b"q", 7), (b"p", U64_MAX)]
+    assert producers_at(in_process) == [(b"q", 7), (b"p", U64_MAX)]
     assert info(player)[b"producers"] == 2
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_an_id_is_appended_once(house: House, player: Player) -> None:
+def test_an_id_is_appended_once(in_process: InProcessServer, player: InProcessClient) -> None:
     assert player.call("TAPPENDONCE s ID 5.3 f a") == b"5.3"
     for entry_id in ("5.3", "5-3", "5.2", "5", "4.99", "0.1"):
         assert player.call(f"TAPPENDONCE s ID {entry_id} f b") == Null.BULK
@@ -76,77 +76,87 @@ def test_an_id_is_appended_once(house: House, player: Player) -> None:
     assert player.call("TAPPENDONCE s id 6 f d") == b"6.0"
     assert player.call("XRANGE s - +") == [
         [b"5-3", [b"f", b"a"]], [b"5-4", [b"f", b"c"]], [b"6-0", [b"f", b"d"]]]  # fmt: skip
-    assert producers_at(house) == []
-    is_replayed(house)
+    assert producers_at(in_process) == []
+    is_replayed(in_process)
 
 
-def test_what_was_evicted_or_deleted_is_not_appended_again(house: House, player: Player) -> None:
+def test_what_was_evicted_or_deleted_is_not_appended_again(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("TAPPENDONCE s ID 5.3 f a")
     player.call("TAPPENDONCE s PRODUCER p 1 f a")
     player.call("TAPPEV s COUNT 0")
     assert player.call("TAPPENDONCE s ID 5.3 f a") == Null.BULK
     assert player.call("TAPPENDONCE s PRODUCER p 1 f a") == Null.BULK
     assert player.call("XLEN s") == 0
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_a_deleted_key_takes_its_producers_along(house: House, player: Player) -> None:
+def test_a_deleted_key_takes_its_producers_along(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("TAPPENDONCE s PRODUCER p 9 f a")
     before = info(player)[b"incarnation"]
     player.call("DEL s")
     assert isinstance(player.call("TAPPENDONCE s PRODUCER p 1 f a"), bytes)
-    assert producers_at(house) == [(b"p", 1)]
+    assert producers_at(in_process) == [(b"p", 1)]
     assert info(player)[b"incarnation"] != before
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_producers_go_with_rename_and_copy_and_then_part(house: House, player: Player) -> None:
+def test_producers_go_with_rename_and_copy_and_then_part(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     for number in range(300):
         player.call(f"TAPPENDONCE s PRODUCER p{number} {number} f a")
     player.call("COPY s t")
     player.call("RENAME s u")
     for key in "tu":
-        assert producers_at(house, key.encode()) == [(b"p%d" % n, n) for n in range(300)]
+        assert producers_at(in_process, key.encode()) == [(b"p%d" % n, n) for n in range(300)]
         assert player.call(f"TAPPENDONCE {key} PRODUCER p5 5 f a") == Null.BULK
     assert isinstance(player.call("TAPPENDONCE t PRODUCER p5 6 f a"), bytes)
     assert isinstance(player.call("TAPPENDONCE u PRODUCER p6 7 f a"), bytes)
-    assert producers_at(house, b"t")[-1] == (b"p5", 6)
-    assert producers_at(house, b"u")[-1] == (b"p6", 7)
-    assert producers_at(house, b"u")[5] == (b"p5", 5)
-    is_replayed(house)
+    assert producers_at(in_process, b"t")[-1] == (b"p5", 6)
+    assert producers_at(in_process, b"u")[-1] == (b"p6", 7)
+    assert producers_at(in_process, b"u")[5] == (b"p5", 5)
+    is_replayed(in_process)
 
 
 def test_beyond_the_limit_the_most_silent_producer_is_forgotten(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
-    house.keyspace.producers_max = 3
+    in_process.keyspace.producers_max = 3
     for name in "abc":
         player.call(f"TAPPENDONCE s PRODUCER {name} 1 f v")
     player.call("TAPPENDONCE s PRODUCER a 2 f v")
     player.call("TAPPENDONCE s PRODUCER b 1 f v")  # a repeat: b is not less silent for it
     player.call("TAPPENDONCE s PRODUCER d 1 f v")
-    assert producers_at(house) == [(b"c", 1), (b"a", 2), (b"d", 1)]
+    assert producers_at(in_process) == [(b"c", 1), (b"a", 2), (b"d", 1)]
     assert player.call("TAPPENDONCE s PRODUCER c 1 f v") == Null.BULK
     assert isinstance(player.call("TAPPENDONCE s PRODUCER b 1 f v"), bytes)
-    assert producers_at(house) == [(b"a", 2), (b"d", 1), (b"b", 1)]
-    is_replayed(house)
+    assert producers_at(in_process) == [(b"a", 2), (b"d", 1), (b"b", 1)]
+    is_replayed(in_process)
 
 
-def test_a_lowered_limit_is_reached_by_and_by(house: House, player: Player) -> None:
+def test_a_lowered_limit_is_reached_by_and_by(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     for number in range(200):
         player.call(f"TAPPENDONCE s PRODUCER p{number} 1 f v")
-    house.keyspace.producers_max = 2
+    in_process.keyspace.producers_max = 2
     for left in (136, 72, 8, 2):
         player.call(f"TAPPENDONCE s PRODUCER p199 {300 - left} f v")
-        assert len(producers_at(house)) == left
-    assert producers_at(house) == [(b"p198", 1), (b"p199", 298)]
-    house.keyspace.producers_max = 1
+        assert len(producers_at(in_process)) == left
+    assert producers_at(in_process) == [(b"p198", 1), (b"p199", 298)]
+    in_process.keyspace.producers_max = 1
     player.call("TAPPENDONCE s PRODUCER p198 2 f v")  # the most silent is the one that speaks
-    assert producers_at(house) == [(b"p198", 2)]
-    is_replayed(house)
+    assert producers_at(in_process) == [(b"p198", 2)]
+    is_replayed(in_process)
 
 
-def test_a_repeat_is_answered_even_where_no_id_is_left(house: House, player: Player) -> None:
+def test_a_repeat_is_answered_even_where_no_id_is_left(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     player.call("TAPPENDONCE s PRODUCER p 1 f v")
     assert player.call(f"TAPPENDONCE s ID {U64_MAX}.{U64_MAX} f v") == b"%d.%d" % (
         U64_MAX, U64_MAX)  # fmt: skip
@@ -155,8 +165,8 @@ def test_a_repeat_is_answered_even_where_no_id_is_left(house: House, player: Pla
     refused = player.call("TAPPENDONCE s PRODUCER p 2 f v")
     assert isinstance(refused, Error)
     assert "exhausted" in refused.text
-    assert producers_at(house) == [(b"p", 1)]
-    is_replayed(house)
+    assert producers_at(in_process) == [(b"p", 1)]
+    is_replayed(in_process)
 
 
 @pytest.mark.parametrize(
@@ -185,33 +195,35 @@ def test_a_repeat_is_answered_even_where_no_id_is_left(house: House, player: Pla
     ],
 )
 def test_a_refused_command_changes_nothing(
-    house: House, player: Player, line: str, words: str
+    in_process: InProcessServer, player: InProcessClient, line: str, words: str
 ) -> None:
     player.call("SET k v")
     player.call("TAPPENDONCE s PRODUCER p 0 f v")
-    before, effects = info(player), list(house.persistence.payloads)
+    before, effects = info(player), list(in_process.persistence.payloads)
     reply = player.call(line)
     assert isinstance(reply, Error)
     assert words in reply.text
     assert info(player) == before
-    assert house.persistence.payloads == effects
+    assert in_process.persistence.payloads == effects
     assert player.call("EXISTS new") == 0
 
 
-def test_a_repeat_leaves_no_effect(house: House, player: Player) -> None:
+def test_a_repeat_leaves_no_effect(in_process: InProcessServer, player: InProcessClient) -> None:
     player.call("TAPPENDONCE s PRODUCER p 1 f v")
     player.call("TAPPENDONCE s ID 9999999999999.0 f v")
-    dirty, effects = house.keyspace.dirty, list(house.persistence.payloads)
+    dirty, effects = in_process.keyspace.dirty, list(in_process.persistence.payloads)
     player.call("TAPPENDONCE s PRODUCER p 1 f v")
     player.call("TAPPENDONCE s ID 9999999999999.0 f v")
-    assert (house.keyspace.dirty, house.persistence.payloads) == (dirty, effects)
+    assert (in_process.keyspace.dirty, in_process.persistence.payloads) == (dirty, effects)
 
 
-def test_what_a_snapshot_has_seen_stays_as_it_was(house: House, player: Player) -> None:
+def test_what_a_snapshot_has_seen_stays_as_it_was(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     for number in range(200):
         player.call(f"TAPPENDONCE s PRODUCER p{number} {number} f v")
-    capture = house.keyspace.begin_capture()
-    wanted = producers_at(house)
+    capture = in_process.keyspace.begin_capture()
+    wanted = producers_at(in_process)
     player.call("TAPPENDONCE s PRODUCER p3 1000 f v")
     player.call("TAPPENDONCE s PRODUCER new 1 f v")
     taken = capture.step(10)
@@ -243,11 +255,11 @@ steps = st.lists(
 @settings(max_examples=80, deadline=None)
 def test_any_play_is_answered_as_a_naive_server_would(play: list[Step]) -> None:
     """Against a list of entries, a last id and a dict of numbers."""
-    house = House()
-    player = house.player()
+    in_process = InProcessServer()
+    player = in_process.player()
     last, sent, limit = (0, 0), dict[bytes, int](), 100_000
     for kind, a, b in play:
-        now_ms = house.wall_ms
+        now_ms = in_process.wall_ms
         if kind == "producer":
             name = b"p%d" % a
             reply = player.call(f"TAPPENDONCE s PRODUCER p{a} {b} f v")
@@ -265,26 +277,28 @@ def test_any_play_is_answered_as_a_naive_server_would(play: list[Step]) -> None:
             assert reply == (Null.BULK if entry_id <= last else b"%d.%d" % entry_id)
             last = max(last, entry_id)
         elif kind == "limit":
-            limit = house.keyspace.producers_max = a
+            limit = in_process.keyspace.producers_max = a
         elif kind == "wait":
-            house.wait_ms(a)
+            in_process.wait_ms(a)
         else:
             player.call("DEL s")
             last, sent = (0, 0), {}
     if player.call("EXISTS s"):
-        have = producers_at(house)
+        have = producers_at(in_process)
         # A limit that was lowered is reached with the next append by number.
         assert have[-len(sent) :] == list(sent.items()) if sent else len(have) >= 0
-        is_replayed(house)
+        is_replayed(in_process)
 
 
-def test_a_pipeline_of_numbers_is_answered_in_order(house: House, player: Player) -> None:
+def test_a_pipeline_of_numbers_is_answered_in_order(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     requests = b"".join(
         encode_command(["TAPPENDONCE", "s", "PRODUCER", "p", str(seq), "f", "v"])
         for seq in (1, 2, 2, 1, 3)
     )
-    house.executor.feed(player, requests)
-    house.settle()
+    in_process.executor.feed(player, requests)
+    in_process.settle()
     made = [player.read() for _ in range(5)]
     assert [reply == Null.BULK for reply in made] == [False, False, True, True, False]
 
@@ -304,43 +318,45 @@ def many(how: str, **streams: list[Entry]) -> list[str]:
     return words
 
 
-def ask(house: House, player: Player, words: list[str]) -> Reply:
-    house.executor.feed(player, encode_command(words))
-    house.settle()
+def ask(in_process: InProcessServer, player: InProcessClient, words: list[str]) -> Reply:
+    in_process.executor.feed(player, encode_command(words))
+    in_process.settle()
     return player.read()
 
 
 def test_many_are_appended_once_and_leave_plain_appends_and_one_number(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     words = many("PRODUCER p", s=[(n, ["f", str(n)]) for n in range(3)], t=[(9, ["g", "x"])])
-    assert ask(house, player, words) == 4
-    assert ask(house, player, words) == 0
-    payload = b"".join(house.persistence.payloads)
+    assert ask(in_process, player, words) == 4
+    assert ask(in_process, player, words) == 0
+    payload = b"".join(in_process.persistence.payloads)
     counts = [payload.count(b"$%d\r\n%b\r\n" % (len(name), name))
               for name in (b"APPEND", b"APPENDONCE")]  # fmt: skip
     assert counts == [2, 2]
-    assert producers_at(house) == [(b"p", 2)]
-    assert producers_at(house, b"t") == [(b"p", 9)]
-    is_replayed(house)
+    assert producers_at(in_process) == [(b"p", 2)]
+    assert producers_at(in_process, b"t") == [(b"p", 9)]
+    is_replayed(in_process)
 
 
-def test_of_a_repeat_the_part_that_is_missing_is_appended(house: House, player: Player) -> None:
+def test_of_a_repeat_the_part_that_is_missing_is_appended(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
     entries = [(n, ["f", str(n)]) for n in range(10)]
-    assert ask(house, player, many("PRODUCER p", s=entries[:4])) == 4
-    assert ask(house, player, many("PRODUCER p", s=entries[2:8])) == 4
-    assert ask(house, player, many("PRODUCER p", s=entries)) == 2
-    assert [row[2][1] for row in house.keyspace.databases[0].stream(b"s").range()] == [
+    assert ask(in_process, player, many("PRODUCER p", s=entries[:4])) == 4
+    assert ask(in_process, player, many("PRODUCER p", s=entries[2:8])) == 4
+    assert ask(in_process, player, many("PRODUCER p", s=entries)) == 2
+    assert [row[2][1] for row in in_process.keyspace.databases[0].stream(b"s").range()] == [
         b"%d" % n for n in range(10)
     ]
-    is_replayed(house)
+    is_replayed(in_process)
 
 
-def test_a_stream_may_be_named_twice(house: House, player: Player) -> None:
+def test_a_stream_may_be_named_twice(in_process: InProcessServer, player: InProcessClient) -> None:
     line = "TAPPENDMANY 2 s s PRODUCER p 2 1 1 f a 3 1 f b 2 2 1 f x 4 1 f c"
     assert player.call(line) == 3
-    assert producers_at(house) == [(b"p", 4)]
-    is_replayed(house)
+    assert producers_at(in_process) == [(b"p", 4)]
+    is_replayed(in_process)
 
 
 @pytest.mark.parametrize(
@@ -362,35 +378,35 @@ def test_a_stream_may_be_named_twice(house: House, player: Player) -> None:
     ],
 )
 def test_many_that_are_refused_change_nothing(
-    house: House, player: Player, words: list[str]
+    in_process: InProcessServer, player: InProcessClient, words: list[str]
 ) -> None:
     player.call("SET k v")
     player.call("TAPPENDONCE s PRODUCER p 0 f v")
-    before, effects = info(player), list(house.persistence.payloads)
-    dirty = house.keyspace.dirty
-    assert isinstance(ask(house, player, words), Error)
+    before, effects = info(player), list(in_process.persistence.payloads)
+    dirty = in_process.keyspace.dirty
+    assert isinstance(ask(in_process, player, words), Error)
     assert info(player) == before
-    assert (house.keyspace.dirty, house.persistence.payloads) == (dirty, effects)
+    assert (in_process.keyspace.dirty, in_process.persistence.payloads) == (dirty, effects)
     assert player.call("EXISTS new") == 0
 
 
 def test_many_beyond_the_last_id_are_refused_and_a_repeat_is_not(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     entries = [(n, ["f", "v"]) for n in range(3)]
-    assert ask(house, player, many("PRODUCER p", s=entries)) == 3
+    assert ask(in_process, player, many("PRODUCER p", s=entries)) == 3
     player.call(f"TAPPENDONCE s ID {U64_MAX}.{U64_MAX - 2} f v")
-    assert ask(house, player, many("PRODUCER p", s=entries)) == 0
-    refused = ask(house, player, many("PRODUCER q", s=entries))
+    assert ask(in_process, player, many("PRODUCER p", s=entries)) == 0
+    refused = ask(in_process, player, many("PRODUCER q", s=entries))
     assert isinstance(refused, Error)
     assert "exhausted" in refused.text
-    assert ask(house, player, many("PRODUCER q", s=entries[:2])) == 2
-    assert producers_at(house) == [(b"p", 2), (b"q", 1)]
-    is_replayed(house)
+    assert ask(in_process, player, many("PRODUCER q", s=entries[:2])) == 2
+    assert producers_at(in_process) == [(b"p", 2), (b"q", 1)]
+    is_replayed(in_process)
 
 
 def test_what_many_could_record_is_asked_of_the_journal_before(
-    house: House, player: Player
+    in_process: InProcessServer, player: InProcessClient
 ) -> None:
     """Each effect names the stream: a long key makes much of little."""
     asked = []
@@ -401,16 +417,16 @@ def test_what_many_could_record_is_asked_of_the_journal_before(
             raise CommandError("ERR no room")
         return 1_000_000
 
-    effects = house.executor.effects
+    effects = in_process.executor.effects
     effects.make_room = make_room
     effects.forget_room()
     key = "k" * 10_000
     words = many("PRODUCER p", **{key: [(n, ["f", "v"]) for n in range(1000)]})
-    assert isinstance(ask(house, player, words), Error)
+    assert isinstance(ask(in_process, player, words), Error)
     assert player.call("EXISTS " + key) == 0
     effects.make_room = lambda size: 1 << 40
-    assert ask(house, player, words) == 1000
-    recorded = max(map(len, house.persistence.payloads))
+    assert ask(in_process, player, words) == 1000
+    recorded = max(map(len, in_process.persistence.payloads))
     assert 10_000_000 < recorded <= max(asked) < 2 * recorded
 
 
@@ -428,10 +444,10 @@ mixed = st.lists(
 @settings(max_examples=80, deadline=None)
 def test_many_are_as_many_single_ones(play: list[tuple[bool, int, list[tuple[int, int]]]]) -> None:
     """The same entries go to one server by TAPPENDMANY and to another by TAPPENDONCE."""
-    one, other = House(), House()
+    one, other = InProcessServer(), InProcessServer()
     players = one.player(), other.player()
-    for house in (one, other):
-        house.keyspace.producers_max = 2
+    for in_process in (one, other):
+        in_process.keyspace.producers_max = 2
     for by_id, producer, places in play:
         streams: dict[str, list[Entry]] = {}
         for key, number in sorted(set(places)):
@@ -446,7 +462,7 @@ def test_many_are_as_many_single_ones(play: list[tuple[bool, int, list[tuple[int
             isinstance(reply, bytes) for reply in replies
         )
     for key in one.keyspace.databases[0].keys():  # noqa: SIM118 - a Database is no dict
-        ours, theirs = (house.keyspace.databases[0].stream(key) for house in (one, other))
+        ours, theirs = (in_process.keyspace.databases[0].stream(key) for in_process in (one, other))
         assert ours is not None
         assert theirs is not None
         assert ours.range() == theirs.range()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Null
 
 from millstream.storage.blocks.block import Block
@@ -43,7 +43,9 @@ class Blocks:
         return [entry for entry in found if self.first <= entry[:2] <= self.last]
 
 
-def pages(player: Player, key: str, start: str, end: str, limits: str = "") -> list[Blocks]:
+def pages(
+    player: InProcessClient, key: str, start: str, end: str, limits: str = ""
+) -> list[Blocks]:
     found = [Blocks(player.call(f"TBLOCKS {key} {start} {end} {limits}"))]
     while (following := found[-1].next) is not None:
         found.append(Blocks(player.call(f"TBLOCKS {key} {written(following)} {end} {limits}")))
@@ -61,12 +63,12 @@ def plays(draw: st.DrawFn) -> list[tuple[str, int]]:
     return draw(st.lists(step, min_size=1, max_size=25))
 
 
-def played(play: list[tuple[str, int]], node_entries: int) -> tuple[Player, Stream]:
-    house = House()
-    house.keyspace.node_entries = node_entries
-    player = house.player()
+def played(play: list[tuple[str, int]], node_entries: int) -> tuple[InProcessClient, Stream]:
+    in_process = InProcessServer()
+    in_process.keyspace.node_entries = node_entries
+    player = in_process.player()
     player.call("TAPPEND s f first")
-    stream = house.keyspace.databases[0].stream(b"s")
+    stream = in_process.keyspace.databases[0].stream(b"s")
     assert stream is not None
     number = 0
     for kind, amount in play:
@@ -80,7 +82,7 @@ def played(play: list[tuple[str, int]], node_entries: int) -> tuple[Player, Stre
             ms, seq = stream.range()[amount % len(stream)][:2]
             player.call(f"XDEL s {ms}-{seq}")
         elif kind == "wait":
-            house.wait_ms(amount)
+            in_process.wait_ms(amount)
     stream.check()
     return player, stream
 
@@ -131,11 +133,11 @@ def test_the_pages_of_a_range_hold_exactly_the_range(
 
 
 @pytest.fixture
-def player() -> Player:
-    return House().player()
+def player() -> InProcessClient:
+    return InProcessServer().player()
 
 
-def test_a_page_tells_what_a_reader_may_have_missed(player: Player) -> None:
+def test_a_page_tells_what_a_reader_may_have_missed(player: InProcessClient) -> None:
     for number in range(1, 251):
         player.call(f"XADD s {number}-0 f v")
     page = Blocks(player.call("TBLOCKS s 5 20"))
@@ -152,7 +154,7 @@ def test_a_page_tells_what_a_reader_may_have_missed(player: Player) -> None:
     assert page.fields[b"incarnation"] == known[b"incarnation"]
 
 
-def test_the_open_block_is_handed_out_and_goes_on(player: Player) -> None:
+def test_the_open_block_is_handed_out_and_goes_on(player: InProcessClient) -> None:
     player.call("XADD s 1-0 f v")
     before = Blocks(player.call("TBLOCKS s - +"))
     player.call("XADD s 2-0 f v")
@@ -163,7 +165,7 @@ def test_the_open_block_is_handed_out_and_goes_on(player: Player) -> None:
     assert exclusive.entries() == []
 
 
-def test_nothing_in_a_range_is_no_block(player: Player) -> None:
+def test_nothing_in_a_range_is_no_block(player: InProcessClient) -> None:
     player.call("XADD s 5-0 f v")
     for between in ("6 +", "- 4", "+ -", "(5 +"):
         page = Blocks(player.call(f"TBLOCKS s {between}"))
@@ -173,7 +175,7 @@ def test_nothing_in_a_range_is_no_block(player: Player) -> None:
     assert (page.raw, page.next, page.last) == ([], None, (5, 0))
 
 
-def test_a_long_page_comes_in_slices_and_is_whole(player: Player) -> None:
+def test_a_long_page_comes_in_slices_and_is_whole(player: InProcessClient) -> None:
     value = "x" * 3000
     for number in range(1, 901):
         player.call(f"XADD s {number}-0 f {value}{number}")
@@ -187,7 +189,7 @@ def test_a_long_page_comes_in_slices_and_is_whole(player: Player) -> None:
     assert everything == page.entries()
 
 
-def test_pages_are_part_of_a_transaction(player: Player) -> None:
+def test_pages_are_part_of_a_transaction(player: InProcessClient) -> None:
     player.call("XADD s 1-0 f v")
     assert player.call("MULTI")
     player.call("TAPPENDONCE s PRODUCER p 1 f v")
@@ -216,7 +218,7 @@ def test_pages_are_part_of_a_transaction(player: Player) -> None:
         ("TINFO k", "WRONGTYPE"),
     ],
 )
-def test_what_is_wrong_is_said(player: Player, line: str, words: str) -> None:
+def test_what_is_wrong_is_said(player: InProcessClient, line: str, words: str) -> None:
     player.call("SET k v")
     player.call("XADD s 1-0 f v")
     reply = player.call(line)
@@ -224,7 +226,7 @@ def test_what_is_wrong_is_said(player: Player, line: str, words: str) -> None:
     assert words in reply.text
 
 
-def test_what_is_not_there_is_null_or_nothing(player: Player) -> None:
+def test_what_is_not_there_is_null_or_nothing(player: InProcessClient) -> None:
     assert player.call("TSEEK none 0 5") == [0, Null.BULK]
     assert player.call("TBLOCKS none - +") == Null.BULK
     assert player.call("TINFO none") == Null.BULK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.in_process import House, Player
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Simple
 
 from millstream.commands.admin import transactions
@@ -14,21 +14,21 @@ QUEUED = Simple("QUEUED")
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def in_process() -> InProcessServer:
+    return InProcessServer()
 
 
 @pytest.fixture
-def alice(house: House) -> Player:
-    return house.player()
+def alice(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
 @pytest.fixture
-def bob(house: House) -> Player:
-    return house.player()
+def bob(in_process: InProcessServer) -> InProcessClient:
+    return in_process.player()
 
 
-def test_queued_requests_run_as_one(alice: Player, bob: Player) -> None:
+def test_queued_requests_run_as_one(alice: InProcessClient, bob: InProcessClient) -> None:
     assert alice.call("MULTI") == OK
     assert alice.call("TAPPEND s a 1") == QUEUED
     assert alice.call("SET k v") == QUEUED
@@ -39,13 +39,15 @@ def test_queued_requests_run_as_one(alice: Player, bob: Player) -> None:
     assert bob.call("EXISTS s k") == 2
 
 
-def test_the_effects_of_a_transaction_are_one_frame(house: House, alice: Player) -> None:
+def test_the_effects_of_a_transaction_are_one_frame(
+    in_process: InProcessServer, alice: InProcessClient
+) -> None:
     for line in ("MULTI", "SET a 1", "SET b 2", "TAPPEND s f v", "EXEC"):
         alice.call(line)
-    assert len(house.persistence.payloads) == 1
+    assert len(in_process.persistence.payloads) == 1
 
 
-def test_a_refused_request_calls_it_off(alice: Player) -> None:
+def test_a_refused_request_calls_it_off(alice: InProcessClient) -> None:
     for refused in ("NOSUCH a", "GET", "SAVE"):
         alice.call("MULTI")
         alice.call("SET k v")
@@ -63,7 +65,7 @@ SUBCOMMANDS = [
 
 
 @pytest.mark.parametrize("row", CONTAINERS, ids=lambda row: row.name)
-def test_an_unknown_subcommand_calls_it_off(alice: Player, row: Command) -> None:
+def test_an_unknown_subcommand_calls_it_off(alice: InProcessClient, row: Command) -> None:
     name = row.name.upper()
     for line in ("MULTI", "SET k v"):
         alice.call(line)
@@ -76,7 +78,7 @@ def test_an_unknown_subcommand_calls_it_off(alice: Player, row: Command) -> None
 
 @pytest.mark.parametrize("row", SUBCOMMANDS, ids=lambda row: row.name)
 def test_a_subcommand_of_too_few_or_too_many_words_calls_it_off(
-    alice: Player, row: Command
+    alice: InProcessClient, row: Command
 ) -> None:
     words = row.name.split("|")
     if row.arity > 0:
@@ -93,14 +95,16 @@ def test_a_subcommand_of_too_few_or_too_many_words_calls_it_off(
         assert alice.call("EXISTS k") == 0
 
 
-def test_an_unknown_subcommand_is_no_call(house: House, alice: Player) -> None:
+def test_an_unknown_subcommand_is_no_call(
+    in_process: InProcessServer, alice: InProcessClient
+) -> None:
     alice.call("COMMAND FOO")
     alice.call("XGROUP FOO")
-    assert not {"command", "xgroup"} & set(house.executor.command_stats())
-    assert house.executor.error_replies == 2
+    assert not {"command", "xgroup"} & set(in_process.executor.command_stats())
+    assert in_process.executor.error_replies == 2
 
 
-def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: Player) -> None:
+def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: InProcessClient) -> None:
     for line in ("SET k v", "MULTI", "SET a 1", "XLEN k", "SET b 2"):
         alice.call(line)
     first, second, third = alice.call("EXEC")
@@ -115,18 +119,18 @@ def test_a_request_that_fails_when_it_runs_calls_nothing_off(alice: Player) -> N
         ("DISCARD", "ERR DISCARD without MULTI"),
     ],
 )
-def test_nothing_to_end(alice: Player, line: str, words: str) -> None:
+def test_nothing_to_end(alice: InProcessClient, line: str, words: str) -> None:
     assert alice.call(line) == Error(words)
 
 
-def test_nested_and_late(alice: Player) -> None:
+def test_nested_and_late(alice: InProcessClient) -> None:
     alice.call("MULTI")
     assert alice.call("MULTI") == Error("ERR MULTI calls can not be nested")
     assert alice.call("WATCH k") == Error("ERR WATCH inside MULTI is not allowed")
     assert alice.call("EXEC") == []
 
 
-def test_discard_forgets_requests_and_watches(alice: Player, bob: Player) -> None:
+def test_discard_forgets_requests_and_watches(alice: InProcessClient, bob: InProcessClient) -> None:
     for line in ("WATCH k", "MULTI", "SET k v"):
         alice.call(line)
     assert alice.call("DISCARD") == OK
@@ -152,7 +156,7 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("by_herself", [True, False])
 def test_a_changed_key_calls_it_off(
-    alice: Player, bob: Player, change: str, by_herself: bool
+    alice: InProcessClient, bob: InProcessClient, change: str, by_herself: bool
 ) -> None:
     bob.call("SET k 1")
     bob.call("XADD s 1-1 a b")
@@ -169,7 +173,7 @@ def test_a_changed_key_calls_it_off(
 
 @pytest.mark.parametrize("change", ["SET other 1", "GET k", "XRANGE s - +", "XTRIM s MAXLEN 9"])
 def test_what_changes_no_watched_key_calls_nothing_off(
-    alice: Player, bob: Player, change: str
+    alice: InProcessClient, bob: InProcessClient, change: str
 ) -> None:
     bob.call("SET k 1")
     bob.call("XADD s 1-1 a b")
@@ -179,7 +183,9 @@ def test_what_changes_no_watched_key_calls_nothing_off(
     assert alice.call("EXEC") == []
 
 
-def test_a_watched_key_belongs_to_its_database(alice: Player, bob: Player) -> None:
+def test_a_watched_key_belongs_to_its_database(
+    alice: InProcessClient, bob: InProcessClient
+) -> None:
     alice.call("WATCH k")
     bob.call("SELECT 1")
     bob.call("SET k 1")
@@ -189,7 +195,7 @@ def test_a_watched_key_belongs_to_its_database(alice: Player, bob: Player) -> No
 
 
 def test_a_client_watches_a_limited_number_of_keys(
-    alice: Player, bob: Player, monkeypatch: pytest.MonkeyPatch
+    alice: InProcessClient, bob: InProcessClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "WATCHES_MAX", 3)
     assert alice.call("WATCH a b") == OK
@@ -203,7 +209,7 @@ def test_a_client_watches_a_limited_number_of_keys(
     assert alice.call("WATCH d") == OK
 
 
-def test_unwatch(alice: Player, bob: Player) -> None:
+def test_unwatch(alice: InProcessClient, bob: InProcessClient) -> None:
     alice.call("WATCH k")
     bob.call("SET k 1")
     alice.call("UNWATCH")
@@ -211,13 +217,13 @@ def test_unwatch(alice: Player, bob: Player) -> None:
     assert alice.call("EXEC") == []
 
 
-def test_who_leaves_watches_no_more(house: House, alice: Player) -> None:
+def test_who_leaves_watches_no_more(in_process: InProcessServer, alice: InProcessClient) -> None:
     alice.call("WATCH k s")
-    house.executor.detach(alice)
-    assert not house.keyspace.databases[0].watched
+    in_process.executor.detach(alice)
+    assert not in_process.keyspace.databases[0].watched
 
 
-def test_reads_do_not_wait_within(alice: Player, bob: Player) -> None:
+def test_reads_do_not_wait_within(alice: InProcessClient, bob: InProcessClient) -> None:
     for line in ("MULTI", "XREAD BLOCK 0 STREAMS s $", 'TREAD s "" 1 BLOCK 0'):
         alice.call(line)
     assert alice.call("EXEC") == [Null.ARRAY, Null.ARRAY]
@@ -225,24 +231,26 @@ def test_reads_do_not_wait_within(alice: Player, bob: Player) -> None:
 
 
 def test_waiting_readers_are_served_after_the_whole_transaction(
-    house: House, alice: Player
+    in_process: InProcessServer, alice: InProcessClient
 ) -> None:
-    reader = house.player()
+    reader = in_process.player()
     reader.send("XREAD BLOCK 0 STREAMS s $")
     for line in ("MULTI", "XADD s 1-1 a 1", "XADD s 2-1 b 2", "EXEC"):
         alice.call(line)
     assert reader.read() == [[b"s", [[b"1-1", [b"a", b"1"]], [b"2-1", [b"b", b"2"]]]]]
 
 
-def test_a_stream_emptied_before_the_end_serves_no_reader(house: House, alice: Player) -> None:
-    reader = house.player()
+def test_a_stream_emptied_before_the_end_serves_no_reader(
+    in_process: InProcessServer, alice: InProcessClient
+) -> None:
+    reader = in_process.player()
     reader.send("XREAD BLOCK 0 STREAMS s $")
     for line in ("MULTI", "XADD s 1-1 a 1", "DEL s", "EXEC"):
         alice.call(line)
     assert not reader.unread
 
 
-def test_long_replies_are_whole_within(house: House, alice: Player) -> None:
+def test_long_replies_are_whole_within(in_process: InProcessServer, alice: InProcessClient) -> None:
     for number in range(1, 3001):
         alice.call(f"XADD s {number}-0 field {'x' * 50}")
     alice.call("MULTI")
@@ -252,7 +260,7 @@ def test_long_replies_are_whole_within(house: House, alice: Player) -> None:
     assert (len(entries), length) == (3000, 3000)
 
 
-def test_a_database_selected_inside_stays_selected_after_it(alice: Player) -> None:
+def test_a_database_selected_inside_stays_selected_after_it(alice: InProcessClient) -> None:
     for line in ("MULTI", "SELECT 3", "SET k v", "EXEC"):
         alice.call(line)
     assert alice.call("GET k") == b"v"
@@ -261,7 +269,7 @@ def test_a_database_selected_inside_stays_selected_after_it(alice: Player) -> No
 
 
 @pytest.mark.parametrize("within", [True, False])
-def test_exec_with_words_discards(alice: Player, within: bool) -> None:
+def test_exec_with_words_discards(alice: InProcessClient, within: bool) -> None:
     if within:
         alice.call("MULTI")
         alice.call("SET k v")
