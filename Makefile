@@ -10,6 +10,8 @@
 # PYTHON=/path/to/python3 chooses the Python; otherwise the first that can do the work.
 
 MAKEFLAGS += --no-print-directory
+# Packages are installed without bytecode: what is imported is compiled once, and kept.
+unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash
 
 PORT ?= 6455

@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*command, *arguments], cwd=ROOT, check=True)
+    """Install without compiling to bytecode: Python does that for the modules that are imported, a
+    small part of what the tests' requirements bring."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    subprocess.run([*command, "--quiet", "--no-compile", *arguments], cwd=ROOT, check=True)
 
 
 def say(what: str) -> None:

@@ -44,6 +44,7 @@ from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
 from millstream.server.net.listen import bind_sockets, why_not_listening
 from millstream.server.protocol.output_limits import OutputLimits
+from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.files.disk import Disk, SystemDisk, make_directory
@@ -130,21 +131,9 @@ class Server:
         self.pubsub = PubSub(self.executor.push_encoded)
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
-        self.persistence.on_durable = self.executor.outbox.durable
+        connect(self.executor, self.persistence, self.keyspace)
         self.persistence.on_synced = self._journal_synced
-        self.persistence.on_writable = self.executor.look_for_due
-        self.persistence.on_queue = self.executor.on_queue
-        self.persistence.on_failed = lambda sentence: self.executor.journal_failed()
-        self.persistence.flush_tick = self._flush_tick
-        self.persistence.count_changes = lambda: self.keyspace.dirty
         self._put_in_force()
-
-    def _flush_tick(self) -> None:
-        """Commit what this tick has done so far: a snapshot begins here."""
-        effects = self.executor.effects
-        if len(effects):
-            self.persistence.commit(effects.take_payload())
-        effects.forget_room()  # another journal may begin here
 
     # Life
 
@@ -591,7 +580,7 @@ class Server:
     def journal_position(self) -> int:
         if not self.executor.context.may_block:  # within EXEC: its one frame is still to come
             return self.persistence.last_seq + bool(len(self.executor.effects))
-        self._flush_tick()
+        commit_tick(self.executor, self.persistence)
         return self.persistence.last_seq
 
     @property

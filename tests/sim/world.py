@@ -1,7 +1,6 @@
 """The fake outside of a simulated server: loop, clock, workers, clients, and the server's wiring.
 
-The wiring is that of server/app.py without what needs a process: the same hooks between executor
-and persistence, the same tick of a second.
+server/wiring connects its parts as in a real server; what needs a process is left out.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.wait_queues import Waiter
 from millstream.server.protocol.outbox import Client
+from millstream.server.wiring import connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.files.journal import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.manifest import NAME as MANIFEST
@@ -349,12 +349,8 @@ class World:
         self.served: list[int] = []  # clients whose wait was ended, in this order
         self._end_wait = self.executor.waiting.remove
         self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
-        self.persistence.on_durable = self.executor.outbox.durable
+        connect(self.executor, self.persistence, self.keyspace)
         self.persistence.on_failed = self._on_failed
-        self.persistence.on_writable = self.executor.look_for_due
-        self.persistence.on_queue = self.executor.on_queue
-        self.persistence.flush_tick = self._flush_tick
-        self.persistence.count_changes = lambda: self.keyspace.dirty
 
     def _watch_backpressure(self) -> None:
         gate = self.executor.backpressure
@@ -438,12 +434,6 @@ class World:
         worker = HandWorker(name)
         self.workers.append(worker)
         return worker
-
-    def _flush_tick(self) -> None:
-        effects = self.executor.effects
-        if len(effects):
-            self.persistence.commit(effects.take_payload())
-        effects.forget_room()
 
     def _on_failed(self, sentence: str) -> None:
         self.journal_failed = True

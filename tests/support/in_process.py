@@ -16,6 +16,7 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.commands.table.loader import load_table
 from millstream.server.execution.executor import Executor
 from millstream.server.protocol.outbox import Client
+from millstream.server.wiring import connect
 from millstream.storage.files.journal import UNBOUNDED
 from millstream.storage.streams.group import Group
 from millstream.storage.streams.keyspace import Keyspace
@@ -143,6 +144,7 @@ class InProcessServer:
         self.tick_per_look_ms = 0  # time passes by as much each time the clock is read
         self.players: list[InProcessClient] = []
         self.executor = Executor(self)
+        connect(self.executor, self.persistence, self.keyspace)  # type: ignore[arg-type]
 
     def now_ms(self) -> int:
         self.wall_ms += self.tick_per_look_ms

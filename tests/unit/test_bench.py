@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import socket
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from bench import (
     persistence_rows,
     report,
     rows,
+    spark,
 )
 from bench.__main__ import choose, command, parse
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Reading
@@ -416,3 +418,16 @@ def test_chart_is_the_same_for_the_same_report(tmp_path: Path) -> None:
     first, second = chart.write(made, tmp_path / "a"), chart.write(made, tmp_path / "b")
     assert [path.suffix for path in first] == [".svg", ".png"]
     assert first[0].read_bytes() == second[0].read_bytes()
+
+
+def test_the_list_of_compiled_modules_is_complete_and_names_rows() -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "compiled-modules.md").read_text()
+    listed = dict(re.findall(r"^\| `([\w/]+)` \| (.+) \|$", page, re.MULTILINE))
+    folders = ("server", "storage", "commands", "pipeline")
+    sources = [path for folder in folders for path in (root / folder).rglob("*.pyx")]
+    sources += (root / "src" / "millstream").glob("*.pyx")
+    assert set(listed) == {str(path.relative_to(root).with_suffix("")) for path in sources}
+    names = {row.name for row in rows.ROWS} | {f"spark {row.name}" for row in spark.ROWS}
+    wanted = {name for text in listed.values() for name in text.split(", ") if text != "none"}
+    assert wanted - names == set()

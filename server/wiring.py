@@ -1,0 +1,33 @@
+"""Connects the executor, the persistence and the keyspace: the one place where their hooks are set.
+
+The server, the simulation and the tests that run a server without sockets all call `connect`, so
+that a hook cannot be forgotten in one of them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.server.durability.persistence import Persistence
+    from millstream.server.execution.executor import Executor
+    from millstream.storage.streams.keyspace import Keyspace
+
+
+def connect(executor: Executor, persistence: Persistence, keyspace: Keyspace) -> None:
+    """Let the executor hear what happens to the journal, and the persistence what was changed."""
+    persistence.on_durable = executor.outbox.durable
+    persistence.on_writable = executor.look_for_due
+    persistence.on_queue = executor.on_queue
+    persistence.on_failed = lambda sentence: executor.journal_failed()
+    persistence.flush_tick = partial(commit_tick, executor, persistence)
+    persistence.count_changes = lambda: keyspace.dirty
+
+
+def commit_tick(executor: Executor, persistence: Persistence) -> None:
+    """Commit what this tick has done so far: a snapshot begins here."""
+    effects = executor.effects
+    if len(effects):
+        persistence.commit(effects.take_payload())
+    effects.forget_room()  # another journal may begin here
