@@ -35,7 +35,7 @@ def say(what: str) -> None:
 def install_package(build_requirements: list[str]) -> None:
     say("Fetching the compiler's Python packages")
     pip(*build_requirements)
-    say("Installing millstream and compiling its modules: one to two minutes, silently")
+    say("Installing millstream and compiling its modules: a few minutes, silently")
     pip("--no-build-isolation", "--editable", ".")
     # Spark finds its sources by listing the folders in sys.path, where an editable install is not.
     (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")

@@ -72,7 +72,7 @@ cdef class Executor:
     cdef int run_batch(self, Client client) except -1
     cdef int run_requests(self, Client client) except -1
     cdef int execute(self, Client client, Args args) except -1
-    cdef int unknown_command(self, Client client, Args args) except -1
+    cdef int refuse_unknown(self, Client client, Args args) except -1
     cdef uint64_t time_slice(self) noexcept
     cdef int check_access(self, Client client, Row row) except -1
     cdef wrong_words(self, Client client, Row row)
@@ -90,7 +90,7 @@ cdef class Executor:
     cdef int hold_back(self, Client client, Args args) except -1
     cdef int postpone(self, Client client, Args args) except -1
     cdef int show_monitors(self, Client client, Args args) except -1
-    cdef int encode_reply(self, Client client, reply) except -1
+    cdef int encode_other(self, Client client, reply) except -1
     cdef int call_again(self, Client client, args) except -1
     cdef int put_several(self, Client client, parts) except -1
     cdef int reply_error(self, str message) except -1

@@ -395,7 +395,7 @@ cdef class Executor:
         cdef Row row = self.table.find(args, self.statistics.timed)
         self.row = row
         if row is None:
-            return self.unknown_command(client, args)
+            return self.refuse_unknown(client, args)
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
             raise self.wrong_words(client, row)
@@ -476,7 +476,7 @@ cdef class Executor:
         reply = row.handler(self.context, args)
         if type(reply) is Id or type(reply) is int:
             return put_reply(self.out, reply, client.resp)
-        return self.encode_reply(client, reply)
+        return self.encode_other(client, reply)
 
     cdef int call_shown(self, Client client, Row row, Args args) except -1:
         """`call` while somebody runs MONITOR."""
@@ -641,7 +641,7 @@ cdef class Executor:
             self.push_encoded(monitor, forms[resp])
         return 0
 
-    cdef int unknown_command(self, Client client, Args args) except -1:
+    cdef int refuse_unknown(self, Client client, Args args) except -1:
         """No command of ours. A web page can make a browser send requests here; the first lines of
         HTTP end such a connection, as in Redis, before its body can do harm."""
         if args[0].lower() in (b"post", b"host:"):
@@ -651,7 +651,7 @@ cdef class Executor:
             return 0
         raise CommandError(unknown_command(args))
 
-    cdef int encode_reply(self, Client client, reply) except -1:
+    cdef int encode_other(self, Client client, reply) except -1:
         """Replies other than an id or an integer: a Wait parks the client, and one too long to make
         at once leaves the rest to be sent in slices."""
         if type(reply) is Wait and not self.context.may_block:

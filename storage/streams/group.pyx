@@ -99,7 +99,7 @@ cdef Chunk* resized(Chunk* chunk, uint32_t capacity) except NULL:
     return moved
 
 
-cdef inline void release(Chunk* chunk) noexcept:
+cdef inline void release_chunk(Chunk* chunk) noexcept:
     chunk.holders -= 1
     if chunk.holders == 0:
         free(chunk)
@@ -389,7 +389,7 @@ cdef class Group:
             later.take_over(self.pendings)
             discard_pending(later)
         for i in range(self.pendings.chunk_count):
-            release(self.pendings.chunks[i])
+            release_chunk(self.pendings.chunks[i])
         free(self.pendings.chunks)
         free(self.pendings.retry_times)
         free(self.pendings)
@@ -838,7 +838,7 @@ cdef class Group:
         copy.holders = 1
         self.pendings.chunks[place] = copy
         self.note_moved(copy)
-        release(chunk)
+        release_chunk(chunk)
         return copy
 
     cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL:
@@ -870,7 +870,7 @@ cdef class Group:
     cdef int drop_chunk(self, uint32_t place) noexcept:
         cdef Chunk* chunk = self.pendings.chunks[place]
         self.leave_heaps(chunk)
-        release(chunk)
+        release_chunk(chunk)
         self.pendings.chunk_count -= 1
         memmove(&self.pendings.chunks[place], &self.pendings.chunks[place + 1],
                 (self.pendings.chunk_count - place) * sizeof(Chunk*))
@@ -969,7 +969,7 @@ cdef class Group:
         for i in range(self.pendings.chunk_count):
             chunk = self.pendings.chunks[i]
             if chunk.used == 0:
-                release(chunk)
+                release_chunk(chunk)
                 continue
             last = self.pendings.chunks[kept - 1] if kept else NULL
             if last != NULL and (last.used + chunk.used) * 4 <= CHUNK_MAX * 3 and (
@@ -980,7 +980,7 @@ cdef class Group:
                     if chunk.bounds[kind] < last.bounds[kind]:
                         self.set_bound(last, kind, chunk.bounds[kind])
                 self.leave_heaps(chunk)
-                release(chunk)
+                release_chunk(chunk)
                 continue
             self.pendings.chunks[kept] = chunk
             self.pendings.chunk_first_ids[kept] = self.pendings.chunk_first_ids[i]
@@ -1742,7 +1742,7 @@ cdef class SharedPending:
     cdef void release(self, uint32_t place) noexcept:
         """A chunk is needed no more; its place becomes NULL."""
         if self.chunks[place] != NULL:
-            release(self.chunks[place])
+            release_chunk(self.chunks[place])
             self.chunks[place] = NULL
 
     def __bytes__(self) -> bytes:
