@@ -1,5 +1,5 @@
 # make serve    build what is needed and run a server      PORT=6455 DIR=data
-# make build    virtualenv in .venv, compiled modules in place      MODULES="storage.block ..." for some
+# make build    virtualenv in .venv, compiled modules in place      MODULES="storage.blocks.block ..." for some
 # make test     all tests, including comparisons with Debian's redis-server      TESTS="tests/unit -k block"
 # make bench    the comparison with redis-server      QUICK=1 for about two minutes
 # make spark    PySpark into .venv, to read and write streams with Spark

@@ -1,7 +1,7 @@
 """Compiles the modules that setup.py finds, in place, and only those whose sources changed.
 
     .venv/bin/python scripts/compile.py                    all
-    .venv/bin/python scripts/compile.py storage.block ...  these
+    .venv/bin/python scripts/compile.py storage.blocks.block ...  these
 
 Plain `build_ext --inplace` compiles in a folder of its own and copies, which repeats the work that
 the editable install has done; this script looks at what lies in place. CFLAGS, when set, replaces
@@ -51,7 +51,8 @@ def remove_orphans(folders: Iterable[str]) -> None:
 def stale(extension: Extension) -> bool:
     source = Path(extension.sources[0])
     module = source.with_suffix(SUFFIX)
-    return not module.exists() or module.stat().st_mtime < source.stat().st_mtime
+    changed_s = max(path.stat().st_mtime for path in (source, ROOT / "setup.py"))
+    return not module.exists() or module.stat().st_mtime < changed_s
 
 
 def compile_stale(distribution: Distribution) -> None:

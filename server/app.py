@@ -585,6 +585,8 @@ class Server:
 
     @property
     def journal_synced(self) -> int:
+        if self.executor.context.may_block:
+            return self.persistence.on_disk_seq  # the mode may change while the reply is held
         return self.persistence.synced_seq
 
     def wait_for_sync(self, client_id: int, position: int) -> None:
@@ -595,7 +597,7 @@ class Server:
         """The journal was forced to disk: clients that wait for just that are answered."""
         if not self.sync_waits:
             return
-        reached = self.persistence.synced_seq
+        reached = self.persistence.on_disk_seq
         for client_id, position in list(self.sync_waits.items()):
             if position <= reached and client_id in self.clients:
                 self.unblock_client(self.clients[client_id], False)

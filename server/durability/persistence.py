@@ -161,18 +161,25 @@ class Persistence:
             journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
         elif (
             payload is None or journal is None or journal.append(seq, payload) or not self.attached
-        ):
+        ) and not self._ending:
             self.durable_seq = seq
         return seq
+
+    @property
+    def on_disk_seq(self) -> int:
+        """The last sequence number that is on the disk; -1 while no journal counts."""
+        journal = self._journal
+        if journal is None or not self.attached or journal.error is not None:
+            return -1
+        return journal.synced_seq
 
     @property
     def synced_seq(self) -> int:
         """The last sequence number that is on the disk, or, with `always`, will be before anything
         is answered: that of the tick under way, too. -1 while no journal counts."""
-        journal = self._journal
-        if journal is None or not self.attached or journal.error is not None:
-            return -1
-        return self.last_seq + 1 if journal.mode == "always" else journal.synced_seq
+        on_disk = self.on_disk_seq
+        is_always = on_disk >= 0 and self._journal is not None and self._journal.mode == "always"
+        return self.last_seq + 1 if is_always else on_disk
 
     def sync_soon(self) -> None:
         """Force the journal to disk without waiting for the next time it is due; `on_synced` tells
@@ -252,10 +259,21 @@ class Persistence:
 
     def _on_ending_synced(self, journal: Journal, seq: int) -> None:
         """What waits for a journal that appendonly no has ended is answered."""
-        if seq == journal.last_seq:
-            self._ending.remove(journal)
         self.durable_seq = max(self.durable_seq, seq)
         self.on_durable(seq)
+        if seq == journal.last_seq:
+            self._ending.remove(journal)
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """A journal that appendonly no has ended is done with: answer what waited only for it."""
+        journal = self._journal
+        if journal is None or not self.attached:
+            self._raise_durable()
+        elif not self._ending:
+            reached = journal.synced_seq if journal.mode == "always" else journal.written_seq
+            self.durable_seq = max(self.durable_seq, reached)
+            self.on_durable(self.durable_seq)
 
     def _on_written(self, journal: Journal, seq: int) -> None:
         """Under everysec and no: frames that the worker still had from before the change."""
@@ -305,8 +323,7 @@ class Persistence:
         self._ending.remove(journal)
         log.error("%s", sentence)
         self.on_failed(sentence)
-        if not self.attached:
-            self._raise_durable()
+        self._catch_up()
         self.on_queue()
 
     def _drop_journal(self) -> None:
@@ -321,7 +338,8 @@ class Persistence:
         self.on_queue()
 
     def _raise_durable(self) -> None:
-        if self.durable_seq < self.last_seq:
+        """Nothing has to wait, unless for a journal that appendonly no has ended."""
+        if self.durable_seq < self.last_seq and not self._ending:
             self.durable_seq = self.last_seq
             self.on_durable(self.last_seq)
 
@@ -573,9 +591,24 @@ class Persistence:
         if keeps and not saved:
             self._tell_unsaved()
         self._worker.drain(self._tell_waiting)
+        ended = self._finish_ending()
         self._worker.stop()
         self._disk.unlock()
-        return saved
+        return saved and ended
+
+    def _finish_ending(self) -> bool:
+        """The loop has no more turn for what the worker reports of ended journals: answer what
+        waits for them now. False if one of them is not on the disk as a whole."""
+        failed = False
+        for journal in list(self._ending):
+            if journal.error is None:
+                self._on_ending_synced(journal, journal.last_seq)
+            else:
+                failed = True
+                self._on_ending_failed(
+                    journal, f"{journal.name} cannot be written: {in_words(journal.error)}"
+                )
+        return not failed
 
     def _tell_waiting(self, waited_s: float) -> None:
         found = self.frames_not_synced()

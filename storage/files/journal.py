@@ -623,9 +623,9 @@ class Journal:
             if self.error is None:
                 self._file.sync()
                 self._file.truncate(self._file.size)
-        except OSError as error:
+            self._file.close()
+        except Exception as error:  # whatever it is, those who wait for the journal must hear of it
             self._fail(error)
-        self._file.close()
         if self.error is None:
             self.synced_seq = self._seq
             self._owner.journal_synced(self, self._seq)

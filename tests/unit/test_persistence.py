@@ -587,6 +587,47 @@ def test_a_journal_that_fails_while_it_ends_closes_those_who_wait() -> None:
     assert world.persistence.queued_bytes == 0
 
 
+def test_switching_appendonly_off_and_on_answers_nothing_before_the_ended_journal_is_synced() -> (
+    None
+):
+    world = new_world()
+    write_many(world, 3)
+    for appendonly in (False, True):
+        world.config.appendonly = appendonly
+        world.persistence.set_appendonly(appendonly)
+    write_many(world, 1)
+    assert world.acked == []
+    world.settle()
+    assert world.acked == [1, 2, 3, 4]
+    assert reload(world.disk.copy()).keyspace.numbers() == [1, 2, 3, 4]
+
+
+def test_frames_of_always_are_on_the_disk_when_they_are_synced_and_not_before() -> None:
+    """WAITAOF must not count on the hold of its reply: a change of the mode may end that."""
+    world = new_world()
+    write_many(world, 3)
+    assert world.persistence.on_disk_seq == 0
+    world.persistence.set_fsync("everysec")
+    assert world.persistence.on_disk_seq == 0
+    world.settle()
+    world.persistence.sync_soon()
+    world.settle()
+    assert world.persistence.on_disk_seq == 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stop_answers_those_who_wait_for_an_ended_journal(fails: bool) -> None:
+    world = new_world()
+    write_many(world, 3)
+    world.config.appendonly = False
+    world.persistence.set_appendonly(False)
+    if fails:
+        world.disk.fail("sync", errno.EIO, "journal-")
+    assert world.persistence.close() is not fails
+    assert world.acked == ([] if fails else [1, 2, 3])
+    assert [numbers for _, numbers in world.failed] == ([[1, 2, 3]] if fails else [])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_what_the_tick_has_done_is_in_the_journal_that_ends(mode: str) -> None:
     world = new_world(appendfsync=mode)
