@@ -910,7 +910,8 @@ def _sound_frames(
     while True:
         if buffered - at < head_size:
             offset, at = offset + at, 0
-            buffer = file.read_at(offset, min(_READ_SIZE, file_size - offset))
+            # A crash may have left less than a header: nothing is left to read then.
+            buffer = file.read_at(offset, max(0, min(_READ_SIZE, file_size - offset)))
             buffered, head_seed = len(buffer), form.head_seed + offset
             if buffered < head_size:
                 return

@@ -4,6 +4,7 @@ import errno
 import random
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from tests.support.journals import header, journal_bytes, with_frames
 
 from millstream.errors import DataError
 from millstream.storage.files import journal as journal_module
+from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -22,6 +24,7 @@ from millstream.storage.files.journal import (
     JournalReader,
     create_journal,
     cut_torn_end,
+    frame_numbers,
     read_head,
 )
 
@@ -760,3 +763,10 @@ def test_no_room_is_promised_for_more_than_a_frame_can_hold() -> None:
         assert bench.journal.make_room(10) <= journal_module.PAYLOAD_MAX
         with pytest.raises(OSError, match="File too large"):
             bench.journal.make_room(journal_module.PAYLOAD_MAX + 1)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, HEADER_SIZE - 1, HEADER_SIZE])
+def test_a_journal_shorter_than_its_header_has_no_frames(tmp_path: Path, size_bytes: int) -> None:
+    """A crash right after its creation leaves this. A real file refuses a negative length."""
+    (tmp_path / "journal-1.log").write_bytes(bytes(size_bytes))
+    assert frame_numbers(SystemDisk(tmp_path).read("journal-1.log")) == (None, 0)
