@@ -63,6 +63,10 @@ class Unsaved:
     since_ms: int
 
 
+def _unwritable(journal: Journal, error: OSError) -> str:
+    return f"{journal.name} cannot be written: {in_words(error)}"
+
+
 class Config(snapshots.Config, Protocol):
     """The directives used here; read again each time, so that CONFIG SET works."""
 
@@ -303,7 +307,7 @@ class Persistence:
     # ---------------------------------------------------------------------------------- recovery
 
     def _on_journal_failed(self, journal: Journal, error: OSError) -> None:
-        sentence = f"{journal.name} cannot be written: {in_words(error)}"
+        sentence = _unwritable(journal, error)
         if journal in self._ending:
             self._on_ending_failed(journal, sentence)
         if journal is not self._journal:
@@ -541,7 +545,7 @@ class Persistence:
             synced = False
             if attached:
                 self._note_unsaved(journal)
-                sentence = f"{journal.name} cannot be written: {in_words(error)}"
+                sentence = _unwritable(journal, error)
                 log.error("%s", sentence)
                 self.on_failed(sentence)
         self._raise_durable()
@@ -605,9 +609,7 @@ class Persistence:
                 self._on_ending_synced(journal, journal.last_seq)
             else:
                 failed = True
-                self._on_ending_failed(
-                    journal, f"{journal.name} cannot be written: {in_words(journal.error)}"
-                )
+                self._on_ending_failed(journal, _unwritable(journal, journal.error))
         return not failed
 
     def _tell_waiting(self, waited_s: float) -> None:
