@@ -24,7 +24,7 @@ from typing import Any, cast
 from millstream import __version__
 from millstream.commands.runtime.context import Session
 from millstream.commands.runtime.effects import apply_effects
-from millstream.commands.runtime.host import Client
+from millstream.commands.runtime.host import Client, JournalWait
 from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
@@ -106,7 +106,7 @@ class Server:
         self.rates = Rates()
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
-        self.sync_waits: dict[int, int] = {}
+        self.sync_waits: dict[int, JournalWait] = {}
         self.stopping = asyncio.Event()
         self._empty = asyncio.Event()  # set when the last client is gone from a stopping server
         self._listeners: list[asyncio.Server] = []
@@ -461,6 +461,9 @@ class Server:
         wanted = self.config.appendonly
         self.executor.effects.enabled = wanted
         self.persistence.set_appendonly(wanted)
+        if not wanted:
+            for wait in list(self.sync_waits.values()):
+                self._end_sync_wait(wait)
 
     def _set_events(self, letters: str) -> None:
         """notify-keyspace-events: without K or E there is no channel, so nothing is recorded."""
@@ -589,8 +592,8 @@ class Server:
             return self.persistence.on_disk_seq  # the mode may change while the reply is held
         return self.persistence.synced_seq
 
-    def wait_for_sync(self, client_id: int, position: int) -> None:
-        self.sync_waits[client_id] = position
+    def wait_for_sync(self, wait: JournalWait) -> None:
+        self.sync_waits[wait.client_id] = wait
         self.persistence.sync_soon()
 
     def _journal_synced(self) -> None:
@@ -598,9 +601,14 @@ class Server:
         if not self.sync_waits:
             return
         reached = self.persistence.on_disk_seq
-        for client_id, position in list(self.sync_waits.items()):
-            if position <= reached and client_id in self.clients:
-                self.unblock_client(self.clients[client_id], False)
+        for wait in list(self.sync_waits.values()):
+            if wait.ends_synced and wait.position <= reached:
+                self._end_sync_wait(wait)
+
+    def _end_sync_wait(self, wait: JournalWait) -> None:
+        client = self.clients.get(wait.client_id)
+        if client is not None:
+            self.unblock_client(client, False)
 
     def save(self) -> None:
         self.persistence.save()

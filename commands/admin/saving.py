@@ -153,14 +153,19 @@ def wait(ctx: Context, args: Args) -> object:
 
 class SyncWait(BlockedRead):
     """WAITAOF: ends when the journal is on the disk up to `position`, or with its time. The server
-    looks at `sync_waits` whenever the journal was forced to disk."""
+    looks at `sync_waits` whenever the journal was forced to disk, and when the journal is turned
+    off. `needs_journal`: numlocal is 1. `ends_synced`: no replica is requested."""
 
-    def __init__(self, ctx: Context, position: int) -> None:
+    def __init__(self, ctx: Context, position: int, local: int, replicas: int) -> None:
         self.keys = []
         self.client_id = ctx.session.id
         self.position = position
+        self.needs_journal = local > 0
+        self.ends_synced = replicas == 0
 
     def timeout_reply(self, ctx: Context) -> object:
+        if self.needs_journal and not ctx.server.keeps_journal:
+            return CommandError(AOF_OFF)
         return [int(ctx.server.journal_synced >= self.position), 0]
 
     def ended(self, ctx: Context) -> None:
@@ -184,7 +189,8 @@ AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is dis
 def waitaof(ctx: Context, args: Args) -> object:
     """[1, 0] when everything done so far is in the journal on disk, whatever appendfsync says; [0,
     0] if `timeout` (milliseconds; 0: never) ends first. numlocal is 0 or 1. A wait for replicas
-    always times out. In a transaction the reply comes at once and shows the current state.
+    always times out. In a transaction the reply comes at once and shows the current state. With
+    numlocal 1, `CONFIG SET appendonly no` ends the wait with an error.
     """
     local = args.take_int()
     if not 0 <= local <= 1:
@@ -197,14 +203,15 @@ def waitaof(ctx: Context, args: Args) -> object:
         raise CommandError(AOF_OFF)
     reached = 0
     if ctx.server.keeps_journal:
-        waiting = SyncWait(ctx, ctx.server.journal_position())
+        waiting = SyncWait(ctx, ctx.server.journal_position(), local, replicas)
         reached = int(ctx.server.journal_synced >= waiting.position)
-        if local > reached and not replicas and ctx.may_block:
-            ctx.server.wait_for_sync(ctx.session.id, waiting.position)
-            return Wait(waiting, deadline_ms)
     if (reached >= local and not replicas) or not ctx.may_block:
         return [reached, 0]
-    return Wait(waiting if ctx.server.keeps_journal else ReplicasOnly(), deadline_ms)
+    if not ctx.server.keeps_journal:
+        return Wait(ReplicasOnly(), deadline_ms)
+    if local:
+        ctx.server.wait_for_sync(waiting)
+    return Wait(waiting, deadline_ms)
 
 
 class ReplicasOnly(ReplicasWait):

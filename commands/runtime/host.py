@@ -105,13 +105,21 @@ class LatencySeries(Protocol):
         """Forgets these events, all when none is named; how many there were."""
 
 
+class JournalWait(Protocol):
+    """A client that waits until the journal is on the disk up to a position."""
+
+    client_id: int
+    position: int
+    ends_synced: bool  # False: that alone does not end the wait
+
+
 class Outside(Protocol):
     """What the server does for commands. Refusals are CommandErrors in Redis' words."""
 
     slowlog: SlowlogEntries
     latency: LatencySeries
-    sync_waits: dict[int, int]
-    """WAITAOF's clients by id, and the position of the journal that each waits for."""
+    sync_waits: dict[int, JournalWait]
+    """WAITAOF's clients by id, and what each waits for."""
 
     @property
     def clients(self) -> Mapping[int, Client]:
@@ -206,8 +214,8 @@ class Outside(Protocol):
     def journal_synced(self) -> int:
         """How far the journal is on the disk, or will be before any reply leaves."""
 
-    def wait_for_sync(self, client_id: int, position: int) -> None:
-        """Forces the journal to disk soon, and then ends the wait of that client."""
+    def wait_for_sync(self, wait: JournalWait) -> None:
+        """Forces the journal to disk soon, and then ends this wait."""
 
     def stand_still(self, seconds: float) -> None:
         """Stops the whole server for so long."""

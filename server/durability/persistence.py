@@ -422,6 +422,8 @@ class Persistence:
             self._journal_error = self._unsaved = None
             self._retry_s = _RETRY_FIRST_S
             log.warning("the journal works: writes are recorded in %s", self._journal.name)
+            self._journal.sync_soon()  # what waits for a sync may have waited for a journal
+            self._scheduler.call_soon_threadsafe(self.on_synced)
         self._set_misconf()
 
     def snapshot_failed(self, error: BaseException | None) -> None:
