@@ -100,6 +100,15 @@ def test_a_pattern_that_is_too_long_is_refused(piece: bytes) -> None:
         matcher(longest + b"*")
 
 
+@pytest.mark.parametrize("piece", [b"\\*", b"[a", b"[a-", b"[^]", b"[\\]*", b"**"])
+def test_counting_the_stars_of_a_hostile_pattern_does_not_run_away(piece: bytes) -> None:
+    # As above: a count that backtracks over classes never ends.
+    with pytest.raises(CommandError, match="at most 1024 bytes"):
+        matcher(piece * 900)
+    with pytest.raises(CommandError, match="at most 1024 bytes"):
+        matcher(b"?" + piece * 200_000)
+
+
 def test_more_stars_than_redis_goes_into_match_nothing() -> None:
     assert not matcher(b"*?" * 50_000)(b"a" * 50_000)
     assert not matcher(b"*a" * 1001)(b"a" * 1001)

@@ -1,3 +1,0 @@
-cdef class Pattern:
-    cdef bytes pattern
-    cdef bint any_case

@@ -1,0 +1,92 @@
+"""Redis' glob patterns: ``*  ?  [a-z]  [^x]  \\x``, over bytes.
+
+A pattern becomes a regular expression that cannot backtrack without end. Between two stars every
+item matches exactly one byte, so the leftmost place of each piece is the right one. An atomic
+group keeps that place: ``a*a*a*b`` costs length x pattern at most. The length of a pattern with
+wildcards is limited, so this stays short. A pattern without a wildcard is a plain comparison and
+may have any length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from millstream.errors import CommandError
+
+PATTERN_MAX_BYTES = 1024
+STARS_MAX = 1000
+COUNTED_MAX_BYTES = 128 * 1024  # the stars of a longer pattern are not counted
+TOO_LONG = f"ERR a pattern with wildcards may have at most {PATTERN_MAX_BYTES} bytes"
+
+_WILD = re.compile(rb"[*?\[\\]")
+# A class without an end reaches to the end of the pattern.
+_CLASS_ITEM = rb"\\.|[^\]]-.|[^\]]"
+_ONE_BYTE = rb"\[\^?(?:%b)*\]?|\\.|[^*]" % _CLASS_ITEM  # what matches exactly one byte
+_CLASS_ITEMS = re.compile(_CLASS_ITEM, re.DOTALL)
+_ITEMS = re.compile(rb"\*+|" + _ONE_BYTE, re.DOTALL)
+_TOO_MANY_STARS = re.compile(
+    rb"(?:(?>(?:%b)*)(?>\*+)(?!\Z)){%d}" % (_ONE_BYTE, STARS_MAX + 1), re.DOTALL
+)
+
+Matches = Callable[[bytes], object]
+
+
+def is_literal(pattern: bytes) -> bool:
+    """Whether a pattern has no wildcard, and so matches only itself."""
+    return _WILD.search(pattern) is None
+
+
+def matcher(pattern: bytes, *, any_case: bool = False) -> Matches:
+    """A function whose result is true for the strings that the whole pattern matches.
+
+    CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES. As in Redis,
+    one with more than STARS_MAX stars that are followed by something matches nothing.
+    """
+    if any_case:
+        matches = matcher(pattern.lower())
+        return lambda text: matches(text.lower())
+    if is_literal(pattern):
+        return pattern.__eq__
+    if len(pattern) > PATTERN_MAX_BYTES:
+        if len(pattern) <= COUNTED_MAX_BYTES and _TOO_MANY_STARS.match(pattern):
+            return lambda text: False
+        raise CommandError(TOO_LONG)
+    return _compiled(pattern)
+
+
+@lru_cache(maxsize=128)
+def _compiled(pattern: bytes) -> Matches:
+    pieces = [b""]
+    for item in _ITEMS.findall(pattern):
+        if item[:1] == b"*":
+            pieces.append(b"")
+        else:
+            pieces[-1] += _expression(item)
+    first, *middle = pieces
+    last = b".*" + middle.pop() if middle else b""
+    kept = b"".join(b"(?>.*?%b)" % piece for piece in middle)
+    return re.compile(first + kept + last, re.DOTALL).fullmatch
+
+
+def _expression(item: bytes) -> bytes:
+    """The regular expression of an item that matches one byte."""
+    if item == b"?":
+        return b"."
+    if item[:1] == b"[":
+        return _class_expression(item.removeprefix(b"["))
+    return re.escape(item[-1:])  # without the backslash before it
+
+
+def _class_expression(text: bytes) -> bytes:
+    """The regular expression of a class, given without its ``[``."""
+    negated = text[:1] == b"^"
+    ranges = set()
+    for item in _CLASS_ITEMS.findall(text.removeprefix(b"^")):
+        # Of `x` and `\x` the last byte, of `x-y` both ends, in either order.
+        low, high = sorted((item[-1], item[0] if len(item) == 3 else item[-1]))
+        ranges.add(rb"\x%02x-\x%02x" % (low, high))
+    if not ranges:
+        return b"." if negated else b"(?!)"
+    return (b"[^%b]" if negated else b"[%b]") % b"".join(sorted(ranges))

@@ -1,6 +1,0 @@
-from collections.abc import Callable
-
-PATTERN_MAX_BYTES: int
-
-def is_literal(pattern: bytes) -> bool: ...
-def matcher(pattern: bytes, *, any_case: bool = False) -> Callable[[bytes], object]: ...
