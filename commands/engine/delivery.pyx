@@ -27,6 +27,10 @@ cdef extern from "Python.h":
 cdef enum:
     # At least this number of entries are examined together, to find those that can be claimed.
     CLAIM_BATCH = 128
+    # The first look for a claim of very many finds this number; the next ones twice as many.
+    CLAIM_MAX = 4096
+    # A claim that has looked at this number of records whose entry is gone ends: 2 ms.
+    GONE_MAX = 5000
     # Ids of a long delivery that are found before they are delivered.
     RUN_MAX = 128
 
@@ -339,37 +343,30 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
 cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idle_ms,
                        uint64_t limit):
     """Up to `limit` ids that can be claimed. Records whose entry is gone stay pending, as in Redis;
-    the group notes which of them no claim has to look at again."""
+    they are marked, and no claim has to look at them again. When that is so for very many, fewer
+    ids than there are: the next claim goes on."""
     cdef View view
     cdef Entry entry
     cdef uint64_t ms, seq
-    cdef uint64_t wanted = max(limit, <uint64_t>CLAIM_BATCH)
+    cdef uint64_t wanted = max(min(limit, <uint64_t>CLAIM_MAX), <uint64_t>CLAIM_BATCH)
+    cdef uint64_t marked = 0
     cdef list found, there
     while True:
         found = group.idle_ids(ctx.steady_ms, min_idle_ms, wanted)
-        there = [(ms, seq) for ms, seq in found if stream.find(ms, seq, &view, &entry)]
-        if len(there) < len(found):
-            note_gone(ctx, group, min_idle_ms, there, found, <uint64_t>len(found) < wanted)
-            # From now on the group's bounds say when the next claim may find something.
-            group.is_idle(ctx.steady_ms, min_idle_ms)
-        if <uint64_t>len(there) >= limit or <uint64_t>len(found) < wanted:
-            return there[:limit] if <uint64_t>len(there) > limit else there
+        there = []
+        for ms, seq in found:
+            if stream.find(ms, seq, &view, &entry):
+                there.append((ms, seq))
+            else:
+                group.mark_gone(ms, seq)
+        marked += len(found) - len(there)
+        if <uint64_t>len(there) >= limit or <uint64_t>len(found) < wanted or marked > GONE_MAX:
+            break
         wanted *= 2
-
-
-cdef int note_gone(Context ctx, Group group, uint64_t min_idle_ms, list there, list found,
-                   bint is_all) except -1:
-    """All of `found` before the first of `there` is gone. Found were the records that have been
-    idle longest: all that are idle for min_idle_ms, or some."""
-    cdef PendingAt at
-    cdef uint64_t ms, seq
-    if is_all and not there:
-        # What is delivered now may get the time that it is now.
-        group.skip_gone(min(ctx.steady_ms - min_idle_ms + 1, ctx.steady_ms))
-        return 0
-    ms, seq = there[0] if there else found[len(found) - 1]
-    group.skip_gone(group.find(ms, seq, &at).last_delivery_ms)
-    return 0
+    if marked:
+        # From now on the group's bounds say when the next claim may find something.
+        group.is_idle(ctx.steady_ms, min_idle_ms)
+    return there[:limit] if <uint64_t>len(there) > limit else there
 
 
 cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:

@@ -347,6 +347,7 @@ cdef class ConsumerRead(BlockedRead):
 
     def attempt(self, Context ctx not None):
         cdef list opened
+        cdef Group group
         # New entries come with a new append; for what can be claimed a moment is noted.
         if is_refused(ctx, [] if self.claim_idle_ms == NO_CLAIM else self.keys, self.group):
             return None
@@ -365,6 +366,9 @@ cdef class ConsumerRead(BlockedRead):
         elif self.claim_idle_ms != NO_CLAIM:
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
+                if group.is_idle(ctx.steady_ms, self.claim_idle_ms):  # not all was looked at
+                    ctx.keyspace.timer_requests.append(
+                        (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply
 
     cdef int note_use(self, Context ctx, list opened) except -1:

@@ -46,6 +46,7 @@ cdef enum:
     STEP_MIN_MS = 100
 
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
+cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
 
 
 # ---------------------------------------------------------------- one element
@@ -754,8 +755,8 @@ cdef class PendingReader:
         memset(record, 0, sizeof(Pending))
         record.ms = ms
         record.seq = seq
-        record.first_delivery_ms = min(<uint64_t>delivered_ms, TIME_MAX)
-        record.last_delivery_ms = record.first_delivery_ms
+        record.first_delivery_ms = min(<uint64_t>delivered_ms, FIRST_DELIVERY_MAX)
+        record.last_delivery_ms = min(<uint64_t>delivered_ms, TIME_MAX)
         record.deliveries = <uint32_t>min(deliveries, <uint64_t>DELIVERIES_MAX)
         if deliveries >= DELIVERIES_MAX:
             self.large_counts.append([ms, seq, deliveries])

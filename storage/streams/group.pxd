@@ -11,7 +11,8 @@ cdef extern from *:
     struct Pending {
         uint64_t ms;
         uint64_t seq;
-        uint64_t first_delivery_ms : 48;
+        uint64_t first_delivery_ms : 47;
+        uint64_t gone : 1;
         uint64_t last_delivery_ms : 48;
         uint32_t deliveries : 24;
         uint32_t consumer : 24;
@@ -21,10 +22,13 @@ cdef extern from *:
     #endif
     """
     # Bit-fields: Cython reads and assigns them as members of these types.
+    # gone: a claim has found that the stream has no such entry any more. Only in memory: it is 0 in
+    # what is saved, where the 48 bits are one time.
     cdef struct Pending:
         uint64_t ms
         uint64_t seq
         uint64_t first_delivery_ms
+        uint64_t gone
         uint64_t last_delivery_ms
         uint32_t deliveries
         uint32_t consumer
@@ -105,8 +109,8 @@ cdef struct Pendings:
     RetryTimes* retry_times
     uint32_t retry_times_count
     uint32_t retry_times_capacity
-    # The entries of all records that were last delivered before this are gone: claims skip them.
-    uint64_t gone_before_ms
+    # Whether a record is marked as gone.
+    bint has_gone
     # Records and heap places looked at to find out what is due: what the tests hold small.
     uint64_t work_counter
 
@@ -213,8 +217,8 @@ cdef class Group:
     cdef uint64_t expiry_bound(self) noexcept
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
-    cdef void skip_gone(self, uint64_t before_ms) noexcept
-    cdef void forget_gone(self) noexcept
+    cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1
+    cdef int forget_gone(self) except -1
     cdef list take(self, int kind, uint64_t until_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
     cdef dict header(self, pending)

@@ -64,6 +64,7 @@ cdef enum:
 
 cdef int64_t COUNT_MAX = 0x7fffffffffffffff
 cdef uint64_t TIME_MAX = 0xffffffffffffULL
+cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 cdef list NO_MEMBERS = [None]
 # Never changes but for `work_counter`, to which nothing but 0 is added.
@@ -74,6 +75,7 @@ NOTHING_PENDING.chunk_first_ids = NULL
 NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0
 NOTHING_PENDING.retry_times = NULL
 NOTHING_PENDING.retry_times_count = NOTHING_PENDING.retry_times_capacity = 0
+NOTHING_PENDING.has_gone = False
 NOTHING_PENDING.work_counter = 0
 PENDING_SIZE = sizeof(Pending)
 CHUNK_RECORDS = CHUNK_MAX
@@ -110,7 +112,9 @@ cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64
     """An entry that is delivered for the first time."""
     record.ms = ms
     record.seq = seq
-    record.first_delivery_ms = record.last_delivery_ms = min(now_ms, TIME_MAX)
+    record.first_delivery_ms = min(now_ms, FIRST_DELIVERY_MAX)
+    record.last_delivery_ms = min(now_ms, TIME_MAX)
+    record.gone = 0
     record.deliveries = 1
     record.consumer = consumer
     record.policy = policy
@@ -1110,23 +1114,30 @@ cdef class Group:
 
     cdef inline uint64_t claimable_ms(self, const Pending* record) noexcept:
         """The last delivery; NEVER when a claim has found that the entry is gone."""
-        return NEVER if record.last_delivery_ms < self.pendings.gone_before_ms else (
-            record.last_delivery_ms)
+        return NEVER if record.gone else record.last_delivery_ms
 
-    cdef void skip_gone(self, uint64_t before_ms) noexcept:
-        """The entries of all records that were last delivered before this are gone. Claims need
-        not look at these records again."""
-        if self.pendings.chunk_count and before_ms > self.pendings.gone_before_ms:
-            self.pendings.gone_before_ms = before_ms
+    cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1:
+        """The stream has no entry for this record any more: claims do not look at it again. The
+        bounds follow when a claim comes to the chunk."""
+        cdef PendingAt at
+        if self.find(ms, seq, &at) != NULL:
+            self.own_chunk(at.chunk).items[at.index].gone = 1
+            self.pendings.has_gone = True
+        return 0
 
-    cdef void forget_gone(self) noexcept:
-        """A record got an older time of delivery, or an ID can be used again: claims look at all
-        records."""
-        cdef uint32_t i
-        if self.pendings.gone_before_ms:
-            self.pendings.gone_before_ms = 0
-            for i in range(self.pendings.chunk_count):
-                self.chunk_bounds(self.pendings.chunks[i])
+    cdef int forget_gone(self) except -1:
+        """IDs can be used again: claims look at all records."""
+        cdef Chunk* chunk
+        cdef uint32_t i, j
+        if not self.pendings.has_gone:
+            return 0
+        for i in range(self.pendings.chunk_count):
+            chunk = self.own_chunk(i)
+            for j in range(chunk.used):
+                chunk.items[j].gone = 0
+            self.chunk_bounds(chunk)
+        self.pendings.has_gone = False
+        return 0
 
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept:
         """When the record is to be delivered again; NEVER without a retry (or with retry 0). What
@@ -1151,10 +1162,9 @@ cdef class Group:
     cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
         """Lower a chunk's bounds so that they cover a record of it."""
         cdef uint64_t moment
-        if record.last_delivery_ms < self.pendings.gone_before_ms:
-            self.forget_gone()
-        if record.last_delivery_ms < chunk.bounds[IDLE]:
-            self.set_bound(chunk, IDLE, record.last_delivery_ms)
+        moment = self.claimable_ms(record)
+        if moment < chunk.bounds[IDLE]:
+            self.set_bound(chunk, IDLE, moment)
         if record.policy == NO_POLICY:
             return
         moment = self.due_ms(record, True)
@@ -1501,7 +1511,7 @@ cdef class Group:
             self.own_details().large_counts = dict(other.large_counts())
         self.pending_count = other.pending_count
         self.pendings.unowned = other.pendings.unowned
-        self.pendings.gone_before_ms = other.pendings.gone_before_ms
+        self.pendings.has_gone = other.pendings.has_gone
         return 0
 
     cdef int copy_policies(self, Group other) except -1:
@@ -1623,6 +1633,7 @@ cdef class Group:
         before.ms = before.seq = 0
         for i in range(0, len(packed), sizeof(Pending)):
             memcpy(&record, <char*>packed + i, sizeof(Pending))
+            record.gone = 0
             if record.consumer >= <size_t>len(members) or (
                     record.consumer and members[record.consumer] is None):
                 raise ValueError(f"a pending entry of group {group.name!r} has an unknown consumer")
@@ -1748,11 +1759,13 @@ cdef class SharedPending:
     def __bytes__(self) -> bytes:
         cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.records * sizeof(Pending))
         cdef char* at = PyBytes_AS_STRING(packed)
-        cdef uint32_t i
+        cdef uint32_t i, k
         cdef size_t size_bytes
         with nogil:
             for i in range(self.count):
                 size_bytes = self.chunks[i].used * sizeof(Pending)
                 memcpy(at, self.chunks[i].items, size_bytes)
+                for k in range(self.chunks[i].used):
+                    (<Pending*>at)[k].gone = 0
                 at += size_bytes
         return packed

@@ -494,6 +494,77 @@ def test_deleted_entries_are_looked_at_by_one_claim_only(
     assert in_process.group().work_counter - before < 10
 
 
+def deliver_and_delete(player: InProcessClient, count: int, kept: int) -> None:
+    """All are delivered within one millisecond; only the last ones are not deleted."""
+    filled(player, count)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", count)
+    player.call(f"XTRIM s MAXLEN {kept}")
+
+
+def work_of(in_process: InProcessServer, player: InProcessClient, *numbers: int) -> int:
+    """Records that a claim of one entry looks at; `numbers`: the entry that it gets, or none."""
+    before = in_process.group().work_counter
+    reply: Any = read_by(player, "bob", 1, "CLAIM", "5")
+    assert [row[0] for row in reply[0][1]] == ids(*numbers) if numbers else reply == Null.ARRAY
+    return in_process.group().work_counter - before
+
+
+def test_deleted_entries_that_were_delivered_together_with_others_are_looked_at_once(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    deliver_and_delete(player, 1000, kept=3)
+    in_process.wait_ms(10)
+    first = work_of(in_process, player, 998)
+    assert first > 900
+    assert work_of(in_process, player, 999) < first / 4
+    assert work_of(in_process, player, 1000) < first / 4
+    in_process.wait_ms(10)
+    assert work_of(in_process, player, 998) < first / 4
+
+
+@pytest.mark.parametrize(
+    "again",
+    ["XNACK s g FAIL IDS 1 999-1", "XCLAIM s g c 0 999-1 TIME 1", "XNACK s g FAIL IDS 1 5-1"],
+)
+def test_an_entry_with_an_older_time_does_not_make_claims_look_at_deleted_ones_again(
+    in_process: InProcessServer, player: InProcessClient, again: str
+) -> None:
+    deliver_and_delete(player, 1000, kept=3)
+    in_process.wait_ms(10)
+    first = work_of(in_process, player, 998)
+    player.call(again)
+    assert work_of(in_process, player, 999) < first / 4
+
+
+def test_one_claim_looks_at_a_limited_number_of_deleted_entries(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    deliver_and_delete(player, 30_000, kept=1)
+    in_process.wait_ms(10)
+    work = []
+    while in_process.group().consumers[b"alice"].pending == 30_000:
+        before = in_process.group().work_counter
+        read_by(player, "bob", 1, "CLAIM", "5")
+        work.append(in_process.group().work_counter - before)
+    assert len(work) > 2
+    assert max(work) < 20_000
+
+
+@pytest.mark.parametrize("count", ["", "COUNT 1"])
+def test_a_waiting_claim_goes_on_past_any_number_of_deleted_entries(
+    in_process: InProcessServer, player: InProcessClient, count: str
+) -> None:
+    deliver_and_delete(player, 30_000, kept=1)
+    in_process.wait_ms(10)
+    waiting = in_process.player()
+    waiting.send(f"XREADGROUP GROUP g bob {count} BLOCK 0 CLAIM 5 STREAMS s >")
+    for _ in range(10):
+        in_process.wait_ms(1)
+    [[_, [found]]] = waiting.read()  # type: ignore[misc]
+    assert found[0] == b"30000-1"  # type: ignore[index]
+
+
 def test_a_claim_waits_for_entries_that_were_delivered_after_deleted_ones(
     in_process: InProcessServer, player: InProcessClient
 ) -> None:
