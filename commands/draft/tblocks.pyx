@@ -11,8 +11,8 @@ from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport SLICE_BYTES, take_end, take_start
-from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.commands.engine.ranges cimport take_end, take_start
+from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport Output, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, step_up
 from millstream.storage.streams.stream cimport Stream

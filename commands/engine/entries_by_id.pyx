@@ -10,8 +10,7 @@ takes it, like a long range.
 from libc.stdint cimport uint64_t
 
 from millstream.commands.engine.delivery cimport Ids
-from millstream.commands.engine.ranges cimport SLICE_BYTES
-from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport Output, put_null_array
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.blocks.block cimport (

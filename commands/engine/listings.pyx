@@ -14,9 +14,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.group_lag cimport ends_of, find_lag
-from millstream.commands.engine.ranges cimport SLICE_BYTES
 from millstream.commands.engine.references cimport settle_groups
-from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport Output, put_nil
 from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, deliveries_of
 from millstream.storage.streams.shared_groups cimport (

@@ -10,8 +10,7 @@ shared with the group, as a snapshot does; those in which nothing was found are 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.delivery cimport idle_of, put_idle
-from millstream.commands.engine.ranges cimport SLICE_BYTES
-from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.streams.group cimport (

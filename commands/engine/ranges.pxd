@@ -26,15 +26,6 @@ cdef class EntryRange(Encodable):
                                 EntryId* last) except -1
 
 
-cdef enum:
-    SLICE_BYTES = 262144
-
-
-cdef class SlicedChain(Sliced):
-    cdef list parts
-    cdef Py_ssize_t unprepared
-
-
 cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1

@@ -11,7 +11,7 @@ client has taken what it was sent.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
-from millstream.commands.runtime.replies cimport Encodable, Sliced
+from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
 from millstream.storage.blocks.block cimport (
@@ -191,38 +191,6 @@ cdef class EntryRange(Encodable):
 
     cdef Sliced rest(self):
         return self.remainder
-
-
-cdef class SlicedChain(Sliced):
-    """Replies in order: bytes, and replies that are sent in slices themselves."""
-
-    def __init__(self, list parts):
-        self.parts = parts
-        self.parts.reverse()  # the next one is the last in the list
-        self.unprepared = len(parts)
-
-    def prepare(self) -> bool:
-        while self.unprepared:
-            part = self.parts[self.unprepared - 1]
-            if not isinstance(part, bytes) and (<Sliced>part).prepare():
-                return True
-            self.unprepared -= 1
-        return False
-
-    def next_slice(self) -> bytes:
-        cdef list pieces = []
-        cdef Py_ssize_t size = 0
-        while self.parts and size < SLICE_BYTES:
-            part = self.parts.pop()
-            if isinstance(part, bytes):
-                piece = part
-            else:
-                piece = (<Sliced>part).next_slice()
-                if piece:
-                    self.parts.append(part)
-            pieces.append(piece)
-            size += len(piece)
-        return b"".join(pieces)
 
 
 cdef class SlicedRange(Sliced):

@@ -9,24 +9,28 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.keys_reply import FoundKeys
 from millstream.commands.generic.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
 from millstream.commands.runtime.effects import effect
-from millstream.commands.runtime.replies import OK
+from millstream.commands.runtime.replies import OK, PAUSE, ArrayHead, LongReply, Several
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
 from millstream.storage.streams.swap import swap_databases
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.key_walk import KeyIterator
     from millstream.storage.streams.keyspace import Database, Keyspace
 
 SCAN_COUNT = 10  # keys looked at by a SCAN without COUNT
 SCAN_COUNT_MAX = 10_000  # and by one that asks for more: others have their turn between two calls
 CURSOR_END = 2**64
-KEYS_AT_ONCE = 4096  # with more of them KEYS looks for what it answers in turns
+KEYS_AT_ONCE = 4096  # KEYS searches a database with more keys in steps
+LOOKS = 1024  # keys, and slots for keys, looked at in one step
+KEYS_PER_PART = 128
 ANY_KEY = b"*"
 
 
@@ -54,8 +58,22 @@ def keys(ctx: Context, args: Args) -> object:
         return [] if ctx.db.get(pattern) is None else [pattern]
     matches = None if pattern == ANY_KEY else matcher(pattern)
     if many:
-        return FoundKeys(ctx.db, matches)
+        return LongReply(_matching(ctx.db.walk(), matches))
     return alive(ctx.db, list(filter(matches, ctx.db.keys()) if matches else ctx.db.keys()))
+
+
+def _matching(walk: KeyIterator, matches: Callable[[bytes], object] | None) -> Iterator[object]:
+    """All keys are looked at first: their number precedes them."""
+    found: list[bytes] = []
+    try:
+        while (keys := walk.step(LOOKS)) is not None:
+            found += keys if matches is None else filter(matches, keys)
+            yield PAUSE
+    finally:
+        walk.close()
+    yield ArrayHead(len(found))
+    for start in range(0, len(found), KEYS_PER_PART):
+        yield Several(found[start : start + KEYS_PER_PART])
 
 
 def _take_cursor(args: Args) -> int:

@@ -17,12 +17,23 @@ cdef class Raw(Encodable):
 
 
 cdef enum:
-    # A longer bulk string goes out in slices, of this many bytes.
+    # A longer bulk string is sent in slices.
     LONG_BYTES = 262144
+    # A slice of a long reply has about this size.
+    SLICE_BYTES = 262144
 
 
 cdef class MapHead(Encodable):
     cdef uint64_t pairs
+
+
+cdef class ArrayHead(Encodable):
+    cdef uint64_t length
+
+
+cdef class LongReply(Encodable):
+    cdef object parts
+    cdef Sliced remainder
 
 
 cdef class SlicedBytes(Sliced):
@@ -45,3 +56,4 @@ cdef class BlockedRead:
 
 
 cdef Raw make_raw(bytes data)
+cdef int put_reply(Output out, reply, int resp) except -1

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 class Encodable: ...
@@ -7,6 +8,12 @@ class Raw(Encodable):
 
 class MapHead(Encodable):
     def __init__(self, pairs: int) -> None: ...
+
+class ArrayHead(Encodable):
+    def __init__(self, length: int) -> None: ...
+
+class LongReply(Encodable):
+    def __init__(self, parts: Iterator[object]) -> None: ...
 
 class Simple(bytes): ...
 class NullArray: ...
@@ -25,12 +32,16 @@ class Sliced:
     def prepare(self) -> bool: ...
     def next_slice(self) -> bytes: ...
 
+class SlicedChain(Sliced):
+    def __init__(self, parts: list[bytes | Sliced]) -> None: ...
+
 class SlicedBytes(Sliced):
     def __init__(self, data: bytes) -> None: ...
 
 OK: Simple
 NULL_ARRAY: NullArray
 NO_REPLY: NoReply
+PAUSE: object
 
 class Run:
     requests: list[Any]

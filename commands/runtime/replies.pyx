@@ -1,14 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What a handler may return, in addition to plain Python values.
+"""What a handler may return, and how it is encoded.
 
-The executor encodes by type: int, bytes (bulk string), Simple (+status), Id, None (null), list or
-tuple (array), dict (map), set, float, bool, and the classes below. Handlers so never see the wire
-and RESP2 and RESP3 differ in one place only (server/protocol/resp).
+`put_reply` encodes by type: int, bytes (bulk string), Simple (+status), Id, None (null), list or
+tuple (array), dict (map), set, float, bool, and the classes below. Most handlers therefore never
+see RESP, and RESP2 and RESP3 differ in one place only. A handler in Python returns a LongReply for
+what is too long to make at once.
 """
 
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.encoding cimport Output
+from millstream.ids cimport Id
 
 
 cdef class Sliced:
@@ -59,6 +61,102 @@ cdef class MapHead(Encodable):
 
     cdef int encode(self, Output out, int resp) except -1:
         return out.put_head(c'%' if resp == 3 else c'*', self.pairs if resp == 3 else 2 * self.pairs)
+
+
+cdef class ArrayHead(Encodable):
+    """What stands before the elements of an array that is answered in parts (LongReply)."""
+
+    def __init__(self, uint64_t length):
+        self.length = length
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return out.put_head(c'*', self.length)
+
+
+cdef class LongReply(Encodable):
+    """A reply that a generator makes in steps, so that other clients are served between two steps.
+
+    `parts` yields the reply in order: an ArrayHead or a MapHead, then the elements, each as a
+    handler would return it, and several at once as `Several`. It yields PAUSE after about a
+    millisecond's work that gives no element, such as counting them. It must show one moment,
+    whatever happens to the data after the handler has returned. A short reply has no PAUSE and is
+    sent together with other replies; the rest of a long one follows in slices. A generator whose
+    client disconnects is closed.
+    """
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    cdef int encode(self, Output out, int resp) except -1:
+        if not put_parts(out, self.parts, resp, out.size + SLICE_BYTES):
+            self.remainder = SlicedParts(self.parts, resp)
+        return 0
+
+    cdef Sliced rest(self):
+        return self.remainder
+
+
+cdef bint put_parts(Output out, parts, int resp, Py_ssize_t full_size) except -1:
+    """Encode parts until there is a PAUSE or enough for a slice; True when none is left."""
+    for part in parts:
+        if part is PAUSE:
+            return False
+        put_reply(out, part, resp)
+        if out.size >= full_size:
+            return False
+    return True
+
+
+class SlicedParts(Sliced):
+    """The parts of a LongReply that have not been sent."""
+
+    def __init__(self, parts, resp):
+        self.parts = parts
+        self.resp = resp
+        self.ready = b""
+        self.is_complete = False
+
+    def prepare(self) -> bool:
+        out = Output()
+        if not self.ready and not self.is_complete:
+            self.is_complete = put_parts(out, self.parts, self.resp, SLICE_BYTES)
+            self.ready = out.take_bytes()
+        return not self.ready and not self.is_complete
+
+    def next_slice(self) -> bytes:
+        while self.prepare():
+            pass
+        data, self.ready = self.ready, b""
+        return data
+
+
+class SlicedChain(Sliced):
+    """Replies in order: bytes, and replies that are sent in slices themselves."""
+
+    def __init__(self, parts):
+        self.parts = parts
+        self.parts.reverse()  # the next one is the last in the list
+        self.unprepared = len(parts)
+
+    def prepare(self) -> bool:
+        while self.unprepared:
+            part = self.parts[self.unprepared - 1]
+            if not isinstance(part, bytes) and part.prepare():
+                return True
+            self.unprepared -= 1
+        return False
+
+    def next_slice(self) -> bytes:
+        pieces = []
+        size_bytes = 0
+        while self.parts and size_bytes < SLICE_BYTES:
+            part = self.parts.pop()
+            piece = part if isinstance(part, bytes) else part.next_slice()
+            if piece and piece is not part:
+                self.parts.append(part)
+            pieces.append(piece)
+            size_bytes += len(piece)
+        return b"".join(pieces)
 
 
 cdef class SlicedBytes(Sliced):
@@ -119,6 +217,7 @@ class Pairs(list):
 OK = Simple(b"OK")
 NULL_ARRAY = NullArray()
 NO_REPLY = NoReply()
+PAUSE = object()
 
 
 cdef class Run:
@@ -164,3 +263,90 @@ cdef class BlockedRead:
 
     def ended(self, ctx) -> None:
         """The wait is over (served, timed out, client gone)."""
+
+
+# ---------------------------------------------------------------- encoding
+
+cdef inline int put_null(Output out, int resp) except -1:
+    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
+
+
+cdef int put_int(Output out, reply) except -1:
+    cdef int64_t number = reply
+    if number >= 0:
+        return out.put_head(c':', <uint64_t>number)
+    out.put(b":%d\r\n" % number)
+    return 0
+
+
+cdef int put_reply(Output out, reply, int resp) except -1:
+    """Encode what a handler returned, by its type."""
+    cdef Id entry_id
+    kind = type(reply)
+    if kind is Id:
+        entry_id = <Id>reply
+        return out.put_id(entry_id.ms, entry_id.seq, entry_id.dotted)
+    if kind is int:
+        return put_int(out, reply)
+    if kind is bytes:
+        return out.put_bulk_bytes(<bytes>reply)
+    if reply is None:
+        return put_null(out, resp)
+    if isinstance(reply, Encodable):
+        return (<Encodable>reply).encode(out, resp)
+    return put_other(out, reply, kind, resp)
+
+
+cdef int put_other(Output out, reply, kind, int resp) except -1:
+    cdef bytes text
+    if kind is Simple:
+        text = bytes(reply)
+        out.put_raw(b"+", 1)
+        out.put(text)
+        return out.put_raw(b"\r\n", 2)
+    if kind is NullArray:
+        return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
+    if kind is NoReply:
+        return 0
+    if kind is bool:
+        if resp == 3:
+            out.put(b"#t\r\n" if reply else b"#f\r\n")
+            return 0
+        return put_int(out, int(reply))
+    if kind is Pairs or kind is dict:
+        pairs = reply.items() if kind is dict else reply
+        out.put_head(c'%' if resp == 3 else c'*', len(reply) if resp == 3 else 2 * len(reply))
+        for name, value in pairs:
+            put_reply(out, name, resp)
+            put_reply(out, value, resp)
+        return 0
+    if kind is list or kind is tuple or kind is Push:
+        out.put_head(c'>' if kind is Push and resp == 3 else c'*', len(reply))
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is Several:
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is Verbatim:
+        if resp == 3:
+            text = b"txt:" + bytes(reply)
+            out.put(b"=%d\r\n" % len(text))
+            out.put(text)
+            return out.put_raw(b"\r\n", 2)
+        return out.put_bulk_bytes(bytes(reply))
+    if kind is set or kind is frozenset:
+        out.put_head(c'~' if resp == 3 else c'*', len(reply))
+        for item in sorted(reply):
+            put_reply(out, item, resp)
+        return 0
+    if kind is float:
+        text = repr(reply).encode()
+        if resp == 3:
+            out.put(b",%b\r\n" % text)
+            return 0
+        return out.put_bulk_bytes(text)
+    if kind is str:
+        return out.put_bulk_bytes(reply.encode("utf-8", "surrogateescape"))
+    raise TypeError(f"a handler returned {kind.__name__}, which is no reply")

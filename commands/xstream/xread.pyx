@@ -11,14 +11,14 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.engine.entries_by_id cimport Chosen
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport SLICE_BYTES, EntryRange, SlicedChain, make_range
-from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
+from millstream.commands.engine.ranges cimport EntryRange, make_range
+from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, Encodable, Sliced, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.ids cimport EntryId, parse_id, step_down, step_up
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
-from millstream.commands.runtime.replies import NULL_ARRAY, Wait
+from millstream.commands.runtime.replies import NULL_ARRAY, SlicedChain, Wait
 from millstream.errors import SYNTAX, CommandError
 
 cdef extern from "Python.h":

@@ -10,11 +10,11 @@ from functools import partial
 import logging
 
 from millstream.commands.runtime.context cimport Context, Session
-from millstream.commands.runtime.replies cimport Encodable, Raw, Wait
+from millstream.commands.runtime.replies cimport Encodable, Raw, Wait, put_reply
 from millstream.encoding cimport Output
 from millstream.server.execution.lookup cimport Row
 from millstream.server.protocol.outbox cimport Client, Outbox
-from millstream.server.protocol.resp cimport put_error, put_reply
+from millstream.server.protocol.resp cimport put_error
 from millstream.server.execution.statistics cimport Statistics
 from millstream.storage.streams.keyspace cimport Database
 

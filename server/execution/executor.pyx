@@ -21,22 +21,23 @@ import logging
 from millstream.commands.runtime.arguments cimport Args, OwnedArgs
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
-from millstream.commands.engine.ranges cimport SlicedChain
-from millstream.commands.runtime.replies cimport LONG_BYTES, Encodable, Run, Sliced, SlicedBytes, Wait
+from millstream.commands.runtime.replies cimport (
+    LONG_BYTES, Encodable, Run, Sliced, SlicedBytes, Wait, put_reply,
+)
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
 from millstream.server.execution.clock cimport steady_now_ms, wall_ms
 from millstream.server.execution.lookup cimport Row, Table, unknown_command
 from millstream.server.protocol.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.protocol.resp cimport (
-    COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser, put_error, put_reply,
+    COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser, put_error,
 )
 from millstream.server.execution.blocking cimport Serving
 from millstream.server.execution.statistics cimport Statistics
 from millstream.storage.streams.keyspace cimport Database
 
 from millstream.commands.engine.appending import policy_moment
-from millstream.commands.runtime.replies import Again, Several, Simple
+from millstream.commands.runtime.replies import Again, Several, Simple, SlicedChain
 from millstream.commands.engine.group_lifecycle import group_moment
 from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity
 from millstream.server.execution.backpressure import Backpressure

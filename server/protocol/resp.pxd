@@ -54,5 +54,4 @@ cdef class Parser:
     cdef int more_words(self) except -1
 
 
-cdef int put_reply(Output out, reply, int resp) except -1
 cdef int put_error(Output out, str message) except -1

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""RESP on the server's side: an incremental request parser and the writer of replies.
+"""RESP on the server's side: an incremental parser of requests, and error replies.
 
 The parser reads requests where they were received and gives views of their words, so that no Python
 object is made per argument. Between calls it keeps only what belongs to an unfinished request, and
@@ -7,18 +7,14 @@ goes on where it stopped: a word of many megabytes is not scanned twice. Error t
 Redis'. It knows nothing of sockets or commands.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
 from millstream.commands.runtime.arguments cimport parse_int
-from millstream.commands.runtime.replies cimport Encodable
+from millstream.commands.runtime.replies cimport put_reply
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport Id
 
-from millstream.commands.runtime.replies import (
-    NoReply, NullArray, Pairs, Push, Several, Simple, Verbatim,
-)
 from millstream.server.protocol.inline import split_inline
 
 cdef enum:
@@ -318,10 +314,6 @@ cdef class Parser:
 
 # ---------------------------------------------------------------- replies
 
-cdef inline int put_null(Output out, int resp) except -1:
-    return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"$-1\r\n", 5)
-
-
 cdef int put_error(Output out, str message) except -1:
     """An error line; line ends inside the message would end the reply, so they become spaces."""
     cdef bytes text = message.encode("utf-8", "surrogateescape")
@@ -330,87 +322,6 @@ cdef int put_error(Output out, str message) except -1:
     out.put_raw(b"-", 1)
     out.put(text)
     return out.put_raw(b"\r\n", 2)
-
-
-cdef int put_int(Output out, reply) except -1:
-    cdef int64_t number = reply
-    if number >= 0:
-        return out.put_head(c':', <uint64_t>number)
-    out.put(b":%d\r\n" % number)
-    return 0
-
-
-cdef int put_reply(Output out, reply, int resp) except -1:
-    """Encode what a handler returned, by its type (commands/runtime/replies lists them)."""
-    cdef Id entry_id
-    kind = type(reply)
-    if kind is Id:
-        entry_id = <Id>reply
-        return out.put_id(entry_id.ms, entry_id.seq, entry_id.dotted)
-    if kind is int:
-        return put_int(out, reply)
-    if kind is bytes:
-        return out.put_bulk_bytes(<bytes>reply)
-    if reply is None:
-        return put_null(out, resp)
-    if isinstance(reply, Encodable):
-        return (<Encodable>reply).encode(out, resp)
-    return put_other(out, reply, kind, resp)
-
-
-cdef int put_other(Output out, reply, kind, int resp) except -1:
-    cdef bytes text
-    if kind is Simple:
-        text = bytes(reply)
-        out.put_raw(b"+", 1)
-        out.put(text)
-        return out.put_raw(b"\r\n", 2)
-    if kind is NullArray:
-        return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
-    if kind is NoReply:
-        return 0
-    if kind is bool:
-        if resp == 3:
-            out.put(b"#t\r\n" if reply else b"#f\r\n")
-            return 0
-        return put_int(out, int(reply))
-    if kind is Pairs or kind is dict:
-        pairs = reply.items() if kind is dict else reply
-        out.put_head(c'%' if resp == 3 else c'*', len(reply) if resp == 3 else 2 * len(reply))
-        for name, value in pairs:
-            put_reply(out, name, resp)
-            put_reply(out, value, resp)
-        return 0
-    if kind is list or kind is tuple or kind is Push:
-        out.put_head(c'>' if kind is Push and resp == 3 else c'*', len(reply))
-        for item in reply:
-            put_reply(out, item, resp)
-        return 0
-    if kind is Several:
-        for item in reply:
-            put_reply(out, item, resp)
-        return 0
-    if kind is Verbatim:
-        if resp == 3:
-            text = b"txt:" + bytes(reply)
-            out.put(b"=%d\r\n" % len(text))
-            out.put(text)
-            return out.put_raw(b"\r\n", 2)
-        return out.put_bulk_bytes(bytes(reply))
-    if kind is set or kind is frozenset:
-        out.put_head(c'~' if resp == 3 else c'*', len(reply))
-        for item in sorted(reply):
-            put_reply(out, item, resp)
-        return 0
-    if kind is float:
-        text = repr(reply).encode()
-        if resp == 3:
-            out.put(b",%b\r\n" % text)
-            return 0
-        return out.put_bulk_bytes(text)
-    if kind is str:
-        return out.put_bulk_bytes(reply.encode("utf-8", "surrogateescape"))
-    raise TypeError(f"a handler returned {kind.__name__}, which is no reply")
 
 
 # ---------------------------------------------------------------- Python's view, for tests

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Map, Null, Reply, Simple, encode_command
 
+from millstream.commands.runtime.replies import PAUSE, ArrayHead, LongReply
+from millstream.commands.table.registry import COMMANDS
 from millstream.storage.streams.testing import deliver_ids, shared_chunks
 
 SLICE_MAX_BYTES = 3 * 262_144
@@ -528,3 +531,56 @@ def test_a_long_read_without_acknowledgement_moves_the_group_alone(
 @pytest.fixture
 def in_process() -> InProcessServer:
     return InProcessServer()
+
+
+# ---------------------------------------------------------------- replies that Python makes
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """DBSIZE answers with a LongReply; what its generator did."""
+    done: list[str] = []
+
+    def parts() -> Iterator[object]:
+        try:
+            for number in range(3):
+                done.append(f"counted {number}")
+                yield PAUSE
+            yield ArrayHead(40)
+            for number in range(40):
+                done.append(f"made {number}")
+                yield VALUE * 50
+                if number % 10 == 5:
+                    yield PAUSE
+            done.append("complete")
+        finally:
+            done.append("closed")
+
+    command = COMMANDS[b"dbsize"]
+    answering = replace(command, handler=lambda ctx, args: LongReply(parts()))
+    monkeypatch.setitem(COMMANDS, b"dbsize", answering)
+    return done
+
+
+def test_a_long_reply_of_a_generator_is_sent_in_slices(in_steps: list[str]) -> None:
+    in_process = InProcessServer()
+    reader = listener(in_process)
+    in_process.executor.feed(reader, encode_command(["DBSIZE"]) + encode_command(["PING"]))
+    assert "made 0" not in in_steps
+    in_process.settle()
+    assert len(reader.sizes) > 2
+    assert reader.read() == [VALUE * 50] * 40
+    assert reader.read() == Simple("PONG")
+    assert in_steps[-2:] == ["complete", "closed"]
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
+def test_the_generator_of_a_long_reply_is_closed_when_its_client_disconnects(
+    in_steps: list[str],
+) -> None:
+    in_process = InProcessServer()
+    reader = listener(in_process)
+    in_process.executor.feed(reader, encode_command(["DBSIZE"]))
+    in_process.executor.detach(reader)
+    assert "made 0" not in in_steps
+    assert in_steps[-1] == "closed"
