@@ -1,7 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
-from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -87,5 +86,5 @@ cdef class Keyspace:
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1
-    cpdef int schedule(self, int db_index, bytes key, Group group) except -1
-    cpdef int schedule_after(self, int db_index, bytes key, Group group, uint64_t past_ms) except -1
+    cpdef int schedule(self, int db_index, bytes key, group) except -1
+    cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1

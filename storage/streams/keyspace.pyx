@@ -612,28 +612,28 @@ cdef class Keyspace:
         self.expiry_noted = True
         return self.calendar.note(moment_ms, db_index, key)
 
-    cpdef int schedule(self, int db_index, bytes key, Group group) except -1:
+    cpdef int schedule(self, int db_index, bytes key, group) except -1:
         """Note the next time at which a group may have an automatic change."""
         return self.schedule_after(db_index, key, group, 0)
 
-    cpdef int schedule_after(self, int db_index, bytes key, Group group,
-                             uint64_t past_ms) except -1:
+    cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1:
         """As `schedule`; retries and claims due up to past_ms had their turn and need none."""
-        cdef uint64_t moment = group.expiry_bound()
-        cdef uint64_t wake = group.wake_bound()
-        cdef uint64_t claim = group.claim_bound()
+        cdef Group timed = group
+        cdef uint64_t moment = timed.expiry_bound()
+        cdef uint64_t wake = timed.wake_bound()
+        cdef uint64_t claim = timed.claim_bound()
         cdef uint64_t end
-        if group.retry_waiters and past_ms < wake < moment:
+        if timed.retry_waiters and past_ms < wake < moment:
             moment = wake
         if past_ms < claim < moment:
             moment = claim
-        if group.ttl_ms and not group.blocked_clients:
-            end = group.last_used_ms + group.ttl_ms
-            if end >= group.last_used_ms and end < moment:
+        if timed.ttl_ms and not timed.blocked_clients:
+            end = timed.last_used_ms + timed.ttl_ms
+            if end >= timed.last_used_ms and end < moment:
                 moment = end
-        if moment < group.scheduled_ms:
-            group.scheduled_ms = moment
-            self.timer_requests.append((moment, db_index, key, group.name))
+        if moment < timed.scheduled_ms:
+            timed.scheduled_ms = moment
+            self.timer_requests.append((moment, db_index, key, timed.name))
         return 0
 
     def mark_ready(self, int db_index, bytes key) -> None:

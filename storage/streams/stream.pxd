@@ -3,7 +3,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId
 from millstream.storage.blocks.block cimport Block, Cursor, Entry, IdText, OpenBlock, View
-from millstream.storage.streams.group cimport Group
 from millstream.storage.blocks.skiplist cimport Place, SkipList
 
 
@@ -85,15 +84,15 @@ cdef class Stream:
     cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
     cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept
-    cdef int set_ttl(self, Group group, uint64_t ttl_ms) except -1
+    cdef int set_ttl(self, group, uint64_t ttl_ms) except -1
     cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
     cdef list due_groups(self, uint64_t now_ms)
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
     cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1
-    cpdef Group group(self, bytes name)
-    cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
-    cdef int move_group(self, Group group, uint64_t ms, uint64_t seq,
+    cpdef object group(self, bytes name)
+    cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)
+    cdef int move_group(self, group, uint64_t ms, uint64_t seq,
                         int64_t entries_read) except -1
     cpdef bint drop_group(self, bytes name)
     cdef seal(self)

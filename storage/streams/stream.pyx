@@ -741,11 +741,11 @@ cdef class Stream:
                 return True
         return False
 
-    cpdef Group group(self, bytes name):
+    cpdef object group(self, bytes name):
         """The group of this name or None."""
         return self.groups.get(name)
 
-    cpdef Group make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
+    cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms):
         """Add a group that will read what comes after ms-seq. One that starts at 0 reports only
         evictions after its creation only."""
         cdef Group group = Group(name, ms, seq, now_ms)
@@ -753,15 +753,15 @@ cdef class Stream:
         self.groups[name] = group
         return group
 
-    cdef int move_group(self, Group group, uint64_t ms, uint64_t seq,
-                        int64_t entries_read) except -1:
+    cdef int move_group(self, group, uint64_t ms, uint64_t seq, int64_t entries_read) except -1:
         """Let a group continue after ms-seq; evictions before now are no gap if it begins at 0."""
-        group.offset_ms = ms
-        group.offset_seq = seq
-        group.entries_read = entries_read
+        cdef Group moved = group
+        moved.offset_ms = ms
+        moved.offset_seq = seq
+        moved.entries_read = entries_read
         if ms == 0 and seq == 0:
-            group.gap_floor_ms = self.max_evicted_ms
-            group.gap_floor_seq = self.max_evicted_seq
+            moved.gap_floor_ms = self.max_evicted_ms
+            moved.gap_floor_seq = self.max_evicted_seq
         return 0
 
     def set_group_offset(self, Group group not None, uint64_t ms, uint64_t seq,
@@ -769,9 +769,9 @@ cdef class Stream:
         """`move_group` for callers in Python."""
         self.move_group(group, ms, seq, entries_read)
 
-    cdef int set_ttl(self, Group group, uint64_t ttl_ms) except -1:
+    cdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
         """Let a group end this long after its last use; 0: never."""
-        group.ttl_ms = ttl_ms
+        (<Group?>group).ttl_ms = ttl_ms
         self.has_ttl = self.has_ttl or ttl_ms > 0
         return 0
 
