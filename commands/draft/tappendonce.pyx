@@ -175,13 +175,15 @@ def tappendmany(Context ctx not None, Args args not None):
     elif not args.next_is(b"ID"):
         raise CommandError(SYNTAX)
     entries_start = args.pos
-    check_sending(ctx, args, &sending)
+    last_seqs = []
+    check_sending(ctx, args, &sending, last_seqs)
     args.pos = entries_start
     for i in range(sending.keys):
         if sending.name == NULL:
             appended += append_all_above(ctx, args, &args.items[2 + i])
         else:
-            appended += append_all_from(ctx, args, &args.items[2 + i], sending.name)
+            appended += append_all_from(
+                ctx, args, &args.items[2 + i], sending.name, last_seqs[i])
     return appended
 
 
@@ -265,14 +267,14 @@ cdef str fault_of(Args args, bint numbered):
     return "has fewer fields and values than numfields says"
 
 
-cdef int check_sending(Context ctx, Args args, Sending* sending) except -1:
+cdef int check_sending(Context ctx, Args args, Sending* sending, list last_seqs) except -1:
     """Refuse what is malformed, what does not fit, and keys that hold something else, before
-    anything is changed."""
+    anything is changed. The last seq of each stream's entries goes to `last_seqs`."""
     cdef Py_ssize_t i
     sending.entries = 0
     sending.effects_most = 0
     for i in range(sending.keys):
-        check_group(ctx, args, &args.items[2 + i], sending)
+        last_seqs.append(check_group(ctx, args, &args.items[2 + i], sending))
     if args.pos < args.count:
         raise CommandError(
             f"ERR {args.count - args.pos} words follow the last entry; numkeys, numentries or "
@@ -281,8 +283,8 @@ cdef int check_sending(Context ctx, Args args, Sending* sending) except -1:
     return 0
 
 
-cdef int check_group(Context ctx, Args args, Slice* key, Sending* sending) except -1:
-    """The entries of one stream, whose ids or seqs must rise."""
+cdef object check_group(Context ctx, Args args, Slice* key, Sending* sending):
+    """The entries of one stream, whose ids or seqs must rise; returns the last seq."""
     cdef bint numbered = sending.name != NULL
     cdef int64_t count = take_entry_count(args)
     cdef int64_t i
@@ -303,7 +305,8 @@ cdef int check_group(Context ctx, Args args, Slice* key, Sending* sending) excep
         before = sent.id
         sending.effects_most += (<int64_t>payload_of(sent.items, sent.count)
                                  + WORD_BYTES * sent.count + key.size + EFFECT_BYTES)
-    return check_stream(ctx, key, sending, sent.id.seq)
+    check_stream(ctx, key, sending, sent.id.seq)
+    return sent.id.seq
 
 
 cdef int check_stream(Context ctx, Slice* key, Sending* sending, uint64_t last_seq) except -1:
@@ -344,9 +347,10 @@ cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
     return after_appends(ctx, key, stream, appended)
 
 
-cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name) except -1:
-    """Append the entries of one stream whose seqs are above the producer's last; returns how
-    many."""
+cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name,
+                             last_seq) except -1:
+    """Append the entries of one stream whose seqs are above the producer's last; returns how many.
+    The last of them is numbered last_seq."""
     cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t sent_before = 0
@@ -363,19 +367,21 @@ cdef int64_t append_all_from(Context ctx, Args args, Slice* key, Slice* name) ex
     if sent_before == count:
         return 0
     make_room(ctx, key, stream.producers, producer)
-    append_rest(ctx, args, key, stream, &sent, count - sent_before, producer)
+    append_rest(ctx, args, key, stream, &sent, count - sent_before, producer, last_seq)
     return after_appends(ctx, key, stream, count - sent_before)
 
 
 cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* sent, int64_t count,
-                     bytes producer) except -1:
-    """Append an entry and those after it, `count` in all. Each effect is recorded when the entry
-    after it is there, so that the last one, wherever it stops, can tell the producer's number."""
-    cdef Sent recorded
+                     bytes producer, last_seq) except -1:
+    """Append an entry and those after it, `count` in all, the last one numbered `last_seq`. Each
+    effect is recorded when the entry after it is there, so that the last one, wherever it stops,
+    can tell the producer's number."""
+    cdef Sent recorded = sent[0]
     cdef EntryId entry_id
-    cdef EntryId recorded_id
+    cdef EntryId recorded_id = EntryId(0, 0)
     cdef bytes key_bytes = ctx.db.key_of(key)
     cdef int64_t done = 0
+    before = stream.producers.put(producer, last_seq)
     try:
         while True:
             stream.next_id(ctx.now_ms, &entry_id)
@@ -389,9 +395,11 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* se
             if done == count:
                 break
             take_sent(args, True, sent)
+    except BaseException:
+        stream.producers.put_back(producer, recorded.id.seq if done else before)
+        raise
     finally:
         if done:
-            stream.producers.put(producer, recorded.id.seq)
             ctx.effects.append_once(
                 ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq, producer,
                 recorded.id.seq, recorded.items, recorded.count)

@@ -15,6 +15,9 @@ cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, S
                      Py_ssize_t count, bint dotted)
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                         Py_ssize_t count, bytes producer, uint64_t seq)
+cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                       Py_ssize_t count, bytes producer, bytes iid)
+cdef window_of(Stream stream)
 cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1
 cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff

@@ -14,6 +14,8 @@ from millstream.storage.streams.keyspace cimport AT_ONCE
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 
+from millstream.storage.streams.idempotence import Window
+
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
     """The stream an entry of these words goes to, made when there is none."""
@@ -27,24 +29,64 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted):
     """Append one entry, record it, mark its key ready; returns its id."""
+    cdef bytes name = ctx.db.key_of(key)  # before anything is changed: it may need memory
     stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
                   ctx.keyspace.node_bytes)
     if ctx.effects.enabled:
-        ctx.effects.append(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq, items,
-                           count)
+        ctx.effects.append(ctx.db.index, name, entry_id.ms, entry_id.seq, items, count)
     return after_append(ctx, key, stream, entry_id, dotted)
 
 
 cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                         Py_ssize_t count, bytes producer, uint64_t seq):
-    """As append_entry, for the entry that a producer numbers `seq`."""
-    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
-                  ctx.keyspace.node_bytes)
-    stream.producers.put(producer, seq)
+    """As append_entry, for the entry that a producer numbers `seq`. If that fails there is neither
+    the entry nor the number."""
+    cdef bytes name = ctx.db.key_of(key)
+    before = stream.producers.put(producer, seq)
+    try:
+        stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                      ctx.keyspace.node_bytes)
+    except BaseException:
+        stream.producers.put_back(producer, before)
+        raise
     if ctx.effects.enabled:
-        ctx.effects.append_once(ctx.db.index, ctx.db.key_of(key), entry_id.ms, entry_id.seq,
-                                producer, seq, items, count)
+        ctx.effects.append_once(ctx.db.index, name, entry_id.ms, entry_id.seq, producer, seq,
+                                items, count)
     return after_append(ctx, key, stream, entry_id, True)
+
+
+cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
+                       Py_ssize_t count, bytes producer, bytes iid):
+    """As append_entry, for the entry that a producer's message `iid` becomes (XADD IDMP). If that
+    fails the message is not known either."""
+    cdef bytes name = ctx.db.key_of(key)
+    cdef uint64_t at_ms = min(entry_id.ms, ctx.now_ms)
+    cdef tuple effect = (b"IDMP", name, producer, iid,
+                         bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms)
+    cdef Id appended
+    window = window_of(stream)
+    window.put(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
+    try:
+        stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
+                      ctx.keyspace.node_bytes)
+    except BaseException:
+        window.put_back(producer, iid)
+        raise
+    ctx.effects.open_group()
+    if ctx.effects.enabled:
+        ctx.effects.append(ctx.db.index, name, entry_id.ms, entry_id.seq, items, count)
+    appended = after_append(ctx, key, stream, entry_id, False)
+    ctx.change(effect, None, 0)
+    ctx.effects.close_group()
+    window.trim(producer, at_ms)
+    return appended
+
+
+cdef window_of(Stream stream):
+    """What the stream remembers of its producers' messages."""
+    if stream.idempotence is None:
+        stream.idempotence = Window()
+    return stream.idempotence
 
 
 cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):

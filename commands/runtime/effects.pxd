@@ -25,6 +25,8 @@ cdef class Effects:
     cdef bint has_room(self, int64_t size) except -1
     cdef int begin(self, int db, const char* head, Py_ssize_t head_size, Py_ssize_t words) except -1
     cdef int finish(self) except -1
+    cdef void open_group(self) noexcept
+    cdef void close_group(self) noexcept
     cdef int append(self, int db, bytes key, uint64_t ms, uint64_t seq, Slice* items,
                     Py_ssize_t count) except -1
     cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,

@@ -113,6 +113,14 @@ cdef class Effects:
         self.count += 1
         return 0
 
+    cdef void open_group(self) noexcept:
+        """The effects that follow, up to `close_group`, count only together: if one cannot be
+        recorded the tick has no payload."""
+        self.begun += self.enabled
+
+    cdef void close_group(self) noexcept:
+        self.count += self.enabled
+
     cdef int put_number(self, uint64_t number) except -1:
         cdef char[20] text
         return self.out.put_bulk(text, format_u64(text, number))

@@ -9,11 +9,11 @@ for.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.engine.appending cimport append_entry, stream_to_append
+from millstream.commands.engine.appending cimport append_entry, append_message, stream_to_append
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport id_of, stream_of
-from millstream.commands.xstream.xidmp cimport Once, is_repeat, name_of, note_once, take_once
+from millstream.commands.xstream.xidmp cimport Once, is_repeat, name_of, take_once
 from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
 from millstream.commands.xstream.xtrim cimport Trim, begin_trim, check_trim, take_trim, trim_stream
 from millstream.encoding cimport Slice
@@ -144,9 +144,11 @@ cdef add_with_options(Context ctx, Args args):
     stream = stream_to_append(ctx, &args.items[1], items, count)
     if auto:
         stream.next_id(ctx.now_ms, &entry_id)
-    reply = append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
-    if producer is not None:
-        note_once(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id)
+    if producer is None:
+        reply = append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
+    else:
+        reply = append_message(
+            ctx, &args.items[1], stream, entry_id, items, count, producer, iid)
     if trim.by_length or trim.by_id:
         trim_behind(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
     return reply

@@ -15,5 +15,3 @@ cdef bint take_once(Args args, Once* once) except -1
 cdef bytes name_of(Once* once, Slice* items, Py_ssize_t count)
 cdef bint is_repeat(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
                     EntryId* first) except -1
-cdef int note_once(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
-                   EntryId entry_id) except -1

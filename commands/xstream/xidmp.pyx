@@ -14,6 +14,7 @@ from libc.stdint cimport uint64_t
 
 from hashlib import blake2b
 
+from millstream.commands.engine.appending cimport window_of
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport id_of, stream_of
@@ -27,7 +28,7 @@ from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import OK
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.storage.streams.idempotence import DURATION_S_MAX, MAXSIZE_MAX, Window
+from millstream.storage.streams.idempotence import DURATION_S_MAX, MAXSIZE_MAX
 
 TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
 NO_PRODUCER = "ERR syntax error, IDMP requires a non-empty producer ID"
@@ -100,24 +101,12 @@ cdef bint is_repeat(Context ctx, bytes key, Stream stream, bytes producer, bytes
     return True
 
 
-cdef int note_once(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
-                   EntryId entry_id) except -1:
-    """Remember the message that became this entry."""
-    return note_since(ctx, key, stream, producer, iid, entry_id, min(entry_id.ms, ctx.now_ms), 0)
-
-
 cdef int note_since(Context ctx, bytes key, Stream stream, bytes producer, bytes iid,
-                    EntryId entry_id, uint64_t at_ms, uint64_t count) except -1:
-    """As `note_once`, with the moment from which the name's time runs and the count of changes."""
+                    EntryId entry_id, uint64_t at_ms) except -1:
+    """Remember the message that became an entry; its time runs from at_ms."""
     window_of(stream).add(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
     return ctx.change((b"IDMP", key, producer, iid,
-                       bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms), None, count)
-
-
-cdef window_of(Stream stream):
-    if stream.idempotence is None:
-        stream.idempotence = Window()
-    return stream.idempotence
+                       bytes(make_id(entry_id.ms, entry_id.seq, False)), at_ms), None, 1)
 
 
 # ---------------------------------------------------------------- XCFGSET, XIDMPRECORD
@@ -198,7 +187,7 @@ def xidmprecord(Context ctx not None, Args args not None):
         # a moment.
         oldest_ms = max(0, ctx.now_ms - 1000 * window_of(stream).duration_s + ROUND_MS)
         note_since(ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, entry_id,
-                   max(oldest_ms, min(entry_id.ms, ctx.now_ms)), 1)
+                   max(oldest_ms, min(entry_id.ms, ctx.now_ms)))
     return OK
 
 

@@ -67,11 +67,32 @@ class Window:
 
     def add(self, producer: bytes, name: bytes, entry_id: EntryId, at_ms: int) -> None:
         """Remember a name for the window's duration from at_ms on."""
+        self.put(producer, name, entry_id, at_ms)
+        self.trim(producer, at_ms)
+
+    def put(self, producer: bytes, name: bytes, entry_id: EntryId, at_ms: int) -> None:
+        """The part of `add` that can fail, and then leaves no new name. The name must not be known
+        (`find`)."""
         names = self._names_to_change(producer)
-        # A clock that went back: no name may be over before those that were there before it.
-        since_ms = max(at_ms, next(reversed(names.values()))[2]) if names else at_ms
-        names.pop(name, None)
-        names[name] = (*entry_id, since_ms)
+        try:
+            # A clock that went back: no name may be over before those that were there before it.
+            since_ms = max(at_ms, next(reversed(names.values()))[2]) if names else at_ms
+            names.pop(name, None)
+            names[name] = (*entry_id, since_ms)
+        finally:
+            if not names:
+                del self.producers[producer]
+
+    def put_back(self, producer: bytes, name: bytes) -> None:
+        """The entry that the name was `put` for could not be made."""
+        names = self.producers[producer]
+        del names[name]
+        if not names:
+            del self.producers[producer]
+
+    def trim(self, producer: bytes, at_ms: int) -> None:
+        """The rest of `add`: count, and keep the bounds."""
+        names = self.producers[producer]
         while len(names) > self.maxsize:
             names.popitem(last=False)
         self.producers.move_to_end(producer)

@@ -29,37 +29,68 @@ _OBJECT_BYTES = 112
 class Producers:
     """The last number of each producer, and which of them was silent longest."""
 
-    __slots__ = ("_names_bytes", "_seqs", "_silent")
+    __slots__ = ("_aside", "_aside_seq", "_names_bytes", "_seqs", "_silent")
 
     def __init__(self) -> None:
         self._seqs: dict[bytes, int] = {}
         self._silent: dict[bytes, None] = {}  # the first names of _seqs, the very first at the end
         self._names_bytes = 0
+        # A producer that there was no memory to put back into _seqs, with its number.
+        self._aside: bytes | None = None
+        self._aside_seq = 0
 
     def __len__(self) -> int:
-        return len(self._seqs)
+        return len(self._seqs) + (self._aside is not None)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._seqs
+        return name in self._seqs or (self._aside is not None and name == self._aside)
 
     def seq_of(self, name: bytes) -> int | None:
         """A producer's last number; None when it is not known."""
-        return self._seqs.get(name)
+        return self._all().get(name)
 
     def has_sent(self, name: bytes, seq: int) -> bool:
         """Whether the producer's number is this one or a later one."""
+        if self._aside is not None:
+            self._all()
         return seq <= self._seqs.get(name, -1)
 
-    def put(self, name: bytes, seq: int) -> None:
-        """Set a producer's last number: it is then the last to be forgotten."""
-        if self._seqs.pop(name, None) is None:
+    def put(self, name: bytes, seq: int) -> int | None:
+        """Set a producer's last number: it is then the last to be forgotten. Returns the number
+        before. MemoryError: nothing has changed."""
+        if self._aside is not None:
+            self._all()
+        before = self._seqs.pop(name, None)
+        try:
+            self._seqs[name] = seq
+        except MemoryError:
+            if before is not None:
+                self._aside, self._aside_seq = name, before
+                self._silent.pop(name, None)
+            raise
+        if before is None:
             self._names_bytes += len(name)
-        self._seqs[name] = seq
         self._silent.pop(name, None)
+        return before
+
+    def put_back(self, name: bytes, before: int | None) -> None:
+        """What `put` was called for has failed: the producer has the number that `put` returned.
+        Needs no memory."""
+        if before is None:
+            self.drop(name)
+        else:
+            self._seqs[name] = before
+
+    def _all(self) -> dict[bytes, int]:
+        """All numbers. MemoryError: there is still no memory for the one that is aside."""
+        if self._aside is not None:
+            self._seqs[self._aside] = self._aside_seq
+            self._aside = None
+        return self._seqs
 
     def drop(self, name: bytes) -> bool:
         """Forget a producer; False when it is not known."""
-        if self._seqs.pop(name, None) is None:
+        if self._all().pop(name, None) is None:
             return False
         self._silent.pop(name, None)
         self._names_bytes -= len(name)
@@ -67,7 +98,7 @@ class Producers:
 
     def drop_oldest(self) -> bytes:
         """Forget the producer whose last append is longest ago; returns its name."""
-        if not self._seqs:
+        if not self._all():
             raise IndexError("no producer to forget")
         if not self._silent:
             first = list(islice(self._seqs, _SILENT_AT_ONCE))
@@ -78,17 +109,17 @@ class Producers:
 
     def copy(self) -> Producers:
         made = Producers()
-        made._seqs = self._seqs.copy()
+        made._seqs = self._all().copy()
         made._names_bytes = self._names_bytes
         return made
 
     def share(self) -> SharedProducers:
         """The producers as they are now: copied at once, packed later."""
-        return SharedProducers(self._seqs.copy())
+        return SharedProducers(self._all().copy())
 
     def dump(self) -> dict[bytes, int]:
         """Names and numbers, the one that was silent longest first (docs/formats.md, producers)."""
-        return self._seqs.copy()
+        return self._all().copy()
 
     @classmethod
     def load(cls, rows: Any) -> Producers:
@@ -110,7 +141,7 @@ class Producers:
 
     def check(self) -> None:
         """Raise AssertionError when anything does not fit together."""
-        assert sum(map(len, self._seqs)) == self._names_bytes
+        assert sum(map(len, self._all())) == self._names_bytes
         assert list(islice(self._seqs, len(self._silent))) == list(reversed(self._silent))
 
 
