@@ -17,9 +17,9 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
                         Py_ssize_t count, bytes producer, uint64_t seq)
 cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                        Py_ssize_t count, bytes producer, bytes iid)
-cdef window_of(Stream stream)
+cpdef window_of(Stream stream)
 cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1
-cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1
 cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,

@@ -82,7 +82,7 @@ cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id,
     return appended
 
 
-cdef window_of(Stream stream):
+cpdef window_of(Stream stream):
     """What the stream remembers of its producers' messages."""
     if stream.idempotence is None:
         stream.idempotence = Window()
@@ -103,7 +103,7 @@ cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1:
     return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
 
 
-cdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff:
     """Evict what is below boundary (ms, seq), all for "all", nothing for None; returns how many.
     counts: evicted entries are changes; after an append, which is a change, Redis does not count

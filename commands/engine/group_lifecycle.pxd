@@ -12,10 +12,10 @@ cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name)
 cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name)
 cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name)
 cdef list id_words(Context ctx, list ids)
-cdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
-                        uint64_t count) except -1
+cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
+                         uint64_t count) except -1
 cpdef int used(Context ctx, bytes key, Group group) except -1
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1
 cdef int put_off(Context ctx, list keys, bytes name) except -1
-cdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
+cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
 cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1

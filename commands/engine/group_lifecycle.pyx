@@ -103,10 +103,16 @@ cdef list id_words(Context ctx, list ids):
     return [bytes(make_id(ms, seq, False)) for ms, seq in ids]
 
 
-cdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
-                        uint64_t count) except -1:
+cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
+                         uint64_t count) except -1:
     """Report a change of some pending entries, (ms, seq) each, of a group of this name."""
     return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
+
+
+def change_entries(Context ctx not None, bytes effect not None, bytes key not None, list ids not None,
+                   bytes event, uint64_t count) -> None:
+    """Report a change of some entries, (ms, seq) each, of the stream at a key."""
+    ctx.change((effect, key, *id_words(ctx, ids)), event, count)
 
 
 cpdef int used(Context ctx, bytes key, Group group) except -1:
@@ -154,7 +160,7 @@ cdef int put_off(Context ctx, list keys, bytes name) except -1:
     return 0
 
 
-cdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
+cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:
     """The maximum size of the effects of a read that makes a consumer, delivers entries and
     names `ids` ids."""
     return (READ_EFFECTS * (EFFECT_BYTES + len(key) + len(group.name) + len(consumer))

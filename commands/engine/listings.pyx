@@ -14,7 +14,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.group_lag cimport ends_of, find_lag
-from millstream.commands.engine.references cimport settle_groups
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport Output, put_nil
 from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, deliveries_of
@@ -24,6 +23,7 @@ from millstream.storage.streams.shared_groups cimport (
 from millstream.storage.dump.listpack cimport ahead_ms, shifted_ms
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.references import settle_groups
 from millstream.commands.runtime.replies import NULL_ARRAY
 
 cdef extern from "Python.h":

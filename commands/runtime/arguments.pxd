@@ -24,8 +24,8 @@ cdef class Args:
     cdef int take_id(self, EntryId* out, bint dot_allowed, uint64_t missing_seq) except -1
     cpdef int64_t take_int(self) except? -1
     cpdef int64_t take_int_or(self, str refusal) except? -1
-    cdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1
-    cdef list ids_at(self, Py_ssize_t first, Py_ssize_t count)
+    cpdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1
+    cpdef list ids_at(self, Py_ssize_t first, Py_ssize_t count)
 
     cdef inline bint next_is(self, bytes upper) noexcept:
         """True, and the cursor moves on, when the next argument is this word in any case."""

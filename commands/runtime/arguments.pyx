@@ -105,7 +105,7 @@ cdef class Args:
             raise CommandError(refusal)
         return value
 
-    cdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1:
+    cpdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1:
         """Take the number after IDS and skip as many ids; returns the number. The two texts are the
         errors of a number that is none or not above 0, and of fewer ids than the number."""
         cdef int64_t count = self.take_int_or(not_positive)
@@ -116,7 +116,7 @@ cdef class Args:
         self.pos += <Py_ssize_t>count
         return <Py_ssize_t>count
 
-    cdef list ids_at(self, Py_ssize_t first, Py_ssize_t count):
+    cpdef list ids_at(self, Py_ssize_t first, Py_ssize_t count):
         """The ids among the words from `first` on, each as (ms, seq)."""
         cdef EntryId found
         cdef list ids = []
@@ -125,6 +125,10 @@ cdef class Args:
             self.take_id(&found, False, 0)
             ids.append((found.ms, found.seq))
         return ids
+
+    def take_entry_id(self) -> tuple[int, int]:
+        """The next argument as (ms, seq), for callers in Python."""
+        return self.ids_at(self.pos, 1)[0]
 
     def option(self, bytes upper not None) -> bool:
         """True, and the cursor moves on, when the next argument is this word (given in capitals)."""

@@ -195,8 +195,7 @@ cdef class Context:
 
     cdef int change(self, tuple effect, bytes event, uint64_t count) except -1:
         """As `changed`, for compiled callers."""
-        if self.effects.enabled:
-            self.effects.record(self.db.index, *effect)
+        self.effects.put_effect(self.db.index, effect)
         if effect[0] in WAKES_READERS:
             self.db.mark_ready(effect[1])
         return self.count_change(None if event is None else effect[1], event, count)

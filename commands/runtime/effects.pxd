@@ -5,7 +5,7 @@ from millstream.storage.streams.keyspace cimport Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 
-cdef enum:
+cpdef enum:
     # An id as a word of an effect, at most.
     ID_WORD_BYTES = 48
     # The maximum size of an effect in addition to its names and ids.
@@ -32,9 +32,10 @@ cdef class Effects:
     cdef int append_once(self, int db, bytes key, uint64_t ms, uint64_t seq, bytes producer,
                          uint64_t number, Slice* items, Py_ssize_t count) except -1
     cdef int evict(self, int db, bytes key, uint64_t ms, uint64_t seq) except -1
+    cdef int put_effect(self, int db, tuple words) except -1
     cdef int put_number(self, uint64_t number) except -1
     cdef bytes take(self)
 
 
-cdef tuple id_of(bytes text)
-cdef Stream stream_of(Keyspace keyspace, int db, bytes key)
+cpdef tuple id_of(bytes text)
+cpdef Stream stream_of(Keyspace keyspace, int db, bytes key)

@@ -2,12 +2,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.stream import Stream
 
 Apply = Callable[[Keyspace, int, list[bytes]], None]
 A = TypeVar("A", bound=Apply)
 
 APPLY: dict[bytes, Apply]
 WAKES_READERS: set[bytes]
+
+ID_WORD_BYTES: int
+EFFECT_BYTES: int
 
 class EffectError(Exception):
     offset: int
@@ -28,5 +32,7 @@ class Effects:
     def take_payload(self) -> bytes | None: ...
     def __len__(self) -> int: ...
 
+def id_of(text: bytes) -> tuple[int, int]: ...
+def stream_of(keyspace: Keyspace, db: int, key: bytes) -> Stream: ...
 def apply_effects(keyspace: Keyspace, payload: bytes) -> int: ...
 def split_effects(payload: bytes) -> list[tuple[int, list[bytes], bytes]]: ...

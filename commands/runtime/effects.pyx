@@ -7,6 +7,7 @@ however many entries it delivered. docs/formats.md lists them all; the same byte
 replicas. An effect names a database once (`SELECT n`); each frame starts at database 0.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
@@ -161,14 +162,18 @@ cdef class Effects:
 
     def record(self, int db, *words) -> None:
         """One effect; words are bytes or integers, the first is its name. db -1: of no database."""
+        self.put_effect(db, words)
+
+    cdef int put_effect(self, int db, tuple words) except -1:
+        """As `record`, for compiled callers."""
         if not self.enabled:
-            return
+            return 0
         self.begin(db, b"", 0, len(words))
         for word in words:
-            if isinstance(word, int):
+            if type(word) is not bytes:
                 word = b"%d" % word
-            self.out.put_bulk_bytes(word)
-        self.finish()
+            self.out.put_bulk(PyBytes_AS_STRING(word), PyBytes_GET_SIZE(word))
+        return self.finish()
 
     cdef bytes take(self):
         cdef bytes payload = None
@@ -351,14 +356,14 @@ cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields
     return stream
 
 
-cdef tuple id_of(bytes text):
+cpdef tuple id_of(bytes text):
     cdef EntryId found
     if parse_id(text, len(text), False, 0, &found) < 0:
         raise ValueError(f"{text!r} is not an id")
     return found.ms, found.seq
 
 
-cdef Stream stream_of(Keyspace keyspace, int db, bytes key):
+cpdef Stream stream_of(Keyspace keyspace, int db, bytes key):
     cdef Stream stream = (<Database>keyspace.databases[db]).stream(key)
     if stream is None:
         raise ValueError(f"key {key!r} has no stream")

@@ -1,43 +1,65 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Today's Redis stream commands that append and range over entries.
+"""Redis' stream commands that append, trim and range over entries.
 
-Semantics and error words are Redis 8.6's. They take the same road as the draft's five and share
-their parts: an XADD is a TAPPEND with more options and another way to print the id. What it trims is
-in `trimming`, what it does only once in `idempotence`; neither costs anything where it is not asked
-for.
+Semantics and error words are Redis 8.6's. An XADD is a TAPPEND with more options and another form of
+the ID. Options that change what happens to groups, and messages that count once, are Python
+(`references`, `xidmp`); neither costs anything where it is not asked for.
+
+What trimming evicts is one range from the head: its end is found first and recorded as the first ID
+that is kept. Only ACKED may leave entries in the range. Trimmed entries count as evicted: a reader of
+TREAD that has not seen them gets a nil for the gap. As in Redis, trimming does not move
+`max-deleted-entry-id`.
 """
 
-from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+from libc.stdint cimport UINT32_MAX, UINT64_MAX as MAX, uint64_t
 
-from millstream.commands.engine.appending cimport append_entry, append_message, stream_to_append
+from millstream.commands.engine.appending cimport (
+    append_entry, append_message, evict_to, stream_to_append,
+)
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.effects cimport id_of, stream_of
-from millstream.commands.xstream.xidmp cimport Once, is_repeat, name_of, take_once
 from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
-from millstream.commands.xstream.xtrim cimport Trim, begin_trim, check_trim, take_trim, trim_stream
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, parse_part
-from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.ids cimport EntryId, id_less, parse_id, parse_part
 from millstream.storage.streams.stream cimport Stream
 
-from millstream.commands.runtime.effects import effect
+from millstream.commands.engine.references import drop_references_between, trim_acked
+from millstream.commands.runtime.replies import NULL_ARRAY
 from millstream.commands.table.registry import command
-from millstream.commands.runtime.replies import NULL_ARRAY, OK
-from millstream.errors import (
-    EXHAUSTED, INVALID_ID, NO_SUCH_KEY, SYNTAX, CommandError, wrong_arity,
-)
+from millstream.commands.xstream.xidmp import name_of, repeated_id, take_message
+from millstream.errors import EXHAUSTED, INVALID_ID, SYNTAX, CommandError, wrong_arity
 
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
 ONCE_WITH_ID = "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
-SETID_BELOW_TOP = "ERR The ID specified in XSETID is smaller than the target stream top item"
-SETID_BELOW_PROVIDED = ("ERR The ID specified in XSETID is smaller than the provided "
-                        "max_deleted_entry_id")
-SETID_BELOW_DELETED = ("ERR The ID specified in XSETID is smaller than current "
-                       "max_deleted_entry_id")
-SETID_TOO_FEW = ("ERR The entries_added specified in XSETID is smaller than the target stream "
-                 "length")
+TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
+NO_STRATEGY = "ERR syntax error, XTRIM must be called with a trimming strategy"
+LIMIT_EXACT = "ERR syntax error, LIMIT cannot be used without the special ~ option"
+LIMIT_ALONE = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
+
+# Redis trims at most this many nodes' entries with `~` and no LIMIT; within these bounds.
+cdef uint64_t DEFAULT_LIMIT_NODES = 100
+cdef uint64_t DEFAULT_LIMIT_MAX = 1_000_000
+cdef uint64_t DEFAULT_LIMIT_OF_ENDLESS_NODES = 10_000
+
+
+# What becomes of references to an entry that is evicted.
+cdef enum References:
+    NOT_GIVEN
+    KEEP_REFERENCES
+    DROP_REFERENCES
+    ONLY_ACKED
+
+
+cdef struct Trim:
+    bint by_length
+    bint by_id
+    bint approximate
+    uint64_t keep
+    EntryId first_kept
+    bint limited
+    uint64_t limit
+    References references
 
 
 # ---------------------------------------------------------------- XADD
@@ -109,12 +131,13 @@ cdef append_auto(Context ctx, Args args):
 
 cdef add_with_options(Context ctx, Args args):
     cdef Trim trim
-    cdef Once once
     cdef EntryId entry_id
     cdef Stream stream
     cdef bint auto
     cdef bint any_seq = False
-    cdef bint make = take_options(args, &trim, &once)
+    cdef bint make
+    cdef tuple message
+    make, message = take_options(args, &trim)
     cdef Slice* items = &args.items[args.pos + 1]
     cdef Py_ssize_t count = args.count - args.pos - 1
     cdef bytes producer = None
@@ -123,7 +146,7 @@ cdef add_with_options(Context ctx, Args args):
     if not auto:
         # A malformed id is reported before options that contradict each other, as in Redis.
         any_seq = read_id(&args.items[args.pos], &entry_id)
-        if once.producer != NULL:
+        if message is not None:
             raise CommandError(ONCE_WITH_ID)
     check_trim(&trim)
     if count < 2 or count & 1:
@@ -133,12 +156,14 @@ cdef add_with_options(Context ctx, Args args):
     stream = ctx.write_stream_at(&args.items[1])
     if stream is None and not make:
         return None
-    if once.producer != NULL:
-        producer = once.producer.ptr[:once.producer.size]
-        iid = name_of(&once, items, count)
-        if stream is not None and is_repeat(
-                ctx, ctx.db.key_of(&args.items[1]), stream, producer, iid, &entry_id):
-            return make_id(entry_id.ms, entry_id.seq, False)
+    if message is not None:
+        producer, iid = message
+        if iid is None:
+            iid = name_of([items[i].ptr[:items[i].size] for i in range(count)])
+        if stream is not None:
+            first = repeated_id(ctx, args[1], stream, producer, iid)
+            if first is not None:
+                return first
     if not auto:
         complete_id(stream, &entry_id, any_seq)
     stream = stream_to_append(ctx, &args.items[1], items, count)
@@ -164,81 +189,171 @@ cdef int trim_behind(Context ctx, bytes key, Stream stream, Trim* trim) except -
     return 0
 
 
-cdef bint take_options(Args args, Trim* trim, Once* once) except -1:
-    """Take what stands before the id, where the cursor then is; whether the stream may be made."""
+cdef tuple take_options(Args args, Trim* trim):
+    """Take what stands before the id, where the cursor then is. Returns whether the stream may be
+    made, and the message's producer and name, None without IDMP."""
     cdef bint make = True
+    cdef tuple message = None
+    cdef tuple taken
     begin_trim(trim)
-    once.producer = once.iid = NULL
     while args.pos < args.count and not is_star(&args.items[args.pos]):
         if args.next_is(b"NOMKSTREAM"):
             make = False
-        elif not take_trim(args, trim) and not take_once(args, once):
-            break
+        elif not take_trim(args, trim):
+            taken = take_message(args, message) if may_be_idmp(&args.items[args.pos]) else None
+            if taken is None:
+                break
+            message = taken
     if args.pos >= args.count:
         check_trim(trim)
         raise wrong_arity("xadd")
-    return make
+    return make, message
 
 
-# ---------------------------------------------------------------- XSETID
+cdef inline bint may_be_idmp(Slice* word) noexcept:
+    """False for an ID, which most requests have here."""
+    return word.size >= 4 and (word.ptr[0] == c'I' or word.ptr[0] == c'i')
+
+
+# ---------------------------------------------------------------- trimming
+
+cdef void begin_trim(Trim* trim) noexcept:
+    """No option was given yet."""
+    trim.by_length = trim.by_id = trim.approximate = trim.limited = False
+    trim.limit = trim.keep = 0
+    trim.references = NOT_GIVEN
+
+
+cdef bint take_trim(Args args, Trim* trim) except -1:
+    """Take one trimming option if the next argument begins one. A last word begins none."""
+    if trim.references == NOT_GIVEN and take_references(args, trim):
+        return True
+    if args.pos + 1 >= args.count:
+        return False
+    if args.next_is(b"MAXLEN"):
+        begin_strategy(args, trim)
+        trim.by_length = True
+        keep = args.take_int()
+        if keep < 0:
+            raise CommandError("ERR The MAXLEN argument must be >= 0.")
+        trim.keep = keep
+    elif args.next_is(b"MINID"):
+        begin_strategy(args, trim)
+        trim.by_id = True
+        args.take_id(&trim.first_kept, False, 0)
+    elif args.next_is(b"LIMIT"):
+        limit = args.take_int()
+        if limit < 0:
+            raise CommandError("ERR The LIMIT argument must be >= 0.")
+        trim.limited = True
+        trim.limit = limit
+    else:
+        return False
+    return True
+
+
+cdef bint take_references(Args args, Trim* trim) noexcept:
+    """Take the word that says what becomes of references. A second one is no option, as in Redis.
+    """
+    if args.next_is(b"KEEPREF"):
+        trim.references = KEEP_REFERENCES
+    elif args.next_is(b"DELREF"):
+        trim.references = DROP_REFERENCES
+    elif args.next_is(b"ACKED"):
+        trim.references = ONLY_ACKED
+    else:
+        return False
+    return True
+
+
+cdef int begin_strategy(Args args, Trim* trim) except -1:
+    if trim.by_id or trim.by_length:
+        raise CommandError(TWO_STRATEGIES)
+    # A `~` without anything after it is the threshold, and a bad one.
+    if args.pos + 1 < args.count:
+        trim.approximate = args.next_is(b"~")
+        if not trim.approximate:
+            args.next_is(b"=")
+    return 0
+
+
+cdef int check_trim(Trim* trim) except -1:
+    """Refuse options that do not go together."""
+    if trim.limit and not (trim.by_length or trim.by_id):
+        raise CommandError(LIMIT_ALONE)
+    if trim.limited and not trim.approximate:
+        raise CommandError(LIMIT_EXACT)
+    return 0
+
+
+cdef uint64_t limit_of(Context ctx, Trim* trim) noexcept:
+    """How many entries may go, 0 for any number."""
+    if not trim.approximate:
+        return 0
+    if trim.limited:
+        return trim.limit
+    if ctx.keyspace.node_entries == UINT32_MAX:
+        return DEFAULT_LIMIT_OF_ENDLESS_NODES
+    return min(DEFAULT_LIMIT_NODES * ctx.keyspace.node_entries, DEFAULT_LIMIT_MAX)
+
+
+cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
+                          bint counts) except? 0xffffffffffffffff:
+    """Evict what the options say; returns how many entries went. counts: as in `evict_to`."""
+    cdef EntryId first
+    if not trim.by_length and not trim.by_id:
+        return 0
+    if trim.references == ONLY_ACKED and stream.groups:
+        return trim_acked(ctx, key, stream, trim.keep if trim.by_length else None,
+                          (trim.first_kept.ms, trim.first_kept.seq), limit_of(ctx, trim), counts)
+    boundary = boundary_of(ctx, stream, trim)
+    if boundary is None or not stream.first_entry(&first):
+        return 0
+    if trim.references == DROP_REFERENCES and stream.groups:
+        drop_references_between(ctx, key, stream, (first.ms, first.seq),
+                                stream.past_end() if boundary == "all" else boundary)
+    return evict_to(ctx, key, stream, boundary, counts)
+
+
+cdef boundary_of(Context ctx, Stream stream, Trim* trim):
+    """The first id to keep, "all" when nothing is kept, None when everything is."""
+    if trim.approximate:
+        return stream.boundary_by_nodes(
+            trim.keep if trim.by_length else None,
+            (trim.first_kept.ms, trim.first_kept.seq) if trim.by_id else None, limit_of(ctx, trim),
+            trim.references > KEEP_REFERENCES)
+    if trim.by_length:
+        return "all" if trim.keep == 0 else stream.boundary_for_length(trim.keep)
+    return trim.first_kept.ms, trim.first_kept.seq
+
 
 @command(
-    "XSETID", arity=-3, flags="write denyoom fast", keys=(1, 1, 1), group="stream", since="5.0.0",
-    summary="Sets a stream's last ID and counters.",
-    syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+    "XTRIM", arity=-4, flags="write", keys=(1, 1, 1), group="stream", since="5.0.0",
+    summary="Evicts old entries and returns the number evicted.",
+    syntax="key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
+    "[condition: KEEPREF | DELREF | ACKED]",
+    complexity="O(n) of evicted blocks",
 )
-def xsetid(Context ctx not None, Args args not None):
-    """For tools that copy streams between servers."""
+def xtrim(Context ctx not None, Args args not None):
+    """Evicts the oldest entries until at most `threshold` entries are left (MAXLEN) or no ID is
+    below `threshold` (MINID); with `~` it evicts only whole nodes. DELREF also removes the entries
+    from every group's pending entries. ACKED keeps entries that a group has not yet read or
+    acknowledged.
+    """
     cdef Stream stream
-    cdef EntryId last
-    cdef EntryId top
-    cdef EntryId deleted
-    cdef int64_t added = -1
-    deleted.ms = deleted.seq = 0
+    cdef Trim trim
+    begin_trim(&trim)
     args.pos = 2
-    args.take_id(&last, False, 0)
     while args.pos < args.count:
-        if args.remaining >= 2 and args.next_is(b"ENTRIESADDED"):
-            added = args.take_int()
-            if added < 0:
-                raise CommandError("ERR entries_added must be positive")
-        elif args.remaining >= 2 and args.next_is(b"MAXDELETEDID"):
-            args.take_id(&deleted, False, 0)
-            if id_less(last.ms, last.seq, deleted.ms, deleted.seq):
-                raise CommandError(SETID_BELOW_PROVIDED)
-        else:
+        if not take_trim(args, &trim):
             raise CommandError(SYNTAX)
+    if not trim.by_length and not trim.by_id and not trim.limit:
+        raise CommandError(NO_STRATEGY)
+    check_trim(&trim)
     stream = ctx.write_stream_at(&args.items[1])
     if stream is None:
-        raise CommandError(NO_SUCH_KEY)
-    if id_less(last.ms, last.seq, stream.max_deleted_ms, stream.max_deleted_seq):
-        raise CommandError(SETID_BELOW_DELETED)
-    if stream.last_entry(&top):
-        if id_less(last.ms, last.seq, top.ms, top.seq):
-            raise CommandError(SETID_BELOW_TOP)
-        if added >= 0 and <uint64_t>added < stream.length:
-            raise CommandError(SETID_TOO_FEW)
-    stream.set_last_id(last.ms, last.seq, ctx.keyspace.node_entries, ctx.keyspace.node_bytes)
-    if added >= 0:
-        stream.entries_added = added
-    if deleted.ms or deleted.seq:
-        stream.max_deleted_ms = deleted.ms
-        stream.max_deleted_seq = deleted.seq
-    ctx.change((
-        b"SETID", ctx.db.key_of(&args.items[1]),
-        bytes(make_id(stream.last_ms, stream.last_seq, False)), stream.entries_added,
-        bytes(make_id(stream.max_deleted_ms, stream.max_deleted_seq, False))), b"xsetid", 1)
-    return OK
-
-
-@effect(b"SETID")
-def apply_setid(Keyspace keyspace, int db, list words):
-    """SETID key last-id entries-added max-deleted-id."""
-    cdef Stream stream = stream_of(keyspace, db, words[0])
-    ms, seq = id_of(words[1])
-    stream.set_last_id(ms, seq, keyspace.node_entries, keyspace.node_bytes)
-    stream.entries_added = int(words[2])
-    stream.max_deleted_ms, stream.max_deleted_seq = id_of(words[3])
+        return 0
+    return trim_stream(ctx, ctx.db.key_of(&args.items[1]), stream, &trim, True)
 
 
 # ---------------------------------------------------------------- reading

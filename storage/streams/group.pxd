@@ -191,7 +191,7 @@ cdef class Group:
     cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
                              uint32_t consumer, uint32_t policy) except 0
     cdef int put(self, Pending* record) except -1
-    cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
+    cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
                        bint change_policy) except -1
     cdef int64_t deliveries(self, const Pending* record) except -1

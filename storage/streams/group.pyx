@@ -1003,7 +1003,7 @@ cdef class Group:
         if policy != NO_POLICY:
             self.pendings.retry_times[policy].uses += change
 
-    cdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
+    cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
         """Remove an entry from pending; False when it was not there."""
         cdef PendingAt at
         if self.find(ms, seq, &at) == NULL:

@@ -81,14 +81,14 @@ cdef class Stream:
     cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept
     cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept
-    cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
-    cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
+    cpdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
+    cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept
     cdef int set_ttl(self, group, uint64_t ttl_ms) except -1
     cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
-    cdef list due_groups(self, uint64_t now_ms)
+    cpdef list due_groups(self, uint64_t now_ms)
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1
-    cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
+    cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1
     cpdef object group(self, bytes name)
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq, uint64_t now_ms)

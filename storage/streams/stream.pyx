@@ -519,7 +519,7 @@ cdef class Stream:
         self.entries_evicted += evicted
         return evicted
 
-    cdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff:
+    cpdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff:
         """Evict the entries with these ids (ms, seq), which rise, wherever they stand; ids without
         an entry are passed over. Returns how many went."""
         cdef uint64_t before = self.length
@@ -612,7 +612,7 @@ cdef class Stream:
 
     # ------------------------------------------------------------ the last id
 
-    cdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
+    cpdef int set_last_id(self, uint64_t ms, uint64_t seq, uint32_t node_entries,
                          uint32_t node_bytes) except -1:
         """Set the last id (XSETID); no entry is above it, but ids that are gone may be."""
         cdef Place last = no_place() if self.sealed is None else self.sealed.end()
@@ -724,7 +724,7 @@ cdef class Stream:
 
     # ------------------------------------------------------------ groups
 
-    cdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
+    cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:
         """Whether a group has yet to read this entry, or has not acknowledged it."""
         cdef Group group
         for group in self.groups.values():
@@ -786,7 +786,7 @@ cdef class Stream:
                     count -= 1
         return count
 
-    cdef list due_groups(self, uint64_t now_ms):
+    cpdef list due_groups(self, uint64_t now_ms):
         """The names of groups that are over, or have pending entries that may have expired."""
         cdef Group group
         return [group.name for group in self.groups.values() if group.expiry_bound() <= now_ms or (

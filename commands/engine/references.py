@@ -1,0 +1,141 @@
+"""What removing an entry means to the groups that know of it: KEEPREF, DELREF and ACKED.
+
+A group holds an entry that it has yet to read, or has delivered and not seen acknowledged. KEEPREF,
+the default, removes the entry and leaves it pending. DELREF removes it from every group's pending
+entries, also an ID whose entry is already gone. ACKED removes only entries that no group holds.
+Without groups nothing is held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.appending import evict_to
+from millstream.commands.engine.group_lifecycle import (
+    change_entries,
+    change_pending,
+    live_group,
+    read_effects_most,
+)
+from millstream.commands.runtime.effects import (
+    EFFECT_BYTES,
+    ID_WORD_BYTES,
+    effect,
+    id_of,
+    stream_of,
+)
+from millstream.storage.streams.acked_trim import unheld
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.streams.stream import Stream
+
+EntryId = tuple[int, int]
+
+DELREF, ACKED = b"DELREF", b"ACKED"
+
+
+def take_reference_handling(args: Args) -> bytes | None:
+    """Take KEEPREF, DELREF or ACKED if the next argument is one of them."""
+    for word in (b"KEEPREF", DELREF, ACKED):
+        if args.option(word):
+            return word
+    return None
+
+
+def settle_groups(ctx: Context, key: bytes, stream: Stream) -> None:
+    """Apply due automatic changes in every group, so that none holds an entry beyond its time."""
+    for name in stream.due_groups(ctx.steady_ms):
+        live_group(ctx, key, stream, name)
+
+
+def dropped_most(key: bytes, stream: Stream, ids: int) -> int:
+    """The maximum size of the effects when `ids` IDs leave the groups' pending entries."""
+    return sum(
+        read_effects_most(key, group, b"", min(ids, group.pending_count))
+        for group in stream.groups.values()
+    )
+
+
+def drop_references(ctx: Context, key: bytes, stream: Stream, ids: list[EntryId]) -> None:
+    """Remove IDs from every group's pending entries."""
+    ctx.effects.require_room(dropped_most(key, stream, len(ids)))
+    for group in stream.groups.values():
+        gone = [entry_id for entry_id in ids if group.acknowledge(*entry_id)]
+        if gone:
+            change_pending(ctx, b"ACK", key, group.name, gone, len(gone))
+
+
+def drop_references_between(
+    ctx: Context, key: bytes, stream: Stream, start: EntryId, end: EntryId
+) -> None:
+    """Remove every ID with start <= ID < end from every group's pending entries."""
+    held = {}
+    for group in stream.groups.values():
+        gone = [row[:2] for row in group.pending(*start, end=end) if row[:2] != end]
+        if gone:
+            held[group] = gone
+    ctx.effects.require_room(
+        sum(read_effects_most(key, group, b"", len(gone)) for group, gone in held.items())
+    )
+    for group, gone in held.items():
+        change_pending(ctx, b"ACK", key, group.name, gone, 0)
+        for entry_id in gone:
+            group.acknowledge(*entry_id)
+
+
+def trim_acked(
+    ctx: Context,
+    key: bytes,
+    stream: Stream,
+    keep: int | None,
+    minid: EntryId | None,
+    limit: int,
+    counts: bool,
+) -> int:
+    """Evict entries from the head, except those that a group holds; returns how many.
+
+    Either `keep` entries stay, or none with an ID below `minid`. At most `limit` go, 0 for any
+    number. What goes before the first entry that is held is one range. counts: as in `evict_to`.
+    """
+    settle_groups(ctx, key, stream)
+    ids, _ = unheld(stream, keep, minid, limit)
+    if not ids:
+        return 0
+    together = _leading(stream, ids)
+    alone = ids[together:]
+    if alone:
+        ctx.effects.require_room(2 * (EFFECT_BYTES + len(key)) + len(alone) * ID_WORD_BYTES)
+    if together == len(ids) == len(stream):
+        return evict_to(ctx, key, stream, "all", counts)
+    if together:
+        ms, seq = ids[together - 1]
+        past = (ms, seq + 1) if seq < 2**64 - 1 else (ms + 1, 0)
+        evict_to(ctx, key, stream, past, counts)
+    if alone:
+        stream.evict_ids(alone)
+        # The leading range, if any, has sent the event.
+        event = None if together else b"xtrim"
+        count = len(alone) if counts else 0
+        change_entries(ctx, b"EVICTIDS", key, alone, event, count)
+    return len(ids)
+
+
+def _leading(stream: Stream, ids: list[EntryId]) -> int:
+    """How many of the IDs, from the first on, are the stream's oldest entries without a gap."""
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if stream.rank(*ids[middle - 1]) == middle - 1:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@effect(b"EVICTIDS")
+def apply_evict_ids(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """EVICTIDS key id [id ...]: these entries, wherever they stand."""
+    stream_of(keyspace, db, words[0]).evict_ids([id_of(word) for word in words[1:]])

@@ -1,1 +1,0 @@
-# Compiled handlers alone use what is in here.

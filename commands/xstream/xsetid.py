@@ -1,0 +1,85 @@
+"""XSETID: a stream's last ID and counters, for tools that copy streams between servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.effects import effect, id_of, stream_of
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.registry import command
+from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.ids import Id
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.replies import Simple
+    from millstream.storage.streams.keyspace import Keyspace
+    from millstream.storage.streams.stream import Stream
+
+NO_ID = (0, 0)
+BELOW_TOP = "ERR The ID specified in XSETID is smaller than the target stream top item"
+BELOW_PROVIDED = "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+BELOW_DELETED = "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
+TOO_FEW = "ERR The entries_added specified in XSETID is smaller than the target stream length"
+
+
+@command(
+    "XSETID",
+    arity=-3,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Sets a stream's last ID and counters.",
+    syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+)
+def xsetid(ctx: Context, args: Args) -> Simple:
+    """For tools that copy streams between servers."""
+    key = args.take()
+    last = args.take_entry_id()
+    added = None
+    deleted = NO_ID
+    while args.remaining:
+        if args.remaining >= 2 and args.option(b"ENTRIESADDED"):
+            added = args.take_int()
+            if added < 0:
+                raise CommandError("ERR entries_added must be positive")
+        elif args.remaining >= 2 and args.option(b"MAXDELETEDID"):
+            deleted = args.take_entry_id()
+            if last < deleted:
+                raise CommandError(BELOW_PROVIDED)
+        else:
+            raise CommandError(SYNTAX)
+    stream = ctx.write_stream(key)
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    if last < stream.max_deleted_id:
+        raise CommandError(BELOW_DELETED)
+    if stream.newest_id is not None:
+        if last < stream.newest_id:
+            raise CommandError(BELOW_TOP)
+        if added is not None and added < len(stream):
+            raise CommandError(TOO_FEW)
+    if added is None:
+        added = stream.entries_added
+    if deleted == NO_ID:
+        deleted = stream.max_deleted_id
+    _set(ctx.keyspace, stream, last, added, deleted)
+    ctx.changed(b"SETID", key, bytes(Id(*last)), added, bytes(Id(*deleted)), event=b"xsetid")
+    return OK
+
+
+def _set(
+    keyspace: Keyspace, stream: Stream, last: tuple[int, int], added: int, deleted: tuple[int, int]
+) -> None:
+    stream.set_last_id(*last, keyspace.node_entries, keyspace.node_bytes)
+    stream.entries_added = added
+    stream.max_deleted_ms, stream.max_deleted_seq = deleted
+
+
+@effect(b"SETID")
+def apply_setid(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """SETID key last-id entries-added max-deleted-id."""
+    stream = stream_of(keyspace, db, words[0])
+    _set(keyspace, stream, id_of(words[1]), int(words[2]), id_of(words[3]))
