@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK.
+"""The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK. And TSEEK, which finds
+the n-th entry after an ID from the counts in the skiplist: a reader cuts a stream into parts
+without reading it.
 
 Their letter is the draft's; where it is silent they do what Redis does for the nearest command,
 error texts included. What they share with the X* commands (appending, evicting, ranges, delivery)
@@ -22,7 +24,7 @@ from millstream.commands.engine.group_lifecycle cimport (
     is_refused, live_group, new_group, put_off, read_effects_most, used,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
-from millstream.ids cimport EntryId, id_less, parse_id, step_up
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.keyspace cimport Database
 from millstream.storage.streams.stream cimport Stream
@@ -469,3 +471,33 @@ cdef class LongDelivery(Encodable):
 )
 def tack(Context ctx not None, Args args not None):
     return acknowledge(ctx, args, True)
+
+
+# ---------------------------------------------------------------- TSEEK
+
+@command(
+    "TSEEK", arity=4, flags="readonly fast", keys=(1, 1, 1), group="stream",
+    summary="Finds the n-th entry after an ID.", syntax="key after-id n",
+    complexity="O(log n), n the number of entries",
+)
+def tseek(Context ctx not None, Args args not None):
+    cdef Stream stream
+    cdef EntryId start
+    cdef EntryId found
+    cdef int64_t wanted
+    cdef uint64_t before
+    cdef uint64_t count
+    args.pos = 2
+    args.take_id(&start, True, 0)
+    wanted = args.take_int()
+    if wanted < 0:
+        raise CommandError(NOT_INTEGER)
+    stream = ctx.read_stream_at(&args.items[1])
+    if stream is None or not step_up(&start):
+        return [0, None]
+    before = stream.rank_of(start.ms, start.seq)
+    count = min(<uint64_t>wanted, stream.length - before)
+    if count == 0:
+        return [0, None]
+    stream.nth(before + count - 1, &found)
+    return [count, make_id(found.ms, found.seq, True)]

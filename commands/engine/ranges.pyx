@@ -61,6 +61,20 @@ cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1:
     return 0
 
 
+def take_start_id(Args args not None, bint dot_allowed=False) -> tuple[int, int]:
+    """`take_start` for callers in Python: (ms, seq)."""
+    cdef EntryId found
+    take_start(args, &found, dot_allowed)
+    return found.ms, found.seq
+
+
+def take_end_id(Args args not None, bint dot_allowed=False) -> tuple[int, int]:
+    """`take_end` for callers in Python."""
+    cdef EntryId found
+    take_end(args, &found, dot_allowed)
+    return found.ms, found.seq
+
+
 cdef int take_limit(Args args, uint64_t* limit) except -1:
     """The option after a range's two ids: COUNT n, where a number below 0 is 0."""
     cdef int64_t count

@@ -72,8 +72,6 @@ cdef class Stream:
     cdef void walk_start(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept
     cdef void walk_enter(self, Walk* walk, uint64_t ms, uint64_t seq) noexcept
     cdef bint walk_next(self, Walk* walk) noexcept
-    cdef bint next_blocks(self, EntryId start, EntryId end, uint64_t most, uint64_t size_bytes,
-                          list found, EntryId* following) except -1
     cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef uint64_t evict_all(self) except? 0xffffffffffffffff

@@ -410,26 +410,28 @@ cdef class Stream:
             self.walk_block(&walk)
         return found
 
-    cdef bint next_blocks(self, EntryId start, EntryId end, uint64_t most, uint64_t size_bytes,
-                          list found, EntryId* following) except -1:
-        """Add to `found` the first blocks that may hold entries with start <= id <= end: at most
+    def next_blocks(self, start, stop, uint64_t most, uint64_t size_bytes) -> tuple:
+        """The first blocks that may hold entries with start <= id <= stop, (ms, seq) each: at most
         `most`, and only as many as stay within size_bytes in their disk form, but one at least. The
-        open block is copied. True, and where to go on, when there are more."""
+        open block is copied. And where the next one begins, None when there are no more."""
         cdef Walk walk
         cdef uint64_t size = 0
-        self.walk_start(&walk, start.ms, start.seq)
-        if walk.valid and id_less(walk.view.last_ms, walk.view.last_seq, start.ms, start.seq):
+        cdef list found = []
+        cdef EntryId first
+        cdef EntryId end
+        first.ms, first.seq = start
+        end.ms, end.seq = stop
+        self.walk_start(&walk, first.ms, first.seq)
+        if walk.valid and id_less(walk.view.last_ms, walk.view.last_seq, first.ms, first.seq):
             self.walk_block(&walk)
         while walk.valid and not id_less(
                 end.ms, end.seq, walk.view.first_ms, walk.view.first_seq):
             size += view_disk_size(&walk.view)
             if found and (size > size_bytes or <uint64_t>len(found) >= most):
-                following.ms = walk.view.first_ms
-                following.seq = walk.view.first_seq
-                return True
+                return found, (walk.view.first_ms, walk.view.first_seq)
             found.append(self.tail.freeze() if walk.in_tail else block_at(walk.place))
             self.walk_block(&walk)
-        return False
+        return found, None
 
     # ------------------------------------------------------------ eviction and deletion
 
