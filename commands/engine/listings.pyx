@@ -20,11 +20,11 @@ from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, d
 from millstream.storage.streams.shared_groups cimport (
     GroupParts, GroupRow, MemberRow, SharedMembers, shared_groups, shared_members,
 )
-from millstream.storage.dump.listpack cimport ahead_ms, shifted_ms
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.references import settle_groups
 from millstream.commands.runtime.replies import NULL_ARRAY
+from millstream.storage.dump.primitives import ahead_ms, shifted_ms
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX

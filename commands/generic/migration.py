@@ -22,7 +22,7 @@ from millstream.commands.runtime.replies import OK, Again, Sliced
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage.dump import rdb
-from millstream.storage.dump.listpack import ahead_ms
+from millstream.storage.dump.primitives import COMPRESSED_MAX_BYTES, ahead_ms, string_head
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.stream import Stream
@@ -47,11 +47,11 @@ EFFECTS_MOST = 3
 EFFECT_BYTES = 256
 
 # Bytes made or sent in one turn; a step costs more than its bytes.
-TURN_BYTES = 65_536
+TURN_BYTES = 16_384
 STEP_BYTES = 1024
 SLICE_BYTES = 262_144
-# Steps of reading a payload in one turn: each is about a node of a stream.
-TURN_STEPS = 16
+# Steps of reading a payload in one turn: each is at most about a quarter of a millisecond's work.
+TURN_STEPS = 8
 
 
 # ---------------------------------------------------------------- DUMP
@@ -114,7 +114,7 @@ class SlicedStringDump(Sliced):
     """The dump of a long string, which goes out as it is: slice by slice, the checksum last."""
 
     def __init__(self, text: bytes) -> None:
-        self._head = bytes((rdb.STRING,)) + rdb.string_head(text)
+        self._head = bytes((rdb.STRING,)) + string_head(text)
         self._text = text
         self._at = -1  # before the head
         self._crc = crc64(self._head)
@@ -157,7 +157,7 @@ def dump(ctx: Context, args: Args) -> object:
         made = SlicedDump(rdb.StreamDump(value, _wall_ahead_ms(ctx)))
         return made if made.prepare() else made.whole()
     text = bytes(value)
-    if len(text) > rdb.COMPRESSED_MAX_BYTES:
+    if len(text) > COMPRESSED_MAX_BYTES:
         return SlicedStringDump(text)
     return SlicedDump(rdb.StringDump(text)).whole()
 

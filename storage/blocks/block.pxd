@@ -8,6 +8,7 @@ from millstream.ids cimport EntryId
 cdef enum:
     BLOCK_HEADER_BYTES = 64
     CHECKPOINT_EVERY = 32
+    BLOCK_BYTES_MAX = 65536  # a block is sealed after this many bytes
     SETS_MAX = 30
     # An entry's first byte: deleted or not, how its id follows the one before, its field-name set.
     DELETED = 0x80

@@ -29,10 +29,9 @@ from millstream.storage.blocks.checksum import crc32
 
 cdef enum:
     FORMAT_VERSION = 1
-    # A block is sealed after this many nodes (the unit of approximate trimming) or bytes.
+    # A block is sealed after this many nodes (the unit of approximate trimming) or entries.
     NODES_MAX = 4
     BLOCK_ENTRIES_MAX = 4096
-    BLOCK_BYTES_MAX = 65536
     # Readable bytes kept after the entries, so that short copies may read past their end.
     SLACK = 32
     PAYLOAD_MAX = 0x7fffffff
@@ -505,6 +504,23 @@ cdef list view_entries(const View* view):
     return entries
 
 
+cdef list view_nodes(const View* view):
+    """The entries of `view_entries`, node by node."""
+    cdef Cursor cursor
+    cdef uint32_t node, end
+    cdef list entries
+    cdef list nodes = []
+    cursor_start(&cursor, view)
+    for node in range(view.node_count):
+        end = view.nodes[node] if node + 1 < view.node_count else view.count
+        entries = []
+        while cursor.index < end and cursor_next(&cursor, view):
+            if not cursor.entry.deleted:
+                entries.append((cursor.entry.ms, cursor.entry.seq, entry_words(&cursor.entry)))
+        nodes.append(entries)
+    return nodes
+
+
 # ---------------------------------------------------------------- sealed
 
 cdef inline uint64_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) noexcept nogil:
@@ -737,6 +753,17 @@ cdef class Block:
         cdef View view
         view_of(self.head, &view)
         return view_entries(&view)
+
+    @property
+    def node_count(self) -> int:
+        """Nodes, the units of `~`; also those of which all entries are deleted."""
+        return self.head.node_count
+
+    def nodes(self) -> list[list[tuple[int, int, list[bytes]]]]:
+        """The undeleted entries of each node, as `entries` returns them."""
+        cdef View view
+        view_of(self.head, &view)
+        return view_nodes(&view)
 
 
 cdef const Head* sound_head(const uint8_t* data, Py_ssize_t size) except NULL:

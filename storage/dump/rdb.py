@@ -17,14 +17,22 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.errors import PayloadError
 from millstream.storage.dump.listpack import (
-    NodeReader,
-    NodeWriter,
-    PendingReader,
-    ids_by_consumer,
-    pending_of_group,
-    shifted_ms,
+    count_live_nodes,
+    live_nodes,
+    read_node,
+    write_node,
 )
-from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.dump.pending import PendingReader, ids_by_consumer, write_pending
+from millstream.storage.dump.primitives import (
+    STRING_MAX_BYTES,
+    EntryId,
+    Reader,
+    id_bytes,
+    length_bytes,
+    shifted_ms,
+    string_bytes,
+)
+from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.streams.group import PENDING_SIZE, Group
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.stream import Stream
@@ -48,28 +56,16 @@ OTHER_TYPES = {
 }
 
 FOOTER_BYTES = 10
-STRING_MAX_BYTES = 512 << 20  # as in Redis
 LISTPACK_MAX_BYTES = 1 << 30  # as in Redis
-# Of all that a payload has compressed: 12 MB can stand for so much.
-UNPACKED_MAX_BYTES = 1 << 30
-# Elements of a node that are read in one step.
-STEP_ELEMENTS = 2048
-# A longer string is not compressed: it is sent while it is read.
-COMPRESSED_MAX_BYTES = 1 << 20
-COMPRESSED_MIN_BYTES = 21
 STEP_BYTES = 1 << 18
-INTEGER_MAX_BYTES = 11
 
 UNKNOWN = 2**64 - 1  # entries read, when that is not known
 INT64_MAX = 2**63 - 1
 # XSETID sets a count of up to 2^63 - 1, which appending brings above that, but never near 2^64.
 ENTRIES_ADDED_MAX = 2**63 + 2**62
-_INTEGERS = ((0, "<b"), (1, "<h"), (2, "<i"))
-_LZF = 3
 
 Value = bytes | Stream
 Result = TypeVar("Result")
-EntryId = tuple[int, int]
 
 
 def whole(steps: Generator[None, None, Result]) -> Result:
@@ -156,76 +152,6 @@ def load(
 # ---------------------------------------------------------------- reading
 
 
-class Reader:
-    """What a payload's bytes are made of, one after another from `at` on."""
-
-    def __init__(self, data: bytes, end: int, wall_ahead_ms: int) -> None:
-        self.data = data
-        self.wall_ahead_ms = wall_ahead_ms
-        self.at = 0
-        self.end = end
-        self._unpacked_bytes = 0
-
-    def take(self, size: int) -> bytes:
-        if size > self.end - self.at:
-            raise PayloadError("it is cut off")
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def byte(self) -> int:
-        return self.take(1)[0]
-
-    def unpack(self, form: str) -> int:
-        number: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
-        return number
-
-    def moment_ms(self) -> int:
-        """A unix time as a time of the steady clock; -1 for none."""
-        wall_ms = self.unpack("<q")
-        if wall_ms < -1:
-            raise PayloadError("a time is before 1970")
-        return shifted_ms(wall_ms, -self.wall_ahead_ms)
-
-    def length(self) -> int:
-        """A number of up to 64 bits."""
-        head = self.byte()
-        if head < 0x40:
-            return head
-        if head < 0x80:
-            return (head & 0x3F) << 8 | self.byte()
-        if head in (0x80, 0x81):
-            return self.unpack(">I" if head == 0x80 else ">Q")
-        raise PayloadError("a length is malformed")
-
-    def id(self) -> EntryId:
-        return self.length(), self.length()
-
-    def string(self, most_bytes: int = STRING_MAX_BYTES) -> bytes:
-        """A string as it is, as a number, or compressed."""
-        head = self.data[self.at] if self.at < self.end else 0
-        if head < 0xC0:
-            return self._within(self.take(self.length()), most_bytes)
-        self.at += 1
-        for encoding, form in _INTEGERS:
-            if head == 0xC0 | encoding:
-                return b"%d" % self.unpack(form)
-        if head != 0xC0 | _LZF:
-            raise PayloadError("a string's encoding is not known")
-        packed_bytes, size_bytes = self.length(), self.length()
-        self._unpacked_bytes += size_bytes
-        if size_bytes > most_bytes:
-            raise PayloadError("a compressed string is too long")
-        if self._unpacked_bytes > UNPACKED_MAX_BYTES:
-            raise PayloadError(f"it unpacks to more than {UNPACKED_MAX_BYTES} bytes")
-        return decompress(self.take(packed_bytes), size_bytes)
-
-    @staticmethod
-    def _within(text: bytes, most_bytes: int) -> bytes:
-        if len(text) > most_bytes:
-            raise PayloadError("a string is too long")
-        return text
-
-
 def _load_stream(
     reader: Reader, kind: int, stream: Stream, now_ms: int
 ) -> Generator[None, None, Stream]:
@@ -255,17 +181,13 @@ def _load_stream(
 
 
 def _load_nodes(reader: Reader, stream: Stream) -> Iterator[None]:
-    nodes = NodeReader(stream)
     before = b""
     for _ in range(reader.length()):
         key = reader.string()
         if len(key) != 16 or key <= before:
             raise PayloadError("a node's key is malformed, or below the one before")
         before = key
-        ms, seq = struct.unpack(">QQ", key)
-        nodes.begin(ms, seq, reader.string(LISTPACK_MAX_BYTES))
-        while nodes.read(STEP_ELEMENTS):
-            yield
+        yield from read_node(stream, struct.unpack(">QQ", key), reader.string(LISTPACK_MAX_BYTES))
         yield
 
 
@@ -274,21 +196,19 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
     entries_read = reader.length() if kind >= STREAM_2 else UNKNOWN
     if entries_read > INT64_MAX and entries_read != UNKNOWN:
         raise PayloadError("a group has read an impossible number of entries")
-    pending = PendingReader(reader.data, reader.end, reader.wall_ahead_ms)
-    count = reader.length()
-    reader.at = pending.read(reader.at, count)
+    pending = PendingReader(reader)
+    yield from pending.read(reader.length())
     consumers: list[list[Any] | None] = [None]
     names = set()
     for number in range(1, reader.length() + 1):
-        consumer = _load_consumer(reader, kind, pending, number)
+        consumer = yield from _load_consumer(reader, kind, pending, number)
         consumers.append(consumer)
         names.add(consumer[0])
         if len(names) < number:
             raise PayloadError("a consumer appears twice")
         yield
     if kind >= STREAM_5:
-        count = reader.length()
-        reader.at = pending.release(reader.at, count)
+        yield from pending.release(reader.length())
     return Group.load(
         {
             "name": name,
@@ -305,11 +225,12 @@ def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None,
     )
 
 
-def _load_consumer(reader: Reader, kind: int, pending: PendingReader, number: int) -> list[Any]:
+def _load_consumer(
+    reader: Reader, kind: int, pending: PendingReader, number: int
+) -> Generator[None, None, list[Any]]:
     name, seen_ms = reader.string(), reader.moment_ms()
     active_ms = reader.moment_ms() if kind >= STREAM_3 else seen_ms
-    count = reader.length()
-    reader.at = pending.give(reader.at, count, number)
+    yield from pending.give(reader.length(), number)
     return [name, seen_ms, active_ms]
 
 
@@ -341,47 +262,15 @@ def _load_window(reader: Reader) -> Generator[None, None, Window | None]:
 # ---------------------------------------------------------------- writing
 
 
-def length_bytes(number: int) -> bytes:
-    if number < 0x40:
-        return bytes((number,))
-    if number < 0x4000:
-        return struct.pack(">H", 0x4000 | number)
-    return struct.pack(">BI", 0x80, number) if number < 2**32 else struct.pack(">BQ", 0x81, number)
-
-
-def string_head(text: bytes) -> bytes:
-    """What stands before a string that is written as it is."""
-    return length_bytes(len(text))
-
-
-def string_bytes(text: bytes) -> bytes:
-    """A string: as a number if it is one of up to 32 bits, compressed if that is shorter."""
-    if len(text) <= INTEGER_MAX_BYTES:
-        number = _integer_bytes(text)
-        if number is not None:
-            return number
-    elif COMPRESSED_MIN_BYTES <= len(text) <= COMPRESSED_MAX_BYTES:
-        packed = compress(text)
-        if packed is not None:
-            return b"\xc3" + length_bytes(len(packed)) + length_bytes(len(text)) + packed
-    return string_head(text) + text
-
-
-def _integer_bytes(text: bytes) -> bytes | None:
-    if not text.removeprefix(b"-").isdigit():
-        return None
-    number = int(text)
-    if b"%d" % number != text:
-        return None
-    for encoding, form in _INTEGERS:
-        half = 1 << (8 * struct.calcsize(form) - 1)
-        if -half <= number < half:
-            return bytes((0xC0 | encoding,)) + struct.pack(form, number)
-    return None
-
-
-def _id_bytes(entry_id: EntryId | list[int]) -> bytes:
-    return length_bytes(entry_id[0]) + length_bytes(entry_id[1])
+def _with_pauses(steps: Generator[None, None, Result]) -> Generator[bytes, None, Result]:
+    """As `whole`, with an empty piece at each pause."""
+    try:
+        while True:
+            next(steps)
+            yield b""
+    except StopIteration as done:
+        result: Result = done.value
+    return result
 
 
 class StreamDump:
@@ -412,7 +301,7 @@ class StreamDump:
         yield bytes((self._kind,))
         yield from self._nodes(tuple(meta["first_kept"]))
         yield length_bytes(meta["length"]) + b"".join(
-            map(_id_bytes, (meta["last_id"], self._first_id, meta["max_deleted"]))
+            map(id_bytes, (meta["last_id"], self._first_id, meta["max_deleted"]))
         )
         yield length_bytes(meta["entries_added"])
         yield length_bytes(len(meta["groups"]))
@@ -424,13 +313,13 @@ class StreamDump:
     def _nodes(self, first_kept: EntryId) -> Iterator[bytes]:
         count = 0
         for block in self._blocks:
-            count += NodeWriter(block, *first_kept).live_nodes()
+            count += count_live_nodes(block, first_kept)
             yield b""
         yield length_bytes(count)
         for block in self._blocks:
-            writer = NodeWriter(block, *first_kept)
-            while (node := writer.next_node()) is not None:
-                ms, seq, listpack = node
+            for entries in live_nodes(block, first_kept):
+                listpack = yield from _with_pauses(write_node(entries))
+                ms, seq, _ = entries[0]
                 yield b"\x10" + struct.pack(">QQ", ms, seq) + string_bytes(listpack)
 
     def _group(self, group: dict[str, Any]) -> Iterator[bytes]:
@@ -438,13 +327,13 @@ class StreamDump:
         yield b""
         yield (
             string_bytes(group["name"])
-            + _id_bytes(group["offset"])
+            + id_bytes(group["offset"])
             + length_bytes(group["entries_read"] & UNKNOWN)
             + length_bytes(len(records) // PENDING_SIZE)
         )
-        yield pending_of_group(records, group["large_counts"], self._wall_ahead_ms)
+        yield from write_pending(records, group["large_counts"], self._wall_ahead_ms)
         consumers = group["consumers"]
-        ids = ids_by_consumer(records, len(consumers))
+        ids = yield from _with_pauses(ids_by_consumer(records, len(consumers)))
         yield length_bytes(sum(consumer is not None for consumer in consumers))
         for consumer, own in zip(consumers, ids, strict=True):
             if consumer is not None:
@@ -467,7 +356,7 @@ class StreamDump:
         for producer, names in self._window.producers:
             yield string_bytes(producer) + length_bytes(len(names))
             for iid, (ms, seq, _) in names.items():
-                yield string_bytes(iid) + _id_bytes((ms, seq))
+                yield string_bytes(iid) + id_bytes((ms, seq))
         yield length_bytes(facts["added"]) + length_bytes(facts["duplicates"])
 
 

@@ -12,6 +12,7 @@ The counters serve later readers too: `entries_added` and `max_deleted` are Redi
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -21,8 +22,8 @@ cimport cython
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport (
-    Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index, cursor_next,
-    cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_disk_size,
+    BLOCK_BYTES_MAX, Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index,
+    cursor_next, cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_disk_size,
     view_find, view_last_live_before, view_live_before, view_nth_live, view_of,
 )
 from millstream.storage.streams.group cimport Group, PendingAt
@@ -803,18 +804,29 @@ cdef class Stream:
     def append_entry(self, uint64_t ms, uint64_t seq, list words not None,
                      uint32_t node_entries=100, uint32_t node_bytes=4096) -> None:
         """Add one entry given as bytes, field, value, ...; its id must be above the last."""
-        cdef Slice[128] items
+        cdef Slice* items
         cdef Py_ssize_t i
         cdef bytes word
-        if len(words) > 128 or len(words) % 2 or not words:
-            raise ValueError("1 to 64 fields with a value each")
+        if len(words) % 2 or not words:
+            raise ValueError("an entry needs at least one field, and a value for each")
         if not id_less(self.last_ms, self.last_seq, ms, seq):
             raise ValueError("ids must rise")
-        for i in range(len(words)):
-            word = words[i]
-            items[i].ptr = word
-            items[i].size = len(word)
-        self.append(ms, seq, items, len(words), node_entries, node_bytes)
+        items = <Slice*>malloc(len(words) * sizeof(Slice))
+        if items == NULL:
+            raise MemoryError("no memory for an entry's fields")
+        try:
+            for i in range(len(words)):
+                word = words[i]
+                items[i].ptr = word
+                items[i].size = len(word)
+            self.append(ms, seq, items, len(words), node_entries, node_bytes)
+        finally:
+            free(items)
+
+    def begin_node(self, uint64_t node_bytes) -> None:
+        """Begin another block if a node of this many bytes would not fit into the open one."""
+        if self.has_tail() and self.tail.size + node_bytes > BLOCK_BYTES_MAX:
+            self.seal()
 
     def evict(self, uint64_t ms, uint64_t seq) -> int:
         """Evict every entry with an id below ms-seq; returns how many."""

@@ -17,8 +17,8 @@ from tests.support import payloads
 from tests.support.payloads import Consumer, Entry, Group
 
 from millstream.errors import PayloadError
-from millstream.storage.dump import rdb
-from millstream.storage.dump.listpack import NodeReader, NodeWriter
+from millstream.storage.dump import primitives, rdb
+from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
 from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import (
@@ -307,10 +307,8 @@ def test_the_length_after_an_element_is_as_wide_as_redis_writes_it(size: int) ->
         assert read(source.body(rdb.STREAM_2)).range() == [(1, 1, words)]
         stream = Stream(1)
         stream.append_entry(1, 1, words)
-        (writer,) = (NodeWriter(block, 0, 0) for block in stream.blocks())
-        node = writer.next_node()
-        assert node is not None
-        assert node[2] == payloads.node(source.nodes[0])[1]
+        (node,) = (node for block in stream.blocks() for node in live_nodes(block, (0, 0)))
+        assert rdb.whole(write_node(node)) == payloads.node(source.nodes[0])[1]
 
 
 def node_of_fields(count: int) -> bytes:
@@ -341,9 +339,9 @@ def test_an_entry_has_a_limited_number_of_fields() -> None:
 
 def test_all_that_is_unpacked_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     body = node_of_fields(1 << 16)
-    monkeypatch.setattr(rdb, "UNPACKED_MAX_BYTES", 300_000)
+    monkeypatch.setattr(primitives, "UNPACKED_MAX_BYTES", 300_000)
     assert read(body).length == 1
-    monkeypatch.setattr(rdb, "UNPACKED_MAX_BYTES", 260_000)
+    monkeypatch.setattr(primitives, "UNPACKED_MAX_BYTES", 260_000)
     with pytest.raises(PayloadError, match="unpack"):
         read(body)
 
@@ -443,9 +441,7 @@ def test_a_node_may_be_anything(data: st.DataObject) -> None:
     )
     stream = Stream(1)
     try:
-        reader = NodeReader(stream)
-        reader.begin(5, 5, payloads.listpack(elements))
-        while reader.read(3):
+        for _ in read_node(stream, (5, 5), payloads.listpack(elements)):
             pass
     except PayloadError:
         return
@@ -549,10 +545,7 @@ def test_nodes_stay_nodes() -> None:
     for i in range(1, 101):
         stream.append_entry(i, 0, [b"n", b"%d" % i], 7, 4096)
     for block in stream.blocks():
-        writer = NodeWriter(block, 0, 0)
-        count = writer.live_nodes()
-        assert len(list(iter(writer.next_node, None))) == count
-        assert writer.live_nodes() == 0
+        assert len(live_nodes(block, (0, 0))) == count_live_nodes(block, (0, 0))
     assert stream.boundary_by_nodes(50, None, 0) == loaded(dumped(stream)).boundary_by_nodes(
         50, None, 0
     )
