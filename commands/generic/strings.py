@@ -26,7 +26,6 @@ from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import command
 from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
-from millstream.storage.streams.keyspace import Appended
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -70,15 +69,19 @@ def apply_patch(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """PATCH key offset bytes: bytes put over a part of a string, which is zero-padded if short."""
     key, offset, part = words
     db = keyspace.databases[db_index]
-    value = db.get(key)
-    if not isinstance(value, bytes):
+    if db.string_bytes(key) is None:
         raise ValueError(f"PATCH of a key that has no string: {key!r}")
-    db.set(key, patched(bytes(value), int(offset), part), True)
+    db.patch(key, int(offset), part)
 
 
-def patched(value: bytes, offset: int, part: bytes) -> bytes:
-    """A string with these bytes at this offset; zeros where it was shorter than that."""
-    return value[:offset].ljust(offset, b"\0") + part + value[offset + len(part) :]
+@effect(b"PADDED")
+def apply_padded(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
+    """PADDED key offset bytes: a new string, zeros up to the offset and then these bytes."""
+    key, offset, part = words
+    db = keyspace.databases[db_index]
+    if db.get(key) is not None:
+        raise ValueError(f"PADDED of a key that is there: {key!r}")
+    db.patch(key, int(offset), part)
 
 
 def as_string(value: object) -> bytes | None:
@@ -405,13 +408,15 @@ def setrange(ctx: Context, args: Args) -> object:
     key, offset, part = args.take(), args.take_int(), args.take()
     if offset < 0:
         raise CommandError(OFFSET_OUT_OF_RANGE)
-    old = as_string(find(ctx, key))
+    size_bytes = ctx.db.string_bytes(key)
+    if size_bytes is None:
+        as_string(find(ctx, key))
     if not part:
-        return len(old or b"")
+        return size_bytes or 0
     _check_length(ctx, offset + len(part))
-    value = Appended(patched(old or b"", offset, part))
-    if old is None:
-        change(ctx, key, value, b"SET", key, bytes(value), event=b"setrange")
-    else:
-        change(ctx, key, value, b"PATCH", key, b"%d" % offset, part, event=b"setrange")
-    return len(value)
+    is_new = size_bytes is None
+    size_bytes = ctx.db.patch(key, offset, part)
+    if is_new:
+        ctx.notify(b"new", key)
+    ctx.changed(b"PADDED" if is_new else b"PATCH", key, b"%d" % offset, part, event=b"setrange")
+    return size_bytes

@@ -24,6 +24,8 @@ cdef class Database:
 
     cdef peek(self, bytes key)
     cdef settle(self, bytes key)
+    cdef bytearray buffer_of(self, bytes key)
+    cdef int note_changed(self, bytes key) except -1
     cdef int capture_stream(self, bytes key, Stream stream) except -1
     cdef bytes key_of(self, Slice* key)
     cdef Stream writable_at(self, Slice* key)

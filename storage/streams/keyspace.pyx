@@ -13,9 +13,10 @@ also deletes what is due by its timer. `now_ms` is the time they go by. While ef
 at start nothing expires: the journal says what did.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from bisect import bisect_left
@@ -54,6 +55,26 @@ class Sum(bytes):
 
 
 GROWING = Appended()
+
+# A longer string is `raw` for OBJECT ENCODING however it was made.
+cdef Py_ssize_t RAW_BYTES = 64
+# A longer string is patched in place.
+cdef Py_ssize_t PATCHED_IN_PLACE_BYTES = 65536
+
+
+cdef changed_string(text):
+    """A string that was appended to or patched, as it is kept."""
+    return bytes(text) if len(text) > RAW_BYTES else Appended(text)
+
+
+cdef bytes patched(bytes old, Py_ssize_t offset, bytes part):
+    """A string with `part` at an offset, and zeros where it was shorter. The zeros of a large one
+    take no time: the operating system gives memory that is zero when it is first used."""
+    cdef Py_ssize_t end = offset + len(part)
+    cdef bytes made = bytes(max(end, len(old)))
+    memcpy(PyBytes_AS_STRING(made), PyBytes_AS_STRING(old), len(old))
+    memcpy(PyBytes_AS_STRING(made) + offset, PyBytes_AS_STRING(part), len(part))
+    return made
 
 
 cdef class Database:
@@ -172,7 +193,7 @@ cdef class Database:
 
     cdef settle(self, bytes key):
         """Give a string that was growing its usual form: one copy for all the appends before."""
-        value = self.table[key] = Appended(self.append_buffers.pop(key))
+        value = self.table[key] = changed_string(self.append_buffers.pop(key))
         return value
 
     def settle_all(self) -> None:
@@ -191,18 +212,47 @@ cdef class Database:
         """Append to the string at a key, in time that does not depend on its length unless it was
         read since the last time; its length afterwards. Its expiry stays."""
         cdef bytearray text
-        value = self.table[key]
         self.before_change(key)
-        if value is GROWING:
-            text = self.append_buffers[key]
-        else:
-            text = self.append_buffers[key] = bytearray(value)
-            self.table[key] = GROWING
+        text = self.buffer_of(key)
         text += more
+        self.note_changed(key)
+        return len(text)
+
+    def patch(self, bytes key not None, Py_ssize_t offset, bytes part not None) -> int:
+        """Put bytes over a part of the string at a key, or of an empty one if there is none; zeros
+        come before them where it is shorter. Returns its length afterwards. Its expiry stays. A
+        long one is changed in place unless it was read since the last time."""
+        cdef bytearray text
+        cdef Py_ssize_t end = offset + len(part)
+        value = self.peek(key)
+        if value is not GROWING and (value is None or len(value) < PATCHED_IN_PLACE_BYTES
+                                     or end > 2 * len(value)):
+            value = changed_string(patched(
+                b"" if value is None else bytes(value), offset, part))
+            self.set(key, value, True)
+            return len(value)
+        self.before_change(key)
+        text = self.buffer_of(key)
+        if len(text) < end:
+            text += bytes(end - len(text))
+        memcpy(PyByteArray_AS_STRING(text) + offset, PyBytes_AS_STRING(part), len(part))
+        self.note_changed(key)
+        return len(text)
+
+    cdef bytearray buffer_of(self, bytes key):
+        """The string at a key in the form that is changed in place."""
+        value = self.table[key]
+        if value is GROWING:
+            return self.append_buffers[key]
+        text = self.append_buffers[key] = bytearray(value)
+        self.table[key] = GROWING
+        return text
+
+    cdef int note_changed(self, bytes key) except -1:
+        """A string was changed in place."""
         if self.keyspace.touching:
             self.note_use(key, GROWING)
-        self.mark_ready(key)
-        return len(text)
+        return self.mark_ready(key)
 
     def look_up(self, bytes key not None) -> None:
         """Count a look-up and a use of a key that is there, without its value."""

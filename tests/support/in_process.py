@@ -136,6 +136,8 @@ def words(line: str) -> list[str]:
 class InProcessServer:
     """A server without an outside."""
 
+    longest_string_bytes = 1 << 29
+
     def __init__(self, journal: Journal | None = None) -> None:
         self.keyspace = Keyspace()
         self.persistence = journal or Journal()

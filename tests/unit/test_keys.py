@@ -593,3 +593,12 @@ def test_an_effect_on_what_is_not_there_stops_the_start(
     with pytest.raises(EffectError) as refused:
         apply_effects(Keyspace(), effects.take_payload())
     assert refused.value.message == message
+
+
+def test_a_new_string_at_a_key_that_is_there_stops_the_start() -> None:
+    effects = Effects()
+    effects.record(0, b"SET", b"a", b"x")
+    effects.record(0, b"PADDED", b"a", b"0", b"x")
+    with pytest.raises(EffectError) as refused:
+        apply_effects(Keyspace(), effects.take_payload())
+    assert refused.value.message == "PADDED of a key that is there: b'a'"
