@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.commands.generic.strings import put_string
-from millstream.commands.runtime.replies import OK, Push, Simple, Verbatim
+from millstream.commands.runtime.replies import OK, Raw, Several, Simple, Verbatim
 from millstream.commands.table.containers import wrong_subcommand
 from millstream.commands.table.registry import command
 from millstream.errors import LOADING, NO_SUCH_KEY, CommandError, shown
@@ -156,18 +156,27 @@ def _populate(ctx: Context, words: Words) -> object:
     return OK
 
 
-EXAMPLES: dict[bytes, Callable[[], object]] = {
-    b"string": lambda: b"Hello World",
-    b"integer": lambda: 12345,
-    b"double": lambda: 3.141,
-    b"null": lambda: None,
-    b"array": lambda: [0, 1, 2],
-    b"set": lambda: {0, 1, 2},
-    b"map": lambda: {0: False, 1: True, 2: False},
-    b"push": lambda: Push([b"server-cpu-usage", 42]),
-    b"verbatim": lambda: Verbatim(b"This is a verbatim\nstring"),
-    b"true": lambda: True,
-    b"false": lambda: False,
+BIG_NUMBER = b"1234567999999999999999999999999999999"
+ATTRIBUTED = b"Some real reply following the attribute"
+# Forms that no other command answers.
+ATTRIBUTE = b"|1\r\n$14\r\nkey-popularity\r\n*2\r\n$7\r\nkey:123\r\n:90\r\n"
+PUSH = b">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n"
+
+# type -> the reply, by the version of the protocol
+EXAMPLES: dict[bytes, Callable[[int], object]] = {
+    b"string": lambda resp: b"Hello World",
+    b"integer": lambda resp: 12345,
+    b"double": lambda resp: 3.141,
+    b"bignum": lambda resp: BIG_NUMBER if resp == 2 else Raw(b"(" + BIG_NUMBER + b"\r\n"),
+    b"null": lambda resp: None,
+    b"array": lambda resp: [0, 1, 2],
+    b"set": lambda resp: {0, 1, 2},
+    b"map": lambda resp: {0: False, 1: True, 2: False},
+    b"attrib": lambda resp: ATTRIBUTED if resp == 2 else Several([Raw(ATTRIBUTE), ATTRIBUTED]),
+    b"push": lambda resp: Several([Raw(PUSH), b"Some real reply following the push reply"]),
+    b"verbatim": lambda resp: Verbatim(b"This is a verbatim\nstring"),
+    b"true": lambda resp: True,
+    b"false": lambda resp: False,
 }
 
 
@@ -180,7 +189,7 @@ def _protocol(ctx: Context, words: Words) -> object:
         raise CommandError(
             f"ERR Wrong protocol type name. Please use one of the following: {names}"
         )
-    return EXAMPLES[kind]()
+    return EXAMPLES[kind](ctx.session.resp)
 
 
 def _nothing(ctx: Context, words: Words) -> object:

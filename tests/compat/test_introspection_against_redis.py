@@ -329,3 +329,35 @@ def test_config_knows_the_directives_that_harnesses_set(
         known = set(map(plain, as_list(ours.call("CONFIG", "GET", "*"))[::2]))
         names = set(map(plain, as_list(theirs.call("CONFIG", "GET", "*"))[::2]))
     assert {name for name in names - known if not refused.search(name)} == set()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "string",
+        "integer",
+        "double",
+        "bignum",
+        "null",
+        "array",
+        "set",
+        "map",
+        "attrib",
+        "push",
+        "verbatim",
+        "true",
+        "false",
+        "other",
+    ],
+)
+def test_debug_protocol_answers_the_same_bytes(
+    server: Server, redis_server: Server, protocol: int, kind: str
+) -> None:
+    replies = []
+    for each in (server, redis_server):
+        with each.client(protocol) as client:
+            client.send("DEBUG", "PROTOCOL", kind)
+            client.send("QUIT")
+            replies.append(client.read_to_end())
+    assert replies[0] == replies[1]
