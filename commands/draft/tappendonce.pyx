@@ -19,13 +19,13 @@ from millstream.commands.engine.appending cimport (
     append_entry, append_numbered, count_appended, keep_policy_after_append, stream_to_append)
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.effects cimport stream_of
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
 from millstream.storage.blocks.block cimport payload_of
 from millstream.storage.streams.keyspace cimport Keyspace
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
 from millstream.commands.table.registry import command
 from millstream.errors import EXHAUSTED, NOT_INTEGER, SYNTAX, CommandError, wrong_arity

@@ -17,13 +17,8 @@ from millstream.commands.engine.group_lifecycle import (
     live_group,
     read_effects_most,
 )
-from millstream.commands.runtime.effects import (
-    EFFECT_BYTES,
-    ID_WORD_BYTES,
-    effect,
-    id_of,
-    stream_of,
-)
+from millstream.commands.runtime.applying import id_of, stream_of
+from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
 from millstream.storage.streams.acked_trim import unheld
 
 if TYPE_CHECKING:

@@ -36,6 +36,3 @@ cdef class Effects:
     cdef int put_number(self, uint64_t number) except -1
     cdef bytes take(self)
 
-
-cpdef tuple id_of(bytes text)
-cpdef Stream stream_of(Keyspace keyspace, int db, bytes key)

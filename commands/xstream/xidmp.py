@@ -15,7 +15,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from millstream.commands.engine.appending import window_of
-from millstream.commands.runtime.effects import effect, id_of, stream_of
+from millstream.commands.runtime.applying import id_of, stream_of
+from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.runtime.effects import effect, id_of, stream_of
+from millstream.commands.runtime.applying import id_of, stream_of
+from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError

@@ -192,6 +192,8 @@ cdef class Group:
                              uint32_t consumer, uint32_t policy) except 0
     cdef int put(self, Pending* record) except -1
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
+    cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
+                    bytes count) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
                        bint change_policy) except -1
     cdef int64_t deliveries(self, const Pending* record) except -1
@@ -200,7 +202,7 @@ cdef class Group:
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1
-    cdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
+    cpdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1
     cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept
     cdef uint64_t claim_bound(self) noexcept

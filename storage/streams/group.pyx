@@ -1045,6 +1045,33 @@ cdef class Group:
         self.move_bounds(chunk, record)
         return 0
 
+    cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
+                    bytes count) except -1:
+        """Give an entry, pending or not, to a consumer. It now counts as last delivered at
+        delivery_ms, and as often as `count` says: a number, b"+" for one time more, b"=" for as before. What
+        was not pending counts as delivered once before."""
+        cdef PendingAt at
+        cdef Pending* record = self.find(ms, seq, &at)
+        cdef int64_t deliveries
+        if record == NULL:
+            self.deliver(ms, seq, delivery_ms, UNOWNED, NO_POLICY)
+            record = self.find(ms, seq, &at)
+        deliveries = self.deliveries(record)
+        if count == b"+":
+            deliveries = min(deliveries, COUNT_MAX - 1) + 1
+        elif count != b"=":
+            deliveries = int(count)
+        return self.transfer(&at, consumer.index, delivery_ms, deliveries)
+
+    def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> None:
+        """Note another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces its
+        own."""
+        cdef PendingAt at
+        cdef Pending* record = self.find(ms, seq, &at)
+        cdef uint32_t policy = NO_POLICY if retry is None else self.policy(retry[0], retry[1])
+        if record != NULL:
+            self.redeliver(record, &at, now_ms, policy, retry is not None)
+
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
         """A command delivered a pending entry once more at at_ms, mostly now."""
         if self.order is None:
@@ -1054,7 +1081,7 @@ cdef class Group:
             self.order.numbered = True
         return self.order.note(ms, seq, at_ms)
 
-    cdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
+    cpdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
         """Take an entry from its owner, or make it pending without an owner. It now counts as last
         delivered at 0, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
         retry that it has stays."""

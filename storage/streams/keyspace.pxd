@@ -83,7 +83,7 @@ cdef class Keyspace:
     cdef public uint64_t misses
 
     cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept
-    cdef int note_steady(self, uint64_t steady_ms) noexcept
+    cpdef int note_steady(self, uint64_t steady_ms) noexcept
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0

@@ -613,7 +613,7 @@ cdef class Keyspace:
         self.now_s = <uint32_t>(steady_ms // 1000)
         return 0
 
-    cdef int note_steady(self, uint64_t steady_ms) noexcept:
+    cpdef int note_steady(self, uint64_t steady_ms) noexcept:
         """What is loaded was recorded at this time, or later."""
         self.newest_steady_ms = max(self.newest_steady_ms, steady_ms)
         return 0

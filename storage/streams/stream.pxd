@@ -74,7 +74,7 @@ cdef class Stream:
     cdef bint walk_next(self, Walk* walk) noexcept
     cdef bint find(self, uint64_t ms, uint64_t seq, View* view, Entry* out) noexcept
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
-    cdef uint64_t evict_all(self) except? 0xffffffffffffffff
+    cpdef uint64_t evict_all(self) except? 0xffffffffffffffff
     cdef int discard_sealed(self) except -1
     cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept
@@ -82,7 +82,7 @@ cdef class Stream:
     cpdef uint64_t evict_ids(self, list ids) except? 0xffffffffffffffff
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept
     cdef bint has_pending(self, uint64_t ms, uint64_t seq) noexcept
-    cdef int set_ttl(self, group, uint64_t ttl_ms) except -1
+    cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1
     cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff
     cpdef list due_groups(self, uint64_t now_ms)
     cdef bint delete(self, uint64_t ms, uint64_t seq) except -1

@@ -505,7 +505,7 @@ cdef class Stream:
             self.note_evicted(view, ms, seq)
         return self.head_gone - before
 
-    cdef uint64_t evict_all(self) except? 0xffffffffffffffff:
+    cpdef uint64_t evict_all(self) except? 0xffffffffffffffff:
         """Evict every entry, the one with the last possible id too; returns how many."""
         cdef EntryId last
         cdef uint64_t evicted = self.length
@@ -772,7 +772,20 @@ cdef class Stream:
         """`move_group` for callers in Python."""
         self.move_group(group, ms, seq, entries_read)
 
-    cdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
+    def deliver_between(self, Group group not None, start, stop, uint64_t now_ms, uint32_t owner,
+                        uint32_t policy) -> None:
+        """Note that the entries with start <= id <= stop, (ms, seq) each, were delivered to the
+        consumer with this number for the first time."""
+        cdef uint64_t ms, seq, end_ms, end_seq
+        cdef Walk walk
+        ms, seq = start
+        end_ms, end_seq = stop
+        self.walk_start(&walk, ms, seq)
+        while self.walk_next(&walk) and not id_less(
+                end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+            group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
+
+    cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
         """Let a group end this long after its last use; 0: never."""
         (<Group?>group).ttl_ms = ttl_ms
         self.has_ttl = self.has_ttl or ttl_ms > 0
