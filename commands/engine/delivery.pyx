@@ -15,7 +15,8 @@ from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
 from millstream.encoding cimport Output, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
-from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
+from millstream.storage.blocks.block cimport encode_entry
+from millstream.storage.blocks.layout cimport Entry, IdText, View
 from millstream.storage.streams.group cimport (
     NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
 )

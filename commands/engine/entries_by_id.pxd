@@ -4,7 +4,8 @@ from millstream.commands.engine.delivery cimport Ids
 from millstream.commands.runtime.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId
-from millstream.storage.blocks.block cimport Block, Cursor, IdText, View
+from millstream.storage.blocks.block cimport Block
+from millstream.storage.blocks.layout cimport Cursor, IdText, View
 from millstream.storage.blocks.skiplist cimport Place
 from millstream.storage.streams.stream cimport Stream, Walk
 

@@ -14,7 +14,8 @@ from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport Output, put_null_array
 from millstream.ids cimport EntryId, id_less
 from millstream.storage.blocks.block cimport (
-    cursor_next, cursor_seek, cursor_start, encode_entry, view_of)
+    cursor_next, cursor_seek, cursor_start, encode_entry, view_of,
+)
 from millstream.storage.blocks.skiplist cimport block_at, no_place, same_place
 from millstream.storage.streams.stream cimport Stream
 

@@ -14,9 +14,8 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
-from millstream.storage.blocks.block cimport (
-    Block, IdText, View, encode_backward, encode_forward, view_of,
-)
+from millstream.storage.blocks.block cimport Block, encode_backward, encode_forward, view_of
+from millstream.storage.blocks.layout cimport IdText, View
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import INVALID_ID, SYNTAX, CommandError

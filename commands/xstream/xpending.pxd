@@ -6,7 +6,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport Ids
 from millstream.encoding cimport Output
 from millstream.ids cimport EntryId
-from millstream.storage.blocks.block cimport IdText
+from millstream.storage.blocks.layout cimport IdText
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 

@@ -25,7 +25,8 @@ from millstream.commands.engine.group_lifecycle cimport (
 )
 from millstream.encoding cimport ArrayHead, Output
 from millstream.ids cimport EntryId, id_less, make_id, parse_id
-from millstream.storage.blocks.block cimport Entry, View, encode_entry
+from millstream.storage.blocks.block cimport encode_entry
+from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 

@@ -28,7 +28,8 @@ from millstream.commands.engine.group_lifecycle cimport (
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.ids cimport EntryId, parse_id, step_up
-from millstream.storage.blocks.block cimport IdText, encode_entry
+from millstream.storage.blocks.block cimport encode_entry
+from millstream.storage.blocks.layout cimport IdText
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.streams.keyspace cimport Database
 from millstream.storage.streams.stream cimport Stream

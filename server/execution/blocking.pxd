@@ -1,9 +1,8 @@
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport Wait
 from millstream.encoding cimport Output
-from millstream.server.execution.lookup cimport Row
+from millstream.server.execution.lookup cimport Row, Statistics
 from millstream.server.protocol.outbox cimport Client, Outbox
-from millstream.server.execution.statistics cimport Statistics
 
 
 cdef class Serving:

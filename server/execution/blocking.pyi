@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from millstream.commands.runtime.context import Context
-from millstream.server.execution.statistics import Statistics
+from millstream.server.execution.lookup import Statistics
 from millstream.server.execution.timers import Ticker
 from millstream.server.execution.wait_queues import Waiter, Waiting
 from millstream.server.protocol.outbox import Client, Outbox

@@ -12,10 +12,9 @@ import logging
 from millstream.commands.runtime.context cimport Context, Session
 from millstream.commands.runtime.replies cimport Encodable, Raw, Wait, put_reply
 from millstream.encoding cimport Output
-from millstream.server.execution.lookup cimport Row
+from millstream.server.execution.lookup cimport Row, Statistics
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport put_error
-from millstream.server.execution.statistics cimport Statistics
 from millstream.storage.streams.keyspace cimport Database
 
 from millstream.errors import CommandError

@@ -4,11 +4,10 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
 from millstream.encoding cimport Output
-from millstream.server.execution.lookup cimport Row, Table
+from millstream.server.execution.lookup cimport Row, Statistics, Table
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport Limits
 from millstream.server.execution.blocking cimport Serving
-from millstream.server.execution.statistics cimport Statistics
 from millstream.storage.streams.keyspace cimport Keyspace
 
 

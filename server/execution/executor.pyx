@@ -27,13 +27,12 @@ from millstream.commands.runtime.replies cimport (
 from millstream.encoding cimport Output
 from millstream.ids cimport Id
 from millstream.server.execution.clock cimport steady_now_ms, wall_ms
-from millstream.server.execution.lookup cimport Row, Table, unknown_command
+from millstream.server.execution.lookup cimport Row, Statistics, Table, unknown_command
 from millstream.server.protocol.outbox cimport OUTPUT_MAX, Client, Outbox
 from millstream.server.protocol.resp cimport (
     COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser, put_error,
 )
 from millstream.server.execution.blocking cimport Serving
-from millstream.server.execution.statistics cimport Statistics
 from millstream.storage.streams.keyspace cimport Database
 
 from millstream.commands.engine.appending import policy_moment

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 from millstream.commands.runtime.arguments import Args
 
 class CallStat:
@@ -16,3 +19,6 @@ class Table:
     def stats(self) -> dict[str, CallStat]: ...
     def reset(self) -> None: ...
     def all_rows(self) -> list[Row]: ...
+
+class Statistics:
+    def __init__(self, server: Any, clock: Callable[[], int] | None) -> None: ...

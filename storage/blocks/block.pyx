@@ -16,6 +16,7 @@ looks at every length first.
 from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -23,6 +24,11 @@ from libc.string cimport memcmp, memcpy, memset
 from millstream.encoding cimport Output, Slice, write_bulk, write_head
 from millstream.ids cimport EntryId, format_u64, id_less
 from millstream.storage.blocks.block_check cimport check_view, fault_text, first_fault, fits
+from millstream.storage.blocks.layout cimport (
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, CHECKPOINT_EVERY, DELETED, FORM_ANCHOR, FORM_LATER_MS,
+    FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL, SETS_MAX, Cursor, Entry, Head, IdText, View,
+    bulk_size, read_varint,
+)
 
 from millstream.errors import BlockError, CommandError
 from millstream.storage.blocks.checksum import crc32

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint32_t
 
-from millstream.storage.blocks.block cimport View
+from millstream.storage.blocks.layout cimport View
 
 cdef int check_view(const View* view) except -1
 cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil

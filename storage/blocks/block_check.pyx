@@ -12,9 +12,10 @@ that it has just read; the processor does the other stretch's step meanwhile.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from millstream.ids cimport id_less
-from millstream.storage.blocks.block cimport (
+from millstream.storage.blocks.layout cimport (
     CHECKPOINT_EVERY, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL,
-    SETS_MAX, View, bulk_size, read_varint)
+    SETS_MAX, View, bulk_size, read_varint,
+)
 
 
 cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:

@@ -19,8 +19,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, format_u64, id_less
-from millstream.storage.blocks.block cimport (
-    Entry, View, entry_head, read_varint, view_at)
+from millstream.storage.blocks.block cimport entry_head, view_at
+from millstream.storage.blocks.layout cimport Entry, View, read_varint
 from millstream.storage.blocks.block_check cimport fault_text, find_fault
 
 from enum import IntEnum

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-from millstream.storage.blocks.block cimport Block, Head, View, view_of
+from millstream.storage.blocks.block cimport Block, view_of
+from millstream.storage.blocks.layout cimport Head, View
 
 cdef enum:
     HEIGHT_MAX = 12

@@ -22,10 +22,11 @@ cimport cython
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport (
-    BLOCK_BYTES_MAX, Block, Cursor, Entry, IdText, OpenBlock, View, cursor_seek, cursor_to_index,
-    cursor_next, cursor_start, encode_backward, encode_forward, entry_words, payload_of, view_disk_size,
-    view_find, view_last_live_before, view_live_before, view_nth_live, view_of,
+    Block, OpenBlock, cursor_next, cursor_seek, cursor_start, cursor_to_index, encode_backward,
+    encode_forward, entry_words, payload_of, view_disk_size, view_find, view_last_live_before,
+    view_live_before, view_nth_live, view_of,
 )
+from millstream.storage.blocks.layout cimport BLOCK_BYTES_MAX, Cursor, Entry, IdText, View
 from millstream.storage.streams.group cimport Group, PendingAt
 from millstream.storage.blocks.skiplist cimport (
     Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
