@@ -77,6 +77,7 @@ cdef class Stream:
     cdef uint64_t evict_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cpdef uint64_t evict_all(self) except? 0xffffffffffffffff
     cdef int discard_sealed(self) except -1
+    cpdef object boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=*)
     cdef uint64_t cut_before(self, uint64_t ms, uint64_t seq) except? 0xffffffffffffffff
     cdef int note_evicted(self, View* view, uint64_t ms, uint64_t seq) noexcept
     cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept

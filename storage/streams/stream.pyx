@@ -64,28 +64,43 @@ cdef list starts_of(const View* view, uint64_t hidden):
     return starts
 
 
+cdef inline uint32_t node_end(const View* view, uint32_t node) noexcept:
+    """The index after the last entry of a node."""
+    return view.nodes[node] if node + 1 < view.node_count else view.count
+
+
+cdef inline bint id_past(const View* view, uint32_t end, EntryId* last, EntryId* past) noexcept:
+    """The id of the entry before this index, and the next id; False when there is none above it."""
+    cdef Cursor cursor
+    cursor_to_index(&cursor, view, end - 1)
+    cursor_next(&cursor, view)
+    last.ms = past.ms = cursor.entry.ms
+    last.seq = past.seq = cursor.entry.seq
+    return step_up(past)
+
+
+cdef inline uint64_t live_before_index(const View* view, uint32_t end) noexcept:
+    """Entries before this index that are not deleted; most blocks have no deleted ones."""
+    cdef EntryId last, past
+    if view.live == view.count:
+        return end
+    if id_past(view, end, &last, &past):
+        return view_live_before(view, past.ms, past.seq)
+    return view.live  # there is no id above the block's last
+
+
 cdef list nodes_of(const View* view, uint64_t hidden):
     """Each node of a block as (first id after it, its last id, its entries that are not hidden)."""
-    cdef Cursor cursor
     cdef uint32_t i
-    cdef uint32_t end
     cdef uint64_t before = hidden
     cdef uint64_t live
-    cdef EntryId past
+    cdef EntryId past, last
     found = []
     for i in range(view.node_count):
-        end = view.nodes[i] if i + 1 < view.node_count else view.count
-        cursor_to_index(&cursor, view, end - 1)
-        cursor_next(&cursor, view)
-        past.ms = cursor.entry.ms
-        past.seq = cursor.entry.seq
-        if step_up(&past):
-            live = view_live_before(view, past.ms, past.seq)
-        else:
-            live = view.live  # there is no id above the block's last
+        live = live_before_index(view, node_end(view, i))
         if live >= before:
-            found.append(((past.ms, past.seq), (cursor.entry.ms, cursor.entry.seq),
-                          live - before))
+            id_past(view, node_end(view, i), &last, &past)
+            found.append(((past.ms, past.seq), (last.ms, last.seq), live - before))
             before = live
     return found
 
@@ -689,21 +704,26 @@ cdef class Stream:
         step_up(&above)  # at the very last id there is none above; the last entry then stays
         return above.ms, above.seq
 
-    def boundary_by_nodes(self, keep, minid, uint64_t limit,
-                          bint partly=False) -> tuple[int, int] | str | None:
+    cpdef object boundary_by_nodes(self, keep, minid, uint64_t limit, bint partly=False):
         """As Redis trims with `~`: whole nodes from the head while at least `keep` entries stay,
         or while all their ids are below `minid`; at most `limit` entries, 0 for any number. With
         `partly` a part of the next node goes, too, if the limit has room for the whole node.
 
-        One of keep and minid is given. None when nothing is to go, "all" when there is no id above
-        the last that goes.
+        One of keep and minid is given. The result is the first id (ms, seq) that stays; None when
+        nothing is to go, "all" when there is no id above the last that goes.
         """
         cdef Place place = self.head_place()
         cdef View view
+        cdef EntryId last, past
         cdef uint64_t removed = 0
+        cdef uint64_t before = self.head_gone
         cdef uint64_t live
-        cdef uint64_t hidden = self.head_gone
+        cdef uint64_t kept = 0 if keep is None else keep
+        cdef bint by_id = minid is not None
+        cdef uint32_t i
         boundary = None
+        if not by_id and self.length <= kept:
+            return None
         while True:
             if place.page != NULL:
                 view_block(place, &view)
@@ -711,19 +731,24 @@ cdef class Stream:
                 self.tail.view(&view)
             else:
                 return boundary
-            for past, last, live in nodes_of(&view, hidden):
+            for i in range(view.node_count):
+                live = live_before_index(&view, node_end(&view, i))
+                if live < before:
+                    continue
+                live, before = live - before, live
                 if limit and removed + live > limit:
                     return boundary
-                if keep is not None and self.length - removed - live < <uint64_t>keep:
-                    return self.boundary_for_length(keep) if partly else boundary
-                if minid is not None and last >= minid:
+                if not by_id and self.length - removed - live < kept:
+                    return self.boundary_for_length(kept) if partly else boundary
+                is_above = id_past(&view, node_end(&view, i), &last, &past)
+                if by_id and (last.ms, last.seq) >= minid:
                     return minid if partly else boundary
                 if live:
                     removed += live
-                    boundary = "all" if past == last else past
+                    boundary = (past.ms, past.seq) if is_above else "all"
             if place.page == NULL:
                 return boundary
-            hidden = 0
+            before = 0
             place = place_behind(place)
 
     # ------------------------------------------------------------ groups

@@ -237,8 +237,8 @@ def in_order(reply: Reply | None) -> Reply | None:
 
 def without_known(play: Play, is_current: bool) -> Play:
     """Without requests whose replies differ on purpose (docs/compatibility.md), or since 7.0."""
-    watches = any(step.words[0] == "WATCH" for step in play.steps)
-    kept = [step for step in play.steps if not is_known(step.words, watches)]
+    names = {step.words[0] for step in play.steps}
+    kept = [step for step in play.steps if not is_known(step.words, names)]
     if not is_current:
         kept = [step for step in kept if not is_changed(step.words)]
     return Play(play.protocols, kept)
@@ -255,7 +255,8 @@ def is_changed(words: Words) -> bool:
     )
 
 
-def is_known(words: Words, watches: bool) -> bool:
+def is_known(words: Words, names: set[str]) -> bool:
+    """`names` are those of all commands in the play."""
     upper = [word.upper() for word in words]
     if upper[0] == "SET":
         conditions = VALUE_CONDITIONS & set(upper[3:])
@@ -263,7 +264,9 @@ def is_known(words: Words, watches: bool) -> bool:
     if upper[0] in ("XREADGROUP", "XCLAIM", "XAUTOCLAIM"):
         # Empty names of consumers; look-ups of a waiting CLAIM.
         return "" in words or {"BLOCK", "CLAIM"} <= set(upper)
-    return upper[0] == "XSETID" and watches
+    if upper[:2] == ["OBJECT", "REFCOUNT"]:
+        return "MULTI" in names
+    return upper[0] == "XSETID" and "WATCH" in names
 
 
 def pairs(reply: Reply) -> list[tuple[Reply, Reply]]:
