@@ -436,6 +436,9 @@ class Server:
         self.keyspace.idmp_duration_s = config.stream_idmp_duration
         self.keyspace.idmp_maxsize = config.stream_idmp_maxsize
         self.keyspace.producers_max = config.stream_producers_max
+        self.keyspace.held_max_bytes = config.stream_held_max_bytes
+        self.keyspace.reservations_max = config.stream_reservations_max
+        self.keyspace.writers_max = config.stream_writers_max
         self.executor.limits.bulk_bytes = config.proto_max_bulk_len
         self.executor.limits.query_bytes = config.client_query_buffer_limit
         self.executor.limit_queue(config.journal_queue_limit)

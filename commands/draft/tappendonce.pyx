@@ -16,12 +16,14 @@ are recorded as plain appends; the last one records the producer's number. All a
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    append_entry, append_numbered, count_appended, keep_policy_after_append, stream_to_append)
+    append_entry, append_numbered, check_above_promise, check_append, count_appended,
+    keep_policy_after_append, new_id, stream_to_append)
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
 from millstream.storage.blocks.block cimport payload_of
+from millstream.storage.streams.held cimport add_entry, handed_out
 from millstream.storage.streams.keyspace cimport Keyspace
 from millstream.storage.streams.stream cimport Stream
 
@@ -73,15 +75,18 @@ cdef append_above(Context ctx, Args args):
     """ID id field value ...: append with this id if it is above the stream's last."""
     cdef Stream stream
     cdef EntryId entry_id
+    cdef EntryId last
     check_fields(args, 4)
     args.take_id(&entry_id, True, 0)
     if entry_id.ms == 0 and entry_id.seq == 0:
         raise CommandError(ID_ZERO)
     stream = ctx.write_stream_at(&args.items[1])
-    if stream is None:
-        stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
-    elif not id_less(stream.last_ms, stream.last_seq, entry_id.ms, entry_id.seq):
-        return None
+    if stream is not None:
+        last = handed_out(stream)
+        if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
+            return None
+        check_above_promise(ctx, stream, entry_id, "TAPPENDONCE", True)
+    stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
     return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4], args.count - 4,
                         True)
 
@@ -107,7 +112,9 @@ cdef append_from(Context ctx, Args args):
     if stream.producers.has_sent(name, seq):
         return None
     payload_of(items, count)
-    stream.next_id(ctx.now_ms, &entry_id)
+    if stream.restrictions:
+        check_append(ctx, stream)
+    new_id(ctx, stream, &entry_id)
     make_room(ctx, &args.items[1], stream.producers, name)
     return append_numbered(ctx, &args.items[1], stream, entry_id, items, count, name, seq)
 
@@ -284,11 +291,14 @@ cdef int check_sending(Context ctx, Args args, Sending* sending, list last_seqs)
 
 
 cdef object check_group(Context ctx, Args args, Slice* key, Sending* sending):
-    """The entries of one stream, whose ids or seqs must rise; returns the last seq."""
+    """The entries of one stream, whose ids or seqs must rise; returns the last seq. WRONGTYPE for
+    another type."""
+    cdef Stream stream
     cdef bint numbered = sending.name != NULL
     cdef int64_t count = take_entry_count(args)
     cdef int64_t i
     cdef EntryId before = EntryId(0, 0)
+    cdef Py_ssize_t start = args.pos
     cdef Sent sent
     if count > MANY_MAX - sending.entries:
         raise CommandError(f"ERR one TAPPENDMANY may have at most {MANY_MAX} entries")
@@ -305,19 +315,48 @@ cdef object check_group(Context ctx, Args args, Slice* key, Sending* sending):
         before = sent.id
         sending.effects_most += (<int64_t>payload_of(sent.items, sent.count)
                                  + WORD_BYTES * sent.count + key.size + EFFECT_BYTES)
-    check_stream(ctx, key, sending, sent.id.seq)
+    stream = ctx.write_stream_at(key)
+    if stream is not None and stream.restrictions:
+        check_restrictions(ctx, args, sending, stream, start, count)
+    check_stream(ctx, key, stream, sending, sent.id.seq)
     return sent.id.seq
 
 
-cdef int check_stream(Context ctx, Slice* key, Sending* sending, uint64_t last_seq) except -1:
-    """WRONGTYPE, ids that are used up, and what else may be recorded of the stream to which the
-    entries up to `last_seq` go."""
-    cdef Stream stream = ctx.write_stream_at(key)
+cdef int check_restrictions(Context ctx, Args args, Sending* sending, Stream stream,
+                            Py_ssize_t start, int64_t count) except -1:
+    """A stream that is sealed or holds too much takes no new entry, and what readers were promised
+    binds IDs; entries that were appended before are no matter."""
+    cdef EntryId last = handed_out(stream)
+    cdef Py_ssize_t end = args.pos
+    cdef bint numbered = sending.name != NULL
+    cdef Sent sent
+    cdef bint is_new = False
+    args.pos = start
+    for _ in range(count):
+        take_sent(args, numbered, &sent)
+        if numbered:
+            is_new = stream.producers is None or not stream.producers.has_sent(
+                sending.name.ptr[:sending.name.size], sent.id.seq)
+        elif id_less(last.ms, last.seq, sent.id.ms, sent.id.seq):
+            is_new = True
+            check_above_promise(ctx, stream, sent.id, "TAPPENDMANY", True)
+    args.pos = end
+    if is_new:
+        check_append(ctx, stream)
+    return 0
+
+
+cdef int check_stream(Context ctx, Slice* key, Stream stream, Sending* sending,
+                      uint64_t last_seq) except -1:
+    """IDs that are used up, and what else may be recorded of the stream to which the entries up to
+    `last_seq` go."""
+    cdef EntryId last
     cdef int64_t surplus = 0
     sending.effects_most += key.size + EFFECT_BYTES
     if stream is None or sending.name == NULL:
         return 0
-    if stream.last_ms == U64_MAX and U64_MAX - stream.last_seq < <uint64_t>sending.entries and (
+    last = handed_out(stream)
+    if last.ms == U64_MAX and U64_MAX - last.seq < <uint64_t>sending.entries and (
             stream.producers is None or not stream.producers.has_sent(
                 sending.name.ptr[:sending.name.size], last_seq)):
         raise CommandError(EXHAUSTED)
@@ -335,10 +374,11 @@ cdef int64_t append_all_above(Context ctx, Args args, Slice* key) except -1:
     cdef Stream stream = ctx.open_stream(ctx.db.key_of(key))
     cdef int64_t count = take_entry_count(args)
     cdef int64_t appended = 0
+    cdef EntryId last = handed_out(stream)
     cdef Sent sent
     for _ in range(count):
         take_sent(args, False, &sent)
-        if not id_less(stream.last_ms, stream.last_seq, sent.id.ms, sent.id.seq):
+        if not id_less(last.ms, last.seq, sent.id.ms, sent.id.seq):
             continue
         put_entry(ctx, stream, sent.id, &sent)
         appended += 1
@@ -384,7 +424,7 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* se
     before = stream.producers.put(producer, last_seq)
     try:
         while True:
-            stream.next_id(ctx.now_ms, &entry_id)
+            new_id(ctx, stream, &entry_id)
             put_entry(ctx, stream, entry_id, sent)
             if done:
                 ctx.effects.append(ctx.db.index, key_bytes, recorded_id.ms, recorded_id.seq,
@@ -407,8 +447,8 @@ cdef int append_rest(Context ctx, Args args, Slice* key, Stream stream, Sent* se
 
 
 cdef inline int put_entry(Context ctx, Stream stream, EntryId entry_id, Sent* sent) except -1:
-    stream.append(entry_id.ms, entry_id.seq, sent.items, sent.count, ctx.keyspace.node_entries,
-                  ctx.keyspace.node_bytes)
+    add_entry(stream, entry_id, sent.items, sent.count, ctx.keyspace.node_entries,
+              ctx.keyspace.node_bytes)
     return ctx.count_change(None, None, 1)
 
 
@@ -416,7 +456,7 @@ cdef int64_t after_appends(Context ctx, Slice* key, Stream stream, int64_t appen
     """Notify once, keep the stream's policy; returns how many were appended."""
     if appended == 0:
         return 0
-    count_appended(ctx, key, 0)
+    count_appended(ctx, key, stream, 0)
     if stream.policy is not None:
         keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
     return appended

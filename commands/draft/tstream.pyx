@@ -10,7 +10,7 @@ has one implementation: a stream made by TAPPEND is a Redis stream.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.engine.appending cimport append_entry, evict_to, stream_to_append
+from millstream.commands.engine.appending cimport append_entry, evict_to, new_id, stream_to_append
 from millstream.commands.runtime.arguments cimport Args, is_word, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
@@ -48,7 +48,7 @@ def tappend(Context ctx not None, Args args not None):
     if args.count & 1:
         raise wrong_arity("tappend")
     stream = stream_to_append(ctx, &args.items[1], &args.items[2], args.count - 2)
-    stream.next_id(ctx.now_ms, &entry_id)
+    new_id(ctx, stream, &entry_id)
     return append_entry(ctx, &args.items[1], stream, entry_id, &args.items[2], args.count - 2,
                         True)
 
@@ -86,7 +86,7 @@ def tappev(Context ctx not None, Args args not None):
     reply = None
     if args.count > 4:
         stream = stream_to_append(ctx, &args.items[1], &args.items[4], args.count - 4)
-        stream.next_id(ctx.now_ms, &entry_id)
+        new_id(ctx, stream, &entry_id)
         reply = append_entry(ctx, &args.items[1], stream, entry_id, &args.items[4],
                              args.count - 4, True)
     else:

@@ -18,7 +18,20 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
 cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                        Py_ssize_t count, bytes producer, bytes iid)
 cpdef window_of(Stream stream)
-cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1
+cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) except -1
+cdef int check_append(Context ctx, Stream stream) except -1
+cdef int restricted_id(Context ctx, Stream stream, EntryId* out) except -1
+cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str name,
+                             bint dotted) except -1
+
+
+cdef inline int new_id(Context ctx, Stream stream, EntryId* out) except -1:
+    """The ID of an entry that is appended now."""
+    if stream.restrictions:
+        return restricted_id(ctx, stream, out)
+    return stream.next_id(ctx.now_ms, out)
+
+
 cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
                        bint counts) except? 0xffffffffffffffff
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1

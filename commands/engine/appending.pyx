@@ -12,8 +12,11 @@ from millstream.ids cimport EntryId, Id, make_id, step_up
 from millstream.storage.blocks.block cimport payload_of
 from millstream.storage.streams.keyspace cimport AT_ONCE
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
-from millstream.storage.streams.stream cimport RetentionPolicy, Stream
+from millstream.storage.streams.held cimport Held, add_entry, handed_out
+from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
 
+from millstream.commands.engine.restrictions import refuse_held, sealed_error
+from millstream.errors import EXHAUSTED, CommandError
 from millstream.storage.streams.idempotence import Window
 
 
@@ -23,15 +26,57 @@ cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t c
     if stream is None:
         payload_of(items, count)
         stream = ctx.open_stream(key.ptr[:key.size])
+    elif stream.restrictions:
+        check_append(ctx, stream)
     return stream
+
+
+cdef int check_append(Context ctx, Stream stream) except -1:
+    """Refuse an append to a stream that is sealed, or that holds too much back already."""
+    if stream.restrictions & SEALED:
+        raise CommandError(sealed_error(stream))
+    if stream.restrictions & RESERVING and ctx.keyspace.held_max_bytes and (
+            (<Held>stream.held).size_bytes > ctx.keyspace.held_max_bytes):
+        refuse_held(ctx, stream)
+    return 0
+
+
+cdef int restricted_id(Context ctx, Stream stream, EntryId* out) except -1:
+    """`new_id` where more than the clock and the last entry matter: reservations, and what readers
+    were promised."""
+    cdef uint64_t now_ms = ctx.now_ms
+    out[0] = handed_out(stream)
+    if stream.restrictions & FOLLOWED:
+        now_ms = max(now_ms, ctx.keyspace.promised_ms + 1)
+    if now_ms > out.ms:
+        out.ms = now_ms
+        out.seq = 0
+    elif not step_up(out):
+        raise CommandError(EXHAUSTED)
+    return 0
+
+
+def check_promise(Context ctx not None, Stream stream not None, uint64_t ms, uint64_t seq,
+                  str name not None, bint dotted) -> None:
+    """`check_above_promise` for callers in Python."""
+    check_above_promise(ctx, stream, EntryId(ms, seq), name, dotted)
+
+
+cdef int check_above_promise(Context ctx, Stream stream, EntryId entry_id, str name,
+                             bint dotted) except -1:
+    """Refuse an ID up to which readers of the stream were promised that nothing comes."""
+    if stream.restrictions & FOLLOWED and entry_id.ms <= ctx.keyspace.promised_ms:
+        promised = bytes(make_id(ctx.keyspace.promised_ms, NEVER, dotted)).decode()
+        raise CommandError(f"ERR The ID specified in {name} is not above {promised}: readers were "
+                           "promised that nothing comes up to there")
+    return 0
 
 
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, EntryId entry_id, Slice* items,
                      Py_ssize_t count, bint dotted):
     """Append one entry, record it, mark its key ready; returns its id."""
     cdef bytes name = ctx.db.key_of(key)  # before anything is changed: it may need memory
-    stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
-                  ctx.keyspace.node_bytes)
+    add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries, ctx.keyspace.node_bytes)
     if ctx.effects.enabled:
         ctx.effects.append(ctx.db.index, name, entry_id.ms, entry_id.seq, items, count)
     return after_append(ctx, key, stream, entry_id, dotted)
@@ -44,8 +89,8 @@ cdef Id append_numbered(Context ctx, Slice* key, Stream stream, EntryId entry_id
     cdef bytes name = ctx.db.key_of(key)
     before = stream.producers.put(producer, seq)
     try:
-        stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
-                      ctx.keyspace.node_bytes)
+        add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
     except BaseException:
         stream.producers.put_back(producer, before)
         raise
@@ -67,8 +112,8 @@ cdef Id append_message(Context ctx, Slice* key, Stream stream, EntryId entry_id,
     window = window_of(stream)
     window.put(producer, iid, (entry_id.ms, entry_id.seq), at_ms)
     try:
-        stream.append(entry_id.ms, entry_id.seq, items, count, ctx.keyspace.node_entries,
-                      ctx.keyspace.node_bytes)
+        add_entry(stream, entry_id, items, count, ctx.keyspace.node_entries,
+                  ctx.keyspace.node_bytes)
     except BaseException:
         window.put_back(producer, iid)
         raise
@@ -91,15 +136,18 @@ cpdef window_of(Stream stream):
 
 cdef inline Id after_append(Context ctx, Slice* key, Stream stream, EntryId entry_id, bint dotted):
     """Count and notify, keep the stream's policy; returns the id."""
-    count_appended(ctx, key, 1)
+    count_appended(ctx, key, stream, 1)
     if stream.policy is not None:
         keep_policy_after_append(ctx, ctx.db.key_of(key), stream)
     return make_id(entry_id.ms, entry_id.seq, dotted)
 
 
-cdef int count_appended(Context ctx, Slice* key, uint64_t count) except -1:
-    """Count appends that were recorded, notify, and wake the readers that wait."""
+cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) except -1:
+    """Count appends that were recorded, notify if they can be seen, and wake the readers that wait.
+    """
     ctx.db.mark_ready_at(key)
+    if stream.restrictions & RESERVING:
+        return ctx.count_change(None, None, count)
     return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
 
 

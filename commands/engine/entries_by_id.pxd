@@ -31,7 +31,7 @@ cdef class Chosen(Encodable):
 
     cdef int add(self, Finder finder, uint64_t ms, uint64_t seq) except -1
     cdef int add_gone(self, uint64_t ms, uint64_t seq) except -1
-    cdef Sliced put_off(self, int resp)
+    cpdef Sliced put_off(self, int resp)
 
 
 cdef class SlicedChosen(Sliced):

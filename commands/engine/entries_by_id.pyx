@@ -97,7 +97,7 @@ cdef class Chosen(Encodable):
     cdef Sliced rest(self):
         return self.remainder
 
-    cdef Sliced put_off(self, int resp):
+    cpdef Sliced put_off(self, int resp):
         """All of the entries, to go out in slices; the array's head is the maker's."""
         cdef SlicedChosen made = SlicedChosen.__new__(SlicedChosen)
         made.ids = self.ids

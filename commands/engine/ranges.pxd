@@ -31,3 +31,15 @@ cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_limit(Args args, uint64_t* limit) except -1
 cdef int put_info(Output out, Stream stream, int resp) except -1
+
+
+cdef class Parts(Encodable):
+    cdef list parts
+    cdef list later
+    cdef Py_ssize_t full_size
+
+    cdef int begin(self, Output out) except -1
+    cdef int put_entries(self, Output out, Encodable entries, int resp) except -1
+
+
+cdef Encodable make_parts(list parts)

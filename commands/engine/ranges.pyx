@@ -18,6 +18,7 @@ from millstream.storage.blocks.block cimport Block, encode_backward, encode_forw
 from millstream.storage.blocks.layout cimport IdText, View
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.runtime.replies import SlicedChain
 from millstream.errors import INVALID_ID, SYNTAX, CommandError
 
 cdef enum:
@@ -242,3 +243,61 @@ cdef class SlicedRange(Sliced):
             if out.size < SLICE_BYTES:
                 self.blocks.pop()
         return out.take()
+
+
+# ---------------------------------------------------------------- several ranges in a reply
+
+cdef int put_off_range(list later, EntryRange entries) except -1:
+    """The head of an array of entries and what will go on with the entries themselves."""
+    cdef Output head = Output()
+    cdef EntryId last
+    cdef uint64_t count = entries.count()
+    head.put_head(c'*', count)
+    later.append(head.take_bytes())
+    # Of a read of few entries from a long stream only the blocks that hold them are kept.
+    if entries.stream.nth(
+            entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
+        entries.end = last
+    later.append(entries.rest_behind(NULL, count))
+    return 0
+
+
+cdef class Parts(Encodable):
+    """A reply of bytes and many entries, in order. Once there is enough for a
+    slice, the rest is kept and goes out when the client has taken it."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        self.begin(out)
+        for part in self.parts:
+            if type(part) is not bytes:
+                self.put_entries(out, part, resp)
+            elif self.later:
+                self.later.append(part)
+            else:
+                out.put(part)
+        return 0
+
+    cdef int begin(self, Output out) except -1:
+        self.later = []
+        self.full_size = out.size + SLICE_BYTES
+        return 0
+
+    cdef int put_entries(self, Output out, Encodable entries, int resp) except -1:
+        if self.later or out.size >= self.full_size:
+            if type(entries) is EntryRange:
+                return put_off_range(self.later, entries)
+            self.later.append((<object>entries).put_off(resp))
+            return 0
+        entries.encode(out, resp)
+        if entries.rest() is not None:
+            self.later.append(entries.rest())
+        return 0
+
+    cdef Sliced rest(self):
+        return SlicedChain(self.later) if self.later else None
+
+
+cdef Encodable make_parts(list parts):
+    cdef Parts made = Parts.__new__(Parts)
+    made.parts = parts
+    return made

@@ -14,6 +14,7 @@ from libc.string cimport memcmp
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, format_u64, id_less, parse_id, parse_u64
+from millstream.storage.streams.held cimport add_entry, handed_out
 from millstream.storage.streams.keyspace cimport Database, Keyspace
 from millstream.storage.streams.stream cimport Stream
 
@@ -342,14 +343,16 @@ cdef int apply_append_once(Keyspace keyspace, int db, Args args) except -1:
 cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields):
     """Append the entry whose words begin at `fields`; key and id are the effect's first words."""
     cdef EntryId entry_id
+    cdef EntryId last
     cdef Database database = <Database>keyspace.databases[db]
     cdef Stream stream = database.writable_at(&args.items[1])
     if stream is None:
         raise ValueError("APPEND to a stream that does not exist")
     if parse_id(args.items[2].ptr, args.items[2].size, False, 0, &entry_id) < 0:
         raise ValueError("APPEND with a malformed id")
-    if not id_less(stream.last_ms, stream.last_seq, entry_id.ms, entry_id.seq):
+    last = handed_out(stream)
+    if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
         raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
-    stream.append(entry_id.ms, entry_id.seq, &args.items[fields], args.count - fields,
-                  keyspace.node_entries, keyspace.node_bytes)
+    add_entry(stream, entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
+              keyspace.node_bytes)
     return stream

@@ -14,13 +14,14 @@ TREAD that has not seen them gets a nil for the gap. As in Redis, trimming does 
 from libc.stdint cimport UINT32_MAX, UINT64_MAX as MAX, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    append_entry, append_message, evict_to, stream_to_append,
+    append_entry, append_message, check_above_promise, evict_to, new_id, stream_to_append,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, id_less, parse_id, parse_part
+from millstream.storage.streams.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.references import drop_references_between, trim_acked
@@ -76,21 +77,20 @@ cdef bint read_id(Slice* word, EntryId* out) except -1:
     return False
 
 
-cdef int complete_id(Stream stream, EntryId* out, bint any_seq) except -1:
+cdef int complete_id(Context ctx, Stream stream, EntryId* out, bint any_seq) except -1:
     """Choose the sequence number where any will do; the id must be above the stream's last."""
-    cdef uint64_t last_ms = 0 if stream is None else stream.last_ms
-    cdef uint64_t last_seq = 0 if stream is None else stream.last_seq
-    if last_ms == MAX and last_seq == MAX:
+    cdef EntryId last = EntryId(0, 0) if stream is None else handed_out(stream)
+    if last.ms == MAX and last.seq == MAX:
         raise CommandError(EXHAUSTED)
-    if any_seq and out.ms == last_ms and stream is not None:
-        if last_seq == MAX:
+    if any_seq and out.ms == last.ms and stream is not None:
+        if last.seq == MAX:
             raise CommandError(ID_TOO_LOW)
-        out.seq = last_seq + 1
+        out.seq = last.seq + 1
     elif any_seq:
         out.seq = 1 if out.ms == 0 else 0
-    if not id_less(last_ms, last_seq, out.ms, out.seq):
+    if not id_less(last.ms, last.seq, out.ms, out.seq):
         raise CommandError(ID_TOO_LOW)
-    return 0
+    return 0 if stream is None else check_above_promise(ctx, stream, out[0], "XADD", False)
 
 
 cdef inline bint is_star(Slice* word) noexcept:
@@ -125,7 +125,7 @@ cdef append_auto(Context ctx, Args args):
     if count < 2 or count & 1:
         raise wrong_arity("xadd")
     stream = stream_to_append(ctx, &args.items[1], items, count)
-    stream.next_id(ctx.now_ms, &entry_id)
+    new_id(ctx, stream, &entry_id)
     return append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
 
 
@@ -165,10 +165,10 @@ cdef add_with_options(Context ctx, Args args):
             if first is not None:
                 return first
     if not auto:
-        complete_id(stream, &entry_id, any_seq)
+        complete_id(ctx, stream, &entry_id, any_seq)
     stream = stream_to_append(ctx, &args.items[1], items, count)
     if auto:
-        stream.next_id(ctx.now_ms, &entry_id)
+        new_id(ctx, stream, &entry_id)
     if producer is None:
         reply = append_entry(ctx, &args.items[1], stream, entry_id, items, count, False)
     else:

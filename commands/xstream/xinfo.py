@@ -20,12 +20,15 @@ from millstream.commands.engine.listings import (
     live_group_count,
 )
 from millstream.commands.engine.ranges import first_entries
+from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.replies import MapHead, Several
 from millstream.commands.table.containers import container
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
 from millstream.storage.streams.idempotence import Window
+from millstream.storage.streams.lineage import Lineage
+from millstream.storage.streams.ordering import handed_out_id
 from millstream.storage.streams.retention import bytes_of
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from millstream.storage.streams.stream import Stream
 
 Fields = dict[bytes, object]
+UINT64_MAX = 2**64 - 1
 
 # Entries, and pending entries of each group and consumer, that FULL shows.
 FULL_COUNT = 10
@@ -234,6 +238,26 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"producers": 0 if stream.producers is None else len(stream.producers),
         b"policy": policy_reply(stream.policy),
         b"incarnation": stream.incarnation,
+    } | _ordering_fields(ctx, key, stream)
+
+
+def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
+    """Reservations, promises and lineage."""
+    held = live_held(ctx, key, stream)
+    oldest = None if held is None else held.oldest_id
+    lineage = stream.lineage or Lineage()
+    promised = (ctx.keyspace.promised_ms, UINT64_MAX) if stream.is_followed else None
+    return {
+        b"handed-out-id": Id(*handed_out_id(stream), True),
+        b"reservations": 0 if held is None else held.reservations,
+        b"held": 0 if held is None else held.entries,
+        b"held-bytes": 0 if held is None else held.size_bytes,
+        b"oldest-reservation": None if oldest is None else Id(*oldest, True),
+        b"writers": 0 if held is None else len(held.writers),
+        b"promised-id": None if promised is None else Id(*promised, True),
+        b"sealed": int(stream.is_sealed),
+        b"parents": lineage.parents,
+        b"children": lineage.children,
     }
 
 

@@ -17,9 +17,8 @@ from millstream.commands.engine.delivery cimport (
 )
 from millstream.commands.engine.listings cimport pending_summary
 from millstream.commands.engine.pending_reply cimport PendingRange, pending_range
-from millstream.commands.engine.ranges cimport take_end, take_start
+from millstream.commands.engine.ranges cimport make_parts, take_end, take_start
 from millstream.commands.runtime.replies cimport make_raw
-from millstream.commands.xstream.xread cimport make_parts
 from millstream.commands.engine.group_lifecycle cimport (
     asking_consumer, checked_consumer_name, id_words, live_group, note_seen, read_effects_most, used,
 )

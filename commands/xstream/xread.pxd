@@ -31,5 +31,4 @@ cdef class StreamsRead(BlockedRead):
 cdef int no_limits(ReadLimits* limits) noexcept
 cdef bint take_read_limit(Args args, ReadLimits* limits) except -1
 cdef int check_limits(ReadLimits* limits) except -1
-cdef Encodable make_parts(list parts)
 cdef int put_key(Output out, bytes key, int resp) except -1

@@ -9,16 +9,15 @@ and error words are Redis 8.6's, of MAXCOUNT and MAXSIZE those of 8.10.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
-from millstream.commands.engine.entries_by_id cimport Chosen
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.ranges cimport EntryRange, make_range
-from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, Encodable, Sliced, make_raw
+from millstream.commands.engine.ranges cimport EntryRange, Parts, make_range
+from millstream.commands.runtime.replies cimport BlockedRead, Encodable, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.ids cimport EntryId, parse_id, step_down, step_up
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command
-from millstream.commands.runtime.replies import NULL_ARRAY, SlicedChain, Wait
+from millstream.commands.runtime.replies import NULL_ARRAY, Wait
 from millstream.errors import SYNTAX, CommandError
 
 cdef extern from "Python.h":
@@ -285,60 +284,6 @@ cdef tuple before_last(Stream stream):
     return stream.last_ms, stream.last_seq
 
 
-cdef int put_off_range(list later, EntryRange entries) except -1:
-    """The head of an array of entries and what will go on with the entries themselves."""
-    cdef Output head = Output()
-    cdef EntryId last
-    cdef uint64_t count = entries.count()
-    head.put_head(c'*', count)
-    later.append(head.take_bytes())
-    # Of a read of few entries from a long stream only the blocks that hold them are kept.
-    if entries.stream.nth(
-            entries.stream.rank_of(entries.start.ms, entries.start.seq) + count - 1, &last):
-        entries.end = last
-    later.append(entries.rest_behind(NULL, count))
-    return 0
-
-
-cdef class Parts(Encodable):
-    """A reply of bytes and many entries, in order. Once there is enough for a
-    slice, the rest is kept and goes out when the client has taken it."""
-
-    cdef list parts
-    cdef list later
-    cdef Py_ssize_t full_size
-
-    cdef int encode(self, Output out, int resp) except -1:
-        self.begin(out)
-        for part in self.parts:
-            if type(part) is not bytes:
-                self.put_entries(out, part, resp)
-            elif self.later:
-                self.later.append(part)
-            else:
-                out.put(part)
-        return 0
-
-    cdef int begin(self, Output out) except -1:
-        self.later = []
-        self.full_size = out.size + SLICE_BYTES
-        return 0
-
-    cdef int put_entries(self, Output out, Encodable entries, int resp) except -1:
-        if self.later or out.size >= self.full_size:
-            if type(entries) is EntryRange:
-                return put_off_range(self.later, entries)
-            self.later.append((<Chosen>entries).put_off(resp))
-            return 0
-        entries.encode(out, resp)
-        if entries.rest() is not None:
-            self.later.append(entries.rest())
-        return 0
-
-    cdef Sliced rest(self):
-        return SlicedChain(self.later) if self.later else None
-
-
 cdef class StreamReplies(Parts):
     """XREAD's reply: (key, entries) of each stream, a map in RESP3."""
 
@@ -355,12 +300,6 @@ cdef class StreamReplies(Parts):
                 put_key(out, key, resp)
             self.put_entries(out, entries, resp)
         return 0
-
-
-cdef Encodable make_parts(list parts):
-    cdef Parts made = Parts.__new__(Parts)
-    made.parts = parts
-    return made
 
 
 cdef Encodable make_replies(list ranges):

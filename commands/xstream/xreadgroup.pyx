@@ -17,10 +17,10 @@ from millstream.commands.engine.delivery cimport (
     LONG_DELIVERY, Ids, Room, deliver_long, claim_idle, give_within, is_full, is_long_delivery,
     record_again,
 )
-from millstream.commands.engine.ranges cimport EntryRange, make_range
+from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
 from millstream.commands.runtime.replies cimport BlockedRead, make_raw
 from millstream.commands.xstream.xread cimport (
-    check_limits, make_parts, no_limits, put_key, take_read_limit,
+    check_limits, no_limits, put_key, take_read_limit,
 )
 from millstream.commands.engine.group_lifecycle cimport (
     asking_consumer, checked_consumer_name, is_refused, live_group, new_consumer, note_seen, put_off, read_effects_most,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.commands.engine.appending import check_promise
+from millstream.commands.engine.restrictions import sealed_error
 from millstream.commands.runtime.applying import id_of, stream_of
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK
@@ -22,6 +24,7 @@ NO_ID = (0, 0)
 BELOW_TOP = "ERR The ID specified in XSETID is smaller than the target stream top item"
 BELOW_PROVIDED = "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
 BELOW_DELETED = "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
+RESERVED = "ERR XSETID is refused while IDs of the stream are reserved"
 TOO_FEW = "ERR The entries_added specified in XSETID is smaller than the target stream length"
 
 
@@ -55,6 +58,11 @@ def xsetid(ctx: Context, args: Args) -> Simple:
     stream = ctx.write_stream(key)
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
+    if stream.is_sealed:
+        raise CommandError(sealed_error(stream))
+    if stream.is_reserving:
+        raise CommandError(RESERVED)
+    check_promise(ctx, stream, *last, "XSETID", False)
     if last < stream.max_deleted_id:
         raise CommandError(BELOW_DELETED)
     if stream.newest_id is not None:

@@ -463,6 +463,26 @@ class Config(Accepted):
         "producer whose last append is oldest is forgotten",
         section=STREAM,
     )
+    stream_held_max_bytes: int = _directive(
+        256 << 20,
+        size(0),
+        "bytes of entries that a stream holds while IDs below them are reserved; above that, "
+        "appends are refused; 0: no limit",
+        section=STREAM,
+    )
+    stream_reservations_max: int = _directive(
+        10_000,
+        integer(1, 1_000_000),
+        "number of IDs of a stream that can be reserved at a time (TRESERVE)",
+        section=STREAM,
+    )
+    stream_writers_max: int = _directive(
+        1000,
+        integer(1, 1_000_000),
+        "number of writers that a stream remembers (TPOSITION); above that, the one that was used "
+        "longest ago is forgotten, unless it has reservations",
+        section=STREAM,
+    )
 
     loglevel: str = _directive(
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",

@@ -414,6 +414,7 @@ class Snapshots:
             directory=self._files.directory,
             salt=self._files.disk.random(BASE_SALT_SIZE),
             compressed=self._config.rdbcompression,
+            ordering="ordering" in job.global_meta,
             pause=job.pause,
         )
 

@@ -38,6 +38,7 @@ from millstream.storage.streams.keyspace cimport Database
 from millstream.commands.engine.appending import policy_moment
 from millstream.commands.runtime.replies import Again, Several, Simple, SlicedChain
 from millstream.commands.engine.group_lifecycle import group_moment
+from millstream.commands.engine.settling import lease_moment
 from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity
 from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.clock import wall_clock_ms
@@ -850,7 +851,7 @@ cdef class Executor:
             self.schedule_tick()
         if self.keyspace.timer_requests and not self._loading:
             for moment, db_index, key, name in self.keyspace.timer_requests:
-                self.ticker.at(moment, partial(self.group_due, db_index, key, name))
+                self.ticker.at(moment, partial(self.moment_due, db_index, key, name))
             self.keyspace.timer_requests = []
             self.serving.timer_stale = True
         if self.keyspace.expiry_noted:
@@ -960,11 +961,15 @@ cdef class Executor:
         self.effects.record(db_index, b"DEL", key)
         self.context.notify(b"expired", key, db_index)
 
-    def group_due(self, int db_index, bytes key, bytes name) -> None:
-        """A moment noted for a group has come: expire, end, or wake a reader."""
+    def moment_due(self, int db_index, bytes key, bytes name) -> None:
+        """A moment noted for a group (expire, end, or wake a reader) or, without a name, for the
+        leases of a stream has come."""
         self.context.session = None
         self.context.db = <Database>self.keyspace.databases[db_index]
-        group_moment(self.context, key, name)
+        if name is None:
+            lease_moment(self.context, key)
+        else:
+            group_moment(self.context, key, name)
 
     cdef int keep_policies(self) except -1:
         """Trim streams with entries that have become too old; what is more than a turn's work is due

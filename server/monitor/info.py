@@ -291,6 +291,8 @@ def _stats(server: Server) -> Section:
         "expired_keys": server.keyspace.expired_count,
         "expired_keys_active": executor.expired_in_time,
         "expired_subkeys_active": 0,
+        "reservations_pending": sum(db.reservations for db in server.keyspace.databases),
+        "reservations_expired": server.keyspace.reservations_expired,
         "expired_stale_perc": "0.00",
         "expired_time_cap_reached_count": 0,
         "evicted_keys": 0,

@@ -121,6 +121,7 @@ class _Repair:
                 directory=made.directory,
                 salt=self._disk.random(BASE_SALT_SIZE),
                 compressed=False,
+                ordering="ordering" in salvage.keyspace.global_meta(),
             )
             capture = salvage.keyspace.begin_capture()
             while (captured := capture.step(_CAPTURE_KEYS)) is not None:

@@ -34,7 +34,6 @@ from millstream.storage.files.snapshot import (
     PADDING_MAX,
     TAIL_SIZE,
     TRAILER_SIZE,
-    VERSION,
     BlockLike,
     BlockType,
     Header,
@@ -94,7 +93,7 @@ def _open_damaged(file: File, damage: DamageError) -> Opened:
     sections, found = _walk_footer(file, _after_zeros(file, header, parts.end), header.seed)
     if found is not None and found.header == header and _fits(found, chunks, sections):
         return Opened(SnapshotReader(file, found), [damage])
-    if header.version == VERSION:
+    if header.has_identity:
         whole = _ends_with(file, parts, sections)
         return _open_without_footer(file, header, parts, damage, whole)
     if not sections:
@@ -161,7 +160,7 @@ def _walk_parts(file: File, header: Header) -> _Parts:
                 continue
         if found is None:
             break
-        if copy is not None and header.version == VERSION and not _is_sound(file, header, copy):
+        if copy is not None and header.has_identity and not _is_sound(file, header, copy):
             parts.lost_copies.append(position)
             parts.end = position + CHUNK_HEADER_SIZE + copy.length
             continue
@@ -179,7 +178,7 @@ def _goes_on(file: File, place: Place) -> bool:
 
 def _next_part(file: File, header: Header, start: int) -> int | None:
     """The first offset from `start` on of a chunk or a copy whose checksum fits."""
-    if header.version != VERSION:
+    if not header.has_identity:
         return None
     for window in range(start, file.size, _SEARCH_BYTES):
         data = file.read_at(window, _SEARCH_BYTES + len(CHUNK_MAGIC) - 1)
@@ -242,7 +241,7 @@ def _ends_with(file: File, parts: _Parts, sections: list[Place]) -> bool:
 
 def _after_zeros(file: File, header: Header, position: int) -> int:
     """Where the footer begins: version 2 has zeros before it."""
-    if header.version != VERSION:
+    if not header.has_identity:
         return position
     data = file.read_at(position, PADDING_MAX + 1)
     return position + len(data) - len(data.lstrip(b"\0"))

@@ -18,6 +18,7 @@ import zstandard
 from millstream.errors import BlockError, DamageError, DataError, FormatError
 from millstream.storage.blocks.checksum import crc32
 from millstream.storage.files.disk import Bytes
+from millstream.storage.streams.held_form import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
 from millstream.storage.streams.producers import SharedProducers
 from millstream.storage.streams.shared_groups import SharedGroups
@@ -27,6 +28,9 @@ END_MAGIC = b"MILLSEND"
 CHUNK_MAGIC = b"CHNK"
 COPY_MAGIC = b"INDX"
 VERSION = 2
+# Of a snapshot with reservations, sealed or followed streams: a millstream that does not know them
+# must not read it.
+ORDERING_VERSION = 3
 HEADER_SIZE = 96
 OLD_HEADER_SIZE = 64
 TRAILER_SIZE = 40
@@ -44,8 +48,13 @@ _COMPRESSED = 1  # flag: chunks are zstd frames; else their bytes are stored as 
 _TRAILER = struct.Struct("<QQIII")
 _CHUNK = struct.Struct("<4sIII")
 _META_INLINE_MAX = 512
-_MAYBE_LARGE = ("groups", "idempotence", "producers")
-_IN_PARTS = (SharedGroups, SharedWindow, SharedProducers)  # what packs itself bit by bit
+_MAYBE_LARGE = ("groups", "held", "idempotence", "producers")
+_IN_PARTS = (
+    SharedGroups,
+    SharedHeld,
+    SharedWindow,
+    SharedProducers,
+)  # what packs itself bit by bit
 _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
 _LEVEL = 1
@@ -170,8 +179,9 @@ class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
     `directory` is the ID of the data directory, `salt` random bytes that the checksums of chunks
-    and index begin with. Without `compressed` chunks hold the bytes as they are. `pause` is called
-    between small pieces of work, so that an event loop in the same process can run.
+    and index begin with. `ordering`: keys may have what ORDERING_VERSION says. Without
+    `compressed` chunks hold the bytes as they are. `pause` is called between small pieces of work,
+    so that an event loop in the same process can run.
     """
 
     def __init__(
@@ -184,8 +194,10 @@ class SnapshotWriter:
         directory: bytes,
         salt: bytes,
         compressed: bool = True,
+        ordering: bool = False,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
+        version = ORDERING_VERSION if ordering else VERSION
         self._file = file
         self._pause = pause
         self._identity = {
@@ -196,6 +208,8 @@ class SnapshotWriter:
             "salt": salt,
             "compressed": compressed,
         }
+        if ordering:
+            self._identity["version"] = version
         self._seed = int.from_bytes(salt, "little")
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL) if compressed else _Storing()
         # One of its own: a compressor has one state, and the open chunk's is in use.
@@ -209,7 +223,7 @@ class SnapshotWriter:
         self.keys = 0
         self.entries = 0
         flags = _COMPRESSED if compressed else 0
-        file.write(encode_header(Header(uuid, created_ms, seq, VERSION, flags, salt, directory)))
+        file.write(encode_header(Header(uuid, created_ms, seq, version, flags, salt, directory)))
         self._begin_chunk()
 
     def add(self, captured: CapturedLike) -> None:
@@ -432,7 +446,12 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        return HEADER_SIZE if self.version == VERSION else OLD_HEADER_SIZE
+        return HEADER_SIZE if self.has_identity else OLD_HEADER_SIZE
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the file names its directory and has a salt: from version 2 on."""
+        return self.version >= VERSION
 
     @property
     def seed(self) -> int:
@@ -449,7 +468,7 @@ def encode_header(header: Header) -> bytes:
     """A file's first bytes."""
     data = _HEADER.pack(
         MAGIC,
-        VERSION,
+        header.version,
         header.flags,
         header.uuid,
         header.created_ms,
@@ -505,7 +524,7 @@ class SnapshotEnds:
         magic, version, flags, uuid, created_ms, seq, salt = _HEADER.unpack_from(head)
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
             raise self._damage(0, "the header is not that of a snapshot")
-        if version not in (1, VERSION) or flags & ~_COMPRESSED:
+        if version not in (1, VERSION, ORDERING_VERSION) or flags & ~_COMPRESSED:
             raise FormatError(f"{self.name} has format {version}, which this version does not know")
         if version == 1:
             return Header(uuid, created_ms, seq, version, _COMPRESSED, bytes(BASE_SALT_SIZE), b"")
@@ -542,7 +561,7 @@ class SnapshotEnds:
             if part.offset != position:
                 raise self._damage(position, "chunks do not follow one another")
             position += CHUNK_HEADER_SIZE + part.length
-        padding_max = PADDING_MAX if summary.header.version == VERSION else 0
+        padding_max = PADDING_MAX if summary.header.has_identity else 0
         if not 0 <= footer - position <= padding_max:
             raise self._damage(position, "the footer does not follow the chunks")
         position = footer
@@ -809,7 +828,8 @@ def parse_summary(fields: dict[str, Any]) -> Summary:
     header = Header(*identity, 1, _COMPRESSED, bytes(BASE_SALT_SIZE), b"")
     if "directory" in fields:
         flags = _COMPRESSED if fields["compressed"] else 0
-        header = Header(*identity, VERSION, flags, fields["salt"], fields["directory"])
+        version = fields.get("version", VERSION)
+        header = Header(*identity, version, flags, fields["salt"], fields["directory"])
     return Summary(
         header=header,
         keys=fields["keys"],

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.storage.blocks.skiplist import Blocks
+from millstream.storage.streams.ordering import ordering_meta
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Capture:
 
     def _take_stream(self, db: int, key: bytes, stream: Stream) -> Captured:
         meta, blocks = stream.dump(True)
+        meta |= ordering_meta(stream)
         taken = Captured(db, key, "stream", self._with_expiry(db, key, meta), blocks)
         self._done[db].add(key)
         stream.capture_mark = self._number  # last: if something fails, the stream is still to come

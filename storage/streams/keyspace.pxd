@@ -18,6 +18,7 @@ cdef class Database:
     cdef dict used_s
     cdef dict append_buffers
     cdef readonly dict watched
+    cdef public uint64_t reservations
     cdef public dict waiting
     cdef bytes cached_key
     cdef Stream cached_stream
@@ -46,6 +47,7 @@ cdef class Database:
     cdef int note_gone(self, bytes key) except -1
     cdef int remove(self, bytes key) except -1
     cdef int forget_moment(self, bytes key, Stream stream) except -1
+    cdef int schedule_leases(self, bytes key, held) except -1
     cdef bint has_expired(self, bytes key) except -1
     cdef int drop_expired(self, bytes key) except -1
     cpdef int note_expiry(self, bytes key, uint64_t at_ms) except -1
@@ -63,6 +65,15 @@ cdef class Keyspace:
     cdef public uint32_t idmp_duration_s
     cdef public uint32_t idmp_maxsize
     cdef public uint32_t producers_max
+    cdef public uint64_t held_max_bytes
+    cdef public uint64_t reservations_max
+    cdef public uint64_t writers_max
+    cdef public uint64_t promised_ms
+    cdef public uint64_t recorded_promise_ms
+    cdef public bint has_ordering
+    cdef public uint64_t reservations_expired
+    cdef public uint64_t unlogged_expiries
+    cdef public uint64_t expiry_log_ms
     cdef public uint64_t incarnation
     cdef public list ready
     cdef public list timer_requests

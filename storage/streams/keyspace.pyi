@@ -18,6 +18,7 @@ class Database:
     table: dict[bytes, Any]
     slots: dict[int, list[bytes]]
     expiries: dict[bytes, int]
+    reservations: int
     def get(self, key: bytes) -> bytes | Stream | None: ...
     def stream(self, key: bytes) -> Stream | None: ...
     def make_stream(self, key: bytes, incarnation: int) -> Stream: ...
@@ -82,6 +83,14 @@ class Keyspace:
     idmp_duration_s: int
     idmp_maxsize: int
     producers_max: int
+    held_max_bytes: int
+    reservations_max: int
+    writers_max: int
+    promised_ms: int
+    recorded_promise_ms: int
+    has_ordering: bool
+    reservations_expired: int
+    def note_promise(self, promised_ms: int) -> None: ...
     def __init__(
         self, databases: int = 16, node_entries: int = 100, node_bytes: int = 4096
     ) -> None: ...

@@ -25,6 +25,7 @@ from itertools import islice
 from millstream.encoding cimport Slice
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.retention cimport due_ms
+from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
@@ -42,6 +43,10 @@ cdef int SLOTS = KEY_SLOTS
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 # Producers that a stream remembers by default.
 PRODUCERS_MAX = 100_000
+# By default: bytes of held entries and open reservations of a stream, and writers it remembers.
+HELD_MAX_BYTES = 256 << 20
+RESERVATIONS_MAX = 10_000
+WRITERS_MAX = 1000
 
 
 class Appended(bytes):
@@ -100,6 +105,7 @@ cdef class Database:
         self.due = ExpiryQueue()
         self.used_s = {}
         self.append_buffers = {}
+        self.reservations = 0
         return self.forget_cached()
 
     # ------------------------------------------------------------ streams, from argument views
@@ -327,6 +333,8 @@ cdef class Database:
             self.append_buffers.pop(key, None)
         self.note_use(key, value)
         if isinstance(value, Stream):
+            if (<Stream>value).held is not None:
+                self.reservations += (<Held>(<Stream>value).held).reservations
             # What is put somewhere now belongs to no point in time that is being taken.
             (<Stream>value).capture_mark = self.keyspace.capture_number
         return self.forget_cached()
@@ -338,6 +346,8 @@ cdef class Database:
         cdef Group group
         if stream.policy is not None:
             stream.policy.next_check_ms = self.keyspace.note_trim(AT_ONCE, self.index, key)
+        if stream.held is not None:
+            self.schedule_leases(key, stream.held)
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
             if group.blocked_clients:
@@ -348,6 +358,14 @@ cdef class Database:
                     self.keyspace.timer_requests.append(
                         (group.scheduled_ms, self.index, key, group.name))
             self.keyspace.schedule(self.index, key, group)
+        return 0
+
+    cdef int schedule_leases(self, bytes key, object what) except -1:
+        """The moments of its leases were noted under another key, or not at all."""
+        cdef Held held = what
+        held.scheduled_ms = held.next_deadline_ms
+        if held.scheduled_ms != NEVER:
+            self.keyspace.timer_requests.append((held.scheduled_ms, self.index, key, None))
         return 0
 
     def delete(self, bytes key not None) -> bool:
@@ -390,7 +408,10 @@ cdef class Database:
         return self.forget_cached()
 
     cdef int forget_moment(self, bytes key, Stream stream) except -1:
-        """A stream is gone from its key: it is not to be trimmed there any more."""
+        """A stream is gone from its key: it is not to be trimmed there any more, and its
+        reservations do not count."""
+        if stream.held is not None:
+            self.reservations -= (<Held>stream.held).reservations
         if stream.policy is not None:
             self.keyspace.calendar.forget(stream.policy.next_check_ms, self.index, key)
         return 0
@@ -403,6 +424,7 @@ cdef class Database:
         self.due, other.due = other.due, self.due
         self.used_s, other.used_s = other.used_s, self.used_s
         self.append_buffers, other.append_buffers = other.append_buffers, self.append_buffers
+        self.reservations, other.reservations = other.reservations, self.reservations
         self.forget_cached()
         other.forget_cached()
 
@@ -578,6 +600,11 @@ cdef class Keyspace:
     are to be tried again and the moments at which groups have something to do; node_entries and
     node_bytes are the limits of a node.
 
+    Readers were promised that nothing comes up to `promised_ms` in the streams that they follow; the
+    journal has `recorded_promise_ms`, which is at or after it. `has_ordering` says that a stream has,
+    or had, what only TRESERVE and its like make, `expiry_log_ms` when an expired lease is logged
+    again.
+
     `now_ms` is the time keys expire by, `steady_ms` that from which restored groups count, and
     `newest_steady_ms` the latest time that what was loaded tells of that clock. While `expiring` is false (at
     start) no key expires; while `may_delete` is false those that are due are not there, but stay;
@@ -593,6 +620,9 @@ cdef class Keyspace:
         self.idmp_duration_s = DURATION_S
         self.idmp_maxsize = MAXSIZE
         self.producers_max = PRODUCERS_MAX
+        self.held_max_bytes = HELD_MAX_BYTES
+        self.reservations_max = RESERVATIONS_MAX
+        self.writers_max = WRITERS_MAX
         self.ready = []
         self.timer_requests = []
         self.deferred = []
@@ -715,9 +745,22 @@ cdef class Keyspace:
     def global_meta(self) -> dict:
         """What belongs to no key, as msgpack-able values."""
         steady_ms = max(self.steady_ms, self.newest_steady_ms)
-        return {"incarnation": self.incarnation, "steady_ms": steady_ms}
+        meta = {"incarnation": self.incarnation, "steady_ms": steady_ms}
+        if self.has_ordering:
+            meta["ordering"] = True
+        if self.recorded_promise_ms:
+            meta["clock"] = self.recorded_promise_ms
+        return meta
 
     def restore_global(self, dict meta) -> None:
         """Take back what global_meta gave."""
         self.incarnation = max(self.incarnation, meta["incarnation"])
         self.note_steady(meta.get("steady_ms", 0))
+        self.has_ordering = self.has_ordering or "ordering" in meta
+        self.note_promise(meta.get("clock", 0))
+
+    def note_promise(self, uint64_t promised_ms) -> None:
+        """Readers may have been promised that no ID up to this millisecond comes in the streams
+        that they follow."""
+        self.recorded_promise_ms = max(self.recorded_promise_ms, promised_ms)
+        self.promised_ms = max(self.promised_ms, promised_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.storage.streams.ordering import restore_ordering
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def _value_of(
 ) -> bytes | Stream:
     if kind == "stream":
         try:
-            return Stream.load(meta, blocks, keyspace.steady_ms)
+            stream = Stream.load(meta, blocks, keyspace.steady_ms)
+            restore_ordering(stream, meta, keyspace.steady_ms)
+            return stream
         except OverflowError as error:
             raise ValueError(f"a number is out of range: {error}") from error
     if kind == "string":
@@ -42,11 +45,13 @@ def _value_of(
 
 def continue_times(keyspace: Keyspace, steady_ms: int) -> None:
     """The clock goes on from a later time than that by which the data was loaded: the times to
-    live of all groups begin there."""
+    live of all groups and all leases begin there."""
     keyspace.steady_ms = steady_ms
     for db in keyspace.databases:
         for key, value in db.table.items():
-            if isinstance(value, Stream) and value.groups:
+            if isinstance(value, Stream) and (value.groups or value.held is not None):
                 for group in value.groups.values():
                     group.last_used_ms = steady_ms
+                if value.held is not None:
+                    value.held.restart_leases(steady_ms)
                 db.schedule_groups(key, value)

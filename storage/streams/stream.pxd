@@ -1,10 +1,17 @@
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId
 from millstream.storage.blocks.block cimport Block, OpenBlock
 from millstream.storage.blocks.layout cimport Cursor, Entry, IdText, View
 from millstream.storage.blocks.skiplist cimport Place, SkipList
+
+
+cdef enum:
+    # What makes an append more than an append (Stream.restrictions).
+    RESERVING = 1  # IDs are reserved: new entries are held
+    SEALED = 2
+    FOLLOWED = 4  # readers were promised that nothing comes up to an ID
 
 
 cdef struct Walk:
@@ -51,6 +58,11 @@ cdef class Stream:
     cdef readonly dict groups
     # Whether a group may have a time to live.
     cdef bint has_ttl
+    cdef public uint8_t restrictions
+    # A Held (storage/streams/held) once an ID was reserved, else None.
+    cdef public object held
+    # A Lineage (storage/streams/lineage) if the stream is sealed or has parents, else None.
+    cdef public object lineage
     cdef public object idempotence
     cdef public object producers
 

@@ -911,8 +911,34 @@ cdef class Stream:
 
     @property
     def last_id(self) -> tuple[int, int]:
-        """The last id ever generated."""
+        """The position: the last ID handed out before the oldest reservation, or the last one."""
         return self.last_ms, self.last_seq
+
+    def raise_last_id(self, uint64_t ms, uint64_t seq) -> None:
+        """Let the next IDs be above ms-seq, which is not below the last one."""
+        self.last_ms = ms
+        self.last_seq = seq
+
+    @property
+    def is_reserving(self) -> bool:
+        """Whether IDs are reserved."""
+        return self.restrictions & RESERVING != 0
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether no entries or reservations are taken any more."""
+        return self.restrictions & SEALED != 0
+
+    def set_sealed(self) -> None:
+        self.restrictions |= SEALED
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether readers were promised that nothing comes up to an ID."""
+        return self.restrictions & FOLLOWED != 0
+
+    def set_followed(self) -> None:
+        self.restrictions |= FOLLOWED
 
     @property
     def max_evicted_id(self) -> tuple[int, int]:

@@ -33,5 +33,7 @@ def _note_changes(a: Database, b: Database) -> None:
 def _schedule(db: Database) -> None:
     """Note the moments of groups and policies under the new database."""
     for key, value in db.table.items():
-        if isinstance(value, Stream) and (value.groups or value.policy is not None):
+        if isinstance(value, Stream) and (
+            value.groups or value.policy is not None or value.held is not None
+        ):
             db.schedule_groups(key, value)

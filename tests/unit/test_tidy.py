@@ -229,9 +229,9 @@ def test_every_directory_at_the_top_is_known() -> None:
 # a delivery or an eviction in bytes, which a generic call would slow down.
 RESERVED = {
     r"\bkeyspace\.(dirty|hits|misses)\b": {"context"},
-    r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "tstream"},
+    r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "tstream", "tmread"},
     r"\beffects\.record\(": {"context"},
-    r"\bmark_ready(_at)?\(": {"context", "appending", "group_lifecycle"},
+    r"\bmark_ready(_at)?\(": {"context", "appending", "group_lifecycle", "settling"},
     r"\b(same_word|next_is|is_word)\([^()]*, \d+\)": set(),
 }
 

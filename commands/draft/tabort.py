@@ -1,0 +1,145 @@
+"""TABORT and TRENEW: giving reservations up, and keeping them longer.
+
+An ID that is given up is not used again: the position passes it as if an entry without content were
+there. A lease that is over does the same as TABORT (commands/engine/settling).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.restrictions import LEASE_MAX_MS, bad_lease, take_writer
+from millstream.commands.engine.settling import give_up, live_held, schedule_leases
+from millstream.commands.runtime.applying import stream_of
+from millstream.commands.runtime.effects import effect
+from millstream.commands.table.registry import command
+from millstream.errors import INVALID_ID, SYNTAX, CommandError
+from millstream.ids import Id, parse
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.held import Held
+    from millstream.storage.streams.keyspace import Keyspace
+
+EntryIds = list[tuple[int, int]]
+
+# What an effect takes of the journal at most for each ID, and beyond them.
+_ID_BYTES = 48
+_EFFECT_BYTES = 256
+
+
+def _take_ids(args: Args) -> EntryIds:
+    """All words from the cursor on as IDs, each once."""
+    try:
+        return list(dict.fromkeys(parse(word) for word in args.rest()))
+    except ValueError:
+        raise CommandError(INVALID_ID) from None
+
+
+@command(
+    "TABORT",
+    arity=-3,
+    flags="write",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Gives up reservations of a writer; returns how many.",
+    syntax="key writer [ids: id [id ...] | except: EXCEPT id [id ...]]",
+    complexity="O(n), n the number of reservations",
+)
+def tabort(ctx: Context, args: Args) -> int:
+    """Without IDs, all reservations of the writer are given up; with EXCEPT, all but these. IDs
+    that are not reserved by the writer are ignored.
+    """
+    key, writer = args.take(), take_writer(args)
+    spares = args.option(b"EXCEPT")
+    if spares and not args.remaining:
+        raise CommandError(SYNTAX)
+    named = _take_ids(args)
+    stream = ctx.write_stream(key)
+    held = None if stream is None else live_held(ctx, key, stream)
+    if stream is None or held is None:
+        return 0
+    chosen = _chosen(held, writer, None if spares or not named else named)
+    if spares:
+        spared = set(named)
+        chosen = [entry_id for entry_id in chosen if entry_id not in spared]
+    if chosen:
+        ctx.effects.require_room(_EFFECT_BYTES + len(key) + _ID_BYTES * len(chosen))
+        give_up(ctx, key, stream, chosen)
+    return len(chosen)
+
+
+def _chosen(held: Held, writer: bytes, named: EntryIds | None) -> EntryIds:
+    """The reservations of a writer, or those of them that are named."""
+    if named is None:
+        return held.ids_of(writer)
+    return [entry_id for entry_id in named if held.is_reserved_by(writer, *entry_id)]
+
+
+@command(
+    "TRENEW",
+    arity=-4,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Restarts the leases of a writer's reservations; returns how many.",
+    syntax="key writer milliseconds [id [id ...]]",
+    complexity="O(n), n the number of reservations",
+)
+def trenew(ctx: Context, args: Args) -> int:
+    """Each lease begins now and has this length. Without IDs, all leases of the writer are
+    restarted. IDs that are not reserved by the writer are ignored.
+    """
+    key, writer = args.take(), take_writer(args)
+    lease_ms = args.take_int_or(str(bad_lease()))
+    if not 1 <= lease_ms <= LEASE_MAX_MS:
+        raise bad_lease()
+    named = _take_ids(args) or None
+    stream = ctx.write_stream(key)
+    held = None if stream is None else live_held(ctx, key, stream)
+    if held is None:
+        return 0
+    chosen = _chosen(held, writer, named)
+    ctx.effects.require_room(_EFFECT_BYTES + len(key) + _ID_BYTES * len(chosen))
+    longer = [
+        bytes(Id(*entry_id))
+        for entry_id in chosen
+        if held.renew_lease(*entry_id, lease_ms, ctx.steady_ms)
+    ]
+    if longer:
+        ctx.changed(b"LEASE", key, lease_ms, *longer, event=None, count=0)
+    schedule_leases(ctx, key, held)
+    return len(chosen)
+
+
+# ---------------------------------------------------------------- effects
+
+
+def _held_at(keyspace: Keyspace, db: int, key: bytes) -> Held:
+    held = stream_of(keyspace, db, key).held
+    if held is None:
+        raise ValueError(f"key {key!r} has no reservations")
+    return held
+
+
+@effect(b"ABORT", wakes_readers=True)
+def apply_abort(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """ABORT key id [id ...]: reservations given up, or their leases over."""
+    held = _held_at(keyspace, db, words[0])
+    for text in words[1:]:
+        if not held.give_up_id(*parse(text)):
+            raise ValueError(f"ABORT of {text!r}, which is not reserved")
+    held.release_into(stream_of(keyspace, db, words[0]))
+    keyspace.databases[db].reservations -= len(words) - 1
+
+
+@effect(b"LEASE")
+def apply_lease(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """LEASE key lease-ms id [id ...]: leases get another length."""
+    held = _held_at(keyspace, db, words[0])
+    for text in words[2:]:
+        entry_id = parse(text)
+        if held.lease_of(*entry_id) is None:
+            raise ValueError(f"LEASE of {text!r}, which is not reserved")
+        held.renew_lease(*entry_id, int(words[1]), keyspace.steady_ms)

@@ -1,0 +1,10 @@
+from typing import Any
+
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.runtime.replies import BlockedRead
+
+class FollowRead(BlockedRead): ...
+
+def followed_key_positions(words: list[bytes]) -> list[int]: ...
+def tmread(ctx: Context, args: Args) -> Any: ...

@@ -1,0 +1,288 @@
+# cython: language_level=3
+"""TMREAD: following streams without ever missing an entry.
+
+Each row says how far its stream is settled: no entry that the reader has not received has, or will
+get, an ID in (prev, next]. A reader that continues after `next` therefore gets every entry once, also
+one that is completed late, and knows when nothing more comes up to an ID.
+
+With CLOCK the server promises more: that no entry comes up to a moment just passed. It must keep that
+over a crash, so it writes down a moment a second ahead (the effect CLOCK) before it gives any out.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.engine.settling cimport live_held
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport BlockedRead
+from millstream.encoding cimport Output, put_nil
+from millstream.ids cimport EntryId, id_less, step_down, step_up
+from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.keyspace cimport Database, Keyspace
+from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
+
+from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.replies import Wait
+from millstream.commands.table.registry import command
+from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
+
+cdef enum:
+    # How far ahead of the clock the journal says that the server may promise.
+    PROMISE_AHEAD_MS = 1000
+    # FOLLOW or CLOCK.
+    EFFECT_BYTES = 256
+
+UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an ID, '', or '$' must be "
+              "specified.")
+
+
+def followed_key_positions(list words not None) -> list[int]:
+    """Indexes of the keys in TMREAD's words; ValueError when there are none."""
+    at = 2
+    while at < len(words):
+        word = words[at].upper()
+        if word == b"STREAMS":
+            keys = (len(words) - at - 1) // 2
+            if keys == 0 or len(words) - at - 1 != 2 * keys:
+                break
+            return list(range(at + 1, at + 1 + keys))
+        if word not in (b"BLOCK", b"CLOCK"):
+            break
+        at += 2 if word == b"BLOCK" else 1
+    raise ValueError("no balanced list of keys and ids")
+
+
+@command(
+    "TMREAD", arity=-5, flags="readonly blocking movablekeys", group="stream",
+    find_keys=followed_key_positions,
+    summary="Reads entries after an ID from each stream, and tells how far each stream is settled.",
+    syntax="count [BLOCK milliseconds] [CLOCK] {streams: STREAMS key [key ...] id [id ...]}",
+    complexity="O(log n) to find each start and O(m) for the m entries answered",
+)
+def tmread(Context ctx not None, Args args not None):
+    """For each stream, in the order of the request: its key, prev, next, the entries, whether it has
+    ended, and its incarnation. No entry that the reader has not received has, or will get, an ID in
+    (prev, next]; to continue, pass next as the ID.
+    """
+    cdef FollowRead read = FollowRead.__new__(FollowRead)
+    cdef int64_t count = args.take_int()
+    cdef int64_t timeout_ms = -1
+    if count < 0:
+        raise CommandError(NOT_INTEGER)
+    read.limit = <uint64_t>count
+    read.db_index = ctx.db.index
+    while not args.next_is(b"STREAMS"):
+        if args.next_is(b"BLOCK"):
+            timeout_ms = take_timeout_ms(args)
+        elif args.next_is(b"CLOCK"):
+            read.with_clock = True
+        else:
+            raise CommandError(SYNTAX)
+    read.take_streams(ctx, args)
+    if read.with_clock:
+        read.follow(ctx)
+    if timeout_ms >= 0 and count > 0 and not read.has_news(ctx):
+        return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
+    return read.reply(ctx)
+
+
+cdef class FollowRead(BlockedRead):
+    """A TMREAD: its keys and, for each, the ID after which it reads."""
+
+    cdef int take_streams(self, Context ctx, Args args) except -1:
+        """The keys and IDs; an empty ID and `$` are resolved now."""
+        cdef Py_ssize_t count = (args.count - args.pos) // 2
+        cdef Py_ssize_t first = args.pos
+        cdef Py_ssize_t i
+        cdef Stream stream
+        if count == 0:
+            raise CommandError(SYNTAX)
+        if (args.count - args.pos) & 1:
+            raise CommandError(UNBALANCED)
+        self.keys = []
+        self.after = []
+        args.pos += count
+        for i in range(count):
+            key = ctx.db.key_of(&args.items[first + i])
+            stream = ctx.read_for_update_at(&args.items[first + i])
+            if stream is not None:
+                live_held(ctx, key, stream)
+            self.keys.append((self.db_index, key))
+            self.after.append(take_after(args, stream))
+        return 0
+
+    cdef int follow(self, Context ctx) except -1:
+        """Mark the streams as followed, and promise something for them, if that can be recorded."""
+        cdef Stream stream
+        if ctx.write_error is not None or not ctx.keyspace.may_delete:
+            return 0
+        for _, key in self.keys:
+            stream = ctx.db.stream(key)
+            if stream is None or stream.restrictions & FOLLOWED:
+                continue
+            if ctx.effects.has_room(EFFECT_BYTES + len(<bytes>key)):
+                stream = ctx.db.writable_stream(key)
+                stream.restrictions |= FOLLOWED
+                ctx.keyspace.has_ordering = True
+                ctx.change((b"FOLLOW", key), None, 1)
+        return 0
+
+    cdef bint has_news(self, Context ctx) except -1:
+        """Whether a row has entries, or its stream has ended."""
+        cdef Stream stream
+        cdef EntryId prev
+        for (_, key), (ms, seq) in zip(self.keys, self.after):
+            stream = ctx.db.stream(key)
+            if stream is None:
+                continue
+            prev = prev_of(stream, ms, seq)
+            if stream.has_newer(prev.ms, prev.seq) or has_ended(stream, prev):
+                return True
+        return False
+
+    cdef reply(self, Context ctx):
+        cdef list parts = []
+        cdef Output head = Output()
+        cdef uint64_t promised_ms = self.promised(ctx)
+        cdef int resp = ctx.session.resp
+        cdef Py_ssize_t i
+        head.put_head(c'*', len(self.keys))
+        for i in range(len(self.keys)):
+            key = (<tuple>self.keys[i])[1]
+            ms, seq = self.after[i]
+            stream = ctx.db.stream(key)
+            head.put_raw(b"*6\r\n", 4)
+            head.put_bulk_bytes(key)
+            if stream is None:
+                put_missing(head, ms, seq, resp)
+            else:
+                self.put_row(head, parts, stream, EntryId(ms, seq), promised_ms)
+        parts.append(head.take_bytes())
+        return make_parts(parts)
+
+    cdef int put_row(self, Output head, list parts, Stream stream, EntryId after,
+                     uint64_t promised_ms) except -1:
+        """What follows the key: prev, next, the entries, whether it has ended, the incarnation."""
+        cdef EntryId prev = prev_of(stream, after.ms, after.seq)
+        cdef EntryId following = prev
+        cdef EntryRange entries
+        cdef uint64_t before = 0
+        cdef uint64_t count = 0
+        following = prev
+        if stream.has_newer(prev.ms, prev.seq):
+            step_up(&following)
+            before = stream.rank_of(following.ms, following.seq)
+            count = min(self.limit, stream.length - before)
+        if count < stream.length - before and stream.has_newer(prev.ms, prev.seq):
+            following = prev
+            if count:
+                stream.nth(before + count - 1, &following)
+        else:
+            following = watermark_of(stream, promised_ms)
+            if id_less(following.ms, following.seq, prev.ms, prev.seq):
+                following = prev
+        head.put_id(prev.ms, prev.seq, True)
+        head.put_id(following.ms, following.seq, True)
+        if count:
+            entries = make_range(stream, True, count)
+            entries.start = prev
+            step_up(&entries.start)
+            parts.append(head.take_bytes())
+            head.clear()
+            parts.append(entries)
+        else:
+            head.put_raw(b"*0\r\n", 4)
+        head.put_head(c':', has_ended(stream, following))
+        head.put_head(c':', stream.incarnation)
+        return 0
+
+    cdef uint64_t promised(self, Context ctx) except? 0xffffffffffffffff:
+        """The millisecond up to which nothing more comes, 0 without CLOCK."""
+        return promise(ctx) if self.with_clock else 0
+
+    def attempt(self, Context ctx not None):
+        """WRONGTYPE when any of the keys holds something else now."""
+        if not self.has_news(ctx):
+            return None
+        if self.with_clock:
+            self.follow(ctx)
+        return self.reply(ctx)
+
+    def timeout_reply(self, Context ctx not None):
+        return self.reply(ctx)
+
+
+cdef tuple take_after(Args args, Stream stream):
+    cdef EntryId found
+    if args.items[args.pos].size == 0 or (
+            args.items[args.pos].size == 1 and args.items[args.pos].ptr[0] == c'$'):
+        args.pos += 1
+        found = EntryId(0, 0) if stream is None else EntryId(stream.last_ms, stream.last_seq)
+        return found.ms, found.seq
+    args.take_id(&found, True, 0)
+    return found.ms, found.seq
+
+
+cdef EntryId prev_of(Stream stream, uint64_t ms, uint64_t seq) noexcept:
+    """The ID requested, or the greatest evicted ID if that is higher."""
+    if id_less(ms, seq, stream.max_evicted_ms, stream.max_evicted_seq):
+        return EntryId(stream.max_evicted_ms, stream.max_evicted_seq)
+    return EntryId(ms, seq)
+
+
+cdef EntryId watermark_of(Stream stream, uint64_t promised_ms) except *:
+    """Up to this ID no entry is missing and none will come."""
+    cdef EntryId found = EntryId(stream.last_ms, stream.last_seq)
+    if stream.restrictions & RESERVING:
+        found = (<Held>stream.held).oldest().id
+        step_down(&found)
+    elif promised_ms and stream.restrictions & FOLLOWED and not stream.restrictions & SEALED:
+        if id_less(found.ms, found.seq, promised_ms, MAX):
+            found = EntryId(promised_ms, MAX)
+    return found
+
+
+cdef bint has_ended(Stream stream, EntryId after) noexcept:
+    """Whether a stream is sealed, nothing is reserved, and nothing comes after an ID."""
+    return (stream.restrictions & SEALED and not stream.restrictions & RESERVING
+            and not stream.has_newer(after.ms, after.seq))
+
+
+cdef int put_missing(Output head, uint64_t ms, uint64_t seq, int resp) except -1:
+    """The row of a key that has no stream."""
+    head.put_id(ms, seq, True)
+    head.put_id(ms, seq, True)
+    head.put_raw(b"*0\r\n:0\r\n", 8)
+    return put_nil(head, resp)
+
+
+# ---------------------------------------------------------------- promises
+
+cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
+    """Promise that nothing comes up to the millisecond before now in any followed stream; returns the
+    millisecond up to which that is promised. What cannot be recorded is not promised."""
+    cdef Keyspace keyspace = ctx.keyspace
+    cdef uint64_t wanted = ctx.now_ms - 1 if ctx.now_ms else 0
+    if wanted > keyspace.recorded_promise_ms and ctx.write_error is None and (
+            keyspace.may_delete and ctx.effects.has_room(EFFECT_BYTES)):
+        keyspace.recorded_promise_ms = ctx.now_ms + PROMISE_AHEAD_MS
+        ctx.changed_databases(b"CLOCK", keyspace.recorded_promise_ms, count=0)
+    keyspace.promised_ms = max(keyspace.promised_ms, min(wanted, keyspace.recorded_promise_ms))
+    return keyspace.promised_ms
+
+
+@effect(b"FOLLOW")
+def apply_follow(Keyspace keyspace, int db, list words):
+    """FOLLOW key: readers were promised that nothing comes up to an ID."""
+    cdef Stream stream = (<Database>keyspace.databases[db]).stream(words[0])
+    if stream is None:
+        raise ValueError(f"key {words[0]!r} has no stream")
+    stream.restrictions |= FOLLOWED
+    keyspace.has_ordering = True
+
+
+@effect(b"CLOCK")
+def apply_clock(Keyspace keyspace, int db, list words):
+    """CLOCK ms: readers of followed streams may have been promised that nothing comes up to there."""
+    keyspace.note_promise(int(words[0]))

@@ -1,0 +1,50 @@
+from libc.stdint cimport uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport BlockedRead
+from millstream.encoding cimport Output
+from millstream.ids cimport EntryId
+from millstream.storage.blocks.block cimport Entry, View
+from millstream.storage.streams.held cimport Held, HeldEntry, Run, Segment
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef class PeekRead(BlockedRead):
+    cdef int db_index
+    cdef uint64_t limit
+    cdef EntryId after
+    cdef list to_come
+
+    cdef bint take_token(self, Args args) except -1
+    cdef bytes token(self)
+    cdef int begin_now(self, Stream stream) except -1
+    cdef reply(self, Context ctx, Stream stream, bint waits)
+    cdef plain_reply(self, Stream stream, bint waits)
+    cdef held_reply(self, Context ctx, Stream stream, bint waits)
+
+
+cdef class Peek:
+    cdef Stream stream
+    cdef Held held
+    cdef uint64_t limit
+    cdef bint discards  # entries are passed over
+    cdef Output out
+    cdef uint64_t count
+    cdef EntryId after
+    cdef list waited
+    cdef list to_come
+    cdef bint full
+
+    cdef int begin(self, PeekRead read, Stream stream) except -1
+    cdef bint is_full(self) noexcept
+    cdef bint read_to_come(self) except -1
+    cdef bint read_one(self, EntryId* at) except -1
+    cdef Segment segment_at(self, EntryId* at)
+    cdef bint may_be_seen(self, Segment segment, EntryId* at) except -1
+    cdef int read_log(self) except -1
+    cdef int read_held(self) except -1
+    cdef int read_segment(self, Segment segment) except -1
+    cdef int read_run(self, Run run) except -1
+    cdef int put_entry(self, const View* view, const Entry* entry) except -1
+    cdef int put_held(self, HeldEntry entry) except -1

@@ -1,0 +1,400 @@
+# cython: language_level=3, wraparound=False
+"""TPEEK: entries as soon as their own writer has settled everything before them.
+
+Entries come here before they are visible to TREAD: whatever other writers still have open does not
+hold them back. So they are not returned in one order, and an ID is no sufficient place to continue
+from. The token is: an ID, and the IDs up to it that are still to come (open reservations, and entries
+that wait for one of their own writer). It holds no writers.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+
+from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.engine.settling cimport live_held
+from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_raw
+from millstream.encoding cimport Output, Slice, put_nil
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
+from millstream.storage.streams.held cimport (
+    Held, HeldEntry, Run, Segment, Writer, handed_out, is_reserved, list_of_words,
+)
+from millstream.storage.streams.stream cimport Stream, Walk
+
+from millstream.commands.runtime.replies import Wait
+from millstream.commands.table.registry import command
+from millstream.errors import NOT_INTEGER, SYNTAX, WRONG_TYPE, CommandError
+
+cdef enum:
+    # IDs still to come that a token can hold: a reader with more of them waits for some.
+    TO_COME_MAX = 20000
+    # A token's text, at most: IDs of 41 bytes and a comma each.
+    TOKEN_BYTES_MAX = 1048576
+
+INVALID_TOKEN = "ERR invalid token"
+
+
+@command(
+    "TPEEK", arity=-4, flags="readonly blocking", keys=(1, 1, 1), group="stream",
+    summary="Reads entries as soon as their own writers have settled everything before them.",
+    syntax="key token count [BLOCK milliseconds]",
+    complexity="O(log n) to find the start and O(m) for the m entries answered and held",
+)
+def tpeek(Context ctx not None, Args args not None):
+    """The token for the next call, and the entries. The first token is an ID (entries above it), or an
+    empty string or `$` (entries that can be returned from now on).
+    """
+    cdef PeekRead read = PeekRead.__new__(PeekRead)
+    cdef Stream stream
+    cdef int64_t count
+    cdef int64_t timeout_ms = -1
+    key = ctx.db.key_of(&args.items[1])
+    read.db_index = ctx.db.index
+    read.keys = [(read.db_index, key)]
+    args.pos = 2
+    from_now = read.take_token(args)
+    count = args.take_int()
+    if count < 0:
+        raise CommandError(NOT_INTEGER)
+    read.limit = <uint64_t>count
+    while args.pos < args.count:
+        if not args.next_is(b"BLOCK"):
+            raise CommandError(SYNTAX)
+        timeout_ms = take_timeout_ms(args)
+    stream = ctx.read_for_update_at(&args.items[1])
+    if stream is not None:
+        live_held(ctx, key, stream)
+    if from_now:
+        read.begin_now(stream)
+    reply = read.reply(ctx, stream, timeout_ms >= 0 and count > 0)
+    if reply is None:
+        return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
+    return reply
+
+
+cdef class PeekRead(BlockedRead):
+    """A TPEEK: its key, how many entries it takes, and its token: the ID it has come to, and the IDs,
+    as (ms, seq), up to that one which are still to come."""
+
+    # ------------------------------------------------------------ the token
+
+    cdef bint take_token(self, Args args) except -1:
+        """The token; True for one that begins now."""
+        cdef Slice* word = args.take_slice()
+        cdef EntryId found
+        cdef bytes text
+        self.to_come = []
+        if word.size == 0 or (word.size == 1 and word.ptr[0] == c'$'):
+            return True
+        if word.size > TOKEN_BYTES_MAX:
+            raise CommandError(INVALID_TOKEN)
+        text = word.ptr[:word.size]
+        place, _, waited = text.partition(b"~")
+        self.after = token_id(place)
+        for part in waited.split(b",") if waited else []:
+            found = token_id(part)
+            if self.to_come and <tuple>(found.ms, found.seq) <= self.to_come[len(self.to_come) - 1]:
+                raise CommandError(INVALID_TOKEN)
+            self.to_come.append((found.ms, found.seq))
+        if b"~" in text and not waited or self.to_come and (
+                self.to_come[len(self.to_come) - 1] > (self.after.ms, self.after.seq)):
+            raise CommandError(INVALID_TOKEN)
+        return False
+
+    cdef bytes token(self):
+        """The text to continue with."""
+        place = bytes(make_id(self.after.ms, self.after.seq, True))
+        if not self.to_come:
+            return place
+        return place + b"~" + b",".join([
+            bytes(make_id(ms, seq, True)) for ms, seq in self.to_come])
+
+    cdef int begin_now(self, Stream stream) except -1:
+        """What can be returned now is passed over."""
+        cdef Peek peek
+        self.after.ms = self.after.seq = 0
+        if stream is None:
+            return 0
+        self.after.ms = stream.last_ms
+        self.after.seq = stream.last_seq
+        if stream.held is None:
+            return 0
+        peek = Peek.__new__(Peek)
+        peek.begin(self, stream)
+        peek.limit = MAX
+        peek.discards = True
+        peek.read_held()
+        self.after = peek.after
+        self.to_come = peek.to_come
+        return 0
+
+    # ------------------------------------------------------------ reading
+
+    cdef reply(self, Context ctx, Stream stream, bint waits):
+        """What can be returned; None if that is nothing and the reader waits."""
+        if stream is None:
+            return None if waits else [self.token(), []]
+        if self.limit == 0:
+            return [self.token(), []]
+        if stream.held is None or (not self.to_come and not (<Held>stream.held).reservations):
+            return self.plain_reply(stream, waits)
+        return self.held_reply(ctx, stream, waits)
+
+    cdef plain_reply(self, Stream stream, bint waits):
+        """Nothing is held and nothing is left to come: entries after an ID, as for TREAD."""
+        cdef EntryRange entries
+        cdef EntryId start = self.after
+        cdef uint64_t before, count
+        cdef Output head
+        cdef bint gap = has_gap(stream, self.after)
+        if not stream.has_newer(self.after.ms, self.after.seq):
+            if waits:
+                return None
+            if id_less(self.after.ms, self.after.seq, stream.last_ms, stream.last_seq):
+                self.after = EntryId(stream.last_ms, stream.last_seq)
+            return [self.token(), [None] if gap else []]
+        step_up(&start)
+        before = stream.rank_of(start.ms, start.seq)
+        count = stream.length - before
+        self.after = EntryId(stream.last_ms, stream.last_seq)
+        if count > self.limit:
+            count = self.limit
+            stream.nth(before + count - 1, &self.after)
+        head = Output()
+        head.put_raw(b"*2\r\n", 4)
+        head.put_bulk_bytes(self.token())
+        entries = make_range(stream, True, count)
+        entries.start = start
+        entries.with_gap = gap
+        return make_parts([head.take_bytes(), entries])
+
+    cdef held_reply(self, Context ctx, Stream stream, bint waits):
+        """Entries that were to come, entries of the log, held entries, in this order."""
+        cdef Peek peek = Peek.__new__(Peek)
+        cdef Output out = Output()
+        cdef bint gap = has_gap(stream, self.after)
+        peek.begin(self, stream)
+        gap = peek.read_to_come() or gap
+        peek.read_log()
+        peek.read_held()
+        if peek.count == 0 and waits and not gap:
+            return None
+        self.after = peek.after
+        self.to_come = peek.to_come
+        out.put_raw(b"*2\r\n", 4)
+        out.put_bulk_bytes(self.token())
+        out.put_head(c'*', peek.count + gap)
+        if gap:
+            put_nil(out, ctx.session.resp)
+        out.put(peek.out.take_bytes())
+        return make_raw(out.take_bytes())
+
+    def attempt(self, Context ctx not None):
+        value = ctx.db.get((<tuple>self.keys[0])[1])
+        if value is None:
+            return None
+        if not isinstance(value, Stream):
+            raise CommandError(WRONG_TYPE)
+        return self.reply(ctx, value, True)
+
+    def timeout_reply(self, Context ctx not None):
+        return [self.token(), []]
+
+
+cdef EntryId token_id(bytes text) except *:
+    """An ID in a token."""
+    cdef EntryId found
+    if parse_id(text, len(text), True, 0, &found) < 0:
+        raise CommandError(INVALID_TOKEN)
+    return found
+
+
+cdef bint has_gap(Stream stream, EntryId after) noexcept:
+    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
+    return (after.ms or after.seq) and id_less(
+        after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
+
+
+cdef class Peek:
+    """One reading: what it has found, and the token that it makes. It ends when it has enough
+    entries, a slice of bytes, or as many IDs to come as a token can hold."""
+
+    cdef int begin(self, PeekRead read, Stream stream) except -1:
+        self.stream = stream
+        self.held = stream.held
+        self.limit = read.limit
+        self.out = Output()
+        self.after = read.after
+        self.waited = read.to_come
+        self.to_come = []
+        return 0
+
+    cdef bint is_full(self) noexcept:
+        self.full = self.full or self.count >= self.limit or self.out.size >= SLICE_BYTES or (
+            len(self.to_come) >= TO_COME_MAX)
+        return self.full
+
+    # ------------------------------------------------------------ entries that were to come
+
+    cdef bint read_to_come(self) except -1:
+        """Return those of the IDs to come that can be returned now; whether one may have been evicted.
+        """
+        cdef EntryId at
+        cdef Py_ssize_t i
+        cdef bint gap = False
+        for i in range(len(self.waited)):
+            if self.is_full():
+                self.to_come += self.waited[i:]
+                break
+            at.ms, at.seq = self.waited[i]
+            gap = self.read_one(&at) or gap
+        return gap
+
+    cdef bint read_one(self, EntryId* at) except -1:
+        """An ID that was to come; True if it may have been evicted. One that is neither reserved nor
+        an entry is settled without one."""
+        cdef View view
+        cdef Entry entry
+        cdef Segment segment = self.segment_at(at)
+        if segment is not None:
+            if is_reserved(segment) or not self.may_be_seen(segment, at):
+                self.to_come.append((at.ms, at.seq))
+            elif type(segment) is Run:
+                if (<Run>segment).entries.find(at.ms, at.seq, &view, &entry):
+                    self.put_entry(&view, &entry)
+            elif type(segment) is HeldEntry:
+                self.put_held(<HeldEntry>segment)
+            return False
+        if self.stream.find(at.ms, at.seq, &view, &entry):
+            self.put_entry(&view, &entry)
+            return False
+        return not id_less(self.stream.max_evicted_ms, self.stream.max_evicted_seq, at.ms, at.seq)
+
+    cdef Segment segment_at(self, EntryId* at):
+        """The segment that has an ID above the position; None for one up to it."""
+        cdef Py_ssize_t index
+        cdef Segment segment
+        if not id_less(self.stream.last_ms, self.stream.last_seq, at.ms, at.seq):
+            return None
+        index = self.held.index_of(at)
+        if index < self.held.first:
+            return None
+        segment = <Segment>self.held.segments[index]
+        if type(segment) is Run or (segment.id.ms == at.ms and segment.id.seq == at.seq):
+            return segment
+        return None
+
+    cdef bint may_be_seen(self, Segment segment, EntryId* at) except -1:
+        """Whether no reservation of its own writer is open below a held entry."""
+        cdef Writer writer = None
+        cdef Run run
+        if type(segment) is HeldEntry:
+            writer = (<HeldEntry>segment).writer
+        elif type(segment) is Run:
+            run = <Run>segment
+            if run.writers is not None:
+                writer = run.writers[run.entries.rank_of(at.ms, at.seq)]
+        return writer is None or not writer.is_open_below(at)
+
+    # ------------------------------------------------------------ the log
+
+    cdef int read_log(self) except -1:
+        """Entries up to the position."""
+        cdef Stream stream = self.stream
+        cdef EntryId start = self.after
+        cdef EntryId last
+        cdef int64_t made
+        if self.is_full() or not id_less(
+                start.ms, start.seq, stream.last_ms, stream.last_seq):
+            return 0
+        step_up(&start)
+        made = stream.encode_range(self.out, start.ms, start.seq, MAX, MAX, self.limit - self.count,
+                                   True, SLICE_BYTES, &last)
+        self.count += <uint64_t>made
+        if made:
+            self.after = last
+        if not (made and stream.has_newer(last.ms, last.seq)):
+            self.after = EntryId(stream.last_ms, stream.last_seq)
+        else:
+            self.full = True
+        return 0
+
+    # ------------------------------------------------------------ what is held
+
+    cdef int read_held(self) except -1:
+        """What is above the position, as far as it was not looked at before."""
+        cdef Py_ssize_t index
+        cdef Segment segment
+        if self.held is None or self.is_full():
+            return 0
+        index = max(self.held.first, self.held.index_of(&self.after))
+        while index < len(self.held.segments) and not self.is_full():
+            segment = <Segment>self.held.segments[index]
+            if type(segment) is Run:
+                self.read_run(<Run>segment)
+            elif id_less(self.after.ms, self.after.seq, segment.id.ms, segment.id.seq):
+                self.read_segment(segment)
+            index += 1
+        if not self.is_full():
+            self.after = later_of(self.after, handed_out(self.stream))
+        return 0
+
+    cdef int read_segment(self, Segment segment) except -1:
+        """A reservation or a held entry above the place."""
+        self.after = segment.id
+        if type(segment) is HeldEntry and self.may_be_seen(segment, &segment.id):
+            self.put_held(<HeldEntry>segment)
+        elif type(segment) is HeldEntry or is_reserved(segment):
+            self.to_come.append((segment.id.ms, segment.id.seq))
+        return 0
+
+    cdef int read_run(self, Run run) except -1:
+        """The entries of a run above the place."""
+        cdef Walk walk
+        cdef EntryId at = self.after
+        cdef EntryId start = self.after
+        cdef uint64_t rank
+        if not id_less(at.ms, at.seq, run.entries.last_ms, run.entries.last_seq):
+            return 0
+        step_up(&start)
+        rank = run.entries.rank_of(start.ms, start.seq)
+        run.entries.walk_start(&walk, start.ms, start.seq)
+        while not self.is_full() and run.entries.walk_next(&walk):
+            at.ms = walk.cursor.entry.ms
+            at.seq = walk.cursor.entry.seq
+            self.after = at
+            if run.writers is None or run.writers[rank] is None or not (
+                    <Writer>run.writers[rank]).is_open_below(&at):
+                self.put_entry(&walk.view, &walk.cursor.entry)
+            else:
+                self.to_come.append((at.ms, at.seq))
+            rank += 1
+        return 0
+
+    # ------------------------------------------------------------ entries
+
+    cdef int put_entry(self, const View* view, const Entry* entry) except -1:
+        cdef IdText id_text
+        if self.discards:
+            return 0
+        id_text.size = 0
+        id_text.dotted = True
+        encode_entry(self.out, view, entry, &id_text)
+        self.count += 1
+        return 0
+
+    cdef int put_held(self, HeldEntry entry) except -1:
+        if self.discards:
+            return 0
+        words = list_of_words(entry.words)
+        self.out.put_head(c'*', 1 + len(words))
+        self.out.put_id(entry.id.ms, entry.id.seq, True)
+        for word in words:
+            self.out.put_bulk_bytes(word)
+        self.count += 1
+        return 0
+
+
+cdef EntryId later_of(EntryId one, EntryId other) noexcept:
+    return other if id_less(one.ms, one.seq, other.ms, other.seq) else one

@@ -1,0 +1,124 @@
+"""TPOSITION: how far a stream is settled, as a whole or for one writer, now or once it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.restrictions import take_writer
+from millstream.commands.engine.settling import live_held
+from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.replies import BlockedRead, Wait
+from millstream.commands.table.registry import command
+from millstream.errors import INVALID_ID, SYNTAX, WRONG_TYPE, CommandError
+from millstream.ids import Id, parse
+from millstream.storage.streams.ordering import handed_out_id
+from millstream.storage.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+EntryId = tuple[int, int]
+
+
+@command(
+    "TPOSITION",
+    arity=-2,
+    flags="readonly blocking",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Returns the position of a stream or of a writer; can wait for it.",
+    syntax="key [mode: writers: WRITERS | options: [WRITER name] [WAIT id milliseconds]]",
+    complexity="O(1); with WRITERS O(n), n the number of writers",
+)
+def tposition(ctx: Context, args: Args) -> object:
+    """The last ID handed out before the oldest reservation, of the stream or of one writer:
+    everything up to it is settled. With WAIT, the reply comes as soon as the position is at least
+    this ID, and is null after the time-out (0: never). With WRITERS: of each writer its name, its
+    position, the greatest ID that it has settled below its oldest reservation, the number of its
+    reservations, and the oldest.
+    """
+    key = args.take()
+    if args.remaining == 1 and args.option(b"WRITERS"):
+        return _writers(ctx, key)
+    writer: bytes | None = None
+    wait: EntryId | None = None
+    timeout_ms = 0
+    while args.remaining:
+        if args.option(b"WRITER"):
+            writer = take_writer(args)
+        elif args.option(b"WAIT"):
+            wait = _take_id(args)
+            timeout_ms = take_timeout(args)
+        else:
+            raise CommandError(SYNTAX)
+    stream = _stream(ctx, key)
+    position = _position(stream, writer)
+    if wait is None or position >= wait:
+        return Id(*position, True)
+    read = PositionRead()
+    read.db_index = ctx.db.index
+    read.keys = [(ctx.db.index, key)]
+    read.writer = writer
+    read.wanted = wait
+    return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
+
+
+def _take_id(args: Args) -> EntryId:
+    try:
+        return parse(args.take())
+    except ValueError:
+        raise CommandError(INVALID_ID) from None
+
+
+def _stream(ctx: Context, key: bytes) -> Stream | None:
+    """The stream after the leases that are over."""
+    stream = ctx.read_for_update(key)
+    if stream is not None:
+        live_held(ctx, key, stream)
+    return stream
+
+
+def _position(stream: Stream | None, writer: bytes | None) -> EntryId:
+    if stream is None:
+        return 0, 0
+    if writer is None:
+        return stream.last_id
+    own = None if stream.held is None else stream.held.writer_position(writer)
+    return handed_out_id(stream) if own is None else own
+
+
+def _writers(ctx: Context, key: bytes) -> list[list[object]]:
+    stream = _stream(ctx, key)
+    if stream is None or stream.held is None:
+        return []
+    handed_out = handed_out_id(stream)
+    return [
+        [
+            name,
+            Id(*(before or handed_out), True),
+            Id(*(last or (0, 0)), True),
+            reservations,
+            None if oldest is None else Id(*oldest, True),
+        ]
+        for name, oldest, before, last, reservations in sorted(stream.held.writer_rows())
+    ]
+
+
+class PositionRead(BlockedRead):
+    """A TPOSITION that waits."""
+
+    db_index: int
+    writer: bytes | None
+    wanted: EntryId
+
+    def attempt(self, ctx: Context) -> object:
+        key = self.keys[0][1]
+        value = ctx.db.get(key)
+        if value is not None and not isinstance(value, Stream):
+            raise CommandError(WRONG_TYPE)
+        position = _position(value, self.writer)
+        return Id(*position, True) if position >= self.wanted else None
+
+    def timeout_reply(self, ctx: Context) -> None:
+        return None

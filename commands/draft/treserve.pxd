@@ -1,0 +1,6 @@
+from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.stream cimport Stream
+
+
+cdef Held held_of(Keyspace keyspace, Stream stream)

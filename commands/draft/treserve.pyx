@@ -1,0 +1,269 @@
+# cython: language_level=3
+"""TRESERVE and TCOMPLETE: an ID first, the entry later.
+
+A program that also writes somewhere else needs the ID of its entry before the entry is final. It
+reserves the ID under its name, does its work, and completes the entry. Readers get nothing above an ID
+that is still open (storage/streams/held).
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+
+from millstream.commands.engine.appending cimport new_id
+from millstream.commands.engine.settling cimport live_held, release, schedule_leases
+from millstream.commands.runtime.arguments cimport Args, parse_int
+from millstream.commands.runtime.context cimport Context
+from millstream.encoding cimport Output, Slice
+from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.storage.blocks.block cimport Entry, View, payload_of
+from millstream.storage.streams.held cimport Held, Reservation, Writer, handed_out, pack_list, words_of
+from millstream.storage.streams.keyspace cimport Database, Keyspace
+from millstream.storage.streams.stream cimport SEALED, Stream
+
+from millstream.commands.engine.restrictions import (
+    LEASE_DEFAULT_MS, bad_count, bad_lease, bad_writer, fact_done, fact_lost, no_reservation,
+    refuse_held, refuse_reservations, sealed_error,
+)
+from millstream.commands.runtime.applying import stream_of
+from millstream.commands.runtime.effects import effect
+from millstream.commands.table.registry import command
+from millstream.errors import EXHAUSTED, SYNTAX, CommandError, wrong_arity
+
+cdef enum:
+    WRITER_BYTES_MAX = 1024
+    COUNT_MAX = 10000
+    LEASE_MAX_MS = 600000
+
+cdef uint32_t LEASE_MS = LEASE_DEFAULT_MS
+
+
+cdef bytes take_writer(Args args):
+    """A writer's name."""
+    cdef Slice* word = args.take_slice()
+    if not 1 <= word.size <= WRITER_BYTES_MAX:
+        raise bad_writer()
+    return word.ptr[:word.size]
+
+
+cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
+    """A number from 1 to `most`; False if the word is none."""
+    cdef Slice* word = args.take_slice()
+    return parse_int(word.ptr, word.size, number) == 0 and 1 <= number[0] <= most
+
+
+# ---------------------------------------------------------------- TRESERVE
+
+@command(
+    "TRESERVE", arity=-3, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Reserves IDs for entries that a writer completes later.",
+    syntax="key writer [COUNT n] [LEASE ms]", complexity="O(n), n the number of IDs",
+)
+def treserve(Context ctx not None, Args args not None):
+    """The reserved ID; with COUNT an array of consecutive IDs. The stream is created if it doesn't
+    exist. Readers get no entry above an ID that is reserved.
+    """
+    cdef bytes key = ctx.db.key_of(&args.items[1])
+    cdef bytes name
+    cdef int64_t count = 0
+    cdef int64_t lease_ms = LEASE_MS
+    cdef uint64_t number
+    cdef Stream stream
+    cdef EntryId first
+    args.pos = 2
+    name = take_writer(args)
+    while args.pos < args.count:
+        if args.next_is(b"COUNT"):
+            if not take_number(args, COUNT_MAX, &count):
+                raise bad_count()
+        elif args.next_is(b"LEASE"):
+            if not take_number(args, LEASE_MAX_MS, &lease_ms):
+                raise bad_lease()
+        else:
+            raise CommandError(SYNTAX)
+    number = <uint64_t>max(1, count)
+    stream = ctx.write_stream_at(&args.items[1])
+    if stream is not None:
+        check_reserve(ctx, key, stream, number)
+    elif number > ctx.keyspace.reservations_max:
+        raise refuse_reservations(ctx, None)
+    else:
+        stream = ctx.open_stream(key)
+    first = reserve_ids(ctx, key, stream, name, number, lease_ms)
+    if count == 0:
+        return make_id(first.ms, first.seq, True)
+    ids = []
+    for _ in range(count):
+        ids.append(make_id(first.ms, first.seq, True))
+        step_up(&first)
+    return ids
+
+
+cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) except -1:
+    """Refuse more reservations of a stream that is sealed or has too many, and IDs that are used
+    up."""
+    cdef Held held = live_held(ctx, key, stream)
+    cdef EntryId last
+    if stream.restrictions & SEALED:
+        raise CommandError(sealed_error(stream))
+    if held is not None and held.reservations + count > ctx.keyspace.reservations_max or (
+            count > ctx.keyspace.reservations_max):
+        raise refuse_reservations(ctx, stream)
+    last = handed_out(stream)
+    if last.ms == MAX and MAX - last.seq < count:
+        raise CommandError(EXHAUSTED)
+    return 0
+
+
+cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, bytes name, uint64_t count,
+                         int64_t lease_ms) except *:
+    """Reserve `count` IDs of a stream that takes them; returns the first."""
+    cdef Held held = held_of(ctx.keyspace, stream)
+    cdef EntryId first
+    cdef Output out = ctx.effects.out
+    new_id(ctx, stream, &first)
+    held.reserve(stream, first, count, held.writer(name, ctx.keyspace.writers_max), lease_ms,
+                 ctx.steady_ms + lease_ms)
+    ctx.db.reservations += count
+    if held.next_deadline_ms < held.scheduled_ms:
+        schedule_leases(ctx, key, held)
+    if ctx.effects.enabled:
+        # RESERVE key writer lease-ms first-id count
+        ctx.effects.begin(ctx.db.index, b"$7\r\nRESERVE\r\n", 13, 6)
+        out.put_bulk_bytes(key)
+        out.put_bulk_bytes(name)
+        ctx.effects.put_number(lease_ms)
+        out.put_id(first.ms, first.seq, False)
+        ctx.effects.put_number(count)
+        ctx.effects.finish()
+    ctx.count_change(None, None, count)
+    return first
+
+
+cdef Held held_of(Keyspace keyspace, Stream stream):
+    """What a stream holds, made when it has never held anything."""
+    if stream.held is None:
+        stream.held = Held()
+        keyspace.has_ordering = True
+    (<Held>stream.held).node_entries = keyspace.node_entries
+    (<Held>stream.held).node_bytes = keyspace.node_bytes
+    return stream.held
+
+
+@effect(b"RESERVE")
+def apply_reserve(Keyspace keyspace, int db, list words):
+    """RESERVE key writer lease-ms first-id count."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    cdef Held held = held_of(keyspace, stream)
+    cdef EntryId first
+    cdef EntryId last = handed_out(stream)
+    cdef uint64_t count = int(words[4])
+    cdef uint64_t lease_ms = int(words[2])
+    if parse_id(words[3], len(words[3]), False, 0, &first) < 0:
+        raise ValueError(f"{words[3]!r} is not an ID")
+    if not id_less(last.ms, last.seq, first.ms, first.seq):
+        raise ValueError(f"RESERVE of {words[3]!r}, which is not above the last ID")
+    held.reserve(stream, first, count, held.writer(words[1], keyspace.writers_max), lease_ms,
+                 keyspace.steady_ms + lease_ms)
+    (<Database>keyspace.databases[db]).reservations += count
+    (<Database>keyspace.databases[db]).schedule_leases(words[0], held)
+
+
+# ---------------------------------------------------------------- TCOMPLETE
+
+@command(
+    "TCOMPLETE", arity=-6, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
+    summary="Completes a reserved entry; returns the stream's position.",
+    syntax="key writer id field value [field value ...]",
+    complexity="O(1), and O(n) of the entries that become visible",
+)
+def tcomplete(Context ctx not None, Args args not None):
+    """The position afterwards: entries up to it are visible. If the reply of a completion is lost,
+    send it again: FACTDONE says that the entry is there.
+    """
+    cdef bytes key = ctx.db.key_of(&args.items[1])
+    cdef bytes name
+    cdef EntryId entry_id
+    cdef Stream stream
+    cdef Held held
+    cdef Reservation reservation = None
+    cdef Py_ssize_t index = 0
+    cdef uint64_t before
+    if args.count & 1:
+        raise wrong_arity("tcomplete")
+    args.pos = 2
+    name = take_writer(args)
+    args.take_id(&entry_id, True, 0)
+    payload_of(&args.items[4], args.count - 4)
+    stream = ctx.write_stream_at(&args.items[1])
+    if stream is None:
+        raise no_reservation(entry_id.ms, entry_id.seq, None)
+    held = live_held(ctx, key, stream)
+    if held is not None:
+        reservation = held.find_open(&entry_id, &index)
+    if reservation is None or reservation.writer.name != name:
+        raise refused(stream, held, reservation, entry_id)
+    if index != held.first and ctx.keyspace.held_max_bytes and (
+            held.size_bytes > ctx.keyspace.held_max_bytes):
+        refuse_held(ctx, stream)
+    before = stream.entries_added
+    complete(ctx, key, stream, held, reservation, index, args)
+    release(ctx, key, stream, held, before)
+    return make_id(stream.last_ms, stream.last_seq, True)
+
+
+cdef object refused(Stream stream, Held held, Reservation reservation, EntryId entry_id):
+    """Why an ID cannot be completed by a writer."""
+    cdef EntryId last = handed_out(stream)
+    cdef View view
+    cdef Entry entry
+    if reservation is not None:
+        return no_reservation(entry_id.ms, entry_id.seq, reservation.writer.name)
+    if id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
+        return no_reservation(entry_id.ms, entry_id.seq, None)
+    if held is not None and held.has_entry(&entry_id) or (
+            stream.find(entry_id.ms, entry_id.seq, &view, &entry) and not entry.deleted):
+        return fact_done(entry_id.ms, entry_id.seq)
+    return fact_lost(entry_id.ms, entry_id.seq)
+
+
+cdef int complete(Context ctx, bytes key, Stream stream, Held held, Reservation reservation,
+                  Py_ssize_t index, Args args) except -1:
+    """Settle a reservation with the words of the request, and record it."""
+    cdef Writer writer = reservation.writer
+    cdef EntryId entry_id = reservation.id
+    cdef Output out = ctx.effects.out
+    cdef Py_ssize_t i
+    held.complete(stream, reservation, index, &args.items[4], args.count - 4)
+    held.writer(writer.name, ctx.keyspace.writers_max)
+    ctx.db.reservations -= 1
+    if ctx.effects.enabled:
+        # COMPLETE key writer id field value ...
+        ctx.effects.begin(ctx.db.index, b"$8\r\nCOMPLETE\r\n", 14, args.count)
+        out.put_bulk_bytes(key)
+        out.put_bulk_bytes(writer.name)
+        out.put_id(entry_id.ms, entry_id.seq, False)
+        for i in range(4, args.count):
+            out.put_bulk(args.items[i].ptr, args.items[i].size)
+        ctx.effects.finish()
+    return ctx.count_change(None, None, 1)
+
+
+@effect(b"COMPLETE", wakes_readers=True)
+def apply_complete(Keyspace keyspace, int db, list words):
+    """COMPLETE key writer id field value [field value ...]."""
+    cdef Stream stream = stream_of(keyspace, db, words[0])
+    cdef Held held = stream.held
+    cdef EntryId entry_id
+    cdef Reservation reservation
+    cdef Py_ssize_t index
+    cdef bytes packed = pack_list(words[3:])
+    cdef object space = bytearray(len(words) * sizeof(Slice))
+    cdef Slice* items = <Slice*><char*>(<bytearray>space)
+    if parse_id(words[2], len(words[2]), False, 0, &entry_id) < 0:
+        raise ValueError(f"{words[2]!r} is not an ID")
+    reservation = None if held is None else held.find_open(&entry_id, &index)
+    if reservation is None or reservation.writer.name != words[1]:
+        raise ValueError(f"COMPLETE of {words[2]!r}, which is not reserved by {words[1]!r}")
+    held.complete(stream, reservation, index, items, words_of(packed, items))
+    held.writer(words[1], keyspace.writers_max)
+    held.release(stream)
+    (<Database>keyspace.databases[db]).reservations -= 1

@@ -1,0 +1,186 @@
+"""TSEAL and TCREATE: the end of a stream, and where it continues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.restrictions import sealed_error
+from millstream.commands.engine.settling import live_held
+from millstream.commands.runtime.applying import stream_of
+from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.replies import OK
+from millstream.commands.table.registry import command
+from millstream.errors import INVALID_ID, NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.ids import Id, parse
+from millstream.storage.streams.ordering import handed_out_id, lineage_of
+from millstream.storage.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.replies import Simple
+    from millstream.storage.streams.keyspace import Keyspace
+
+EntryId = tuple[int, int]
+
+BUSY = "BUSYKEY Target key name already exists."
+
+
+def _take_names(args: Args) -> list[bytes]:
+    """The words from the cursor on, at least one, each once."""
+    names = args.rest()
+    if not names or len(set(names)) != len(names):
+        raise CommandError(SYNTAX)
+    return names
+
+
+# ---------------------------------------------------------------- TSEAL
+
+
+@command(
+    "TSEAL",
+    arity=-2,
+    flags="write",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Seals a stream: it takes no more entries, and continues in its children.",
+    syntax="key [ELSEWHERE] [children: CHILDREN name [name ...]]",
+    complexity="O(n), n the number of children",
+)
+def tseal(ctx: Context, args: Args) -> Id:
+    """The final ID: the last one handed out. Open reservations may still be settled. Each child is
+    created with this stream as its parent and the final ID as its last ID; with ELSEWHERE the
+    children are on other servers, and only their names are kept.
+    """
+    key = args.take()
+    elsewhere = args.option(b"ELSEWHERE")
+    children = _take_names(args) if args.option(b"CHILDREN") else []
+    args.finish()
+    stream = ctx.write_stream(key)
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    live_held(ctx, key, stream)
+    final = handed_out_id(stream)
+    if stream.is_sealed:
+        if children and set(children) != set(lineage_of(stream).children):
+            raise CommandError(sealed_error(stream))
+        return Id(*final, True)
+    if not elsewhere:
+        _check_children(ctx, key, children)
+    _seal(ctx, key, stream, children)
+    if not elsewhere:
+        for child in children:
+            _adopt(ctx, key, child, final)
+    return Id(*final, True)
+
+
+def _check_children(ctx: Context, key: bytes, children: list[bytes]) -> None:
+    """A child that exists must be a stream that nothing was ever appended to."""
+    for child in children:
+        value = ctx.db.get(child)
+        if value is None and child != key:
+            continue
+        if not isinstance(value, Stream) or child == key or not _is_unused(value):
+            raise CommandError(BUSY)
+
+
+def _is_unused(stream: Stream) -> bool:
+    return stream.entries_added == 0 and stream.held is None and not stream.is_sealed
+
+
+def _seal(ctx: Context, key: bytes, stream: Stream, children: list[bytes]) -> None:
+    lineage = lineage_of(stream)
+    lineage.sealed = True
+    lineage.children = children
+    stream.set_sealed()
+    ctx.keyspace.has_ordering = True
+    ctx.changed(b"SEAL", key, *children, event=None)
+
+
+def _adopt(ctx: Context, parent: bytes, child: bytes, final: EntryId) -> None:
+    """Make a stream, or one that was never used, a child of this one."""
+    stream = ctx.open_stream(child)
+    _raise_last_id(ctx, child, stream, final)
+    _add_parents(ctx, child, stream, [parent])
+
+
+def _raise_last_id(ctx: Context, key: bytes, stream: Stream, last: EntryId) -> None:
+    """A stream without entries gets a last ID, unless its own is higher."""
+    if stream.last_id >= last:
+        return
+    stream.raise_last_id(*last)
+    deleted = bytes(Id(*stream.max_deleted_id))
+    ctx.changed(b"SETID", key, bytes(Id(*last)), stream.entries_added, deleted, event=None, count=0)
+
+
+def _add_parents(ctx: Context, key: bytes, stream: Stream, parents: list[bytes]) -> None:
+    lineage = lineage_of(stream)
+    new = [name for name in parents if name not in lineage.parents]
+    lineage.parents += new
+    ctx.keyspace.has_ordering = True
+    ctx.changed(b"PARENTS", key, *new, event=None)
+
+
+# ---------------------------------------------------------------- TCREATE
+
+
+@command(
+    "TCREATE",
+    arity=-2,
+    flags="write denyoom fast",
+    keys=(1, 1, 1),
+    group="stream",
+    summary="Creates an empty stream.",
+    syntax="key [FLOOR id] [parents: PARENTS name [name ...]]",
+)
+def tcreate(ctx: Context, args: Args) -> Simple:
+    """FLOOR is the stream's last ID: all entries come after it. PARENTS names the streams that this
+    one continues; they may be on other servers.
+    """
+    key = args.take()
+    floor = (0, 0)
+    parents: list[bytes] = []
+    while args.remaining:
+        if args.option(b"FLOOR"):
+            floor = _take_floor(args)
+        elif args.option(b"PARENTS"):
+            parents = _take_names(args)
+        else:
+            raise CommandError(SYNTAX)
+    if ctx.db.get(key) is not None:
+        raise CommandError(BUSY)
+    stream = ctx.open_stream(key)
+    _raise_last_id(ctx, key, stream, floor)
+    if parents:
+        _add_parents(ctx, key, stream, parents)
+    else:
+        ctx.changed_databases(count=1)
+    return OK
+
+
+def _take_floor(args: Args) -> EntryId:
+    try:
+        return parse(args.take())
+    except ValueError:
+        raise CommandError(INVALID_ID) from None
+
+
+# ---------------------------------------------------------------- effects
+
+
+@effect(b"SEAL", wakes_readers=True)
+def apply_seal(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """SEAL key [child ...]: no more entries; where the stream continues."""
+    stream = stream_of(keyspace, db, words[0])
+    lineage = lineage_of(stream)
+    lineage.sealed = True
+    lineage.children = words[1:]
+    stream.set_sealed()
+    keyspace.has_ordering = True
+
+
+@effect(b"PARENTS")
+def apply_parents(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
+    """PARENTS key parent [parent ...]: what the stream continues, in addition to what it does."""
+    lineage_of(stream_of(keyspace, db, words[0])).parents += words[1:]
+    keyspace.has_ordering = True

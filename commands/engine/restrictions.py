@@ -1,0 +1,107 @@
+"""What restricts a stream with reservations, in words: why it takes no more entries or reservations
+(it is sealed, or too much of it is held), and why a reservation cannot be completed.
+
+The texts name what the writer has to look at: where the stream continues, or which reservation
+everything waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.errors import CommandError, shown
+from millstream.ids import Id
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.stream import Stream
+
+
+def sealed_error(stream: Stream) -> str:
+    """The refusal of a sealed stream; it names the children."""
+    children = stream.lineage.children if stream.lineage is not None else []
+    if not children:
+        return "SEALED the stream is sealed; it has no children"
+    names = ", ".join(f"'{shown(name)}'" for name in children)
+    return f"SEALED the stream is sealed; it continues in {names}"
+
+
+def stalled_error(ctx: Context, stream: Stream, what: str) -> CommandError:
+    """The refusal of a stream in which too much waits; it names the oldest reservation."""
+    held = stream.held
+    assert held is not None
+    oldest = held.oldest_id
+    assert oldest is not None
+    lease = held.lease_of(*oldest)
+    assert lease is not None
+    writer, _, deadline_ms = lease
+    return CommandError(
+        f"STALLED {what}; the oldest reservation is {Id(*oldest, True)} of writer "
+        f"'{shown(writer)}', and its lease ends in {max(0, deadline_ms - ctx.steady_ms)} ms"
+    )
+
+
+def refuse_held(ctx: Context, stream: Stream) -> None:
+    """Refuse an entry that would be held, above `stream-held-max-bytes`."""
+    assert stream.held is not None
+    raise stalled_error(ctx, stream, f"{stream.held.size_bytes} bytes are held")
+
+
+def refuse_reservations(ctx: Context, stream: Stream | None) -> CommandError:
+    """Why TRESERVE cannot reserve more: above `stream-reservations-max`."""
+    limit = ctx.keyspace.reservations_max
+    if stream is None or stream.held is None or not stream.held.reservations:
+        return CommandError(f"STALLED at most {limit} IDs of a stream can be reserved")
+    return stalled_error(
+        ctx, stream, f"{stream.held.reservations} IDs are reserved, at most {limit} can be"
+    )
+
+
+# ---------------------------------------------------------------- words of a request
+
+LEASE_DEFAULT_MS = 30_000
+LEASE_MAX_MS = 600_000
+WRITER_BYTES_MAX = 1024
+
+
+def bad_count() -> CommandError:
+    return CommandError("ERR COUNT must be from 1 to 10000")
+
+
+def bad_lease() -> CommandError:
+    return CommandError("ERR LEASE must be from 1 to 600000")
+
+
+def bad_writer() -> CommandError:
+    return CommandError("ERR a writer's name must have 1 to 1024 bytes")
+
+
+def take_writer(args: Args) -> bytes:
+    """A writer's name."""
+    name = args.take()
+    if not 1 <= len(name) <= WRITER_BYTES_MAX:
+        raise bad_writer()
+    return name
+
+
+# ---------------------------------------------------------------- facts
+
+
+def no_reservation(ms: int, seq: int, owner: bytes | None) -> CommandError:
+    """The ID was never handed out, or belongs to another writer."""
+    if owner is None:
+        return CommandError(f"NORESERVATION {Id(ms, seq, True)} is not reserved")
+    return CommandError(
+        f"NORESERVATION {Id(ms, seq, True)} is reserved by another writer, '{shown(owner)}'"
+    )
+
+
+def fact_done(ms: int, seq: int) -> CommandError:
+    return CommandError(f"FACTDONE an entry with the ID {Id(ms, seq, True)} exists already")
+
+
+def fact_lost(ms: int, seq: int) -> CommandError:
+    return CommandError(
+        f"FACTLOST {Id(ms, seq, True)} was given up, or its lease is over, or its entry is gone"
+    )

@@ -1,0 +1,122 @@
+from libc.stdint cimport uint32_t, uint64_t
+
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId
+from millstream.storage.streams.stream cimport RESERVING, Stream
+
+
+cdef enum:
+    # What an entry counts for in held-bytes beyond its names and values: its ID.
+    ENTRY_BYTES = 16
+
+
+cdef class Segment:
+    # The first ID.
+    cdef EntryId id
+
+
+cdef class Reservation(Segment):
+    cdef EntryId before  # the last ID handed out before it
+    cdef uint64_t deadline_ms
+    cdef uint32_t lease_ms
+    cdef bint is_open
+    cdef Writer writer
+    # The writer's open reservations around it. They are not counted references: an open reservation
+    # is among the segments.
+    cdef void* previous
+    cdef void* following
+    cdef EntryId settled  # the writer's greatest settled ID between `previous` and this one
+
+
+cdef class HeldEntry(Segment):
+    cdef Writer writer  # None for a plain append
+    cdef bytes words
+
+
+cdef class Run(Segment):
+    cdef Stream entries
+    cdef list writers  # of each entry; None while all are plain appends
+    cdef uint64_t size_bytes
+
+    cdef int append(self, HeldEntry entry, uint32_t node_entries, uint32_t node_bytes) except -1
+    cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1
+
+
+cdef class Writer:
+    cdef readonly bytes name
+    cdef readonly uint64_t reservations
+    cdef EntryId last  # the greatest ID that it has settled below its oldest reservation
+    cdef void* oldest
+    cdef void* newest
+    cdef EntryId settled  # the greatest settled ID after `newest`
+
+    cdef bint is_open_below(self, const EntryId* at) noexcept
+    cdef int add(self, Reservation reservation) noexcept
+    cdef int settle(self, Reservation reservation) noexcept
+
+
+cdef class Held:
+    cdef list segments
+    cdef Py_ssize_t first  # where the segments begin; what is before it is gone
+    cdef EntryId last  # the last ID handed out; of use while there are reservations
+    cdef readonly uint64_t reservations
+    cdef readonly uint64_t entries
+    cdef readonly uint64_t size_bytes
+    cdef uint64_t next_deadline_ms  # no lease ends before
+    cdef public uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
+    cdef readonly dict writers  # by name, the one that was used longest ago first
+    cdef Py_ssize_t settled_since  # the last compaction
+    cdef uint32_t node_entries
+    cdef uint32_t node_bytes
+
+    cdef Writer writer(self, bytes name, uint64_t writers_max)
+    cdef Reservation oldest(self)
+    cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
+    cdef Reservation find_open(self, const EntryId* at, Py_ssize_t* index)
+    cdef bint has_entry(self, const EntryId* at) except -1
+    cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
+                     uint32_t lease_ms, uint64_t deadline_ms) except -1
+    cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1
+    cdef int complete(self, Stream stream, Reservation reservation, Py_ssize_t index, Slice* items,
+                      Py_ssize_t count) except -1
+    cdef int give_up(self, Reservation reservation) except -1
+    cdef int release(self, Stream stream) except -1
+    cdef int note_settled(self) except -1
+    cdef int compact(self) except -1
+    cdef Run merged(self, list settled)
+    cdef int put_into(self, Stream stream, Segment segment) except -1
+    cdef int drop_first(self) except -1
+    cdef list due_ids(self, uint64_t steady_ms)
+    cdef int renew(self, Reservation reservation, uint32_t lease_ms, uint64_t steady_ms) except -1
+    cdef int check_order(self, Stream stream) except -1
+
+
+cdef bytes pack_list(list words)
+cdef list list_of_words(bytes words)
+cdef uint64_t size_of(bytes words) noexcept
+cdef bytes pack_words(Slice* items, Py_ssize_t count)
+cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept
+cdef Py_ssize_t word_count(bytes words) noexcept
+
+
+cdef inline bint is_reserved(Segment segment) noexcept:
+    """Whether a segment is an open reservation."""
+    return type(segment) is Reservation and (<Reservation>segment).is_open
+
+
+cdef inline int add_entry(Stream stream, EntryId entry_id, Slice* items, Py_ssize_t count,
+                          uint32_t node_entries, uint32_t node_bytes) except -1:
+    """Append an entry to the log or, while IDs are reserved, to what is held."""
+    if stream.restrictions & RESERVING:
+        return (<Held>stream.held).hold(entry_id, items, count)
+    return stream.append(entry_id.ms, entry_id.seq, items, count, node_entries, node_bytes)
+
+
+cdef inline EntryId handed_out(Stream stream) noexcept:
+    """The last ID that an entry or a reservation of the stream ever got."""
+    cdef EntryId last
+    if stream.restrictions & RESERVING:
+        return (<Held>stream.held).last
+    last.ms = stream.last_ms
+    last.seq = stream.last_seq
+    return last

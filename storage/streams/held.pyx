@@ -1,0 +1,787 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What stands above the log of a stream while IDs are reserved: open reservations, and entries that are
+complete but must not be seen yet.
+
+The log of a stream holds what readers may see, and ends at the position: the last ID handed out
+before the oldest open reservation. Everything above it is here, in a list in the order of IDs:
+
+* a Reservation, open or given up;
+* a HeldEntry: a completed reservation, or an entry that was appended after one;
+* a Run: many held entries as blocks. They are linked to the log as they are, so releasing a million
+  entries takes a few milliseconds.
+
+The first segment is always an open reservation. When it is settled, everything up to the next open one
+moves into the log (`release`), and the position with it.
+
+IDs only rise, so new segments come last and a segment is found by bisection. Held entries that follow
+each other without a reservation between them are put together into runs from time to time
+(`compact`): after as many settlements as a part of the list is long, so each settlement pays for a
+few segments only.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport UINT64_MAX as MAX, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cimport cython
+
+from millstream.encoding cimport Slice
+from millstream.ids cimport EntryId, id_less, step_up
+from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_words, payload_of
+from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind
+from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
+
+from millstream.storage.blocks.lazyfree import discard_items
+
+cdef enum:
+    # Settled segments in a row that become a run, and settlements after which that is tried.
+    RUN_MIN = 16
+    COMPACT_MIN = 64
+    # The list is compacted after a settlement of this part of it.
+    COMPACT_PART = 16
+    WORDS_ON_STACK = 128
+
+
+# ---------------------------------------------------------------- the words of an entry
+
+cdef bytes pack_words(Slice* items, Py_ssize_t count):
+    """Names and values in one piece: their number, their sizes, their bytes."""
+    cdef uint64_t payload = payload_of(items, count)
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, 4 + 4 * count + <Py_ssize_t>payload)
+    cdef char* start = PyBytes_AS_STRING(packed)
+    cdef char* at = start + 4 + 4 * count
+    cdef uint32_t number = <uint32_t>count
+    cdef Py_ssize_t i
+    memcpy(start, &number, 4)
+    for i in range(count):
+        number = <uint32_t>items[i].size
+        memcpy(start + 4 + 4 * i, &number, 4)
+        memcpy(at, items[i].ptr, items[i].size)
+        at += items[i].size
+    return packed
+
+
+cdef Py_ssize_t word_count(bytes words) noexcept:
+    cdef uint32_t count
+    memcpy(&count, PyBytes_AS_STRING(words), 4)
+    return count
+
+
+cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept:
+    """Views of what `pack_words` put together; `items` has space for `word_count` of them."""
+    cdef const char* start = PyBytes_AS_STRING(words)
+    cdef Py_ssize_t count = word_count(words)
+    cdef const char* at = start + 4 + 4 * count
+    cdef uint32_t size
+    cdef Py_ssize_t i
+    for i in range(count):
+        memcpy(&size, start + 4 + 4 * i, 4)
+        items[i].ptr = at
+        items[i].size = size
+        at += size
+    return count
+
+
+cdef list list_of_words(bytes words):
+    """What `pack_words` put together, as bytes."""
+    cdef Py_ssize_t count = word_count(words)
+    cdef object space = bytearray(count * sizeof(Slice))
+    cdef Slice* items = <Slice*><char*>(<bytearray>space)
+    words_of(words, items)
+    return [items[i].ptr[:items[i].size] for i in range(count)]
+
+
+cdef bytes pack_list(list words):
+    """As `pack_words`, of bytes."""
+    cdef object space = bytearray(len(words) * sizeof(Slice))
+    cdef Slice* items = <Slice*><char*>(<bytearray>space)
+    cdef Py_ssize_t i
+    cdef bytes word
+    for i in range(len(words)):
+        word = words[i]
+        items[i].ptr = word
+        items[i].size = len(word)
+    return pack_words(items, len(words))
+
+
+cdef int append_words(Stream stream, EntryId at, bytes words, uint32_t node_entries,
+                      uint32_t node_bytes) except -1:
+    """Append one entry with these packed words to a stream."""
+    cdef Slice[WORDS_ON_STACK] few
+    cdef Slice* items = few
+    cdef object space
+    cdef Py_ssize_t count = word_count(words)
+    if count > WORDS_ON_STACK:
+        space = bytearray(count * sizeof(Slice))
+        items = <Slice*><char*>(<bytearray>space)
+    words_of(words, items)
+    return stream.append(at.ms, at.seq, items, count, node_entries, node_bytes)
+
+
+# ---------------------------------------------------------------- segments
+
+@cython.no_gc
+cdef class Segment:
+    """One or more IDs above the position."""
+
+
+@cython.no_gc
+cdef class Reservation(Segment):
+    """An ID that a writer has reserved. One that was given up stays until it is passed."""
+
+
+@cython.no_gc
+cdef class HeldEntry(Segment):
+    """A complete entry."""
+
+
+@cython.no_gc
+cdef class Run(Segment):
+    """Complete entries in a row, as the blocks of a stream of their own."""
+
+    cdef int append(self, HeldEntry entry, uint32_t node_entries, uint32_t node_bytes) except -1:
+        """Add an entry after the others."""
+        self.size_bytes += size_of(entry.words)
+        append_words(self.entries, entry.id, entry.words, node_entries, node_bytes)
+        if entry.writer is not None and self.writers is None:
+            self.writers = [None] * <Py_ssize_t>(self.entries.length - 1)
+        if self.writers is not None:
+            self.writers.append(entry.writer)
+        return 0
+
+    cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1:
+        """Add the entries of the run after this one, which is then empty."""
+        if other.writers is not None and self.writers is None:
+            self.writers = [None] * <Py_ssize_t>self.entries.length
+        if self.writers is not None:
+            self.writers += other.writers or [None] * <Py_ssize_t>other.entries.length
+        self.size_bytes += other.size_bytes
+        link(self.entries, other.entries, node_entries, node_bytes)
+        return 0
+
+
+cdef int link(Stream stream, Stream more, uint32_t node_entries, uint32_t node_bytes) except -1:
+    """Move the entries of `more`, which are above the last ID of the stream, to its end: whole
+    blocks as they are, few entries one by one."""
+    cdef Place place
+    cdef OpenBlock tail
+    if more.sealed is None:
+        return copy_entries(stream, more, node_entries, node_bytes)
+    if stream.length == 0:
+        # As in Stream.append: nothing is left to hide.
+        stream.head_ms = stream.head_seq = 0
+    if stream.has_tail():
+        stream.seal()
+    if stream.sealed is None:
+        stream.sealed = more.sealed
+    else:
+        place = more.sealed.first()
+        while place.page != NULL:
+            stream.sealed.push(block_at(place))
+            place = place_behind(place)
+    tail = stream.tail
+    stream.tail = more.tail
+    more.tail = tail
+    more.sealed = None
+    stream.length += more.length
+    stream.entries_added += more.length
+    stream.last_ms = more.last_ms
+    stream.last_seq = more.last_seq
+    return 0
+
+
+cdef int copy_entries(Stream stream, Stream more, uint32_t node_entries,
+                      uint32_t node_bytes) except -1:
+    cdef Walk walk
+    cdef EntryId at
+    more.walk_start(&walk, 0, 0)
+    while more.walk_next(&walk):
+        at.ms = walk.cursor.entry.ms
+        at.seq = walk.cursor.entry.seq
+        append_words(stream, at, pack_list(entry_words(&walk.cursor.entry)), node_entries,
+                     node_bytes)
+    return 0
+
+
+# ---------------------------------------------------------------- writers
+
+@cython.no_gc
+cdef class Writer:
+    """A name that reserves IDs: its open reservations in the order of IDs, and what it has settled.
+    """
+
+    cdef bint is_open_below(self, const EntryId* at) noexcept:
+        """Whether it has an open reservation below an ID."""
+        cdef Reservation oldest
+        if self.oldest == NULL:
+            return False
+        oldest = <Reservation>self.oldest
+        return id_less(oldest.id.ms, oldest.id.seq, at.ms, at.seq)
+
+    cdef int add(self, Reservation reservation) noexcept:
+        """A new reservation, above all others."""
+        reservation.writer = self
+        reservation.is_open = True
+        reservation.previous = self.newest
+        reservation.following = NULL
+        reservation.settled = self.settled
+        if self.newest == NULL:
+            self.oldest = <void*>reservation
+        else:
+            (<Reservation>self.newest).following = <void*>reservation
+        self.newest = <void*>reservation
+        self.settled.ms = self.settled.seq = 0
+        self.reservations += 1
+        return 0
+
+    cdef int settle(self, Reservation reservation) noexcept:
+        """An open reservation is settled."""
+        cdef EntryId* after = &self.settled
+        reservation.is_open = False
+        if reservation.previous != NULL:
+            (<Reservation>reservation.previous).following = reservation.following
+        else:
+            self.oldest = reservation.following
+        if reservation.following != NULL:
+            (<Reservation>reservation.following).previous = reservation.previous
+            after = &(<Reservation>reservation.following).settled
+        else:
+            self.newest = reservation.previous
+        if after.ms == 0 and after.seq == 0:
+            after[0] = reservation.id
+        if reservation.previous == NULL:
+            # It was the oldest: what was settled up to the next one is below the oldest now.
+            self.last = after[0]
+        reservation.previous = reservation.following = NULL
+        self.reservations -= 1
+        return 0
+
+
+# ---------------------------------------------------------------- what is held
+
+@cython.no_gc
+cdef class Held:
+    """The segments of one stream, and the writers that it remembers."""
+
+    def __init__(self):
+        self.segments = []
+        self.writers = {}
+        self.next_deadline_ms = self.scheduled_ms = MAX
+        self.node_entries = 100
+        self.node_bytes = 4096
+
+    def __dealloc__(self):
+        if self.segments is not None:
+            discard_items(self.segments)
+
+    cdef Writer writer(self, bytes name, uint64_t writers_max):
+        """The writer of this name, made when there is none, as the one that was used last. Those
+        used longest ago are forgotten beyond writers_max, unless they have reservations."""
+        cdef Writer writer = self.writers.pop(name, None)
+        if writer is None:
+            writer = Writer.__new__(Writer)
+            writer.name = name
+            self.forget_writers(writers_max)
+        self.writers[name] = writer
+        return writer
+
+    def forget_writers(self, uint64_t writers_max) -> None:
+        """Forget writers until another one may come. Those with reservations stay."""
+        cdef Writer writer
+        cdef Py_ssize_t looks = len(self.writers)
+        while looks and <uint64_t>len(self.writers) >= writers_max:
+            looks -= 1
+            name = next(iter(self.writers))
+            writer = self.writers.pop(name)
+            if writer.reservations:
+                self.writers[name] = writer
+
+    cdef Reservation oldest(self):
+        """The oldest open reservation; None when there is none."""
+        return <Reservation>self.segments[self.first] if self.reservations else None
+
+    # ------------------------------------------------------------ finding
+
+    cdef Py_ssize_t index_of(self, const EntryId* at) noexcept:
+        """The last segment that begins at or below an ID; the one before the first, if none does."""
+        cdef Py_ssize_t low = self.first
+        cdef Py_ssize_t high = len(self.segments)
+        cdef Py_ssize_t middle
+        cdef Segment segment
+        while low < high:
+            middle = (low + high) >> 1
+            segment = <Segment>self.segments[middle]
+            if id_less(at.ms, at.seq, segment.id.ms, segment.id.seq):
+                high = middle
+            else:
+                low = middle + 1
+        return low - 1
+
+    cdef Reservation find_open(self, const EntryId* at, Py_ssize_t* index):
+        """The open reservation with this ID, and where it stands; None when there is none."""
+        cdef Segment segment
+        if self.reservations == 0:
+            return None
+        index[0] = self.index_of(at)
+        if index[0] < self.first:
+            return None
+        segment = <Segment>self.segments[index[0]]
+        if segment.id.ms != at.ms or segment.id.seq != at.seq or type(segment) is not Reservation:
+            return None
+        return <Reservation>segment if (<Reservation>segment).is_open else None
+
+    cdef bint has_entry(self, const EntryId* at) except -1:
+        """Whether a held entry has this ID."""
+        cdef Py_ssize_t index = self.index_of(at)
+        cdef Segment segment
+        cdef View view
+        cdef Entry entry
+        if index < self.first:
+            return False
+        segment = <Segment>self.segments[index]
+        if type(segment) is Run:
+            return (<Run>segment).entries.find(at.ms, at.seq, &view, &entry)
+        return type(segment) is HeldEntry and segment.id.ms == at.ms and segment.id.seq == at.seq
+
+    # ------------------------------------------------------------ reserving and settling
+
+    cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
+                     uint32_t lease_ms, uint64_t deadline_ms) except -1:
+        """Hand out `count` IDs from `first` on, which is above the last one; there are as many."""
+        cdef Reservation made
+        cdef list more = []
+        cdef uint64_t _
+        if self.reservations == 0:
+            self.last.ms = stream.last_ms
+            self.last.seq = stream.last_seq
+        for _ in range(count):
+            more.append(Reservation.__new__(Reservation))
+        self.segments += more
+        for made in more:
+            made.id = first
+            made.before = self.last
+            made.lease_ms = lease_ms
+            made.deadline_ms = deadline_ms
+            writer.add(made)
+            self.last = first
+            step_up(&first)
+        self.reservations += count
+        self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
+        stream.restrictions |= RESERVING
+        return 0
+
+    cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1:
+        """Hold an entry that was appended while IDs are reserved; its ID is above the last one."""
+        cdef Py_ssize_t end = len(self.segments) - 1
+        cdef Segment newest = <Segment>self.segments[end]
+        cdef HeldEntry made
+        cdef Run run
+        cdef uint64_t payload = payload_of(items, count)
+        if type(newest) is Run:
+            run = <Run>newest
+            run.entries.append(entry_id.ms, entry_id.seq, items, count, self.node_entries,
+                               self.node_bytes)
+            run.size_bytes += payload + ENTRY_BYTES
+            if run.writers is not None:
+                run.writers.append(None)
+        else:
+            made = HeldEntry.__new__(HeldEntry)
+            made.id = entry_id
+            made.words = pack_words(items, count)
+            self.segments.append(made)
+        self.last = entry_id
+        self.entries += 1
+        self.size_bytes += payload + ENTRY_BYTES
+        if type(newest) is not Run:
+            self.note_settled()
+        return 0
+
+    cdef int complete(self, Stream stream, Reservation reservation, Py_ssize_t index, Slice* items,
+                      Py_ssize_t count) except -1:
+        """Settle a reservation, the segment at `index`, with an entry. That of the oldest one goes
+        to the log; `release` must follow."""
+        cdef HeldEntry made
+        if index == self.first:
+            stream.append(reservation.id.ms, reservation.id.seq, items, count, self.node_entries,
+                          self.node_bytes)
+        else:
+            made = HeldEntry.__new__(HeldEntry)
+            made.id = reservation.id
+            made.writer = reservation.writer
+            made.words = pack_words(items, count)
+            self.segments[index] = made
+            self.entries += 1
+            self.size_bytes += payload_of(items, count) + ENTRY_BYTES
+        reservation.writer.settle(reservation)
+        self.reservations -= 1
+        if index != self.first:
+            self.note_settled()
+        return 0
+
+    cdef int give_up(self, Reservation reservation) except -1:
+        """Settle a reservation without an entry; `release` must follow."""
+        reservation.writer.settle(reservation)
+        self.reservations -= 1
+        return 0
+
+    cdef int release(self, Stream stream) except -1:
+        """Move what is settled before the oldest reservation into the log, and the position after it.
+        """
+        cdef Py_ssize_t count = len(self.segments)
+        cdef Segment segment
+        cdef EntryId position = self.last
+        while self.first < count:
+            segment = <Segment>self.segments[self.first]
+            if type(segment) is not Reservation:
+                self.put_into(stream, segment)
+            elif (<Reservation>segment).is_open:
+                position = (<Reservation>segment).before
+                break
+            self.segments[self.first] = None
+            self.first += 1
+        self.drop_first()
+        stream.last_ms = position.ms
+        stream.last_seq = position.seq
+        if self.reservations == 0:
+            stream.restrictions &= ~RESERVING
+            self.next_deadline_ms = MAX
+        return 0
+
+    cdef int put_into(self, Stream stream, Segment segment) except -1:
+        """Append what a segment holds to the log."""
+        cdef Run run
+        cdef bytes words
+        if type(segment) is Run:
+            run = <Run>segment
+            self.entries -= run.entries.length
+            self.size_bytes -= run.size_bytes
+            link(stream, run.entries, self.node_entries, self.node_bytes)
+        else:
+            words = (<HeldEntry>segment).words
+            self.entries -= 1
+            self.size_bytes -= size_of(words)
+            append_words(stream, segment.id, words, self.node_entries, self.node_bytes)
+        return 0
+
+    cdef int drop_first(self) except -1:
+        """Take what is gone out of the list, if it is much of it."""
+        cdef Py_ssize_t count = len(self.segments)
+        if self.first == count:
+            self.segments.clear()
+            self.first = 0
+            self.settled_since = 0
+        elif self.first >= COMPACT_MIN and self.first * 2 >= count:
+            del self.segments[:self.first]
+            self.first = 0
+        return 0
+
+    # ------------------------------------------------------------ runs
+
+    cdef int note_settled(self) except -1:
+        """One more segment is not an open reservation."""
+        self.settled_since += 1
+        if self.settled_since >= COMPACT_MIN and (
+                self.settled_since * COMPACT_PART >= len(self.segments) - self.first):
+            self.compact()
+        return 0
+
+    cdef int compact(self) except -1:
+        """Put held entries that follow each other into runs; forget reservations given up."""
+        cdef Py_ssize_t count = len(self.segments)
+        cdef Py_ssize_t at = self.first
+        cdef Py_ssize_t stop
+        cdef list kept = []
+        while at < count:
+            stop = at
+            while stop < count and not is_reserved(<Segment>self.segments[stop]):
+                stop += 1
+            if stop == at:
+                kept.append(self.segments[at])
+                at += 1
+                continue
+            settled = [segment for segment in self.segments[at:stop]
+                       if type(segment) is not Reservation]
+            if len(settled) >= RUN_MIN or (len(settled) > 1 and any(
+                    [type(segment) is Run for segment in settled])):
+                settled = [self.merged(settled)]
+            kept += settled
+            at = stop
+        self.segments = kept
+        self.first = 0
+        self.settled_since = 0
+        return 0
+
+    cdef Run merged(self, list settled):
+        """One run of all of these."""
+        cdef Run run
+        cdef Py_ssize_t i
+        if type(settled[0]) is Run:
+            run = <Run>settled[0]
+        else:
+            run = Run.__new__(Run)
+            run.id = (<Segment>settled[0]).id
+            run.entries = Stream()
+            run.append(<HeldEntry>settled[0], self.node_entries, self.node_bytes)
+        for i in range(1, len(settled)):
+            if type(settled[i]) is Run:
+                run.absorb(<Run>settled[i], self.node_entries, self.node_bytes)
+            else:
+                run.append(<HeldEntry>settled[i], self.node_entries, self.node_bytes)
+        return run
+
+    # ------------------------------------------------------------ leases
+
+    cdef list due_ids(self, uint64_t steady_ms):
+        """The open reservations whose lease is over, as (ms, seq); the bound of the next deadline is
+        exact after it."""
+        cdef Reservation reservation
+        cdef Segment segment
+        cdef list due = []
+        cdef uint64_t earliest = MAX
+        cdef Py_ssize_t i
+        if self.next_deadline_ms > steady_ms:
+            return due
+        for i in range(self.first, len(self.segments)):
+            segment = <Segment>self.segments[i]
+            if not is_reserved(segment):
+                continue
+            reservation = <Reservation>segment
+            if reservation.deadline_ms <= steady_ms:
+                due.append((segment.id.ms, segment.id.seq))
+            elif reservation.deadline_ms < earliest:
+                earliest = reservation.deadline_ms
+        self.next_deadline_ms = earliest
+        return due
+
+    def restart_leases(self, uint64_t steady_ms) -> None:
+        """Every lease begins now: its writer could not renew it before."""
+        cdef Segment segment
+        cdef Reservation reservation
+        cdef Py_ssize_t i
+        self.next_deadline_ms = MAX
+        for i in range(self.first, len(self.segments)):
+            segment = <Segment>self.segments[i]
+            if is_reserved(segment):
+                reservation = <Reservation>segment
+                reservation.deadline_ms = steady_ms + reservation.lease_ms
+                self.next_deadline_ms = min(self.next_deadline_ms, reservation.deadline_ms)
+
+    cdef int renew(self, Reservation reservation, uint32_t lease_ms, uint64_t steady_ms) except -1:
+        """A lease begins now, with this length."""
+        reservation.lease_ms = lease_ms
+        reservation.deadline_ms = steady_ms + lease_ms
+        self.next_deadline_ms = min(self.next_deadline_ms, reservation.deadline_ms)
+        return 0
+
+    # ------------------------------------------------------------ Python's view
+
+    def ids_of(self, bytes writer_name not None) -> list:
+        """The open reservations of a writer, as (ms, seq), in order."""
+        cdef Writer writer = self.writers.get(writer_name)
+        cdef void* at = NULL if writer is None else writer.oldest
+        found = []
+        while at != NULL:
+            found.append(((<Reservation>at).id.ms, (<Reservation>at).id.seq))
+            at = (<Reservation>at).following
+        return found
+
+    def is_reserved_by(self, bytes writer_name not None, uint64_t ms, uint64_t seq) -> bool:
+        """Whether an ID is an open reservation of a writer."""
+        cdef EntryId at = EntryId(ms, seq)
+        cdef Py_ssize_t index
+        cdef Reservation found = self.find_open(&at, &index)
+        return found is not None and found.writer.name == writer_name
+
+    def lease_of(self, uint64_t ms, uint64_t seq) -> tuple | None:
+        """The writer's name, the length of the lease and the time at which it ends, in milliseconds
+        of the steady clock, of an open reservation."""
+        cdef EntryId at = EntryId(ms, seq)
+        cdef Py_ssize_t index
+        cdef Reservation found = self.find_open(&at, &index)
+        if found is None:
+            return None
+        return found.writer.name, found.lease_ms, found.deadline_ms
+
+    def give_up_id(self, uint64_t ms, uint64_t seq) -> bool:
+        """Give up an open reservation, as an effect says; False when it is none. `release_into` must
+        follow."""
+        cdef EntryId at = EntryId(ms, seq)
+        cdef Py_ssize_t index
+        cdef Reservation found = self.find_open(&at, &index)
+        if found is None:
+            return False
+        self.give_up(found)
+        return True
+
+    def release_into(self, Stream stream not None) -> None:
+        """`release` for callers in Python."""
+        self.release(stream)
+
+    def renew_lease(self, uint64_t ms, uint64_t seq, uint32_t lease_ms, uint64_t steady_ms) -> bool:
+        """Begin the lease of an open reservation again with this length; whether the length is a new
+        one."""
+        cdef EntryId at = EntryId(ms, seq)
+        cdef Py_ssize_t index
+        cdef Reservation found = self.find_open(&at, &index)
+        cdef bint is_other = found.lease_ms != lease_ms
+        self.renew(found, lease_ms, steady_ms)
+        return is_other
+
+    @property
+    def last_id(self) -> tuple[int, int]:
+        """The last ID handed out; of use while there are reservations."""
+        return self.last.ms, self.last.seq
+
+    @property
+    def oldest_id(self) -> tuple[int, int] | None:
+        """The oldest open reservation."""
+        cdef Reservation oldest = self.oldest()
+        return None if oldest is None else (oldest.id.ms, oldest.id.seq)
+
+    def writer_rows(self) -> list:
+        """Each writer: (name, oldest reservation or None, the ID before it or None, the greatest ID
+        settled below it or None, its number of reservations)."""
+        cdef Writer writer
+        cdef Reservation oldest
+        rows = []
+        for writer in self.writers.values():
+            last = (writer.last.ms, writer.last.seq) if writer.last.ms or writer.last.seq else None
+            if writer.oldest == NULL:
+                rows.append((writer.name, None, None, last, 0))
+            else:
+                oldest = <Reservation>writer.oldest
+                rows.append((writer.name, (oldest.id.ms, oldest.id.seq),
+                             (oldest.before.ms, oldest.before.seq), last, writer.reservations))
+        return rows
+
+    def writer_position(self, bytes name not None) -> tuple[int, int] | None:
+        """The last ID handed out before the oldest reservation of a writer; None without one."""
+        cdef Writer writer = self.writers.get(name)
+        cdef Reservation oldest
+        if writer is None or writer.oldest == NULL:
+            return None
+        oldest = <Reservation>writer.oldest
+        return oldest.before.ms, oldest.before.seq
+
+    def listing(self) -> list:
+        """The segments for people and tests: (kind, ms, seq, writer or None, lease or number of
+        entries or words)."""
+        cdef Segment segment
+        cdef list found = []
+        cdef Py_ssize_t i
+        for i in range(self.first, len(self.segments)):
+            segment = <Segment>self.segments[i]
+            if type(segment) is Run:
+                found.append(("run", segment.id.ms, segment.id.seq, None,
+                              (<Run>segment).entries.length))
+            elif type(segment) is HeldEntry:
+                found.append(("entry", segment.id.ms, segment.id.seq,
+                              name_of((<HeldEntry>segment).writer),
+                              list_of_words((<HeldEntry>segment).words)))
+            elif is_reserved(segment):
+                found.append(("reservation", segment.id.ms, segment.id.seq,
+                              (<Reservation>segment).writer.name, (<Reservation>segment).lease_ms))
+        return found
+
+    def held_entries(self) -> list:
+        """The held entries as (ms, seq, [field, value, ...])."""
+        cdef list found = []
+        cdef Segment segment
+        cdef Py_ssize_t i
+        for i in range(self.first, len(self.segments)):
+            segment = <Segment>self.segments[i]
+            if type(segment) is Run:
+                found += (<Run>segment).entries.range()
+            elif type(segment) is HeldEntry:
+                found.append((segment.id.ms, segment.id.seq,
+                              list_of_words((<HeldEntry>segment).words)))
+        return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate of the memory it takes."""
+        cdef Segment segment
+        cdef Writer writer
+        cdef uint64_t total = 200 + 8 * <uint64_t>len(self.segments)
+        cdef Py_ssize_t i
+        for i in range(self.first, len(self.segments)):
+            segment = <Segment>self.segments[i]
+            if type(segment) is Run:
+                total += 64 + <uint64_t>(<Run>segment).entries.memory_bytes
+                if (<Run>segment).writers is not None:
+                    total += 8 * (<Run>segment).entries.length
+            elif type(segment) is HeldEntry:
+                total += 56 + 33 + <uint64_t>len((<HeldEntry>segment).words)
+            else:
+                total += 128
+        for writer in self.writers.values():
+            total += 200 + <uint64_t>len(writer.name)
+        return total
+
+    cdef int check_order(self, Stream stream) except -1:
+        """ValueError if the segments do not rise from the position to the last ID handed out."""
+        cdef Segment segment
+        cdef EntryId before
+        before.ms = stream.last_ms
+        before.seq = stream.last_seq
+        if self.segments and not is_reserved(<Segment>self.segments[0]):
+            raise ValueError("what it holds does not begin with a reservation")
+        for segment in self.segments:
+            if not id_less(before.ms, before.seq, segment.id.ms, segment.id.seq):
+                raise ValueError("the IDs of what it holds do not rise")
+            before = segment.id
+            if type(segment) is Run:
+                before.ms = (<Run>segment).entries.last_ms
+                before.seq = (<Run>segment).entries.last_seq
+        if self.segments and id_less(self.last.ms, self.last.seq, before.ms, before.seq):
+            raise ValueError("the last ID handed out is below one that it holds")
+        return 0
+
+    def check(self, Stream stream not None) -> None:
+        """Raise AssertionError or ValueError when anything does not fit together."""
+        cdef Segment segment
+        cdef Writer writer
+        cdef Run run
+        cdef uint64_t entries = 0
+        cdef uint64_t reservations = 0
+        cdef uint64_t size_bytes = 0
+        cdef Py_ssize_t i
+        for i in range(self.first):
+            assert self.segments[i] is None
+        for i in range(self.first, len(self.segments)):
+            segment = <Segment>self.segments[i]
+            if type(segment) is Run:
+                run = <Run>segment
+                run.entries.check()
+                assert run.entries.first_id == (segment.id.ms, segment.id.seq)
+                assert run.writers is None or <uint64_t>len(run.writers) == run.entries.length
+                entries += run.entries.length
+                size_bytes += run.size_bytes
+            elif type(segment) is HeldEntry:
+                entries += 1
+                size_bytes += size_of((<HeldEntry>segment).words)
+            elif is_reserved(segment):
+                reservations += 1
+                assert self.next_deadline_ms <= (<Reservation>segment).deadline_ms
+        assert (entries, reservations) == (self.entries, self.reservations)
+        assert size_bytes == self.size_bytes
+        assert bool(stream.restrictions & RESERVING) == (reservations > 0)
+        assert sum([writer.reservations for writer in self.writers.values()]) == reservations
+        kept = self.segments
+        self.segments = kept[self.first:]
+        try:
+            self.check_order(stream)
+        finally:
+            self.segments = kept
+        for writer in self.writers.values():
+            assert self.ids_of(writer.name) == sorted(self.ids_of(writer.name))
+            assert <uint64_t>len(self.ids_of(writer.name)) == writer.reservations
+
+
+cdef uint64_t size_of(bytes words) noexcept:
+    """What an entry counts for in `held-bytes`."""
+    return <uint64_t>(len(words) - 4 - 4 * word_count(words)) + ENTRY_BYTES
+
+
+cdef object name_of(Writer writer):
+    return None if writer is None else writer.name

@@ -1,0 +1,12 @@
+from millstream.ids cimport EntryId
+from millstream.storage.streams.held cimport Writer
+
+
+cdef class SharedHeld:
+    cdef EntryId last
+    cdef list writers
+    cdef dict numbers
+    cdef list segments
+
+    cdef list row_of(self, segment)
+    cdef object number_of(self, Writer writer)
