@@ -145,6 +145,7 @@ class InProcessServer:
         self.wall_ms = NOW_MS
         self.tick_per_look_ms = 0  # time passes by as much each time the clock is read
         self.players: list[InProcessClient] = []
+        self.logged: list[str] = []
         self.executor = Executor(self)
         connect(self.executor, self.persistence, self.keyspace)  # type: ignore[arg-type]
 
@@ -157,6 +158,9 @@ class InProcessServer:
 
     def may_debug(self, client: Client) -> bool:
         return True
+
+    def log(self, message: str) -> None:
+        self.logged.append(message)
 
     def player(self, resp: int = 2) -> InProcessClient:
         player = InProcessClient(self, resp)
