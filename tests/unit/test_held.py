@@ -1,7 +1,7 @@
 """Reservations: what is settled becomes visible in the order of IDs, and no reader misses an entry.
 
-The model knows for every ID what became of it. Readers of three kinds follow the stream all the time:
-TREAD and TMREAD must get every completed entry once and in order, TPEEK every one once.
+The model knows for every ID what became of it. Readers of three kinds follow the stream all the
+time: TREAD and TMREAD must get every completed entry once and in order, TPEEK every one once.
 """
 
 from __future__ import annotations

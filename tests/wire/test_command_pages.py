@@ -1,4 +1,5 @@
-"""The redis-cli sessions in docs/commands are run as the README's are, each page on its own."""
+"""The redis-cli sessions in docs/commands and in guides are run as the README's are, each page on
+its own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "commands"
 SESSION = re.compile(r"^```redis-cli\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SESSIONS = {
     page.stem: "".join(found)
-    for page in sorted(FOLDER.glob("*.md"))
+    for page in [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "writers.md"]
     if (found := SESSION.findall(page.read_text()))
 }
 
