@@ -370,7 +370,7 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
     return there[:limit] if <uint64_t>len(there) > limit else there
 
 
-cdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
+cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
     """Entries that the stream has no more are no longer pending."""
     cdef uint64_t ms, seq
     if gone:

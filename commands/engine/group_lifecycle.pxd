@@ -9,7 +9,7 @@ cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1
 cpdef bytes checked_consumer_name(bytes name)
 cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name)
-cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name)
+cpdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name)
 cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name)
 cdef list id_words(Context ctx, list ids)
 cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list ids,
@@ -18,4 +18,4 @@ cpdef int used(Context ctx, bytes key, Group group) except -1
 cdef bint is_refused(Context ctx, list keys, bytes name) except -1
 cdef int put_off(Context ctx, list keys, bytes name) except -1
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
-cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1
+cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1

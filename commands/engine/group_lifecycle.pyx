@@ -65,7 +65,7 @@ cpdef Consumer new_consumer(Context ctx, bytes key, Group group, bytes name):
     return made
 
 
-cdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
+cpdef Consumer asking_consumer(Context ctx, bytes key, Group group, bytes name):
     """The consumer a command speaks for, made when there is none. It has been seen now; if nothing
     else that the command does tells so (DELIVER and CLAIM do), `note_seen` has to record it."""
     cdef Consumer consumer = group.consumer(name)
@@ -109,10 +109,10 @@ cpdef int change_pending(Context ctx, bytes effect, bytes key, bytes name, list 
     return ctx.change((effect, key, name, *id_words(ctx, ids)), None, count)
 
 
-def change_entries(Context ctx not None, bytes effect not None, bytes key not None, list ids not None,
-                   bytes event, uint64_t count) -> None:
-    """Report a change of some entries, (ms, seq) each, of the stream at a key."""
-    ctx.change((effect, key, *id_words(ctx, ids)), event, count)
+def change_entries(Context ctx not None, tuple effect not None, list ids not None, bytes event,
+                   uint64_t count) -> None:
+    """Report a change of some entries: these words and the ids, (ms, seq) each, are the effect."""
+    ctx.change(effect + tuple(id_words(ctx, ids)), event, count)
 
 
 cpdef int used(Context ctx, bytes key, Group group) except -1:
@@ -167,7 +167,7 @@ cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t
             + <int64_t>ids * ID_WORD_BYTES)
 
 
-cdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1:
+cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1:
     """Record that a consumer asked, and got nothing new to own. Of one that asks again and again
     once a second is enough: a crash may take that much of its idle time, and no poll costs a write
     to the journal."""

@@ -110,5 +110,3 @@ cdef class SlicedGroups(SlicedListing):
     cdef int put_records(self, Output out, Py_ssize_t full_size) except -1
     cdef int put_counts(self, Output out, uint32_t place) except -1
 
-
-cdef pending_summary(Group group)

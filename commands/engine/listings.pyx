@@ -179,7 +179,7 @@ def consumers_reply(Context ctx not None, Group group not None) -> Listing:
     return listing_of(made)
 
 
-cdef pending_summary(Group group):
+def pending_summary(Group group not None):
     """[total, first id, last id, [[consumer, pending], ...]]; the total counts unowned entries, the
     consumers are those that own any, by name."""
     cdef SlicedConsumers made

@@ -56,7 +56,3 @@ cdef class SlicedPending(Sliced):
     cdef int count_chunk(self) except -1
     cdef bint count_whole(self, const Chunk* chunk) noexcept
     cdef int begin_sending(self) except -1
-
-
-cdef PendingRange pending_range(Group group, EntryId start, EntryId end, int64_t limit,
-                                int64_t min_idle_ms, uint64_t now_ms)

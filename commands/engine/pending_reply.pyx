@@ -12,7 +12,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.engine.delivery cimport idle_of, put_idle
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output
-from millstream.ids cimport EntryId, id_less
+from millstream.ids cimport id_less
 from millstream.storage.streams.group cimport (
     IDLE, Chunk, Consumer, Group, Pending, PendingAt, deliveries_of,
 )
@@ -29,19 +29,21 @@ cdef enum:
     SKIPPED_LOOKS = 10
 
 
-cdef PendingRange pending_range(Group group, EntryId start, EntryId end, int64_t limit,
-                                int64_t min_idle_ms, uint64_t now_ms):
-    """A range of everybody's pending entries; `owner` is for its maker to set."""
+def pending_range(Group group not None, start, end, int64_t limit, int64_t min_idle_ms,
+                  uint64_t now_ms, Consumer owner=None):
+    """The pending entries with start <= id <= end, (ms, seq) each, at most `limit`; with an owner
+    only that consumer's."""
     cdef PendingRange made = PendingRange.__new__(PendingRange)
     made.group = group
-    made.start = start
-    made.end = end
+    made.start.ms, made.start.seq = start
+    made.end.ms, made.end.seq = end
     made.limit = max(limit, 0)
     made.min_idle_ms = min_idle_ms
     made.now_ms = now_ms
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
     made.consumers = group.members()
     made.large_counts = group.large_counts()
+    made.owner = owner
     return made
 
 

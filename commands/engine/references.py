@@ -114,7 +114,7 @@ def trim_acked(
         # The leading range, if any, has sent the event.
         event = None if together else b"xtrim"
         count = len(alone) if counts else 0
-        change_entries(ctx, b"EVICTIDS", key, alone, event, count)
+        change_entries(ctx, (b"EVICTIDS", key), alone, event, count)
     return len(ids)
 
 

@@ -35,6 +35,8 @@ cdef class LongReply(Encodable):
     cdef object parts
     cdef Sliced remainder
 
+    cpdef Sliced put_off(self, int resp)
+
 
 cdef class SlicedBytes(Sliced):
     cdef bytes data

@@ -89,11 +89,15 @@ cdef class LongReply(Encodable):
 
     cdef int encode(self, Output out, int resp) except -1:
         if not put_parts(out, self.parts, resp, out.size + SLICE_BYTES):
-            self.remainder = SlicedParts(self.parts, resp)
+            self.remainder = self.put_off(resp)
         return 0
 
     cdef Sliced rest(self):
         return self.remainder
+
+    cpdef Sliced put_off(self, int resp):
+        """All that has not been encoded, to be sent in slices."""
+        return SlicedParts(self.parts, resp)
 
 
 cdef bint put_parts(Output out, parts, int resp, Py_ssize_t full_size) except -1:

@@ -64,7 +64,7 @@ def xdel(ctx: Context, args: Args) -> int:
 
 def _report_deleted(ctx: Context, key: bytes, gone: list[EntryId]) -> None:
     if gone:
-        change_entries(ctx, b"XDEL", key, gone, b"xdel", len(gone))
+        change_entries(ctx, (b"XDEL", key), gone, b"xdel", len(gone))
 
 
 # ---------------------------------------------------------------- one answer per ID

@@ -1,10 +1,9 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.commands.engine.entries_by_id cimport Chosen
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport Room
 from millstream.commands.engine.ranges cimport EntryRange
-from millstream.commands.runtime.replies cimport BlockedRead
+from millstream.commands.runtime.replies cimport BlockedRead, LongReply
 from millstream.commands.xstream.xread cimport ReadLimits
 from millstream.encoding cimport ArrayHead, Output
 from millstream.storage.streams.group cimport Consumer, Group
@@ -32,8 +31,8 @@ cdef class ConsumerRead(BlockedRead):
     cdef bint is_long(self, Stream stream, Group group, Room* room) noexcept
     cdef EntryRange put_long(self, Context ctx, bytes key, Stream stream, Group group, Room* room)
     cdef bint is_long_history(self, Group group, Room* room) except -1
-    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
-                                 Output out, Room* room)
+    cdef LongReply put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
+                                    Output out, Room* room)
     cdef int note_use(self, Context ctx, list opened) except -1
     cdef int hold(self, list groups) except -1
     cdef int count_in(self, Group group, int change) except -1

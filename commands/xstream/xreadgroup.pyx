@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """XREADGROUP: a group's new entries for one of its consumers, what others let lie, or its history.
+And XACK.
 
 Delivery itself is the one that TREAD uses, and blocked readers of both wait in one queue. What
 differs is ownership: these entries belong to a named consumer, and no timer retries them. With
@@ -11,14 +12,13 @@ the first such moment comes. Semantics and error words are Redis 8.6's, of MAXCO
 from libc.stdint cimport INT64_MAX as TIME_MAX, UINT64_MAX as MAX, int64_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
-from millstream.commands.engine.entries_by_id cimport Chosen, Finder, choice_of, finder_of
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.delivery cimport (
-    LONG_DELIVERY, Ids, Room, deliver_long, claim_idle, give_within, is_full, is_long_delivery,
-    record_again,
+    LONG_DELIVERY, Ids, Room, acknowledge, deliver_long, claim_idle, give_within, is_full,
+    is_long_delivery, record_again,
 )
 from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
-from millstream.commands.runtime.replies cimport BlockedRead, make_raw
+from millstream.commands.runtime.replies cimport BlockedRead, LongReply, make_raw
 from millstream.commands.xstream.xread cimport (
     check_limits, no_limits, put_key, take_read_limit,
 )
@@ -29,11 +29,12 @@ from millstream.commands.engine.group_lifecycle cimport (
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
 from millstream.ids cimport EntryId, parse_id, step_up
 from millstream.storage.blocks.block cimport encode_entry
-from millstream.storage.blocks.layout cimport IdText
+from millstream.storage.blocks.layout cimport Entry, IdText, View
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.streams.keyspace cimport Database
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.entries_by_id import entries_by_id
 from millstream.commands.table.registry import command
 from millstream.commands.runtime.replies import NULL_ARRAY, Wait
 from millstream.commands.xstream.xread import stream_key_positions
@@ -181,7 +182,7 @@ cdef class ConsumerRead(BlockedRead):
         cdef ArrayHead head
         cdef uint64_t answered = 0
         cdef list parts = None
-        cdef Chosen entries
+        cdef LongReply entries
         cdef Room room
         room.entries = self.limits.all_entries
         room.full_size = PY_SSIZE_T_MAX
@@ -333,18 +334,18 @@ cdef class ConsumerRead(BlockedRead):
         return consumer is not None and room.full_size == PY_SSIZE_T_MAX and (
             min(self.limits.entries, room.entries, consumer.pending) > LONG_DELIVERY)
 
-    cdef Chosen put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
-                                 Output out, Room* room):
+    cdef LongReply put_long_history(self, Context ctx, bytes key, Stream stream, Group group, after,
+                                    Output out, Room* room):
         """Deliver pending entries again; after the array's head they are encoded later, from the
         blocks as they are now."""
         cdef Consumer consumer = asking_consumer(ctx, key, group, self.consumer)
-        cdef Chosen entries = choose_history(ctx, key, stream, group, consumer, after,
-                                             min(self.limits.entries, room.entries))
+        cdef list ids = choose_history(ctx, key, stream, group, consumer, after,
+                                       min(self.limits.entries, room.entries))
         note_seen(ctx, key, group, consumer)
-        out.put_head(c'*', entries.ids.count)
-        room.entries -= entries.ids.count
-        room.made += entries.ids.count
-        return entries
+        out.put_head(c'*', len(ids))
+        room.entries -= len(ids)
+        room.made += len(ids)
+        return entries_by_id(stream, ids)
 
     def attempt(self, Context ctx not None):
         cdef list opened
@@ -435,7 +436,8 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     cdef uint64_t made = 0
     cdef uint64_t left = consumer.pending
     cdef Ids again = Ids.__new__(Ids)
-    cdef Finder finder = finder_of(stream)
+    cdef View view
+    cdef Entry entry
     start.ms, start.seq = after
     step_up(&start)
     id_text.size = 0
@@ -443,8 +445,8 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     record = group.first_at_least(start.ms, start.seq, &at)
     while record != NULL and made < limit and made < left and not is_full(out, room):
         if record.consumer == consumer.index:
-            if finder.find(record.ms, record.seq):
-                encode_entry(out, &finder.walk.view, &finder.walk.cursor.entry, &id_text)
+            if stream.find(record.ms, record.seq, &view, &entry):
+                encode_entry(out, &view, &entry, &id_text)
                 again.add(record.ms, record.seq)
             else:
                 out.put_raw(b"*2\r\n", 4)
@@ -458,29 +460,28 @@ cdef uint64_t give_history(Context ctx, bytes key, Stream stream, Group group, C
     return made
 
 
-cdef Chosen choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
-                           after, uint64_t limit):
-    """As `give_history` for very many entries, which are only chosen."""
+cdef list choose_history(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
+                         after, uint64_t limit):
+    """As `give_history` for very many entries: only their ids, (ms, seq) each."""
     cdef EntryId start
     cdef Pending* record
     cdef PendingAt at
-    cdef Chosen chosen = choice_of(stream)
+    cdef list ids = []
     cdef Ids again = Ids.__new__(Ids)
-    cdef Finder finder = finder_of(stream)
+    cdef View view
+    cdef Entry entry
     start.ms, start.seq = after
     step_up(&start)
     limit = min(limit, consumer.pending)
     record = group.first_at_least(start.ms, start.seq, &at)
-    while record != NULL and chosen.ids.count < limit:
+    while record != NULL and <uint64_t>len(ids) < limit:
         if record.consumer == consumer.index:
-            if finder.find(record.ms, record.seq):
-                chosen.add(finder, record.ms, record.seq)
+            ids.append((record.ms, record.seq))
+            if stream.find(record.ms, record.seq, &view, &entry):
                 again.add(record.ms, record.seq)
-            else:
-                chosen.add_gone(record.ms, record.seq)
         record = group.after(&at)
     deliver_again(ctx, key, group, again)
-    return chosen
+    return ids
 
 
 cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1:
@@ -496,3 +497,14 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
         group.redeliver(record, &at, ctx.steady_ms, 0, False)
         group.note_again(again.items[i].ms, again.items[i].seq, ctx.steady_ms, ctx.steady_ms)
     return record_again(ctx, key, group, again)  # it is no change for `dirty`, as in Redis
+
+
+# ---------------------------------------------------------------- XACK
+
+@command(
+    "XACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
+    summary="Acknowledges entries of a group, so that they are no longer pending.",
+    syntax="key group id [id ...]", complexity="O(log n) for each id",
+)
+def xack(Context ctx not None, Args args not None):
+    return acknowledge(ctx, args, False)

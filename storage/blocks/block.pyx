@@ -754,6 +754,38 @@ cdef class Block:
         view_of(self.head, &view)
         check_view(&view)
 
+    def encoded_entries(self, list ids not None, first_kept) -> list:
+        """The undeleted entries with these ids, (ms, seq) each, which rise, as RESP; None for one
+        that the block does not have, or that is below first_kept."""
+        cdef Output out = Output()
+        cdef View view
+        cdef Cursor cursor
+        cdef IdText id_text
+        cdef uint64_t ms, seq
+        cdef int steps
+        cdef bint here
+        cdef list found = []
+        id_text.size = 0
+        id_text.dotted = False
+        view_of(self.head, &view)
+        cursor_start(&cursor, &view)
+        here = cursor_next(&cursor, &view)
+        for entry_id in ids:
+            ms, seq = entry_id
+            steps = 32  # an entry further on is searched for
+            while here and id_less(cursor.entry.ms, cursor.entry.seq, ms, seq):
+                if steps == 0:
+                    cursor_seek(&cursor, &view, ms, seq)
+                steps -= 1
+                here = cursor_next(&cursor, &view)
+            if (not here or cursor.entry.ms != ms or cursor.entry.seq != seq or cursor.entry.deleted
+                    or entry_id < first_kept):
+                found.append(None)
+                continue
+            encode_entry(out, &view, &cursor.entry, &id_text)
+            found.append(out.take())
+        return found
+
     def entries(self) -> list[tuple[int, int, list[bytes]]]:
         """Every undeleted entry as (ms, seq, [field, value, ...])."""
         cdef View view

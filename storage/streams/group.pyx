@@ -1063,6 +1063,21 @@ cdef class Group:
             deliveries = int(count)
         return self.transfer(&at, consumer.index, delivery_ms, deliveries)
 
+    def has(self, uint64_t ms, uint64_t seq) -> bool:
+        """Whether an entry is pending."""
+        cdef PendingAt at
+        return self.find(ms, seq, &at) != NULL
+
+    def ids_from(self, uint64_t ms, uint64_t seq, uint64_t most) -> list[tuple[int, int]]:
+        """The ids of the first pending entries from an id on."""
+        cdef PendingAt at
+        cdef Pending* record = self.first_at_least(ms, seq, &at)
+        cdef list found = []
+        while record != NULL and <uint64_t>len(found) < most:
+            found.append((record.ms, record.seq))
+            record = self.after(&at)
+        return found
+
     def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> None:
         """Note another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces its
         own."""

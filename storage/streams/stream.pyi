@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.streams.group import Group
+from millstream.storage.streams.group import Consumer, Group
 from millstream.storage.streams.held import Held
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.lineage import Lineage
@@ -76,6 +76,20 @@ class Stream:
         owner: int,
         policy: int,
     ) -> None: ...
+    def claim(
+        self,
+        group: Group,
+        consumer: Consumer,
+        ids: list[tuple[int, int]],
+        min_idle_ms: int,
+        delivery_ms: int,
+        count: bytes,
+        now_ms: int,
+        force: bool,
+        most: int,
+        claimed: list[tuple[int, int]],
+        gone: list[tuple[int, int]],
+    ) -> int: ...
     def set_ttl(self, group: Group, ttl_ms: int) -> int: ...
     def drop_group(self, name: bytes) -> bool: ...
     def append_entry(
@@ -88,6 +102,8 @@ class Stream:
     def is_held(self, ms: int, seq: int) -> bool: ...
     def due_groups(self, now_ms: int) -> list[bytes]: ...
     def set_last_id(self, ms: int, seq: int, node_entries: int, node_bytes: int) -> int: ...
+    def has_entry(self, ms: int, seq: int) -> bool: ...
+    def encoded_entry(self, ms: int, seq: int) -> bytes | None: ...
     def delete_id(self, ms: int, seq: int) -> bool: ...
     def range(
         self,

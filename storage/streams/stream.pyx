@@ -23,11 +23,11 @@ from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport (
     Block, OpenBlock, cursor_next, cursor_seek, cursor_start, cursor_to_index, encode_backward,
-    encode_forward, entry_words, payload_of, view_disk_size, view_find, view_last_live_before,
+    encode_entry, encode_forward, entry_words, payload_of, view_disk_size, view_find, view_last_live_before,
     view_live_before, view_nth_live, view_of,
 )
 from millstream.storage.blocks.layout cimport BLOCK_BYTES_MAX, Cursor, Entry, IdText, View
-from millstream.storage.streams.group cimport Group, PendingAt
+from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
 from millstream.storage.blocks.skiplist cimport (
     Place, SkipList, block_at, no_place, place_before, place_behind, same_place, view_block,
 )
@@ -811,6 +811,41 @@ cdef class Stream:
                 end_ms, end_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
             group.deliver(walk.cursor.entry.ms, walk.cursor.entry.seq, now_ms, owner, policy)
 
+    def claim(self, Group group not None, Consumer consumer not None, list ids not None,
+              uint64_t min_idle_ms, uint64_t delivery_ms, bytes count not None, uint64_t now_ms,
+              bint force, uint64_t most, list claimed not None, list gone not None) -> int:
+        """Give pending entries with these ids, (ms, seq) each, to a consumer, as Group.claim does,
+        if they were not delivered for min_idle_ms; force: an entry that is not pending, too.
+        What was claimed is added to `claimed`, what is pending without an entry to `gone`. Returns
+        how many ids were looked at: no more after `most` were added."""
+        cdef View view
+        cdef Entry entry
+        cdef Pending* record
+        cdef PendingAt at
+        cdef uint64_t ms, seq
+        cdef uint64_t left = most
+        cdef Py_ssize_t looks = 0
+        for entry_id in ids:
+            if left == 0:
+                break
+            looks += 1
+            ms, seq = entry_id
+            record = group.find(ms, seq, &at)
+            if not self.find(ms, seq, &view, &entry):
+                if record != NULL:
+                    gone.append(entry_id)
+                    left -= 1
+            elif record != NULL and min_idle_ms and (
+                    now_ms - min(<uint64_t>record.last_delivery_ms, now_ms) < min_idle_ms):
+                continue
+            elif record != NULL or force:
+                claimed.append(entry_id)
+                left -= 1
+                group.claim(ms, seq, consumer, delivery_ms, count)
+                group.note_again(ms, seq, delivery_ms, now_ms)
+                consumer.active_ms = now_ms
+        return looks
+
     cpdef int set_ttl(self, group, uint64_t ttl_ms) except -1:
         """Let a group end this long after its last use; 0: never."""
         (<Group?>group).ttl_ms = ttl_ms
@@ -870,6 +905,26 @@ cdef class Stream:
     def evict(self, uint64_t ms, uint64_t seq) -> int:
         """Evict every entry with an id below ms-seq; returns how many."""
         return self.evict_before(ms, seq)
+
+    def has_entry(self, uint64_t ms, uint64_t seq) -> bool:
+        """Whether there is an undeleted entry with this id."""
+        cdef View view
+        cdef Entry entry
+        return self.find(ms, seq, &view, &entry)
+
+    def encoded_entry(self, uint64_t ms, uint64_t seq) -> bytes | None:
+        """An undeleted entry as RESP, None when there is none with this id."""
+        cdef Output out
+        cdef View view
+        cdef Entry entry
+        cdef IdText id_text
+        if not self.find(ms, seq, &view, &entry):
+            return None
+        id_text.size = 0
+        id_text.dotted = False
+        out = Output()
+        encode_entry(out, &view, &entry, &id_text)
+        return out.take()
 
     def delete_id(self, uint64_t ms, uint64_t seq) -> bool:
         """`delete` for callers in Python."""

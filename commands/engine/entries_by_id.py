@@ -1,0 +1,49 @@
+"""Entries of a stream that are named one by one, as a long reply.
+
+A consumer's history and what XAUTOCLAIM claims are not ranges, but their IDs rise. A reply keeps
+the IDs and the blocks that hold them, which never change, and is encoded as the client takes it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.replies import NULL_ARRAY, LongReply, Raw, Several
+from millstream.ids import Id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from millstream.storage.blocks.block import Block
+    from millstream.storage.streams.stream import Stream
+
+EntryId = tuple[int, int]
+
+ENTRIES_PER_PART = 64
+
+
+def entries_by_id(stream: Stream, ids: list[EntryId]) -> LongReply:
+    """The entries with these IDs, which rise, as the elements of an array whose head the caller
+    writes; one that is gone as [ID, null]. Later changes of the stream do not change them."""
+    blocks = stream.blocks_between(*ids[0], *ids[-1]) if ids else []
+    blocks.reverse()
+    return LongReply(_parts(blocks, ids, stream.first_kept))
+
+
+def _parts(blocks: list[Block], ids: list[EntryId], first_kept: EntryId) -> Iterator[object]:
+    """`blocks` has the next one last."""
+    at = 0
+    while at < len(ids):
+        while blocks and blocks[-1].last_id < ids[at]:
+            blocks.pop()
+        end = min(at + ENTRIES_PER_PART, len(ids))
+        if blocks:
+            end = bisect_right(ids, blocks[-1].last_id, at, end)
+        wanted = ids[at:end]
+        found = blocks[-1].encoded_entries(wanted, first_kept) if blocks else [None] * len(wanted)
+        yield Several(
+            [Id(*entry_id), NULL_ARRAY] if data is None else Raw(data)
+            for entry_id, data in zip(wanted, found, strict=True)
+        )
+        at = end

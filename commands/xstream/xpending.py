@@ -1,0 +1,387 @@
+"""What happens to a group's pending entries: XPENDING, XCLAIM, XAUTOCLAIM, XNACK.
+
+Entries that TREAD delivered have no owner and may have a retry and an expiry. A consumer that
+claims such an entry owns it, and no timer deals with it any more. What XNACK released has no owner
+either, and was last delivered at 0: a claim finds these entries first, whatever idle time it asks
+for; a retry that an entry has stays and is due at once. Semantics and error words are Redis 8.6's,
+those of XNACK 8.8's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.engine.delivery import drop_gone
+from millstream.commands.engine.entries_by_id import entries_by_id
+from millstream.commands.engine.group_lifecycle import (
+    asking_consumer,
+    change_entries,
+    checked_consumer_name,
+    live_group,
+    note_seen,
+    read_effects_most,
+    used,
+)
+from millstream.commands.engine.listings import pending_summary
+from millstream.commands.engine.pending_reply import pending_range
+from millstream.commands.engine.ranges import take_end_id, take_start_id
+from millstream.commands.runtime.replies import ArrayHead, Raw, Several
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError, shown
+from millstream.ids import Id, parse
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.group import Consumer, Group
+    from millstream.storage.streams.stream import Stream
+
+EntryId = tuple[int, int]
+
+LOOKS_PER_CLAIM = 10  # XAUTOCLAIM examines this number of entries for each that it may return
+DEFAULT_COUNT = 100
+# So that what XAUTOCLAIM does fits into numbers, as in Redis: an ID has 16 bytes.
+COUNT_LARGEST = (2**63 - 1) // 16
+IDS_AT_ONCE = 128
+NO_ID, LAST_ID = (0, 0), (2**64 - 1, 2**64 - 1)
+
+COUNT_NOT_POSITIVE = "ERR COUNT must be > 0"
+BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
+NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
+NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
+
+
+def _asked(ctx: Context, args: Args) -> tuple[bytes, Stream, Group]:
+    """Key, stream and group of a command whose first words are a key and a group."""
+    key, name = args.take(), args.take()
+    return _group_in(ctx, key, ctx.read_for_update(key), name)
+
+
+def _group_in(
+    ctx: Context, key: bytes, stream: Stream | None, name: bytes
+) -> tuple[bytes, Stream, Group]:
+    group = None if stream is None else live_group(ctx, key, stream, name)
+    if stream is None or group is None:
+        raise CommandError(f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
+    return key, stream, group
+
+
+# ---------------------------------------------------------------- XPENDING
+
+
+@command(
+    "XPENDING",
+    arity=-3,
+    flags="readonly",
+    keys=(1, 1, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Returns a summary or a list of a group's pending entries.",
+    syntax="key group [filters: [IDLE min-idle-time:integer] start end count [consumer]]",
+    complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
+)
+def xpending(ctx: Context, args: Args) -> object:
+    if args.count == 3:
+        key, _, group = _asked(ctx, args)
+        used(ctx, key, group)
+        return pending_summary(group)
+    if not 6 <= args.count <= 9:
+        raise CommandError(SYNTAX)
+    args.pos = 3
+    min_idle_ms = 0
+    if args.option(b"IDLE"):
+        min_idle_ms = args.take_int()
+        if args.count < 8:
+            raise CommandError(SYNTAX)
+    # The count is looked at before the IDs, as Redis does.
+    args.pos += 2
+    limit = args.take_int()
+    args.pos -= 3
+    start, end = take_start_id(args), take_end_id(args)
+    args.pos += 1
+    name = args.take() if args.remaining else None
+    args.pos = 1
+    key, _, group = _asked(ctx, args)
+    used(ctx, key, group)
+    owner = None if name is None else group.consumer(name)
+    if name is not None and owner is None:
+        return []
+    return pending_range(group, start, end, limit, min_idle_ms, ctx.steady_ms, owner)
+
+
+# ---------------------------------------------------------------- claiming
+
+
+def _record_claim(
+    ctx: Context,
+    key: bytes,
+    group: Group,
+    consumer: Consumer,
+    delivery_ms: int,
+    count: bytes,
+    claimed: list[EntryId],
+    gone: list[EntryId],
+) -> None:
+    """Record what was claimed, all of it as one effect. What the stream no longer has is no longer
+    pending. `count` is how often a claimed entry counts as delivered: a number, `+` for once more,
+    `=` for as often as before."""
+    if claimed:
+        effect = (b"CLAIM", key, group.name, consumer.name, ctx.steady_ms, delivery_ms, count)
+        change_entries(ctx, effect, claimed, None, len(claimed))
+    else:
+        note_seen(ctx, key, group, consumer)
+    drop_gone(ctx, key, group, gone)
+
+
+# ---------------------------------------------------------------- XCLAIM
+
+
+class _ClaimOptions:
+    delivery_ms: int
+    count = b"+"  # as the effect says it
+    force = False
+    just_id = False
+    last_id: EntryId | None = None
+
+
+@command(
+    "XCLAIM",
+    arity=-6,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="stream",
+    since="5.0.0",
+    summary="Transfers pending entries with a given idle time to a consumer, by ID.",
+    syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] "
+    "[RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
+    complexity="O(log n) for each id, n the number of the group's pending entries",
+)
+def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
+    key, stream, group = _asked(ctx, args)
+    name = args.take()
+    min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XCLAIM")
+    ids = _take_ids(args)
+    options = _take_claim_options(ctx, args)
+    checked_consumer_name(name)
+    if options.last_id is not None and (group.offset_ms, group.offset_seq) < options.last_id:
+        _move_offset(ctx, key, group, options.last_id)
+    consumer = asking_consumer(ctx, key, group, name)
+    claimed: list[EntryId] = []
+    gone: list[EntryId] = []
+    delivery_ms, count = options.delivery_ms, options.count
+    try:
+        stream.claim(
+            *(group, consumer, ids, max(min_idle_ms, 0), delivery_ms, count, ctx.steady_ms),
+            *(options.force, len(ids), claimed, gone),
+        )
+    finally:
+        _record_claim(ctx, key, group, consumer, delivery_ms, count, claimed, gone)
+    used(ctx, key, group)
+    if options.just_id:
+        return [Id(*entry_id) for entry_id in claimed]
+    return [Raw(stream.encoded_entry(*entry_id) or b"") for entry_id in claimed]
+
+
+def _take_ids(args: Args) -> list[EntryId]:
+    """The IDs of an XCLAIM; the first word that is none begins the options."""
+    ids = []
+    while args.remaining:
+        try:
+            ids.append(parse(args[args.pos], False))
+        except ValueError:
+            break
+        args.pos += 1
+    return ids
+
+
+def _take_claim_options(ctx: Context, args: Args) -> _ClaimOptions:
+    options = _ClaimOptions()
+    at_ms = ctx.steady_ms
+    retry_count = -1
+    while args.remaining:
+        if args.option(b"FORCE"):
+            options.force = True
+        elif args.option(b"JUSTID"):
+            options.just_id = True
+        elif args.remaining < 2:
+            raise _unknown_option(args)
+        elif args.option(b"IDLE"):
+            idle_ms = args.take_int_or("ERR Invalid IDLE option argument for XCLAIM")
+            at_ms = ctx.steady_ms - idle_ms
+        elif args.option(b"TIME"):
+            wall_ms = args.take_int_or("ERR Invalid TIME option argument for XCLAIM")
+            at_ms = _steady_moment(ctx, wall_ms)
+        elif args.option(b"RETRYCOUNT"):
+            retry_count = args.take_int_or("ERR Invalid RETRYCOUNT option argument for XCLAIM")
+        elif args.option(b"LASTID"):
+            options.last_id = args.take_entry_id()
+        else:
+            raise _unknown_option(args)
+    # A time before 1970 or to come is taken for now, as in Redis.
+    options.delivery_ms = at_ms if 0 <= at_ms <= ctx.steady_ms else ctx.steady_ms
+    if retry_count >= 0:
+        options.count = b"%d" % retry_count
+    elif options.just_id:
+        options.count = b"="
+    return options
+
+
+def _unknown_option(args: Args) -> CommandError:
+    return CommandError(f"ERR Unrecognized XCLAIM option '{shown(args[args.pos])}'")
+
+
+def _steady_moment(ctx: Context, wall_ms: int) -> int:
+    """A time of day on the clock by which idle times are measured."""
+    if wall_ms < 0 or wall_ms > ctx.now_ms:
+        return wall_ms if wall_ms < 0 else ctx.steady_ms
+    return max(ctx.steady_ms - (ctx.now_ms - wall_ms), 0)
+
+
+def _move_offset(ctx: Context, key: bytes, group: Group, last_id: EntryId) -> None:
+    """LASTID: the group goes on after this ID; how many entries it has read is not touched."""
+    group.offset_ms, group.offset_seq = last_id
+    last, read = bytes(Id(*last_id)), b"%d" % group.entries_read
+    ctx.changed(b"GROUPSETID", key, group.name, last, read, event=None)
+
+
+# ---------------------------------------------------------------- XAUTOCLAIM
+
+
+@command(
+    "XAUTOCLAIM",
+    arity=-6,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="stream",
+    since="6.2.0",
+    summary="Transfers pending entries with a given idle time to a consumer, in ID order.",
+    syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    complexity="O(1) if COUNT is small",
+)
+def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
+    refusal = stream = None
+    key, group_name, name = args.take(), args.take(), args.take()
+    try:
+        stream = ctx.read_for_update(key)
+    except CommandError as error:
+        refusal = error  # Redis looks the key up first, and checks its type after the arguments
+    min_idle_ms = args.take_int_or("ERR Invalid min-idle-time argument for XAUTOCLAIM")
+    start = take_start_id(args)
+    count, just_id = _take_scan_options(args)
+    if refusal is not None:
+        raise refusal
+    key, stream, group = _group_in(ctx, key, stream, group_name)
+    checked_consumer_name(name)
+    ids_most = min(count, group.pending_count)
+    ctx.effects.require_room(read_effects_most(key, group, name, ids_most))
+    consumer = asking_consumer(ctx, key, group, name)
+    claimed: list[EntryId] = []
+    gone: list[EntryId] = []
+    delivery_count = b"=" if just_id else b"+"
+    looks = count * LOOKS_PER_CLAIM
+    try:
+        following = NO_ID
+        while ids := group.ids_from(*start, IDS_AT_ONCE):
+            seen = stream.claim(
+                *(group, consumer, ids[:looks], max(min_idle_ms, 0), ctx.steady_ms, delivery_count),
+                *(ctx.steady_ms, False, count - len(claimed) - len(gone), claimed, gone),
+            )
+            looks -= seen
+            if seen < len(ids):
+                following = ids[seen]
+                break
+            if ids[-1] == LAST_ID:
+                break
+            start = _above(ids[-1])
+    finally:
+        _record_claim(ctx, key, group, consumer, ctx.steady_ms, delivery_count, claimed, gone)
+    used(ctx, key, group)
+    gone_ids = [Id(*entry_id) for entry_id in gone]
+    if just_id:
+        return [Id(*following), [Id(*entry_id) for entry_id in claimed], gone_ids]
+    entries = [ArrayHead(len(claimed)), entries_by_id(stream, claimed)]
+    return Several([ArrayHead(3), Id(*following), *entries, gone_ids])
+
+
+def _above(entry_id: EntryId) -> EntryId:
+    ms, seq = entry_id
+    return (ms, seq + 1) if seq < LAST_ID[1] else (ms + 1, 0)
+
+
+def _take_scan_options(args: Args) -> tuple[int, bool]:
+    """How many entries to claim, and whether only IDs are wanted."""
+    count, just_id = DEFAULT_COUNT, False
+    while args.remaining:
+        if args.remaining > 1 and args.option(b"COUNT"):
+            count = args.take_int_or(COUNT_NOT_POSITIVE)
+            if not 0 < count <= COUNT_LARGEST:
+                raise CommandError(COUNT_NOT_POSITIVE)
+        elif args.option(b"JUSTID"):
+            just_id = True
+        else:
+            raise CommandError(SYNTAX)
+    return count, just_id
+
+
+# ---------------------------------------------------------------- XNACK
+
+
+@command(
+    "XNACK",
+    arity=-7,
+    flags="write fast",
+    keys=(1, 1, 1),
+    group="stream",
+    since="8.8.0",
+    summary="Returns pending entries to the group without an owner; any consumer can claim them.",
+    syntax="key group <mode: SILENT | FAIL | FATAL> {ids: IDS numids id [id ...]} [RETRYCOUNT "
+    "count] [FORCE]",
+    complexity="O(log n) for each id, n the number of the group's pending entries",
+)
+def xnack(ctx: Context, args: Args) -> int:
+    key, stream, group = _asked(ctx, args)
+    count = _take_mode(args)
+    force = False
+    first = given = 0
+    while args.remaining:
+        if args.remaining > 1 and args.option(b"IDS"):
+            first = args.pos + 1
+            given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+        elif args.remaining > 1 and args.option(b"RETRYCOUNT"):
+            count = b"%d" % _take_retry_count(args)
+        elif args.option(b"FORCE"):
+            force = True
+        else:
+            raise CommandError(f"ERR Unrecognized XNACK option '{shown(args[args.pos])}'")
+    if not given:
+        raise CommandError("ERR syntax error, expected IDS keyword")
+    released = []
+    for entry_id in args.ids_at(first, given):
+        if group.has(*entry_id) or (force and stream.has_entry(*entry_id)):
+            group.release(*entry_id, count, ctx.steady_ms)
+            released.append(entry_id)
+    if released:
+        # What is released can be claimed at once: the effect wakes the readers.
+        effect = (b"RELEASE", key, group.name, ctx.steady_ms, count)
+        change_entries(ctx, effect, released, None, len(released))
+    used(ctx, key, group)
+    return len(released)
+
+
+def _take_mode(args: Args) -> bytes:
+    """The mode, as an effect says how often an entry then counts as delivered: a number, `-` for
+    once less, `=` for as often as before."""
+    if args.option(b"SILENT"):
+        return b"-"
+    if args.option(b"FAIL"):
+        return b"="
+    if args.option(b"FATAL"):
+        return b"%d" % (2**63 - 1)
+    raise CommandError("ERR mode must be SILENT, FAIL, or FATAL")
+
+
+def _take_retry_count(args: Args) -> int:
+    count = args.take_int()
+    if count < 0:
+        raise CommandError(BAD_RETRYCOUNT)
+    return count
