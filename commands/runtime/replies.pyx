@@ -197,6 +197,10 @@ class Push(list):
     """An out-of-band message: a RESP3 push, in RESP2 an array."""
 
 
+class OrderedSet(list):
+    """A set whose elements keep this order: a set in RESP3, in RESP2 an array."""
+
+
 class Verbatim(bytes):
     """Text for people (INFO, CLIENT LIST): RESP3 `=` with the `txt` mark, a bulk string in RESP2."""
 
@@ -330,6 +334,11 @@ cdef int put_other(Output out, reply, kind, int resp) except -1:
             put_reply(out, item, resp)
         return 0
     if kind is Several:
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is OrderedSet:
+        out.put_head(c'~' if resp == 3 else c'*', len(reply))
         for item in reply:
             put_reply(out, item, resp)
         return 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
-from millstream.commands.runtime.replies import Simple
+from millstream.commands.runtime.replies import OrderedSet, Simple
 from millstream.commands.table.containers import container
 from millstream.commands.table.keyspecs import TIPS, KeySpec, key_specs, keys_with_flags
 from millstream.commands.table.registry import COMMANDS, Command, command
@@ -67,9 +67,10 @@ def details(row: Command) -> list[object]:
         {Simple(flag.encode()) for flag in row.flags},
         *row.keys,
         {Simple(b"@" + name.encode()) for name in categories(row)},
-        [tip.encode() for tip in TIPS.get(row.name, ())],
-        [_described(spec) for spec in key_specs(row)],
-        [details(sub) for sub in row.subcommands.values()],
+        OrderedSet(tip.encode() for tip in TIPS.get(row.name, ())),
+        OrderedSet(_described(spec) for spec in key_specs(row)),
+        # Redis calls nothing a set, but some an array.
+        [details(sub) for sub in row.subcommands.values()] or OrderedSet(),
     ]
 
 

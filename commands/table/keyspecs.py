@@ -114,9 +114,13 @@ TIPS: dict[str, tuple[str, ...]] = {
         (_VARIES, _ALL_NODES, _SPECIAL),
     ),
     **dict.fromkeys(
-        ("config|set", "latency|reset", "script|flush", "script|load", "slowlog|reset"),
+        (
+            "client|setinfo", "client|setname", "config|resetstat", "config|rewrite", "config|set",
+            "script|flush", "script|load", "slowlog|reset",
+        ),
         (_ALL_NODES, _ALL_OK),
     ),
+    "latency|reset": (_ALL_NODES, _SUM),
     "script|exists": (_ALL_SHARDS, "response_policy:agg_logical_and"),
     "script|kill": (_ALL_SHARDS, "response_policy:one_succeeded"),
     **dict.fromkeys(
@@ -125,11 +129,10 @@ TIPS: dict[str, tuple[str, ...]] = {
     ),
     "dbsize": (_ALL_SHARDS, _SUM),
     "keys": (_ALL_SHARDS, _ANY_ORDER),
-    "msetnx": (_MANY_KEYS, "response_policy:agg_min"),
     "memory|purge": (_ALL_SHARDS, _ALL_OK),
     "mget": (_MANY_KEYS,),
     **dict.fromkeys(("mset", "msetex"), (_MANY_KEYS, _ALL_OK)),
-    "randomkey": (_ALL_SHARDS, _VARIES),
+    "randomkey": (_ALL_SHARDS, _SPECIAL, _VARIES),
     "scan": (_VARIES, "request_policy:special", _SPECIAL),
     "slowlog|get": (_ALL_NODES, _VARIES),
     "slowlog|len": (_ALL_NODES, _SUM, _VARIES),

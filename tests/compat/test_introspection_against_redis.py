@@ -10,7 +10,7 @@ import re
 import pytest
 import redis
 from tests.support.client import RawClient, as_list
-from tests.support.resp import Reply
+from tests.support.resp import Reply, Set
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -219,6 +219,9 @@ CHANGED_SINCE = {
     ("scan", "tips"),  # 7.2
     ("wait", "flags"), ("wait", "categories"),  # 7.4
     ("subscribe", "flags"), ("psubscribe", "flags"),  # 8.0
+    ("client|setinfo", "tips"), ("client|setname", "tips"), ("config|resetstat", "tips"),
+    ("config|rewrite", "tips"), ("latency|reset", "tips"), ("msetnx", "tips"),
+    ("randomkey", "tips"),  # as in 8.6
 }  # fmt: skip
 
 
@@ -361,3 +364,22 @@ def test_debug_protocol_answers_the_same_bytes(
             client.send("QUIT")
             replies.append(client.read_to_end())
     assert replies[0] == replies[1]
+
+
+def kinds(reply: Reply) -> object:
+    """The types of a reply's parts, whose elements may differ."""
+    if isinstance(reply, list):
+        return [kinds(part) for part in reply]
+    if isinstance(reply, Set):
+        return {type(part).__name__ for part in reply.items}
+    return type(reply).__name__
+
+
+@pytest.mark.parametrize("name", ["get", "keys", "xread", "xgroup|create", "client|list"])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_command_info_has_the_types_of_redis(
+    server: Server, redis_server: Server, protocol: int, name: str
+) -> None:
+    with server.client(protocol) as ours, redis_server.client(protocol) as theirs:
+        request = ("COMMAND", "INFO", name)
+        assert kinds(ours.call(*request)) == kinds(theirs.call(*request))

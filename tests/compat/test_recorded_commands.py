@@ -38,6 +38,17 @@ LATER_ROWS: dict[tuple[str, str], object] = {
         "request_policy:special",
         "response_policy:special",
     ],
+    **{
+        (name, "tips"): ["request_policy:all_nodes", "response_policy:all_succeeded"]
+        for name in ("client|setinfo", "client|setname", "config|resetstat", "config|rewrite")
+    },
+    ("latency|reset", "tips"): ["request_policy:all_nodes", "response_policy:agg_sum"],
+    ("msetnx", "tips"): [],
+    ("randomkey", "tips"): [
+        "nondeterministic_output",
+        "request_policy:all_shards",
+        "response_policy:special",
+    ],
     ("subscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("psubscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("wait", "flags"): ["blocking"],
