@@ -191,8 +191,9 @@ DIFFERENT_ARGUMENTS = {
 }
 # Commands that Redis does not have.
 OURS_ALONE = {
-    "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tinfo", "tpolicy",
-    "trange", "tread", "tseek",
+    "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcomplete",
+    "tcreate", "tinfo", "tmread", "tpeek", "tpolicy", "tposition", "trange", "tread", "trenew",
+    "treserve", "tseal", "tseek",
 }  # fmt: skip
 EXPECTED = LATER_ARGUMENTS | DIFFERENT_ARGUMENTS
 
