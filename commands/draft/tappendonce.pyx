@@ -24,7 +24,7 @@ from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
 from millstream.storage.blocks.block cimport payload_of
 from millstream.storage.streams.held cimport add_entry, handed_out
-from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.applying import stream_of

@@ -1,5 +1,5 @@
 from millstream.storage.streams.held cimport Held
-from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 

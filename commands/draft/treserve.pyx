@@ -16,7 +16,7 @@ from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.blocks.block cimport Entry, View, payload_of
 from millstream.storage.streams.held cimport Held, Reservation, Writer, handed_out, pack_list, words_of
-from millstream.storage.streams.keyspace cimport Database, Keyspace
+from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport SEALED, Stream
 
 from millstream.commands.engine.restrictions import (

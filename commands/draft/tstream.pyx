@@ -26,7 +26,7 @@ from millstream.commands.engine.group_lifecycle cimport (
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
 from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
 from millstream.storage.streams.group cimport Group
-from millstream.storage.streams.keyspace cimport Database
+from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command

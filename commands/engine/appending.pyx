@@ -10,7 +10,7 @@ from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
 from millstream.ids cimport EntryId, Id, make_id, step_up
 from millstream.storage.blocks.block cimport payload_of
-from millstream.storage.streams.keyspace cimport AT_ONCE
+from millstream.storage.streams.keyspace_core cimport AT_ONCE
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block
 from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream

@@ -13,7 +13,7 @@ its protocol).
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
-from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.effects import WAKES_READERS

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
-from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -15,7 +15,7 @@ from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice
 from millstream.ids cimport EntryId, format_u64, id_less, parse_id, parse_u64
 from millstream.storage.streams.held cimport add_entry, handed_out
-from millstream.storage.streams.keyspace cimport Database, Keyspace
+from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError

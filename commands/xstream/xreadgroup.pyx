@@ -31,7 +31,7 @@ from millstream.ids cimport EntryId, parse_id, step_up
 from millstream.storage.blocks.block cimport encode_entry
 from millstream.storage.blocks.layout cimport Entry, IdText, View
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt
-from millstream.storage.streams.keyspace cimport Database
+from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.entries_by_id import entries_by_id

@@ -8,7 +8,7 @@ from millstream.server.execution.lookup cimport Row, Statistics, Table
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport Limits
 from millstream.server.execution.blocking cimport Serving
-from millstream.storage.streams.keyspace cimport Keyspace
+from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 
 
 cdef class Executor:

@@ -33,7 +33,7 @@ from millstream.server.protocol.resp cimport (
     COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser, put_error,
 )
 from millstream.server.execution.blocking cimport Serving
-from millstream.storage.streams.keyspace cimport Database
+from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 
 from millstream.commands.engine.appending import policy_moment
 from millstream.commands.runtime.replies import Again, Several, Simple, SlicedChain

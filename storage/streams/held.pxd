@@ -62,7 +62,7 @@ cdef class Held:
     cdef readonly uint64_t reservations
     cdef readonly uint64_t entries
     cdef readonly uint64_t size_bytes
-    cdef uint64_t next_deadline_ms  # no lease ends before
+    cdef readonly uint64_t next_deadline_ms  # no lease ends before
     cdef public uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
     cdef readonly dict writers  # by name, the one that was used longest ago first
     cdef Py_ssize_t settled_since  # the last compaction

@@ -8,6 +8,7 @@ class Held:
     reservations: int
     entries: int
     size_bytes: int
+    next_deadline_ms: int
     scheduled_ms: int
     def __init__(self) -> None: ...
     def restart_leases(self, steady_ms: int) -> None: ...

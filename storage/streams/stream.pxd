@@ -30,7 +30,7 @@ cdef class RetentionPolicy:
     cdef readonly uint64_t max_age_ms
     cdef readonly uint64_t max_bytes
     cdef readonly bint exact
-    cdef uint64_t next_check_ms  # when its stream is looked at next; NEVER: not noted
+    cdef public uint64_t next_check_ms  # when its stream is looked at next; NEVER: not noted
 
 
 cdef class Stream:

@@ -15,6 +15,7 @@ class RetentionPolicy:
     max_age_ms: int
     max_bytes: int
     exact: bool
+    next_check_ms: int
     def __init__(
         self, max_len: int = 0, max_age_ms: int = 0, max_bytes: int = 0, exact: bool = False
     ) -> None: ...
@@ -28,6 +29,7 @@ class Stream:
     last_ms: int
     last_seq: int
     entries_added: int
+    used_s: int
     entries_evicted: int
     entries_deleted: int
     max_evicted_ms: int

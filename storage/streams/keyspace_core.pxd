@@ -8,54 +8,35 @@ cdef enum:
     AT_ONCE = 0  # the moment that has come already
 
 
-cdef class Database:
+cdef class DatabaseCore:
     cdef readonly int index
-    cdef Keyspace keyspace
-    cdef readonly dict table
-    cdef readonly dict slots
-    cdef readonly dict expiries
-    cdef object due
-    cdef dict used_s
-    cdef dict append_buffers
-    cdef readonly dict watched
+    cdef readonly KeyspaceCore keyspace
+    cdef public dict table
+    cdef public dict expiries
+    cdef public dict used_s
+    cdef public dict append_buffers
     cdef public uint64_t reservations
     cdef public dict waiting
     cdef bytes cached_key
     cdef Stream cached_stream
 
-    cdef peek(self, bytes key)
-    cdef settle(self, bytes key)
-    cdef bytearray buffer_of(self, bytes key)
-    cdef int note_changed(self, bytes key) except -1
-    cdef int capture_stream(self, bytes key, Stream stream) except -1
     cdef bytes key_of(self, Slice* key)
-    cdef Stream writable_at(self, Slice* key)
-    cpdef Stream stream(self, bytes key)
-    cpdef Stream writable_stream(self, bytes key)
-    cpdef Stream make_stream(self, bytes key, uint64_t incarnation)
-    cdef int mark_ready_at(self, Slice* key) except -1
-    cpdef int mark_ready(self, bytes key) except -1
-    cpdef int before_change(self, bytes key) except -1
-    cpdef int put(self, bytes key, value) except -1
-    cpdef int forget_cached(self) noexcept
-    cdef int begin_table(self) except -1
     cdef inline Stream find_at(self, Slice* key)
     cdef Stream stream_at(self, Slice* key)
-    cdef int note_use(self, bytes key, value) except -1
-    cpdef int schedule_groups(self, bytes key, Stream stream) except -1
-    cdef int note_come(self, int slot, bytes key) except -1
-    cdef int note_gone(self, bytes key) except -1
-    cdef int remove(self, bytes key) except -1
-    cdef int forget_moment(self, bytes key, Stream stream) except -1
-    cdef int schedule_leases(self, bytes key, held) except -1
-    cdef bint has_expired(self, bytes key) except -1
-    cdef int drop_expired(self, bytes key) except -1
-    cpdef int note_expiry(self, bytes key, uint64_t at_ms) except -1
-    cdef int drop_expiry(self, bytes key) except -1
+    cdef Stream writable_at(self, Slice* key)
+    cdef Stream find(self, bytes key)
+    cpdef Stream stream(self, bytes key)
+    cpdef Stream writable_stream(self, bytes key)
+    cdef int capture_stream(self, bytes key, Stream stream) except -1
+    cdef value_of(self, bytes key)
+    cpdef int forget_cached(self) noexcept
+    cpdef bint has_expired(self, bytes key) except -1
+    cdef int mark_ready_at(self, Slice* key) except -1
+    cpdef int mark_ready(self, bytes key) except -1
 
 
-cdef class Keyspace:
-    cdef readonly list databases
+cdef class KeyspaceCore:
+    cdef public list databases
     cdef public uint64_t dirty
     cdef public uint64_t now_ms
     cdef public uint64_t steady_ms
@@ -78,11 +59,10 @@ cdef class Keyspace:
     cdef public list ready
     cdef public list timer_requests
     cdef public list deferred
-    cdef readonly object calendar
-    cdef readonly object capture
-    cdef readonly list walks
-    cdef uint64_t capture_number
-    cdef uint32_t now_s
+    cdef public object calendar
+    cdef public object capture
+    cdef public uint64_t capture_number
+    cdef readonly uint32_t now_s
     cdef public bint expiring
     cdef public bint may_delete
     cdef public bint touching
@@ -95,7 +75,6 @@ cdef class Keyspace:
 
     cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept
     cpdef int note_steady(self, uint64_t steady_ms) noexcept
-
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1

@@ -1,0 +1,556 @@
+"""All keys of all databases.
+
+A value is a Stream or the bytes of a string. The look-ups of streams, which every append and read
+needs, are compiled (`keyspace_core`). While a snapshot is taken, a key that changes is captured
+first (`before_change`, storage/streams/capture).
+
+SCAN must return every key that is there throughout. Each key has a fixed slot by its checksum and a
+cursor is a slot number, so no change elsewhere can move a key from after a cursor to before it.
+
+A key may have an expiry. A look-up after it finds nothing and deletes the key; the server also
+deletes expired keys by a timer. While effects are applied at start nothing expires: the journal
+says what did.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from millstream.storage.blocks.checksum import crc32
+from millstream.storage.blocks.lazyfree import discard_table
+from millstream.storage.streams.capture import Capture
+from millstream.storage.streams.expiry_queue import NEVER, ExpiryQueue
+from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
+from millstream.storage.streams.key_walk import SLOTS, KeyIterator
+from millstream.storage.streams.keyspace_core import DatabaseCore, KeyspaceCore, patched
+from millstream.storage.streams.restore import restore_key
+from millstream.storage.streams.retention_schedule import RetentionSchedule
+from millstream.storage.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.storage.blocks.block import Block
+    from millstream.storage.streams.held import Held
+    from millstream.storage.streams.watch import Watch
+
+Value = bytes | Stream
+
+# Producers that a stream remembers by default.
+PRODUCERS_MAX = 100_000
+# By default: bytes of held entries and open reservations of a stream, and writers it remembers.
+HELD_MAX_BYTES = 256 << 20
+RESERVATIONS_MAX = 10_000
+WRITERS_MAX = 1000
+# A longer string is `raw` for OBJECT ENCODING however it was made.
+RAW_BYTES = 64
+# A longer string is patched in place.
+PATCHED_IN_PLACE_BYTES = 65_536
+# With fewer used slots it is faster to list these than to step over the unused ones.
+FEW_SLOTS = 2048
+
+
+class Appended(bytes):
+    """A string that was appended to: for OBJECT ENCODING it is `raw` from then on, as in Redis. It
+    may not leave the database as it is: replies want plain bytes."""
+
+
+class Sum(bytes):
+    """The text of a floating point number that was added to: for OBJECT ENCODING it is never
+    `int`, as in Redis. It may not leave the database as it is, either."""
+
+
+GROWING = Appended()
+
+
+def _changed_string(text: bytes | bytearray) -> bytes:
+    """A string that was appended to or patched, as it is kept."""
+    return bytes(text) if len(text) > RAW_BYTES else Appended(text)
+
+
+class Database(DatabaseCore):
+    """The keys of one database.
+
+    `table` maps keys to values. `waiting` maps keys to what blocked clients wait on them with;
+    `watched` maps the keys that WATCH names to a Watch; `expiries` maps keys to the unix time in
+    milliseconds at which they expire, and `due` knows the earliest. `used_s` maps the keys of
+    strings to their last use. `append_buffers` holds strings that are being appended to, in a form
+    that grows in place: the table has GROWING for these, and `get` settles them into bytes.
+    """
+
+    keyspace: Keyspace
+
+    def __init__(self, keyspace: Keyspace, index: int) -> None:
+        super().__init__(keyspace, index)
+        self.watched: dict[bytes, Watch] = {}
+        self._begin_table()
+
+    def _begin_table(self) -> None:
+        self.table = {}
+        self.slots: dict[int, list[bytes]] = {}
+        self.expiries = {}
+        self.due = ExpiryQueue()
+        self.used_s = {}
+        self.append_buffers = {}
+        self.reservations = 0
+        self.forget_cached()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    # ------------------------------------------------------------ values
+
+    def look_up(self, key: bytes) -> None:
+        """Count a look-up and a use of a key that is there, without its value."""
+        self.keyspace.hits += 1
+        if self.keyspace.touching:
+            self._note_use(key, self.table[key])
+
+    def set(self, key: bytes, value: Value, keep_expiry: bool = False) -> None:
+        """Put bytes or a Stream at a key, whatever was there; its expiry goes unless it is kept."""
+        self.before_change(key)
+        if self.expiries and not keep_expiry:
+            self._drop_expiry(key)
+        self.put(key, value)
+        if isinstance(value, Stream):
+            self.schedule_groups(key, value)
+        self.mark_ready(key)
+
+    def make_stream(self, key: bytes, incarnation: int) -> Stream:
+        """Put an empty stream at a free key."""
+        stream = Stream(incarnation)
+        self.before_change(key)
+        self.keyspace.incarnation = max(self.keyspace.incarnation, incarnation)
+        self.put(key, stream)
+        return stream
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Put a value at a key, without an effect on its expiry and without a notification."""
+        keyspace = self.keyspace
+        old = self.table.get(key)
+        if old is None:
+            slot = crc32(key) & (SLOTS - 1)
+            self.slots.setdefault(slot, []).append(key)
+            for walk in keyspace.walks:
+                walk.note_come(self.slots, slot, key)
+        elif isinstance(old, Stream):
+            self._forget_moment(key, old)
+        self.table[key] = value
+        if self.append_buffers:
+            self.append_buffers.pop(key, None)
+        if isinstance(value, Stream):
+            value.used_s = keyspace.now_s
+            if value.held is not None:
+                self.reservations += value.held.reservations
+            # What is put somewhere now belongs to no point in time that is being taken.
+            value.capture_mark = keyspace.capture_number
+        else:
+            self.used_s[key] = keyspace.now_s
+        self.forget_cached()
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key; False when it was not there."""
+        if key not in self.table or (self.expiries and self.has_expired(key)):
+            return False
+        self.before_change(key)
+        self._remove(key)
+        self.mark_ready(key)
+        return True
+
+    def _remove(self, key: bytes) -> None:
+        slot = crc32(key) & (SLOTS - 1)
+        for walk in self.keyspace.walks:
+            walk.note_gone(self.slots, slot, key)
+        value = self.table.pop(key)
+        if isinstance(value, Stream):
+            self._forget_moment(key, value)
+        self.used_s.pop(key, None)
+        if self.append_buffers:
+            self.append_buffers.pop(key, None)
+        self._drop_expiry(key)
+        keys = self.slots[slot]
+        keys.remove(key)
+        if not keys:
+            del self.slots[slot]
+        self.forget_cached()
+
+    def before_change(self, key: bytes) -> None:
+        """Call before the value or the expiry at a key is replaced or removed."""
+        if self.keyspace.capture is not None:
+            self.keyspace.capture.before_change(self, key, self.table.get(key))
+        if self.watched:
+            watch = self.watched.get(key)
+            if watch is not None:
+                watch.changes += 1
+
+    # ------------------------------------------------------------ strings that grow
+
+    def settle(self, key: bytes) -> bytes:
+        """Give a string that was growing its usual form: one copy for all the appends before."""
+        value = self.table[key] = _changed_string(self.append_buffers.pop(key))
+        return value
+
+    def settle_all(self) -> None:
+        """Give all strings that were growing their usual form."""
+        for key in list(self.append_buffers):
+            self.settle(key)
+
+    def string_bytes(self, key: bytes) -> int | None:
+        """The length of the string at a key; None when there is none, or something else."""
+        value = self.table.get(key)
+        if not isinstance(value, bytes) or (self.expiries and self.has_expired(key)):
+            return None
+        return len(self.append_buffers[key] if value is GROWING else value)
+
+    def extend(self, key: bytes, more: bytes) -> int:
+        """Append to the string at a key, in time that does not depend on its length unless it was
+        read since the last time; its length afterwards. Its expiry stays."""
+        self.before_change(key)
+        text = self._buffer_of(key)
+        text += more
+        self._note_changed(key)
+        return len(text)
+
+    def patch(self, key: bytes, offset: int, part: bytes) -> int:
+        """Put bytes over a part of the string at a key, or of an empty one if there is none; zeros
+        come before them where it is shorter. Returns its length afterwards. Its expiry stays. A
+        long one is changed in place unless it was read since the last time."""
+        end = offset + len(part)
+        size_bytes = self.string_bytes(key) or 0
+        is_growing = size_bytes > 0 and key in self.append_buffers
+        if not is_growing and (size_bytes < PATCHED_IN_PLACE_BYTES or end > 2 * size_bytes):
+            old = bytes(self.table[key]) if size_bytes else b""
+            made = _changed_string(patched(old, offset, part))
+            self.set(key, made, True)
+            return len(made)
+        self.before_change(key)
+        text = self._buffer_of(key)
+        if len(text) < end:
+            text += bytes(end - len(text))
+        text[offset:end] = part
+        self._note_changed(key)
+        return len(text)
+
+    def _buffer_of(self, key: bytes) -> bytearray:
+        """The string at a key in the form that is changed in place."""
+        value = self.table[key]
+        if value is GROWING:
+            return self.append_buffers[key]
+        text = self.append_buffers[key] = bytearray(value)
+        self.table[key] = GROWING
+        return text
+
+    def _note_changed(self, key: bytes) -> None:
+        """A string was changed in place."""
+        if self.keyspace.touching:
+            self._note_use(key, GROWING)
+        self.mark_ready(key)
+
+    # ------------------------------------------------------------ use
+
+    def _note_use(self, key: bytes, value: Value) -> None:
+        if isinstance(value, Stream):
+            value.used_s = self.keyspace.now_s
+        else:
+            self.used_s[key] = self.keyspace.now_s
+
+    def touch(self, key: bytes) -> bool:
+        """Use a key; False when it is not there."""
+        value = self.get(key)
+        if value is None:
+            return False
+        self._note_use(key, value)
+        return True
+
+    def idle_s(self, key: bytes) -> int:
+        """Seconds since the key was last used."""
+        return max(0, self.keyspace.now_s - self._used_s(key))
+
+    def set_idle_s(self, key: bytes, idle_s: int) -> None:
+        """Let the last use of a key that is there be this long ago."""
+        self._set_used_s(key, max(0, self.keyspace.now_s - idle_s))
+
+    def _used_s(self, key: bytes) -> int:
+        value = self.table[key]
+        return value.used_s if isinstance(value, Stream) else self.used_s[key]
+
+    def _set_used_s(self, key: bytes, used_s: int) -> None:
+        value = self.table[key]
+        if isinstance(value, Stream):
+            value.used_s = used_s
+        else:
+            self.used_s[key] = used_s
+
+    # ------------------------------------------------------------ streams with moments
+
+    def schedule_groups(self, key: bytes, stream: Stream) -> None:
+        """The moments of its groups and of its policy were noted under another key, or not at
+        all. The server soon checks what its policy evicts for its age: at start entries may follow
+        that do not schedule a check."""
+        if stream.policy is not None:
+            self.keyspace.trim_soon(self.index, key, stream)
+        if stream.held is not None:
+            self.schedule_leases(key, stream.held)
+        for group in stream.groups.values():
+            group.scheduled_ms = NEVER
+            if group.blocked_clients:
+                # Its readers waited under the old key and leave it now: its time to live begins.
+                group.last_used_ms = self.keyspace.steady_ms
+                if group.ttl_ms:
+                    group.scheduled_ms = group.last_used_ms + group.ttl_ms
+                    self.keyspace.timer_requests.append(
+                        (group.scheduled_ms, self.index, key, group.name)
+                    )
+            self.keyspace.schedule(self.index, key, group)
+
+    def schedule_leases(self, key: bytes, held: Held) -> None:
+        """The moments of its leases were noted under another key, or not at all."""
+        held.scheduled_ms = held.next_deadline_ms
+        if held.scheduled_ms != NEVER:
+            self.keyspace.timer_requests.append((held.scheduled_ms, self.index, key, None))
+
+    def _forget_moment(self, key: bytes, stream: Stream) -> None:
+        """A stream is gone from its key: it is not to be trimmed there any more, and its
+        reservations do not count."""
+        if stream.held is not None:
+            self.reservations -= stream.held.reservations
+        if stream.policy is not None:
+            self.keyspace.calendar.forget(stream.policy.next_check_ms, self.index, key)
+
+    # ------------------------------------------------------------ whole databases
+
+    def exchange(self, other: Database) -> None:
+        """Exchange all keys with another database; those who wait or watch stay."""
+        for name in (
+            "table",
+            "slots",
+            "expiries",
+            "due",
+            "used_s",
+            "append_buffers",
+            "reservations",
+        ):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
+        self.forget_cached()
+        other.forget_cached()
+
+    def rename(self, key: bytes, to: Database, new_key: bytes) -> None:
+        """Move what is at a key, expiry and all, to another key of this or another database;
+        whatever was there is gone."""
+        value = self.table[key]
+        if value is GROWING:
+            value = self.settle(key)
+        expiry_ms = self.expiries.get(key)
+        used_s = self._used_s(key)
+        self.before_change(key)
+        to.before_change(new_key)
+        self._remove(key)
+        to._drop_expiry(new_key)
+        to.put(new_key, value)
+        if expiry_ms is not None:
+            to.note_expiry(new_key, expiry_ms)
+        to._set_used_s(new_key, used_s)
+        if isinstance(value, Stream):
+            to.schedule_groups(new_key, value)
+        self.mark_ready(key)
+        to.mark_ready(new_key)
+
+    def clear(self) -> int:
+        """Remove every key; returns how many there were."""
+        count = len(self.table)
+        for key, watch in self.watched.items():
+            watch.changes += key in self.table
+        for table in (self.table, self.slots, self.expiries, self.due.keys, self.used_s):
+            discard_table(self.keyspace, table)
+        self._begin_table()
+        if count:
+            self.keyspace.calendar.forget_database(self.index)
+        for key in self.waiting:
+            self.mark_ready(key)
+        return count
+
+    def keys(self) -> Iterable[bytes]:
+        """All keys, those that are due and not yet deleted too; the database must not change while
+        they are walked."""
+        return self.table.keys()
+
+    def walk(self) -> KeyIterator:
+        """Begin to walk the keys that are there now. End it with `close`."""
+        return KeyIterator(self.keyspace, self)
+
+    def scan(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end. They
+        may be due and not yet deleted."""
+        found: list[bytes] = []
+        numbers: Iterable[int] = range(cursor, SLOTS)
+        if len(self.slots) < FEW_SLOTS:
+            order = sorted(self.slots)
+            numbers = order[bisect_left(order, cursor) :]
+        for slot in numbers:
+            if len(found) >= count:
+                return slot, found
+            found += self.slots.get(slot, ())
+        return 0, found
+
+    def key_at(self, number: int) -> bytes | None:
+        """Some key, another one for another number; None when there is none."""
+        if not self.table:
+            return None
+        if len(self.slots) < FEW_SLOTS:
+            order = list(self.slots)
+            slot = order[number % len(order)]
+        else:
+            slot = number % SLOTS
+            while slot not in self.slots:
+                slot = (slot + 1) % SLOTS
+        keys = self.slots[slot]
+        return keys[(number // SLOTS) % len(keys)]
+
+    # ------------------------------------------------------------ expiry
+
+    def drop_expired(self, key: bytes) -> None:
+        """Delete a key whose time has come."""
+        self.before_change(key)
+        self._remove(key)
+        self.mark_ready(key)
+        self.keyspace.expired_count += 1
+        self.keyspace.dirty += 1
+        if self.keyspace.on_expired is not None:
+            self.keyspace.on_expired(self.index, key)
+
+    def expiry_ms(self, key: bytes) -> int:
+        """The unix time in milliseconds at which a key goes, 0 for never."""
+        return self.expiries.get(key, 0)
+
+    def set_expiry(self, key: bytes, at_ms: int) -> None:
+        """Let a key that is there go at a unix time in milliseconds; 0: never."""
+        self.before_change(key)
+        self._drop_expiry(key)
+        if at_ms:
+            self.note_expiry(key, at_ms)
+        self.forget_cached()
+
+    def note_expiry(self, key: bytes, at_ms: int) -> None:
+        self.expiries[key] = at_ms
+        self.due.add(at_ms, key)
+        self.keyspace.expiry_noted = True
+
+    def _drop_expiry(self, key: bytes) -> None:
+        expiry_ms = self.expiries.pop(key, None)
+        if expiry_ms is not None:
+            self.due.remove(expiry_ms, key)
+
+    @property
+    def expiring_count(self) -> int:
+        """How many keys have an expiry."""
+        return len(self.expiries)
+
+    def average_ttl_ms(self) -> int:
+        """Of some of the keys with an expiry, the time that is left to them on average."""
+        some = list(islice(self.expiries.values(), 64))
+        now_ms = self.keyspace.now_ms
+        return sum(max(0, at - now_ms) for at in some) // len(some) if some else 0
+
+
+class Keyspace(KeyspaceCore):
+    """Sixteen databases and what belongs to all of them.
+
+    `dirty` counts changes; `ready` and `timer_requests` collect, for the server, keys whose waiting
+    readers are to be tried again and the moments at which groups have something to do;
+    `node_entries` and `node_bytes` are the limits of a node.
+
+    Readers were promised that nothing comes up to `promised_ms` in the streams that they follow;
+    the journal has `recorded_promise_ms`, which is at or after it. `has_ordering` says that a
+    stream has, or had, what only TRESERVE and similar commands make; `expiry_log_ms` says when an
+    expired lease is logged again.
+
+    `now_ms` is the time by which keys expire, `steady_ms` the time from which restored groups
+    count, and `newest_steady_ms` the latest time of that clock in what was loaded. While
+    `expiring` is false (at start) no key expires; while `may_delete` is false expired keys do not
+    exist, but stay; while `touching` is false commands do not count as a use of a key.
+    `on_expired(db_index, key)` is called for each key that expired; `expiry_noted` says that some
+    key got an expiry, or `calendar` a stream to be checked for what its policy evicts. `deferred`
+    holds the (db, key, name) of groups whose moment came while nothing might be deleted.
+    """
+
+    databases: list[Database]
+
+    def __init__(
+        self, databases: int = 16, node_entries: int = 100, node_bytes: int = 4096
+    ) -> None:
+        super().__init__(node_entries, node_bytes, RetentionSchedule())
+        self.idmp_duration_s = DURATION_S
+        self.idmp_maxsize = MAXSIZE
+        self.producers_max = PRODUCERS_MAX
+        self.held_max_bytes = HELD_MAX_BYTES
+        self.reservations_max = RESERVATIONS_MAX
+        self.writers_max = WRITERS_MAX
+        self.walks: list[KeyIterator] = []
+        self.databases = [Database(self, i) for i in range(databases)]
+
+    def next_expiry_ms(self) -> int | None:
+        """The earliest time at which a key expires; None when none will expire automatically."""
+        if not self.active_expiry:
+            return None
+        moments_ms = (db.due.earliest_ms() for db in self.databases if db.expiries)
+        earliest_ms = min(moments_ms, default=NEVER)
+        return None if earliest_ms == NEVER else earliest_ms
+
+    def expire_due(self, limit: int) -> int:
+        """Delete keys whose time has come, at most `limit` of them; returns how many."""
+        dropped = 0
+        if not (self.active_expiry and self.may_delete and self.expiring):
+            return 0
+        for db in self.databases:
+            while dropped < limit and db.due.earliest_ms() <= self.now_ms:
+                db.drop_expired(db.due.key_at(db.due.earliest_ms()))
+                dropped += 1
+        return dropped
+
+    def mark_ready(self, db_index: int, key: bytes) -> None:
+        """Something that blocked readers of this key may wait for has happened."""
+        self.databases[db_index].mark_ready(key)
+
+    @property
+    def is_walked(self) -> bool:
+        """Whether a snapshot or a reply reads keys as they were, also those flushed meanwhile."""
+        return self.capture is not None or len(self.walks) > 0
+
+    def begin_capture(self) -> Capture:
+        """Begin to take a point in time, now."""
+        if self.capture is not None:
+            raise RuntimeError("a capture is already being taken")
+        self.capture_number += 1
+        self.capture = Capture(self, self.capture_number)
+        return self.capture
+
+    def end_capture(self, capture: Capture) -> None:
+        """A capture is complete or given up."""
+        if self.capture is capture:
+            self.capture = None
+
+    def restore(
+        self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]
+    ) -> None:
+        """Put back a captured key; ValueError when its parts do not fit together."""
+        restore_key(self, db, key, kind, meta, blocks)
+
+    def global_meta(self) -> dict[str, Any]:
+        """What belongs to no key, as msgpack-able values."""
+        steady_ms = max(self.steady_ms, self.newest_steady_ms)
+        meta: dict[str, Any] = {"incarnation": self.incarnation, "steady_ms": steady_ms}
+        if self.has_ordering:
+            meta["ordering"] = True
+        if self.recorded_promise_ms:
+            meta["clock"] = self.recorded_promise_ms
+        return meta
+
+    def restore_global(self, meta: dict[str, Any]) -> None:
+        """Take back what global_meta gave."""
+        self.incarnation = max(self.incarnation, meta["incarnation"])
+        self.note_steady(meta.get("steady_ms", 0))
+        self.has_ordering = self.has_ordering or "ordering" in meta
+        self.note_promise(meta.get("clock", 0))

@@ -1,0 +1,232 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What appends and reads need of a keyspace: looking up streams, ready marks, and noting moments.
+
+`keyspace` has everything else, in Python: its classes extend these two. Whoever is about to change a
+stream gets it from `writable_at` or `writable_stream`: while a snapshot is being taken, a key that
+was not captured yet is captured there (storage/streams/capture).
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from millstream.encoding cimport Slice
+from millstream.storage.streams.group cimport Group
+from millstream.storage.streams.retention cimport due_ms
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.errors import WRONG_TYPE, CommandError
+
+
+def patched(bytes old not None, Py_ssize_t offset, bytes part not None) -> bytes:
+    """A string with `part` at an offset, and zeros where it was shorter. The zeros of a large one
+    take no time: the operating system gives memory that is zero when it is first used."""
+    cdef Py_ssize_t end = offset + len(part)
+    cdef bytes made = bytes(max(end, len(old)))
+    memcpy(PyBytes_AS_STRING(made), PyBytes_AS_STRING(old), len(old))
+    memcpy(PyBytes_AS_STRING(made) + offset, PyBytes_AS_STRING(part), len(part))
+    return made
+
+
+cdef class DatabaseCore:
+    """Looking up the values of one database."""
+
+    def __init__(self, KeyspaceCore keyspace not None, int index):
+        self.keyspace = keyspace
+        self.index = index
+        self.waiting = {}
+
+    cdef bytes key_of(self, Slice* key):
+        """The key as bytes; the object of the last one is used again."""
+        cdef bytes cached = self.cached_key
+        if cached is not None and PyBytes_GET_SIZE(cached) == key.size and memcmp(
+                PyBytes_AS_STRING(cached), key.ptr, key.size) == 0:
+            return cached
+        return PyBytes_FromStringAndSize(key.ptr, key.size)
+
+    cdef inline Stream find_at(self, Slice* key):
+        cdef bytes cached = self.cached_key
+        if cached is not None and PyBytes_GET_SIZE(cached) == key.size and memcmp(
+                PyBytes_AS_STRING(cached), key.ptr, key.size) == 0:
+            # A key with an expiry is never cached.
+            if self.keyspace.touching:
+                self.cached_stream.used_s = self.keyspace.now_s
+            return self.cached_stream
+        return self.find(PyBytes_FromStringAndSize(key.ptr, key.size))
+
+    cdef Stream stream_at(self, Slice* key):
+        """As `stream`, for a key in a request."""
+        return self.find_at(key)
+
+    cdef Stream writable_at(self, Slice* key):
+        """As `writable_stream`, for a key in a request."""
+        cdef Stream stream = self.find_at(key)
+        if self.keyspace.capture is not None and stream is not None:
+            self.capture_stream(self.key_of(key), stream)
+        return stream
+
+    cdef Stream find(self, bytes key):
+        """As `stream`."""
+        value = self.table.get(key)
+        if value is None:
+            return None
+        if self.expiries and self.has_expired(key):
+            return None
+        if not isinstance(value, Stream):
+            raise CommandError(WRONG_TYPE)
+        if self.keyspace.touching:
+            (<Stream>value).used_s = self.keyspace.now_s
+        if not self.expiries or key not in self.expiries:
+            self.cached_key = key
+            self.cached_stream = value
+        return value
+
+    cpdef Stream stream(self, bytes key):
+        """The stream at a key, None when there is none; WRONGTYPE when it is something else."""
+        return self.find(key)
+
+    cpdef Stream writable_stream(self, bytes key):
+        """As `stream`, for a caller that will change it."""
+        cdef Stream stream = self.find(key)
+        if stream is not None and self.keyspace.capture is not None:
+            self.capture_stream(key, stream)
+        return stream
+
+    cdef int capture_stream(self, bytes key, Stream stream) except -1:
+        """A stream is about to change: most were captured before, or came later."""
+        if stream.capture_mark != self.keyspace.capture_number:
+            self.keyspace.capture.before_change(self, key, stream)
+        return 0
+
+    def get(self, bytes key not None):
+        """The value at a key: a Stream, bytes, or None. Not a use of the key (OBJECT IDLETIME)."""
+        return self.value_of(key)
+
+    cdef value_of(self, bytes key):
+        value = self.table.get(key)
+        if value is None or (self.expiries and self.has_expired(key)):
+            return None
+        return self.settle(key) if self.append_buffers and key in self.append_buffers else value
+
+    def read(self, bytes key not None):
+        """As `get`, as a use of the key and a look-up that is counted."""
+        value = self.value_of(key)
+        if value is None:
+            self.keyspace.misses += 1
+            return None
+        self.keyspace.hits += 1
+        if not self.keyspace.touching:
+            return value
+        if isinstance(value, Stream):
+            (<Stream>value).used_s = self.keyspace.now_s
+        else:
+            self.used_s[key] = self.keyspace.now_s
+        return value
+
+    cpdef int forget_cached(self) noexcept:
+        """The key last asked for may have another value now, and its stream may be gone."""
+        self.cached_key = None
+        self.cached_stream = None
+        return 0
+
+    cpdef bint has_expired(self, bytes key) except -1:
+        """Whether a key's time has come; it is then deleted, unless nothing may be changed now."""
+        cdef KeyspaceCore keyspace = self.keyspace
+        expiry_ms = self.expiries.get(key)
+        if expiry_ms is None or not keyspace.expiring or <uint64_t>expiry_ms > keyspace.now_ms:
+            return False
+        if keyspace.may_delete:
+            self.drop_expired(key)
+        return True
+
+    cdef int mark_ready_at(self, Slice* key) except -1:
+        if self.waiting:
+            self.mark_ready(self.key_of(key))
+        return 0
+
+    cpdef int mark_ready(self, bytes key) except -1:
+        """Something that blocked readers of this key may wait for has happened."""
+        if key in self.waiting:
+            self.keyspace.ready.append((self.index, key))
+        return 0
+
+
+cdef class KeyspaceCore:
+    """Sixteen databases and what belongs to all of them; `keyspace.Keyspace` explains the fields."""
+
+    def __init__(self, uint32_t node_entries, uint32_t node_bytes, calendar):
+        self.node_entries = node_entries
+        self.node_bytes = node_bytes
+        self.ready = []
+        self.timer_requests = []
+        self.deferred = []
+        self.calendar = calendar
+        self.touching = True
+        self.may_delete = True
+        self.active_expiry = True
+
+    def set_time(self, uint64_t now_ms, steady_ms=None) -> None:
+        """The time by which keys expire, and that by which groups wait, by default the same."""
+        self.set_now(now_ms, now_ms if steady_ms is None else steady_ms)
+
+    cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
+        self.now_ms = now_ms
+        self.steady_ms = steady_ms
+        self.now_s = <uint32_t>(steady_ms // 1000)
+        return 0
+
+    cpdef int note_steady(self, uint64_t steady_ms) noexcept:
+        """What is loaded was recorded at this time, or later."""
+        self.newest_steady_ms = max(self.newest_steady_ms, steady_ms)
+        return 0
+
+    cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0:
+        """A number for a new stream, above all given before; from the clock, so that it rises also
+        where no journal remembers the last one."""
+        self.incarnation = max(self.incarnation + 1, now_ms << 10)
+        return self.incarnation
+
+    cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1:
+        """Note the next moment at which a stream's policy evicts something for its age."""
+        cdef uint64_t moment_ms = due_ms(stream)
+        if moment_ms < stream.policy.next_check_ms:
+            stream.policy.next_check_ms = self.note_trim(moment_ms, db_index, key)
+        return 0
+
+    def trim_soon(self, int db_index, bytes key not None, Stream stream not None) -> None:
+        """Look at a stream that has a policy as soon as the timer comes."""
+        stream.policy.next_check_ms = self.note_trim(AT_ONCE, db_index, key)
+
+    cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
+        self.expiry_noted = True
+        return self.calendar.note(moment_ms, db_index, key)
+
+    cpdef int schedule(self, int db_index, bytes key, group) except -1:
+        """Note the next time at which a group may have an automatic change."""
+        return self.schedule_after(db_index, key, group, 0)
+
+    cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1:
+        """As `schedule`; retries and claims due up to past_ms had their turn and need none."""
+        cdef Group timed = group
+        cdef uint64_t moment = timed.expiry_bound()
+        cdef uint64_t wake = timed.wake_bound()
+        cdef uint64_t claim = timed.claim_bound()
+        cdef uint64_t end
+        if timed.retry_waiters and past_ms < wake < moment:
+            moment = wake
+        if past_ms < claim < moment:
+            moment = claim
+        if timed.ttl_ms and not timed.blocked_clients:
+            end = timed.last_used_ms + timed.ttl_ms
+            if end >= timed.last_used_ms and end < moment:
+                moment = end
+        if moment < timed.scheduled_ms:
+            timed.scheduled_ms = moment
+            self.timer_requests.append((moment, db_index, key, timed.name))
+        return 0
+
+    def note_promise(self, uint64_t promised_ms) -> None:
+        """Readers may have been promised that no ID up to this millisecond comes in the streams
+        that they follow."""
+        self.recorded_promise_ms = max(self.recorded_promise_ms, promised_ms)
+        self.promised_ms = max(self.promised_ms, promised_ms)
