@@ -10,7 +10,6 @@ from libc.stdlib cimport free, realloc
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.engine.group_lag cimport count_read, is_broken
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
 from millstream.encoding cimport Output, put_nil
@@ -21,6 +20,8 @@ from millstream.storage.streams.group cimport (
     NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
 )
 from millstream.storage.streams.stream cimport Stream, Walk
+
+from millstream.commands.engine.group_lag import entries_up_to
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -232,6 +233,34 @@ cdef int deliver_run(Delivery* delivery, Group group, const EntryId* ids, size_t
         group.offset_seq = ids[done - 1].seq
         ids += done
         size -= done
+    return 0
+
+
+cdef bint is_broken(Stream stream, Group group) noexcept:
+    """Whether the count of entries read cannot just go on: entries after the group's offset were
+    deleted, or evicted unread."""
+    cdef EntryId oldest
+    if not stream.first_entry(&oldest):
+        return False
+    if id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq):
+        return True
+    return (stream.max_deleted_ms or stream.max_deleted_seq) and not id_less(
+        stream.max_deleted_ms, stream.max_deleted_seq, oldest.ms, oldest.seq) and not id_less(
+        stream.max_deleted_ms, stream.max_deleted_seq, group.offset_ms, group.offset_seq)
+
+
+cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
+                    bint broken) except -1:
+    """`given` entries from `first` up to the group's offset were read. What Redis counts entry by
+    entry: on from a known count, else from what the first entry's place tells, else the last's."""
+    cdef int64_t read = group.entries_read
+    if read == -1 or broken:
+        read = entries_up_to(stream, first.ms, first.seq)
+        if read == -1:
+            group.entries_read = entries_up_to(stream, group.offset_ms, group.offset_seq)
+            return 0
+        read -= 1
+    group.entries_read = read + <int64_t>given
     return 0
 
 

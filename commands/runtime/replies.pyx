@@ -148,7 +148,9 @@ class SlicedChain(Sliced):
             if not isinstance(part, bytes) and part.prepare():
                 return True
             self.unprepared -= 1
-        return False
+        # A LongReply may also have a PAUSE after its first slice.
+        part = self.parts[len(self.parts) - 1] if self.parts else b""
+        return not isinstance(part, bytes) and part.prepare()
 
     def next_slice(self) -> bytes:
         pieces = []
@@ -307,6 +309,18 @@ cdef int put_reply(Output out, reply, int resp) except -1:
 
 cdef int put_other(Output out, reply, kind, int resp) except -1:
     cdef bytes text
+    if kind is list or kind is tuple or kind is Push:
+        out.put_head(c'>' if kind is Push and resp == 3 else c'*', len(reply))
+        for item in reply:
+            put_reply(out, item, resp)
+        return 0
+    if kind is Pairs or kind is dict:
+        pairs = reply.items() if kind is dict else reply
+        out.put_head(c'%' if resp == 3 else c'*', len(reply) if resp == 3 else 2 * len(reply))
+        for name, value in pairs:
+            put_reply(out, name, resp)
+            put_reply(out, value, resp)
+        return 0
     if kind is Simple:
         text = bytes(reply)
         out.put_raw(b"+", 1)
@@ -321,18 +335,6 @@ cdef int put_other(Output out, reply, kind, int resp) except -1:
             out.put(b"#t\r\n" if reply else b"#f\r\n")
             return 0
         return put_int(out, int(reply))
-    if kind is Pairs or kind is dict:
-        pairs = reply.items() if kind is dict else reply
-        out.put_head(c'%' if resp == 3 else c'*', len(reply) if resp == 3 else 2 * len(reply))
-        for name, value in pairs:
-            put_reply(out, name, resp)
-            put_reply(out, value, resp)
-        return 0
-    if kind is list or kind is tuple or kind is Push:
-        out.put_head(c'>' if kind is Push and resp == 3 else c'*', len(reply))
-        for item in reply:
-            put_reply(out, item, resp)
-        return 0
     if kind is Several:
         for item in reply:
             put_reply(out, item, resp)

@@ -1068,6 +1068,17 @@ cdef class Group:
         cdef PendingAt at
         return self.find(ms, seq, &at) != NULL
 
+    def pending_ends(self) -> tuple | None:
+        """The first and the last id that is pending, None when none is."""
+        cdef const Chunk* first
+        cdef const Chunk* last
+        if self.pending_count == 0:
+            return None
+        first = self.pendings.chunks[0]
+        last = self.pendings.chunks[self.pendings.chunk_count - 1]
+        return ((first.items[0].ms, first.items[0].seq),
+                (last.items[last.used - 1].ms, last.items[last.used - 1].seq))
+
     def ids_from(self, uint64_t ms, uint64_t seq, uint64_t most) -> list[tuple[int, int]]:
         """The ids of the first pending entries from an id on."""
         cdef PendingAt at

@@ -21,28 +21,28 @@ cdef struct MemberRow:
 
 # The consumers of a group: by number their names, None where there is no consumer, and the rest.
 cdef class SharedMembers:
-    cdef list names
+    cdef readonly list names
     cdef MemberRow* rows
     cdef uint32_t present
 
 
 # What a group has that most groups of a stream with very many do not have.
 cdef class GroupParts:
-    cdef SharedMembers members
-    cdef SharedPending pending
+    cdef readonly SharedMembers members
+    cdef readonly SharedPending pending
     cdef list policies
     cdef dict large_counts
 
 
 cdef class SharedGroups:
-    cdef list names
-    cdef list parts
+    cdef readonly list names
+    cdef readonly list parts
     cdef GroupRow* rows
     cdef size_t count
 
     cdef dict header(self, size_t i, pending)
 
 
-cdef SharedMembers shared_members(Group group)
+cpdef SharedMembers shared_members(Group group)
 cdef GroupParts shared_parts(Group group)
-cdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms)
+cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms)

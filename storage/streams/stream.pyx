@@ -852,6 +852,10 @@ cdef class Stream:
         self.has_ttl = self.has_ttl or ttl_ms > 0
         return 0
 
+    def count_live_groups(self, uint64_t now_ms) -> int:
+        """How many groups there are, without those whose time to live has ended."""
+        return self.live_group_count(now_ms)
+
     cdef uint64_t live_group_count(self, uint64_t now_ms) except? 0xffffffffffffffff:
         """How many groups there are whose time to live has not ended; without a look at them where
         none has one."""

@@ -20,6 +20,7 @@ from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.testing import acknowledge_id, deliver_id, next_event_ms
 
 MANY = 4000
+SORTED_IN_STEPS = 20_000
 ENTRIES = 300
 
 
@@ -355,7 +356,7 @@ def test_what_a_stream_has_of_groups_is_freed_in_turns(
 def test_a_listener_that_goes_while_a_list_is_made_leaves_nothing(
     in_process: InProcessServer,
 ) -> None:
-    crowd(in_process, MANY)
+    crowd(in_process, SORTED_IN_STEPS)
     reader: Listener = listener(in_process)
     ask(in_process, reader, "XINFO CONSUMERS s g")
     in_process.executor.detach(reader)
