@@ -46,13 +46,13 @@ STREAMS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 VERSIONS = {STRING: 9, STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}
 VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
 OTHER_TYPES = {
-    **dict.fromkeys((1, 10, 14, 18), "list"),
-    **dict.fromkeys((2, 11, 20), "set"),
-    **dict.fromkeys((3, 5, 12, 17), "sorted set"),
-    **dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25, 29, 30, 31, 32), "hash"),
-    **dict.fromkeys((6, 7), "module's value"),
-    28: "array",
-    33: "rate limiter",
+    **dict.fromkeys((1, 10, 14, 18), "a list"),
+    **dict.fromkeys((2, 11, 20), "a set"),
+    **dict.fromkeys((3, 5, 12, 17), "a sorted set"),
+    **dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25, 29, 30, 31, 32), "a hash"),
+    **dict.fromkeys((6, 7), "a module's value"),
+    28: "an array",
+    33: "a rate limiter",
 }
 
 FOOTER_BYTES = 10
@@ -134,7 +134,7 @@ def load(
             value = yield from _load_stream(reader, kind, Stream(incarnation), now_ms)
         elif kind in OTHER_TYPES:
             raise OtherTypeError(
-                f"the payload holds a {OTHER_TYPES[kind]}; this server has strings and streams"
+                f"the payload holds {OTHER_TYPES[kind]}; this server has strings and streams"
             )
         else:
             raise PayloadError(f"type {kind} is not known")
