@@ -192,6 +192,7 @@ cdef class ConsumerRead(BlockedRead):
             ctx.effects.require(self.effects_most(opened, after))
         elif not ctx.effects.has_room(self.effects_most(opened, after)):
             put_off(ctx, self.keys, self.group)
+            self.is_put_off = True
             return None
         for i in range(len(opened)):
             stream, group = opened[i]
@@ -362,13 +363,15 @@ cdef class ConsumerRead(BlockedRead):
             opened.append(self.open_one(ctx, key, ctx.read_for_update(key)))
         ctx.count_hits(len(opened))  # Redis looks up each again to read it
         self.hold([group for _, group in opened])
+        self.is_put_off = False
         reply = self.serve(ctx, opened, [None] * len(opened), False)
         if reply is not None:
             self.note_use(ctx, opened)
         elif self.claim_idle_ms != NO_CLAIM:
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
-                if group.is_idle(ctx.steady_ms, self.claim_idle_ms):  # not all was looked at
+                # Not all that may be there to claim was looked at.
+                if not self.is_put_off and group.is_idle(ctx.steady_ms, self.claim_idle_ms):
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply

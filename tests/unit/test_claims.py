@@ -16,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Reply
 
+from millstream.errors import CommandError
+
 LARGEST = 2**63 - 1
 IDS = 12
 POLL_NOTED_MS = 1000
@@ -563,6 +565,31 @@ def test_a_waiting_claim_goes_on_past_any_number_of_deleted_entries(
         in_process.wait_ms(1)
     [[_, [found]]] = waiting.read()  # type: ignore[misc]
     assert found[0] == b"30000-1"  # type: ignore[index]
+
+
+def test_a_waiting_claim_that_the_journal_has_no_room_for_is_tried_again_now_and_then(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    filled(player, 1)
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "alice", 1)
+    waiting = in_process.player()
+    waiting.send("XREADGROUP GROUP g bob BLOCK 0 CLAIM 5 STREAMS s >")
+    tries = []
+
+    def no_room(payload_bytes: int) -> int:
+        tries.append(payload_bytes)
+        raise CommandError("MISCONF no room")
+
+    in_process.executor.effects.make_room = no_room
+    in_process.executor.effects.forget_room()
+    for _ in range(200):
+        in_process.wait_ms(1)
+    assert 0 < len(tries) < 20
+    in_process.executor.effects.make_room = lambda payload_bytes: payload_bytes + 10_000
+    in_process.wait_ms(1000)
+    [[_, [found]]] = waiting.read()  # type: ignore[misc]
+    assert found[0] == b"1-1"  # type: ignore[index]
 
 
 def test_a_claim_waits_for_entries_that_were_delivered_after_deleted_ones(
