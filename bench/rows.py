@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench import writer_rows
 from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
@@ -26,6 +27,7 @@ DIALECTS = "X commands against T commands"
 MEMORY = "Memory"
 SEEK = "Seek"
 WAKING = "Blocked readers"
+WRITERS = "Reservations, our server against itself"
 JOURNAL = "Append with the journal on"
 KEEPING = "Snapshot and start, {kept} entries"
 
@@ -121,6 +123,51 @@ def memory_pending(harness: Harness) -> Lanes:
 @row("wake-readers", WAKING, "1,000 readers, one append", Goal(ratio=1.6, rate_ratio=1.6))
 def wake_readers(harness: Harness) -> Lanes:
     return woken_readers(harness, readers=1000, full=40, quick=8)
+
+
+# Reservations, and the readers that follow
+
+
+@row("reserve-complete-p16", WRITERS, "reserve, complete, -P 16",
+     Goal(cost_max=1.3), unit="times")  # fmt: skip
+def reserve_complete(harness: Harness) -> Lanes:
+    return writer_rows.reserve_and_complete(harness, full=400_000, quick=80_000)
+
+
+@row("reserve-100-reverse", WRITERS, "100 completed in reverse",
+     Goal(cost_max=2.0), unit="times")  # fmt: skip
+def reserve_reverse(harness: Harness) -> Lanes:
+    return writer_rows.completed_in_reverse(harness, full=400_000, quick=80_000)
+
+
+@row("held-append-p16", WRITERS, "held append, -P 16", Goal(cost_max=1.2),
+     unit="times")  # fmt: skip
+def held_append(harness: Harness) -> Lanes:
+    return writer_rows.held_appends(harness, full=1_600_000, quick=320_000)
+
+
+@row("held-memory", WRITERS, "memory of held entries", Goal(cost_max=1.2),
+     unit="times")  # fmt: skip
+def held_memory(harness: Harness) -> Lanes:
+    return writer_rows.held_memory(harness, full=MILLION, quick=MILLION // 2)
+
+
+@row("release-stall", WRITERS, "worst PING, release of 1 M",
+     Goal(cost_max=5000), unit="us")  # fmt: skip
+def release_stall(harness: Harness) -> Lanes:
+    return writer_rows.release_stall(harness, full=MILLION, quick=MILLION)
+
+
+@row("follow-10", WRITERS, "TMREAD of 10, COUNT 100",
+     Goal(cost_max=1.15), unit="times")  # fmt: skip
+def follow_ten(harness: Harness) -> Lanes:
+    return writer_rows.follow_many(harness, full=20_000, quick=4_000)
+
+
+@row("peek-100-p16", WRITERS, "TPEEK COUNT 100, -P 16",
+     Goal(cost_max=1.15), unit="times")  # fmt: skip
+def peek_hundred(harness: Harness) -> Lanes:
+    return writer_rows.peek(harness, full=80_000, quick=16_000)
 
 
 # Journal

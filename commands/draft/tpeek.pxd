@@ -1,5 +1,6 @@
 from libc.stdint cimport uint64_t
 
+from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
@@ -22,6 +23,10 @@ cdef class PeekRead(BlockedRead):
     cdef reply(self, Context ctx, Stream stream, bint waits)
     cdef plain_reply(self, Stream stream, bint waits)
     cdef held_reply(self, Context ctx, Stream stream, bint waits)
+
+
+cdef class PlainPeek(EntryRange):
+    cdef EntryId token
 
 
 cdef class Peek:

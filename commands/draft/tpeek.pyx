@@ -1,4 +1,4 @@
-# cython: language_level=3, wraparound=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """TPEEK: entries as soon as their own writer has settled everything before them.
 
 Entries come here before they are visible to TREAD: whatever other writers still have open does not
@@ -9,7 +9,7 @@ that wait for one of their own writer). It holds no writers.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
-from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_range
+from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.settling cimport live_held
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
@@ -143,10 +143,9 @@ cdef class PeekRead(BlockedRead):
 
     cdef plain_reply(self, Stream stream, bint waits):
         """Nothing is held and nothing is left to come: entries after an ID, as for TREAD."""
-        cdef EntryRange entries
+        cdef PlainPeek entries
         cdef EntryId start = self.after
         cdef uint64_t before, count
-        cdef Output head
         cdef bint gap = has_gap(stream, self.after)
         if not stream.has_newer(self.after.ms, self.after.seq):
             if waits:
@@ -161,13 +160,15 @@ cdef class PeekRead(BlockedRead):
         if count > self.limit:
             count = self.limit
             stream.nth(before + count - 1, &self.after)
-        head = Output()
-        head.put_raw(b"*2\r\n", 4)
-        head.put_bulk_bytes(self.token())
-        entries = make_range(stream, True, count)
+        entries = PlainPeek.__new__(PlainPeek)
+        entries.stream = stream
+        entries.dotted = True
+        entries.limit = count
         entries.start = start
+        entries.end = EntryId(MAX, MAX)
         entries.with_gap = gap
-        return make_parts([head.take_bytes(), entries])
+        entries.token = self.after
+        return entries
 
     cdef held_reply(self, Context ctx, Stream stream, bint waits):
         """Entries that were to come, entries of the log, held entries, in this order."""
@@ -200,6 +201,15 @@ cdef class PeekRead(BlockedRead):
 
     def timeout_reply(self, Context ctx not None):
         return [self.token(), []]
+
+
+cdef class PlainPeek(EntryRange):
+    """A token that is an ID, and entries."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        out.put_raw(b"*2\r\n", 4)
+        out.put_id(self.token.ms, self.token.seq, True)
+        return EntryRange.encode(self, out, resp)
 
 
 cdef EntryId token_id(bytes text) except *:

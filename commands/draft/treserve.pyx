@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """TRESERVE and TCOMPLETE: an ID first, the entry later.
 
 A program that also writes somewhere else needs the ID of its entry before the entry is final. It
@@ -6,7 +6,9 @@ reserves the ID under its name, does its work, and completes the entry. Readers 
 that is still open (storage/streams/held).
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from millstream.commands.engine.appending cimport new_id
 from millstream.commands.engine.settling cimport live_held, release, schedule_leases
@@ -36,12 +38,15 @@ cdef enum:
 cdef uint32_t LEASE_MS = LEASE_DEFAULT_MS
 
 
-cdef bytes take_writer(Args args):
-    """A writer's name."""
-    cdef Slice* word = args.take_slice()
+cdef int check_writer(Slice* word) except -1:
     if not 1 <= word.size <= WRITER_BYTES_MAX:
         raise bad_writer()
-    return word.ptr[:word.size]
+    return 0
+
+
+cdef bint is_named(Writer writer, Slice* word) noexcept:
+    return PyBytes_GET_SIZE(writer.name) == word.size and memcmp(
+        PyBytes_AS_STRING(writer.name), word.ptr, word.size) == 0
 
 
 cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
@@ -62,14 +67,13 @@ def treserve(Context ctx not None, Args args not None):
     exist. Readers get no entry above an ID that is reserved.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
-    cdef bytes name
     cdef int64_t count = 0
     cdef int64_t lease_ms = LEASE_MS
     cdef uint64_t number
     cdef Stream stream
     cdef EntryId first
     args.pos = 2
-    name = take_writer(args)
+    check_writer(args.take_slice())
     while args.pos < args.count:
         if args.next_is(b"COUNT"):
             if not take_number(args, COUNT_MAX, &count):
@@ -87,7 +91,7 @@ def treserve(Context ctx not None, Args args not None):
         raise refuse_reservations(ctx, None)
     else:
         stream = ctx.open_stream(key)
-    first = reserve_ids(ctx, key, stream, name, number, lease_ms)
+    first = reserve_ids(ctx, key, stream, &args.items[2], number, lease_ms)
     if count == 0:
         return make_id(first.ms, first.seq, True)
     ids = []
@@ -113,15 +117,17 @@ cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) ex
     return 0
 
 
-cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, bytes name, uint64_t count,
+cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uint64_t count,
                          int64_t lease_ms) except *:
     """Reserve `count` IDs of a stream that takes them; returns the first."""
     cdef Held held = held_of(ctx.keyspace, stream)
     cdef EntryId first
     cdef Output out = ctx.effects.out
+    cdef Writer writer = held.recent
+    if writer is None or not is_named(writer, name):
+        writer = held.writer(name.ptr[:name.size], ctx.keyspace.writers_max)
     new_id(ctx, stream, &first)
-    held.reserve(stream, first, count, held.writer(name, ctx.keyspace.writers_max), lease_ms,
-                 ctx.steady_ms + lease_ms)
+    held.reserve(stream, first, count, writer, lease_ms, ctx.steady_ms + lease_ms)
     ctx.db.reservations += count
     if held.next_deadline_ms < held.scheduled_ms:
         schedule_leases(ctx, key, held)
@@ -129,7 +135,7 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, bytes name, uint
         # RESERVE key writer lease-ms first-id count
         ctx.effects.begin(ctx.db.index, b"$7\r\nRESERVE\r\n", 13, 6)
         out.put_bulk_bytes(key)
-        out.put_bulk_bytes(name)
+        out.put_bulk_bytes(writer.name)
         ctx.effects.put_number(lease_ms)
         out.put_id(first.ms, first.seq, False)
         ctx.effects.put_number(count)
@@ -180,17 +186,17 @@ def tcomplete(Context ctx not None, Args args not None):
     send it again: FACTDONE says that the entry is there.
     """
     cdef bytes key = ctx.db.key_of(&args.items[1])
-    cdef bytes name
     cdef EntryId entry_id
     cdef Stream stream
     cdef Held held
     cdef Reservation reservation = None
     cdef Py_ssize_t index = 0
+    cdef Py_ssize_t first
     cdef uint64_t before
     if args.count & 1:
         raise wrong_arity("tcomplete")
     args.pos = 2
-    name = take_writer(args)
+    check_writer(args.take_slice())
     args.take_id(&entry_id, True, 0)
     payload_of(&args.items[4], args.count - 4)
     stream = ctx.write_stream_at(&args.items[1])
@@ -199,14 +205,18 @@ def tcomplete(Context ctx not None, Args args not None):
     held = live_held(ctx, key, stream)
     if held is not None:
         reservation = held.find_open(&entry_id, &index)
-    if reservation is None or reservation.writer.name != name:
+    if reservation is None or not is_named(reservation.writer, &args.items[2]):
         raise refused(stream, held, reservation, entry_id)
-    if index != held.first and ctx.keyspace.held_max_bytes and (
+    first = held.first
+    if index != first and ctx.keyspace.held_max_bytes and (
             held.size_bytes > ctx.keyspace.held_max_bytes):
         refuse_held(ctx, stream)
     before = stream.entries_added
     complete(ctx, key, stream, held, reservation, index, args)
-    release(ctx, key, stream, held, before)
+    if index == first:
+        release(ctx, key, stream, held, before)
+    else:
+        ctx.db.mark_ready_at(&args.items[1])
     return make_id(stream.last_ms, stream.last_seq, True)
 
 
@@ -233,7 +243,8 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Reservation 
     cdef Output out = ctx.effects.out
     cdef Py_ssize_t i
     held.complete(stream, reservation, index, &args.items[4], args.count - 4)
-    held.writer(writer.name, ctx.keyspace.writers_max)
+    if held.recent is not writer:
+        held.writer(writer.name, ctx.keyspace.writers_max)
     ctx.db.reservations -= 1
     if ctx.effects.enabled:
         # COMPLETE key writer id field value ...

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Reservations as commands and timers settle them: what ends a lease, and what becomes visible.
 
 A lease ends at its deadline. A timer gives the reservation up then; because a timer may be late,
@@ -80,7 +80,8 @@ cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t befo
     """Move what nothing waits for any more into the log, after the effect that settled something was
     recorded. `before`: how many entries were added to the log before that."""
     held.release(stream)
-    ctx.db.mark_ready(key)
+    if ctx.db.waiting:
+        ctx.db.mark_ready(key)
     if stream.entries_added != before:
         ctx.count_change(key, b"xadd", 0)
         if stream.policy is not None:

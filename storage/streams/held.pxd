@@ -64,6 +64,7 @@ cdef class Held:
     cdef readonly uint64_t size_bytes
     cdef readonly uint64_t next_deadline_ms  # no lease ends before
     cdef public uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
+    cdef Writer recent  # the one that was used last; None: not known
     cdef readonly dict writers  # by name, the one that was used longest ago first
     cdef Py_ssize_t settled_since  # the last compaction
     cdef uint32_t node_entries
@@ -76,6 +77,8 @@ cdef class Held:
     cdef bint has_entry(self, const EntryId* at) except -1
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1
+    cdef inline int hand_out(self, Reservation made, EntryId entry_id, Writer writer,
+                             uint32_t lease_ms, uint64_t deadline_ms) noexcept
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1
     cdef int complete(self, Stream stream, Reservation reservation, Py_ssize_t index, Slice* items,
                       Py_ssize_t count) except -1

@@ -36,7 +36,9 @@ from millstream.storage.blocks.lazyfree import discard_items
 cdef enum:
     # Settled segments in a row that become a run, and settlements after which that is tried.
     RUN_MIN = 16
-    COMPACT_MIN = 64
+    # Segments that are gone, after which the list is shortened.
+    DROP_MIN = 64
+    COMPACT_MIN = 1024
     # The list is compacted after a settlement of this part of it.
     COMPACT_PART = 16
     WORDS_ON_STACK = 128
@@ -277,12 +279,15 @@ cdef class Held:
     cdef Writer writer(self, bytes name, uint64_t writers_max):
         """The writer of this name, made when there is none, as the one that was used last. Those
         used longest ago are forgotten beyond writers_max, unless they have reservations."""
-        cdef Writer writer = self.writers.pop(name, None)
+        cdef Writer writer = self.recent
+        if writer is not None and writer.name == name:
+            return writer
+        writer = self.writers.pop(name, None)
         if writer is None:
             writer = Writer.__new__(Writer)
             writer.name = name
             self.forget_writers(writers_max)
-        self.writers[name] = writer
+        self.writers[name] = self.recent = writer
         return writer
 
     def forget_writers(self, uint64_t writers_max) -> None:
@@ -295,6 +300,8 @@ cdef class Held:
             writer = self.writers.pop(name)
             if writer.reservations:
                 self.writers[name] = writer
+            elif writer is self.recent:
+                self.recent = None
 
     cdef Reservation oldest(self):
         """The oldest open reservation; None when there is none."""
@@ -322,10 +329,18 @@ cdef class Held:
         cdef Segment segment
         if self.reservations == 0:
             return None
-        index[0] = self.index_of(at)
-        if index[0] < self.first:
-            return None
-        segment = <Segment>self.segments[index[0]]
+        # Mostly it is the first one, or one of several that were reserved together.
+        segment = <Segment>self.segments[self.first]
+        index[0] = self.first
+        if at.ms == segment.id.ms and segment.id.seq <= at.seq < segment.id.seq + (
+                <uint64_t>(len(self.segments) - self.first)):
+            index[0] += <Py_ssize_t>(at.seq - segment.id.seq)
+            segment = <Segment>self.segments[index[0]]
+        if segment.id.ms != at.ms or segment.id.seq != at.seq:
+            index[0] = self.index_of(at)
+            if index[0] < self.first:
+                return None
+            segment = <Segment>self.segments[index[0]]
         if segment.id.ms != at.ms or segment.id.seq != at.seq or type(segment) is not Reservation:
             return None
         return <Reservation>segment if (<Reservation>segment).is_open else None
@@ -349,25 +364,37 @@ cdef class Held:
                      uint32_t lease_ms, uint64_t deadline_ms) except -1:
         """Hand out `count` IDs from `first` on, which is above the last one; there are as many."""
         cdef Reservation made
-        cdef list more = []
+        cdef list more
         cdef uint64_t _
         if self.reservations == 0:
             self.last.ms = stream.last_ms
             self.last.seq = stream.last_seq
-        for _ in range(count):
-            more.append(Reservation.__new__(Reservation))
-        self.segments += more
-        for made in more:
-            made.id = first
-            made.before = self.last
-            made.lease_ms = lease_ms
-            made.deadline_ms = deadline_ms
-            writer.add(made)
-            self.last = first
-            step_up(&first)
+        if count == 1:
+            made = Reservation.__new__(Reservation)
+            self.segments.append(made)
+            self.hand_out(made, first, writer, lease_ms, deadline_ms)
+        else:
+            more = []
+            for _ in range(count):
+                more.append(Reservation.__new__(Reservation))
+            self.segments += more
+            for made in more:
+                self.hand_out(made, first, writer, lease_ms, deadline_ms)
+                step_up(&first)
         self.reservations += count
         self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
         stream.restrictions |= RESERVING
+        return 0
+
+    cdef inline int hand_out(self, Reservation made, EntryId entry_id, Writer writer,
+                             uint32_t lease_ms, uint64_t deadline_ms) noexcept:
+        """Give a reservation that is among the segments its ID."""
+        made.id = entry_id
+        made.before = self.last
+        made.lease_ms = lease_ms
+        made.deadline_ms = deadline_ms
+        writer.add(made)
+        self.last = entry_id
         return 0
 
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1:
@@ -470,7 +497,7 @@ cdef class Held:
             self.segments.clear()
             self.first = 0
             self.settled_since = 0
-        elif self.first >= COMPACT_MIN and self.first * 2 >= count:
+        elif self.first >= DROP_MIN and self.first * 2 >= count:
             del self.segments[:self.first]
             self.first = 0
         return 0

@@ -231,7 +231,7 @@ RESERVED = {
     r"\bkeyspace\.(dirty|hits|misses)\b": {"context"},
     r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "tstream", "tmread"},
     r"\beffects\.record\(": {"context"},
-    r"\bmark_ready(_at)?\(": {"context", "appending", "group_lifecycle", "settling"},
+    r"\bmark_ready(_at)?\(": {"context", "appending", "group_lifecycle", "settling", "treserve"},
     r"\b(same_word|next_is|is_word)\([^()]*, \d+\)": set(),
 }
 

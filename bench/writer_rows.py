@@ -1,0 +1,224 @@
+"""Reservations against plain appends, and the readers that follow them against plain reads.
+
+Redis has nothing of the kind, so these rows compare our server with itself: the figure is how many
+times as much the new command costs as the old one that does the same work without it. A completion
+needs the ID of its reservation, which redis-benchmark cannot carry over: requests and their replies
+go over the connections of this process, those of the plain appends just as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from bench.datasets import KEY, SENSOR_ENTRY, encode, ranges_data
+from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
+from bench.harness import Harness, Pair, Side, fill
+from bench.load import Load
+from bench.persistence_rows import worst_ping_us
+from bench.wire import Client
+
+CONNECTIONS = 50
+PIPELINE = 16
+LEASE_MS = "600000"
+STREAMS = 10
+READ_COUNT = 100
+
+
+def times_as_long(harness: Harness, old: Callable[[], float], new: Callable[[], float]) -> Lanes:
+    """How many times the cost of `old` the cost of `new` is; both are called in turn."""
+    found = []
+    old(), new()
+    for _ in range(harness.plan.rounds):
+        before = old()
+        found.append(Reading(new() / before))
+    return {REDIS: [Reading(1.0)] * len(found), OURS: found}
+
+
+def ours(harness: Harness) -> Side:
+    return harness.pair("writers")[OURS]
+
+
+# ---------------------------------------------------------------- reserving and completing
+
+
+def reserve_and_complete(harness: Harness, full: int, quick: int) -> Lanes:
+    """A reservation and its completion against two appends, -P 16."""
+    side = ours(harness)
+    rounds = harness.plan.size(full, quick) // (CONNECTIONS * PIPELINE)
+    with connections(side, CONNECTIONS) as clients:
+        return times_as_long(
+            harness,
+            lambda: cost(side, rounds, lambda: append_twice(clients)),
+            lambda: cost(side, rounds, lambda: reserve_then_complete(clients)),
+        )
+
+
+def completed_in_reverse(harness: Harness, full: int, quick: int) -> Lanes:
+    """100 IDs reserved together and completed from the last to the first, against 100 appends."""
+    side = ours(harness)
+    rounds = harness.plan.size(full, quick) // 100
+    append = encode("TAPPEND", KEY, *SENSOR_ENTRY) * 100
+    with connections(side, 1) as (client,):
+
+        def appends() -> None:
+            client.send(append)
+            client.skip_ids(100)
+
+        def reverse() -> None:
+            ids = client.call("TRESERVE", KEY, "w", "COUNT", "100")
+            client.send(b"".join(completion("w", entry_id) for entry_id in reversed(ids)))
+            client.skip_ids(100)
+
+        return times_as_long(
+            harness, lambda: cost(side, rounds, appends), lambda: cost(side, rounds, reverse)
+        )
+
+
+@contextlib.contextmanager
+def connections(side: Side, count: int) -> Iterator[list[Client]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Client(side.server.port)) for _ in range(count)]
+
+
+def cost(side: Side, rounds: int, once: Callable[[], None]) -> float:
+    """The server's CPU time for this many rounds on an empty server."""
+    side.empty()
+    before_ns = side.server.cpu_ns()
+    for _ in range(rounds):
+        once()
+    side.server.settle()
+    return side.server.cpu_ns() - before_ns
+
+
+def append_twice(clients: list[Client]) -> None:
+    request = encode("TAPPEND", KEY, *SENSOR_ENTRY) * PIPELINE
+    for _ in range(2):
+        for client in clients:
+            client.send(request)
+        for client in clients:
+            client.skip_ids(PIPELINE)
+
+
+def reserve_then_complete(clients: list[Client]) -> None:
+    for number, client in enumerate(clients):
+        client.send(encode("TRESERVE", KEY, f"w{number}") * PIPELINE)
+    for number, client in enumerate(clients):
+        ids = [client.receive("TRESERVE") for _ in range(PIPELINE)]
+        client.send(b"".join(completion(f"w{number}", entry_id) for entry_id in ids))
+    for client in clients:
+        for _ in range(PIPELINE):
+            client.receive("TCOMPLETE")
+
+
+def completion(writer: str, entry_id: str) -> bytes:
+    return encode("TCOMPLETE", KEY, writer, entry_id, *SENSOR_ENTRY)
+
+
+# ---------------------------------------------------------------- appends after a reservation
+
+
+def held_appends(harness: Harness, full: int, quick: int) -> Lanes:
+    """Appends after one open reservation against appends without it, -P 16."""
+    side = ours(harness)
+    request = Load(harness.plan.size(full, quick), PIPELINE)
+
+    def appends(reserved: bool) -> float:
+        side.empty()
+        if reserved:
+            side.call("TRESERVE", KEY, "w", "LEASE", LEASE_MS)
+        return side.drive(request, side.append(KEY, SENSOR_ENTRY)).cost
+
+    return times_as_long(harness, lambda: appends(False), lambda: appends(True))
+
+
+def held_memory(harness: Harness, full: int, quick: int) -> Lanes:
+    """Memory of held entries against that of visible ones."""
+    entries = harness.plan.size(full, quick)
+    request = Load(entries, PIPELINE)
+
+    def growth(reserved: bool) -> float:
+        side = harness.fresh_pair()[OURS]
+        side.call(*side.append(KEY, SENSOR_ENTRY))
+        if reserved:
+            side.call("TRESERVE", KEY, "w", "LEASE", LEASE_MS)
+        before = side.server.rss_bytes()
+        side.drive(request, side.append(KEY, SENSOR_ENTRY))
+        return side.server.rss_bytes() - before
+
+    return times_as_long(harness, lambda: growth(False), lambda: growth(True))
+
+
+def release_stall(harness: Harness, full: int, quick: int) -> Lanes:
+    """The worst PING while giving up one reservation releases all the appends after it."""
+    side = ours(harness)
+    entries = harness.plan.size(full, quick)
+
+    def once() -> Reading:
+        side.empty()
+        side.call("TRESERVE", KEY, "w", "LEASE", LEASE_MS)
+        side.drive(Load(entries, PIPELINE), side.append(KEY, SENSOR_ENTRY))
+        worst_us = worst_ping_us(side, giving_up(side))
+        if side.call("XLEN", KEY) != entries:
+            raise BenchError(f"{entries} entries were held, {side.call('XLEN', KEY)} are visible")
+        return Reading(worst_us)
+
+    lanes = harness.alternate({OURS: once})
+    return {REDIS: [Reading(1.0)] * len(lanes[OURS]), **lanes}
+
+
+def giving_up(side: Side) -> Iterator[None]:
+    """A look before, some meanwhile and some after the reservation is given up."""
+    yield
+    with Client(side.server.port) as client:
+        client.send_call("TABORT", KEY, "w")
+        for _ in range(10):
+            yield
+        client.receive("TABORT")
+
+
+# ---------------------------------------------------------------- following readers
+
+
+def follow_many(harness: Harness, full: int, quick: int) -> Lanes:
+    """TMREAD of ten streams, 100 entries each, against XREAD."""
+    side = filled(harness)
+    keys = [f"{KEY}:{number}" for number in range(STREAMS)]
+    for key in keys:
+        side.call("COPY", KEY, key, "REPLACE")
+    after = ["0"] * STREAMS
+    return compared(
+        harness,
+        Load(harness.plan.size(full, quick)),
+        ("XREAD", "COUNT", str(READ_COUNT), "STREAMS", *keys, *after),
+        ("TMREAD", str(READ_COUNT), "STREAMS", *keys, *after),
+    )
+
+
+def peek(harness: Harness, full: int, quick: int) -> Lanes:
+    """TPEEK of 100 entries, nothing held, against TREAD."""
+    return compared(
+        harness,
+        Load(harness.plan.size(full, quick), PIPELINE),
+        ("TREAD", KEY, "1", str(READ_COUNT)),
+        ("TPEEK", KEY, "1", str(READ_COUNT)),
+    )
+
+
+def compared(harness: Harness, request: Load, old: tuple[str, ...], new: tuple[str, ...]) -> Lanes:
+    side = filled(harness)
+    return times_as_long(
+        harness, lambda: side.drive(request, old).cost, lambda: side.drive(request, new).cost
+    )
+
+
+def filled(harness: Harness) -> Side:
+    """The server with 1,000 entries at KEY, in a stream whose IDs were reserved once."""
+
+    def prepare(pair: Pair) -> None:
+        fill(pair, ranges_data(1000))
+        side = pair[OURS]
+        side.call("TRESERVE", KEY, "w")
+        side.call("TABORT", KEY, "w")
+
+    return harness.pair("followed", prepare=prepare)[OURS]
