@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 
 
 cdef class Column:

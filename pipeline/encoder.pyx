@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Rows of Arrow batches encoded as TAPPENDMANY requests, without a Python object for any of them.
 
 Texts, integers and times are read where Arrow has them; other types come as texts that Arrow has
@@ -13,8 +13,9 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
-from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, format_u64, id_less, parse_id
+from millstream.encoding cimport Output, Slice, format_u64
+from millstream.entry_id cimport EntryId, id_less
+from millstream.ids cimport parse_id
 
 from enum import IntEnum
 

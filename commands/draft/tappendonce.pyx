@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """TAPPENDONCE and TAPPENDMANY: an entry that is sent again is not appended again, however late.
 
 A writer that gets no answer cannot know what became of its entry; it sends it again, and the server
@@ -21,7 +21,8 @@ from millstream.commands.engine.appending cimport (
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, id_less, parse_id, parse_u64
+from millstream.entry_id cimport EntryId, id_less
+from millstream.ids cimport parse_id, parse_u64
 from millstream.storage.blocks.block cimport payload_of
 from millstream.storage.streams.held cimport add_entry, handed_out
 from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace

@@ -17,7 +17,7 @@ from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output, put_nil
-from millstream.ids cimport EntryId, id_less, step_down, step_up
+from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream

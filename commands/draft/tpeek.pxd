@@ -5,7 +5,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.blocks.block cimport Entry, View
 from millstream.storage.streams.held cimport Held, HeldEntry, Run, Segment
 from millstream.storage.streams.stream cimport Stream

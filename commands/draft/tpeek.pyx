@@ -15,7 +15,8 @@ from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_raw
 from millstream.encoding cimport Output, Slice, put_nil
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
+from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
 from millstream.storage.streams.held cimport (
     Held, HeldEntry, Run, Segment, Writer, handed_out, is_reserved, list_of_words,

@@ -15,7 +15,8 @@ from millstream.commands.engine.settling cimport live_held, release, schedule_le
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
+from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.block cimport Entry, View, payload_of
 from millstream.storage.streams.held cimport Held, Reservation, Writer, handed_out, pack_list, words_of
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace

@@ -5,7 +5,7 @@ from millstream.commands.engine.delivery cimport Retry
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable
 from millstream.encoding cimport ArrayHead, Output
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.stream cimport Stream
 

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The five commands of the 2017 draft: TAPPEND, TAPPEV, TREAD, TRANGE, TACK. And TSEEK, which finds
 the n-th entry after an ID from the counts in the skiplist: a reader cuts a stream into parts
 without reading it.
@@ -24,7 +24,8 @@ from millstream.commands.engine.group_lifecycle cimport (
     is_refused, live_group, new_group, put_off, read_effects_most, used,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
+from millstream.ids cimport make_id, parse_id
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream

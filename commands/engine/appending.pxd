@@ -2,7 +2,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, Id
+from millstream.entry_id cimport EntryId
+from millstream.ids cimport Id
 from millstream.storage.streams.retention cimport TrimPoint
 from millstream.storage.streams.stream cimport Stream
 

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Appending to a stream and evicting from it, as a command does both: what TAPPEND, TAPPEV, XADD and
 XTRIM share. The stream is changed, the effect is recorded, and readers that wait on the key are marked. A
 stream with a policy is trimmed after each append, so every append enforces it.
@@ -8,7 +8,8 @@ from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, Id, make_id, step_up
+from millstream.entry_id cimport EntryId, step_up
+from millstream.ids cimport Id, make_id
 from millstream.storage.blocks.block cimport payload_of
 from millstream.storage.streams.keyspace_core cimport AT_ONCE
 from millstream.storage.streams.retention cimport find_trim_point, oldest_block

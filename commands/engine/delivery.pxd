@@ -4,7 +4,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.encoding cimport Output
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.group cimport Consumer, Group, Pending
 from millstream.storage.streams.stream cimport Stream
 

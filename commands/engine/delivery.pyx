@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Giving a group's entries out and taking them back: what the commands of both dialects share.
 
 The reply is made first, for it is what may not fit into memory; then what it shows is given and
@@ -13,7 +13,8 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
 from millstream.encoding cimport Output, put_nil
-from millstream.ids cimport EntryId, id_less, make_id, parse_id, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
+from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.block cimport encode_entry
 from millstream.storage.blocks.layout cimport Entry, IdText, View
 from millstream.storage.streams.group cimport (

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Streams, groups and consumers as every command of both dialects finds, makes and ends them.
 
 This module also makes the automatic changes of a group (pending entries that expire, a time to live that

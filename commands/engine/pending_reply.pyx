@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Pending entries between two ids as a reply (XPENDING), long ones in slices.
 
 With a least idle time or a consumer very many may have to be looked at for a few, and how many
@@ -12,7 +12,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.engine.delivery cimport idle_of, put_idle
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output
-from millstream.ids cimport id_less
+from millstream.entry_id cimport id_less
 from millstream.storage.streams.group cimport (
     IDLE, Chunk, Consumer, Group, Pending, PendingAt, deliveries_of,
 )

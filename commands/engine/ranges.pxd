@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
 

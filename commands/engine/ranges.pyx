@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Entries between two ids as a reply: what TRANGE, TREAD, XRANGE and XREAD have in common.
 
 An EntryRange is made by a handler and encoded by the executor right after it, from the blocks
@@ -13,7 +13,8 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
-from millstream.ids cimport EntryId, id_less, parse_id, step_down, step_up
+from millstream.entry_id cimport EntryId, id_less, step_down, step_up
+from millstream.ids cimport parse_id
 from millstream.storage.blocks.block cimport Block, encode_backward, encode_forward, view_of
 from millstream.storage.blocks.layout cimport IdText, View
 from millstream.storage.streams.stream cimport Stream

@@ -11,7 +11,8 @@ from libc.stdint cimport UINT64_MAX as NEVER, uint64_t
 from millstream.commands.engine.appending cimport keep_policy_after_append
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
-from millstream.ids cimport EntryId, make_id
+from millstream.entry_id cimport EntryId
+from millstream.ids cimport make_id
 from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 

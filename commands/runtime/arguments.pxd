@@ -2,7 +2,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 
 
 cdef bint same_letters(const char* word, const char* upper, Py_ssize_t size) noexcept nogil

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, wraparound=False, cdivision=True
 """The arguments of one request, as views of the receive buffer, and a cursor over them.
 
 A request's words are not copied into Python objects: most of a pipelined command's cost would be
@@ -10,7 +10,8 @@ are valid only while the command runs.
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 
-from millstream.ids cimport EntryId, parse_id
+from millstream.entry_id cimport EntryId
+from millstream.ids cimport parse_id
 
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 

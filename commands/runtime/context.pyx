@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, wraparound=False
 """What a handler is given: the data, the time, the client, and how to report a change.
 
 A handler gets a stream from `read_stream`, `write_stream`, `read_for_update` or `open_stream`, which

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Effects: what a command did, recorded while it runs and applied again at start.
 
 An effect is a RESP array of bulk strings with everything resolved: ids, times, the first id kept by
@@ -12,8 +12,9 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.commands.runtime.arguments cimport Args, parse_int
-from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, format_u64, id_less, parse_id, parse_u64
+from millstream.encoding cimport Output, Slice, format_u64
+from millstream.entry_id cimport EntryId, id_less
+from millstream.ids cimport parse_id, parse_u64
 from millstream.storage.streams.held cimport add_entry, handed_out
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, wraparound=False, cdivision=True
 """What a handler may return, and how it is encoded.
 
 `put_reply` encodes by type: int, bytes (bulk string), Simple (+status), Id, None (null), list or

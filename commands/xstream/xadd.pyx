@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Redis' stream commands that append, trim and range over entries.
 
 Semantics and error words are Redis 8.6's. An XADD is a TAPPEND with more options and another form of
@@ -20,7 +20,8 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, id_less, parse_id, parse_part
+from millstream.entry_id cimport EntryId, id_less
+from millstream.ids cimport parse_id, parse_part
 from millstream.storage.streams.held cimport handed_out
 from millstream.storage.streams.stream cimport Stream
 

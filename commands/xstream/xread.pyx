@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """XREAD: the entries after an id of each of several streams, now or once they are there.
 
 The reply holds blocks instead of entries where it is long, and is encoded slice by slice as the
@@ -13,7 +13,8 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange, Parts, make_range
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable, make_raw
 from millstream.encoding cimport ArrayHead, Output, Slice
-from millstream.ids cimport EntryId, parse_id, step_down, step_up
+from millstream.entry_id cimport EntryId, step_down, step_up
+from millstream.ids cimport parse_id
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.table.registry import command

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """XREADGROUP: a group's new entries for one of its consumers, what others let lie, or its history.
 And XACK.
 
@@ -27,7 +27,8 @@ from millstream.commands.engine.group_lifecycle cimport (
     used,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_null_array
-from millstream.ids cimport EntryId, parse_id, step_up
+from millstream.entry_id cimport EntryId, step_up
+from millstream.ids cimport parse_id
 from millstream.storage.blocks.block cimport encode_entry
 from millstream.storage.blocks.layout cimport Entry, IdText, View
 from millstream.storage.streams.group cimport Consumer, Group, Pending, PendingAt

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Clients that wait: how a read comes to wait, is tried again, and ends.
 
 `waiting` knows who stands in which queue. Here a waiting read is tried when its key was marked

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The one place where a command runs: look it up, check it, call its handler, record, reply.
 
 A batch is what one client sent at once; a tick is all that happens in one turn of the event loop.

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Finding a request's command in the table, and what is counted and timed of commands.
 
 The table is the registry's, in a small open hash: a name is identified by its first and its last eight

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3, wraparound=False
 """A client's TCP connection: an asyncio protocol that hands bytes to the executor and back.
 
 It knows the socket and nothing of commands. Back-pressure goes both ways: while the client does not

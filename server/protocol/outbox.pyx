@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, wraparound=False, cdivision=True
 """What clients are to be sent, and when it may leave.
 
 Replies of one tick are collected per client and sent in one write at its end. While the journal has

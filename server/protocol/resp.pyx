@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """RESP on the server's side: an incremental parser of requests, and error replies.
 
 The parser reads requests where they were received and gives views of their words, so that no Python

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t, uint32_t
 from libc.string cimport memcpy, memmove
 
-from millstream.ids cimport format_u64
+cdef int format_u64(char* out, uint64_t value) noexcept nogil
 
 
 cdef struct Slice:

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """RESP elements as bytes: the growable buffer every reply, effect and export is written into.
 
 It is in the common package because blocks encode their entries straight into it (storage must not import
@@ -6,11 +6,47 @@ the server) and because client and server share the elements. It knows bulk stri
 what a reply means is the server's business.
 """
 
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 cdef Py_ssize_t FIRST_CAPACITY = 512
 cdef Py_ssize_t KEPT_CAPACITY = 256 * 1024
+
+
+cdef extern from *:
+    """
+    #include <string.h>
+    static const char ms_two_digits[201] =
+        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
+        "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"
+        "949596979899";
+    static int ms_format_u64(char *out, uint64_t value) {
+        char text[20];
+        int at = 20;
+        while (value >= 100) {
+            uint64_t rest = value / 100;
+            at -= 2;
+            memcpy(text + at, ms_two_digits + 2 * (value - rest * 100), 2);
+            value = rest;
+        }
+        if (value >= 10) {
+            at -= 2;
+            memcpy(text + at, ms_two_digits + 2 * value, 2);
+        } else {
+            text[--at] = (char)('0' + value);
+        }
+        memcpy(out, text + at, 20 - at);
+        return 20 - at;
+    }
+    """
+    int ms_format_u64(char* out, uint64_t value) noexcept nogil
+
+
+cdef int format_u64(char* out, uint64_t value) noexcept nogil:
+    """Write the digits of a number, at most 20, and return how many. Two at a time: an ID is printed
+    for every entry of every reply."""
+    return ms_format_u64(out, value)
 
 
 cdef class Output:

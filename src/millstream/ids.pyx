@@ -1,56 +1,25 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Entry ids: two unsigned 64-bit numbers, milliseconds since the epoch and a sequence within them.
 
 The draft prints ``ms.seq`` and Redis prints ``ms-seq``; both name the same entry. Storage keeps the
-two numbers; this module is the only place that knows the text. Numbers are formatted by hand two
-digits at a time because an id is printed for every entry of every reply.
+two numbers (`entry_id`); this module is the only place that knows the text.
 """
 
 from libc.stdint cimport uint64_t
 cimport cython
 
+from millstream.encoding cimport format_u64
+from millstream.entry_id cimport EntryId
+
 # The longest text of a number that is read, zeros before it included.
 cdef Py_ssize_t TEXT_MAX = 127
 
 
-cdef extern from *:
-    """
-    #include <string.h>
-    static const char ms_two_digits[201] =
-        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
-        "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"
-        "949596979899";
-    static int ms_format_u64(char *out, uint64_t value) {
-        char text[20];
-        int at = 20;
-        while (value >= 100) {
-            uint64_t rest = value / 100;
-            at -= 2;
-            memcpy(text + at, ms_two_digits + 2 * (value - rest * 100), 2);
-            value = rest;
-        }
-        if (value >= 10) {
-            at -= 2;
-            memcpy(text + at, ms_two_digits + 2 * value, 2);
-        } else {
-            text[--at] = (char)('0' + value);
-        }
-        memcpy(out, text + at, 20 - at);
-        return 20 - at;
-    }
-    """
-    int ms_format_u64(char* out, uint64_t value) noexcept nogil
-
-
-cdef int format_u64(char* out, uint64_t value) noexcept nogil:
-    return ms_format_u64(out, value)
-
-
 cdef int format_id(char* out, uint64_t ms, uint64_t seq, bint dotted) noexcept nogil:
     """Write the text of an id, at most 41 bytes, and return its length."""
-    cdef int size = ms_format_u64(out, ms)
+    cdef int size = format_u64(out, ms)
     out[size] = c'.' if dotted else c'-'
-    return size + 1 + ms_format_u64(out + size + 1, seq)
+    return size + 1 + format_u64(out + size + 1, seq)
 
 
 cdef int parse_u64(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:

@@ -21,8 +21,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from millstream.encoding cimport Output, Slice, write_bulk, write_head
-from millstream.ids cimport EntryId, format_u64, id_less
+from millstream.encoding cimport Output, Slice, format_u64, write_bulk, write_head
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block_check cimport check_view, fault_text, first_fault, fits
 from millstream.storage.blocks.layout cimport (
     BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, CHECKPOINT_EVERY, DELETED, FORM_ANCHOR, FORM_LATER_MS,

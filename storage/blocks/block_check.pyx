@@ -11,7 +11,7 @@ that it has just read; the processor does the other stretch's step meanwhile.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from millstream.ids cimport id_less
+from millstream.entry_id cimport id_less
 from millstream.storage.blocks.layout cimport (
     CHECKPOINT_EVERY, FORM_ANCHOR, FORM_LATER_MS, FORM_NEXT_MS, FORM_NEXT_SEQ, REF_LITERAL,
     SETS_MAX, View, bulk_size, read_varint,

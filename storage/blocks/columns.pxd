@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.blocks.layout cimport View
 
 

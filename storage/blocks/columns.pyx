@@ -17,8 +17,8 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, format_u64, id_less
+from millstream.encoding cimport Slice, format_u64
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport entry_head, view_at
 from millstream.storage.blocks.layout cimport Entry, View, read_varint
 from millstream.storage.blocks.block_check cimport fault_text, find_fault

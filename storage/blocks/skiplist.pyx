@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first ids.
 
 It is the draft's structure, with up to 128 blocks to a node: a page. A seek goes from page to page

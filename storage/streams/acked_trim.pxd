@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
 

@@ -11,7 +11,7 @@ that none has to be searched for.
 from libc.stdint cimport UINT64_MAX as MAX, uint64_t
 from libc.stdlib cimport calloc, free
 
-from millstream.ids cimport EntryId, id_less
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport cursor_next
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.streams.group cimport Group, Pending, PendingAt

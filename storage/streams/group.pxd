@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 
 
 cdef extern from *:

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A consumer group: its offset, its time to live, its consumers and its pending entries.
 
 Pending entries must fit by the million, so they are plain records in id order, in chunks of up to
@@ -26,7 +26,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
 cimport cython
 
-from millstream.ids cimport id_less
+from millstream.entry_id cimport id_less
 
 from collections import OrderedDict
 

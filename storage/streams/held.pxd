@@ -1,7 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """What stands above the log of a stream while IDs are reserved: open reservations, and entries that are
 complete but must not be seen yet.
 
@@ -26,7 +26,7 @@ from libc.string cimport memcpy
 cimport cython
 
 from millstream.encoding cimport Slice
-from millstream.ids cimport EntryId, id_less, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_words, payload_of
 from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk

@@ -1,4 +1,4 @@
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.held cimport Writer
 
 

@@ -7,7 +7,7 @@ nanoseconds a segment; a thread packs the copy in small parts.
 
 from libc.stdint cimport INT64_MAX, uint64_t
 
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.held cimport (
     ENTRY_BYTES, Held, HeldEntry, Reservation, Run, Segment, Writer, is_reserved, list_of_words,
     pack_list, size_of,

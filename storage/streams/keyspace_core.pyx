@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """What appends and reads need of a keyspace: looking up streams, ready marks, and noting moments.
 
 `keyspace` has everything else, in Python: its classes extend these two. Whoever is about to change a

@@ -10,7 +10,7 @@ step a block that goes and one search inside a block; a bound on the blocks make
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
 
-from millstream.ids cimport EntryId, id_less, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport cursor_next, cursor_seek, view_nth_live
 from millstream.storage.blocks.layout cimport Cursor, Entry, View
 from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind, view_block

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """One stream: sealed blocks in a skiplist, the open block at the end, counters and groups.
 
 Everything happens at the two ends, except reading and single deletions. Eviction drops whole blocks
@@ -20,7 +20,7 @@ cdef extern from "Python.h":
 cimport cython
 
 from millstream.encoding cimport Output, Slice
-from millstream.ids cimport EntryId, id_less, step_up
+from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.block cimport (
     Block, OpenBlock, cursor_next, cursor_seek, cursor_start, cursor_to_index, encode_backward,
     encode_entry, encode_forward, entry_words, payload_of, view_disk_size, view_find, view_last_live_before,

@@ -4,7 +4,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from millstream.ids cimport EntryId
+from millstream.entry_id cimport EntryId
 from millstream.storage.streams.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
 from millstream.storage.blocks.skiplist cimport Place, SkipList, block_at
 from millstream.storage.streams.stream cimport Stream
