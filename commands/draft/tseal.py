@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 EntryId = tuple[int, int]
 
+# What an effect takes of the journal beyond its names, at most.
+_EFFECT_BYTES = 256
+
 BUSY = "BUSYKEY Target key name already exists."
 
 
@@ -67,6 +70,7 @@ def tseal(ctx: Context, args: Args) -> Id:
         return Id(*final, True)
     if not elsewhere:
         _check_children(ctx, key, children)
+    ctx.effects.require_room(_effects_bytes(key, children))
     _seal(ctx, key, stream, children)
     if not elsewhere:
         for child in children:
@@ -82,6 +86,12 @@ def _check_children(ctx: Context, key: bytes, children: list[bytes]) -> None:
             continue
         if not isinstance(value, Stream) or child == key or not _is_unused(value):
             raise CommandError(BUSY)
+
+
+def _effects_bytes(key: bytes, children: list[bytes]) -> int:
+    """What SEAL and, for each child, STREAM, SETID and PARENTS take of the journal, at most."""
+    of_child = sum(len(key) + 4 * len(child) + 3 * _EFFECT_BYTES for child in children)
+    return len(key) + _EFFECT_BYTES + of_child
 
 
 def _is_unused(stream: Stream) -> bool:
