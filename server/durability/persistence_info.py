@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.loading import Loader
+from millstream.server.durability.snapshots import Snapshots
 
 
-def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object]:
+class State(Protocol):
+    """What INFO reads of a Persistence."""
+
+    snapshots: Snapshots
+    loader: Loader
+    loading: bool
+    load_start_ms: int  # wall clock
+    load_started_ms: int  # steady clock
+    loaded_keys: int
+    appendonly: bool
+    base_bytes: int
+
+    @property
+    def queued_bytes(self) -> int: ...
+
+    def journal_is_well(self) -> bool: ...
+
+    def current_bytes(self) -> int: ...
+
+
+def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
     """`now_ms` is of the steady clock."""
     snapshots = persistence.snapshots
     save, rewrite = snapshots.tallies["save"], snapshots.tallies["rewrite"]
@@ -53,7 +73,7 @@ def persistence_facts(persistence: Persistence, now_ms: int) -> dict[str, object
     return fields
 
 
-def _loading_facts(persistence: Persistence, now_ms: int) -> dict[str, object]:
+def _loading_facts(persistence: State, now_ms: int) -> dict[str, object]:
     done, total = persistence.loader.done_bytes, persistence.loader.total_bytes
     elapsed_s = (now_ms - persistence.load_started_ms) / 1000
     eta_s = int(elapsed_s * (total - done) / done) if done else 1
