@@ -26,7 +26,7 @@ final ` ...` leaves the rest open; `-"ERR quoted "` inside arrays and for spaces
 `pairs{k: v}` (a map; in RESP2 an array of pairs), `~[a]` (a set; in RESP2 an array), `push[a]` (in
 RESP2 an array), `#t`, and the open ones: `<tid>` `<xid>` `<int>` `<int 3..9>` `<int 3..>` `<text>`
 `<any>` (but no error), each with a name to keep it: `<int:n>`. `...` in an array stands for any
-number of elements, in a map for further pairs.
+number of elements, in a map for further pairs. `${n}` outside quotes is a number that was kept.
 """
 
 from __future__ import annotations
@@ -135,6 +135,11 @@ class Open:
 
 
 @dataclass(frozen=True)
+class KeptNumber:
+    template: str
+
+
+@dataclass(frozen=True)
 class Items:
     kind: str
     before: tuple[Pattern, ...]
@@ -148,7 +153,7 @@ class Pairs:
     further: bool
 
 
-Pattern = Text | Exactly | ErrorText | Nothing | Open | Items | Pairs
+Pattern = Text | Exactly | ErrorText | Nothing | Open | KeptNumber | Items | Pairs
 
 _ID = {"tid": re.compile(rb"(\d+)\.(\d+)"), "xid": re.compile(rb"(\d+)-(\d+)")}
 
@@ -171,6 +176,8 @@ class Matcher:
             return isinstance(reply, Error) and self._error_fits(pattern.template, reply.text)
         if isinstance(pattern, Open):
             return self._open_fits(pattern, reply)
+        if isinstance(pattern, KeptNumber):
+            return type(reply) is int and reply == int(expand(pattern.template, self.kept))
         if isinstance(pattern, Items):
             return self._items_fit(pattern, reply)
         return self._pairs_fit(pattern, reply)
@@ -265,6 +272,7 @@ _TOKEN = re.compile(
         (?:\s(?P<low>-?\d+)?\.\.(?P<high>\d+)?)?>)
     | (?P<nilarray>nil\[\])
     | (?P<nil>nil\b)
+    | (?P<kept>\$\{\w+\})
     | (?P<dots>\.\.\.)
     | (?P<int>-?\d+)
     | (?P<simple>\+\w+)
@@ -338,6 +346,8 @@ class PatternReader:
                 int(low) if low else None,
                 int(high) if high else None,
             )
+        if token["kept"]:
+            return KeptNumber(token["kept"])
         if token["nil"]:
             return Nothing(Null.BULK)
         if token["nilarray"]:
