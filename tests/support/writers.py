@@ -409,7 +409,7 @@ def _check_facts(book: Book, key: bytes, log: dict[EntryId, bytes]) -> Asking:
     wanted = [(i, "FACTDONE") for i in book.completed if i not in log]
     wanted += [(i, "FACTLOST") for i in list(book.given_up)[-20:]]
     for entry_id, code in wanted:
-        reply = yield (b"TCOMPLETE", key, b"nobody", text_of(entry_id), b"n", b"again")
+        reply = yield (b"TCOMPLETE", key, b"stranger", text_of(entry_id), b"n", b"again")
         assert isinstance(reply, Error), (entry_id, reply)
         assert reply.text.startswith(code), (entry_id, reply)
 
