@@ -9,7 +9,7 @@ in steps, and the reply is sent in slices. Decision 030 has the figures.
 from __future__ import annotations
 
 from heapq import merge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from millstream.commands.engine.group_lag import Ends, ends_of, lag_of
 from millstream.commands.engine.references import settle_groups
@@ -44,22 +44,19 @@ EVERY_RECORD = 2**64 - 1
 
 
 def _in_order(
-    names: Sequence[bytes | None], wanted: Callable[[int], bool] | None = None
+    names: Sequence[bytes | None], places: Sequence[int]
 ) -> Generator[object, None, tuple[int, Iterable[int]]]:
-    """Sort in steps the places of the names that are not None; with `wanted` only of these places.
-    Returns their number and the places by name. Short runs are sorted here, and merged by whoever
-    iterates."""
+    """Sort the places of names, without those of None, in steps; returns their number and the
+    places in order. Each run is sorted here; the runs are merged while the reply is made."""
+    name_of = cast("Callable[[int], bytes]", names.__getitem__)
     runs = []
-    for start in range(0, len(names), SORTED_AT_ONCE):
+    for start in range(0, len(places), SORTED_AT_ONCE):
         if start:
             yield PAUSE
-        places = range(start, min(start + SORTED_AT_ONCE, len(names)))
-        present = (i for i in places if names[i] is not None and (wanted is None or wanted(i)))
-        runs.append(sorted(present, key=names.__getitem__))  # type: ignore[arg-type]
+        run = places[start : start + SORTED_AT_ONCE]
+        runs.append(sorted([place for place in run if names[place] is not None], key=name_of))
     count = sum(map(len, runs))
-    if len(runs) == 1:
-        return count, runs[0]
-    return count, merge(*runs, key=names.__getitem__)  # type: ignore[arg-type]
+    return count, runs[0] if len(runs) == 1 else merge(*runs, key=name_of)
 
 
 # ---------------------------------------------------------------- consumers
@@ -72,7 +69,7 @@ def consumers_reply(ctx: Context, group: Group) -> LongReply:
 
 def _consumers(members: SharedMembers, now_ms: int) -> Iterator[object]:
     names = members.names
-    count, places = yield from _in_order(names)
+    count, places = yield from _in_order(names, range(len(names)))
     yield ArrayHead(count)
     for place in places:
         seen_ms, active_ms, pending = members.row(place)
@@ -95,7 +92,7 @@ def pending_summary(group: Group) -> LongReply | list[object]:
 
 
 def _summary(total: int, first: Id, last: Id, members: SharedMembers) -> Iterator[object]:
-    count, places = yield from _in_order(members.names, lambda place: members.row(place)[2] > 0)
+    count, places = yield from _in_order(members.names, members.owners())
     yield ArrayHead(4)
     yield Several([total, first, last])
     yield ArrayHead(count)
@@ -119,7 +116,7 @@ def groups_reply(ctx: Context, key: bytes, stream: Stream) -> LongReply:
 
 
 def _groups(groups: SharedGroups, ends: Ends) -> Iterator[object]:
-    count, places = yield from _in_order(groups.names)
+    count, places = yield from _in_order(groups.names, range(len(groups.names)))
     yield ArrayHead(count)
     for place in places:
         offset, entries_read, pending, consumers = groups.row(place)
@@ -150,7 +147,7 @@ def full_groups_reply(ctx: Context, key: bytes, stream: Stream, limit: int | Non
 
 def _full_groups(groups: SharedGroups, ends: Ends, limit: int, ahead: int) -> Iterator[object]:
     """`ahead`: how far the wall clock, which the reply uses, is ahead of the steady clock."""
-    count, places = yield from _in_order(groups.names)
+    count, places = yield from _in_order(groups.names, range(len(groups.names)))
     yield ArrayHead(count)
     for place in places:
         offset, entries_read, pending, _ = groups.row(place)
@@ -175,7 +172,7 @@ def _full_group(parts: GroupParts, shown: int, limit: int, ahead: int) -> Iterat
     while pending.step(LOOKS):
         yield PAUSE
     members = parts.members
-    count, places = yield from _in_order(members.names)
+    count, places = yield from _in_order(members.names, range(len(members.names)))
     yield Several([b"consumers", ArrayHead(count)])
     for place in places:
         seen_ms, active_ms, owned = members.row(place)

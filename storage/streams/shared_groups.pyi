@@ -6,6 +6,7 @@ from millstream.storage.streams.group import Group, SharedPending
 
 class SharedMembers:
     names: list[bytes | None]
+    def owners(self) -> list[int]: ...
     def row(self, number: int) -> tuple[int, int, int]: ...
 
 class GroupParts:

@@ -25,6 +25,15 @@ cdef class SharedMembers:
     def __dealloc__(self):
         free(self.rows)
 
+    def owners(self) -> list[int]:
+        """The numbers of the consumers that own pending entries."""
+        cdef Py_ssize_t i
+        cdef list found = []
+        for i in range(1, len(self.names)):
+            if self.names[i] is not None and self.rows[i].pending:
+                found.append(i)
+        return found
+
     def row(self, Py_ssize_t number) -> tuple[int, int, int]:
         """(seen_ms, active_ms, number of pending entries) of the consumer with this number."""
         cdef MemberRow* row

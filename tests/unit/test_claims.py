@@ -1056,3 +1056,15 @@ def stream_filled(in_process: InProcessServer, key: str, count: int) -> None:
     player = in_process.player()
     for number in range(1, count + 1):
         player.call(f"XADD {key} {number}-1 n {number}")
+
+
+def test_xautoclaim_claims_the_largest_id(player: InProcessClient) -> None:
+    largest = f"{2**64 - 1}-{2**64 - 1}"
+    player.call("XADD s 1-1 n 1")
+    player.call(f"XADD s {largest} n 2")
+    player.call("XGROUP CREATE s g 0")
+    read_by(player, "one")
+    assert player.call("XAUTOCLAIM s g other 0 1-1 COUNT 1") == [largest.encode(), [entry(1)], []]
+    last = [largest.encode(), [b"n", b"2"]]
+    assert player.call(f"XAUTOCLAIM s g other 0 {largest}") == [b"0-0", [last], []]
+    assert [row[1] for row in pending(player)] == [b"other", b"other"]
