@@ -24,7 +24,7 @@ from rich.text import Text
 from millstream.errors import DataError
 from millstream.server.repair.checking import Checker, FileReport, Report, Verdict, counted
 from millstream.server.repair.cli_hint import advised
-from millstream.server.repair.inspecting import Contents, Row, inspect_directory
+from millstream.server.repair.inspecting import Contents, Ordering, Row, inspect_directory
 from millstream.server.repair.repairing import repair
 from millstream.storage.files.disk import SystemDisk, unusable
 
@@ -227,6 +227,9 @@ def _contents_as_json(contents: Contents) -> dict[str, Any]:
     fields = asdict(contents)
     for row in fields["rows"]:
         row["first_id"], row["last_id"] = _id(row["first_id"]), _id(row["last_id"])
+        if (ordering := row["ordering"]) is not None:
+            for name in ("handed_out_id", "oldest_reservation"):
+                ordering[name] = _id(ordering[name])
     fields["files"] = [{"name": name, "size_bytes": size} for name, size in contents.files]
     return fields
 
@@ -252,8 +255,9 @@ def _print_contents(contents: Contents) -> None:
 def _table(rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("DB", "KEY", "TYPE", "ENTRIES", "FIRST", "LAST", "GROUPS", "PENDING", "BLOCKS",
-                 "BYTES", "POLICY"):  # fmt: skip
-        table.add_column(name, justify="left" if name in ("KEY", "TYPE", "POLICY") else "right")
+                 "BYTES", "POLICY", "ORDERING"):  # fmt: skip
+        is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING")
+        table.add_column(name, justify="left" if is_text else "right")
     for row in rows:
         key = Text(row.key.decode("utf-8", "backslashreplace"), overflow="fold")
         table.add_row(str(row.database), key, row.kind, *_numbers(row))
@@ -262,7 +266,24 @@ def _table(rows: list[Row]) -> Table:
 
 def _numbers(row: Row) -> tuple[str, ...]:
     if row.kind != "stream":
-        return (*[""] * 6, str(row.size_bytes), "")
+        return (*[""] * 6, str(row.size_bytes), "", "")
     ids = (_id(row.first_id) or "-", _id(row.last_id) or "-")
     counts = (row.groups, row.pending, row.blocks, row.size_bytes)
-    return (str(row.entries), *ids, *map(str, counts), row.policy)
+    words = "" if row.ordering is None else _ordering_words(row.ordering)
+    return (str(row.entries), *ids, *map(str, counts), row.policy, words)
+
+
+def _ordering_words(ordering: Ordering) -> str:
+    """What is reserved and held, and the lineage: only what there is."""
+    parts = []
+    if ordering.reservations:
+        parts.append(f"{ordering.reservations} reserved from {_id(ordering.oldest_reservation)}")
+        parts.append(f"{ordering.held} held ({ordering.held_bytes} bytes)")
+    if ordering.followed:
+        parts.append("followed")
+    if ordering.sealed:
+        parts.append("sealed")
+    for name, keys in (("parents", ordering.parents), ("children", ordering.children)):
+        if keys:
+            parts.append(f"{name} {', '.join(map(_as_json, keys))}")
+    return "; ".join(parts)

@@ -21,6 +21,7 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot import KeyRecord, SnapshotReader
+from millstream.storage.streams.ordering import handed_out_id, restore_ordering
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20
@@ -29,9 +30,27 @@ _TRIES = 5
 
 
 @dataclass
+class Ordering:
+    """What a stream has beyond its log and its groups, named as in TINFO. The row's `last_id` is
+    the position: held entries and reservations come after it and are not in `entries`."""
+
+    handed_out_id: tuple[int, int]
+    reservations: int = 0
+    oldest_reservation: tuple[int, int] | None = None
+    held: int = 0
+    held_bytes: int = 0
+    writers: int = 0
+    followed: bool = False
+    sealed: bool = False
+    parents: list[bytes] = field(default_factory=list)
+    children: list[bytes] = field(default_factory=list)
+
+
+@dataclass
 class Row:
     """One key. Of a string only `size_bytes`, its length, is known. `first_id` is that of the first
-    entry, or, from an index, one that no entry is below; `policy` is in the words of TPOLICY."""
+    entry, or, from an index, one that no entry is below; `policy` is in the words of TPOLICY.
+    `ordering` is None for a stream without reservations (also past ones), lineage and followers."""
 
     database: int
     key: bytes
@@ -44,6 +63,7 @@ class Row:
     pending: int = 0
     blocks: int = 0
     policy: str = ""
+    ordering: Ordering | None = None
 
 
 @dataclass
@@ -155,7 +175,18 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
         sum(len(group["pending"]) // _PENDING_BYTES for group in meta["groups"]),
         sum(piece.blocks for piece in record.pieces),
         _policy_words(RetentionPolicy.load(meta["policy"]) if "policy" in meta else None),
+        _ordering_of_meta(meta),
     )
+
+
+def _ordering_of_meta(meta: dict[str, Any]) -> Ordering | None:
+    """As the stream has it once it is loaded; its blocks are not needed for that."""
+    if not meta.keys() & {"held", "lineage", "followed"}:
+        return None
+    stream = Stream()
+    stream.raise_last_id(*meta["last_id"])
+    restore_ordering(stream, meta, 0)
+    return _ordering(stream)
 
 
 # ---------------------------------------------------------------------------------------- all of it
@@ -188,7 +219,22 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
         sum(group.pending_count for group in stream.groups.values()),
         len(blocks),
         _policy_words(stream.policy),
+        _ordering(stream),
     )
+
+
+def _ordering(stream: Stream) -> Ordering | None:
+    held, lineage = stream.held, stream.lineage
+    if held is None and lineage is None and not stream.is_followed:
+        return None
+    found = Ordering(handed_out_id(stream), followed=stream.is_followed, sealed=stream.is_sealed)
+    if held is not None:
+        found.reservations, found.oldest_reservation = held.reservations, held.oldest_id
+        found.held, found.held_bytes = held.entries, held.size_bytes
+        found.writers = len(held.writers)
+    if lineage is not None:
+        found.parents, found.children = list(lineage.parents), list(lineage.children)
+    return found
 
 
 def _policy_words(policy: RetentionPolicy | None) -> str:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from tests.support.fakedisk import FakeDisk, FakeFile
+from tests.support.in_process import InProcessServer
 from tests.support.journals import DIRECTORY
-from tests.support.small_data import BASE, CREATED_MS, FIRST, LAST, Written, load, write_small_data
+from tests.support.small_data import (
+    BASE,
+    CREATED_MS,
+    FIRST,
+    LAST,
+    Written,
+    load,
+    play,
+    write_base,
+    write_journal,
+    write_small_data,
+)
 
 from millstream.errors import DamageError, DataError
 from millstream.server.repair import checking
@@ -157,3 +170,82 @@ def test_a_file_that_is_missing_is_named_in_a_sentence(written: Written) -> None
     disk.remove(LAST)
     with pytest.raises(DamageError, match=f"{LAST} is missing although manifest names it"):
         inspect(disk)
+
+
+BEFORE_BASE = [
+    "XADD plain 1-1 f v",
+    "TCREATE s FLOOR 99999999999999.0",
+    "TAPPEND s f seen",
+    "TRESERVE s ann COUNT 2",
+    "TRESERVE s bob",
+    "TAPPEND s f held",
+    "TCREATE end PARENTS far",
+    "TSEAL end CHILDREN left right",
+    "TMREAD 1 CLOCK STREAMS left 0",
+]
+AFTER_BASE = [
+    "TCOMPLETE s bob 99999999999999.4 f held",
+    "TAPPEND s f more",
+    "TCREATE new PARENTS s",
+]
+
+
+@pytest.fixture
+def with_reservations() -> FakeDisk:
+    """A base, and a journal after it, that have reservations, held entries and lineage."""
+    disk, server = FakeDisk(), InProcessServer()
+    player = server.player()
+    seq = len(play(server, player, BEFORE_BASE))
+    write_base(disk, BASE, server.keyspace, seq)
+    write_journal(disk, LAST, seq + 1, play(server, player, AFTER_BASE))
+    store_manifest(disk, Manifest(BASE, (LAST,), 5, DIRECTORY))
+    return disk
+
+
+def test_reservations_and_held_entries_are_shown_from_the_index_alone(
+    with_reservations: FakeDisk,
+) -> None:
+    rows = by_key(inspect(with_reservations, journals=False))
+    assert rows[b"plain"].ordering is None
+    shown = rows[b"s"].ordering
+    assert shown is not None
+    high = 99999999999999
+    assert (rows[b"s"].entries, rows[b"s"].last_id) == (1, (high, 1))
+    assert (shown.reservations, shown.oldest_reservation) == (3, (high, 2))
+    assert (shown.held, shown.handed_out_id, shown.writers) == (1, (high, 5), 2)
+    assert shown.held_bytes > 0
+    end, left = rows[b"end"].ordering, rows[b"left"].ordering
+    assert end is not None
+    assert (end.sealed, end.parents, end.children) == (True, [b"far"], [b"left", b"right"])
+    assert left is not None
+    assert (left.sealed, left.parents, left.followed) == (False, [b"end"], True)
+
+
+def test_reservations_that_a_journal_settles_are_shown_as_they_are_then(
+    with_reservations: FakeDisk,
+) -> None:
+    rows = by_key(inspect(with_reservations))
+    shown, new = rows[b"s"].ordering, rows[b"new"].ordering
+    assert shown is not None
+    assert (shown.reservations, shown.held, shown.handed_out_id[1]) == (2, 3, 6)
+    assert new is not None
+    assert new.parents == [b"s"]
+    alone = by_key(inspect(with_reservations, journals=False))
+    for key in (b"end", b"left", b"right"):
+        assert rows[key] == alone[key]
+
+
+def test_the_programs_accept_a_directory_with_reservations(
+    with_reservations: FakeDisk, tmp_path: Path
+) -> None:
+    for name in with_reservations.names():
+        (tmp_path / name).write_bytes(with_reservations.content(name))
+    table = CliRunner().invoke(tools.inspect, [str(tmp_path)]).stdout
+    assert "2 reserved from 99999999999999-2; 3 held (" in table
+    assert "sealed; parents far; children left, right" in table
+    rows = json.loads(CliRunner().invoke(tools.inspect, [str(tmp_path), "--json"]).stdout)["rows"]
+    (shown,) = [row["ordering"] for row in rows if row["key"] == "s"]
+    assert shown["handed_out_id"] == "99999999999999-6"
+    assert shown["oldest_reservation"] == "99999999999999-2"
+    checked = CliRunner().invoke(tools.check, [str(tmp_path)])
+    assert checked.exit_code == 0, checked.stdout
