@@ -51,5 +51,6 @@ cdef class Peek:
     cdef int read_held(self) except -1
     cdef int read_segment(self, Segment segment) except -1
     cdef int read_run(self, Run run) except -1
+    cdef int pass_run(self, Run run, uint64_t rank) except -1
     cdef int put_entry(self, const View* view, const Entry* entry) except -1
     cdef int put_held(self, HeldEntry entry) except -1

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """TPEEK: entries as soon as their own writer has settled everything before them.
 
 Entries come here before they are visible to TREAD: whatever other writers still have open does not
@@ -92,6 +92,8 @@ cdef class PeekRead(BlockedRead):
             raise CommandError(INVALID_TOKEN)
         text = word.ptr[:word.size]
         place, _, waited = text.partition(b"~")
+        if waited.count(b",") >= <int>TO_COME_MAX:
+            raise CommandError(INVALID_TOKEN)
         self.after = token_id(place)
         for part in waited.split(b",") if waited else []:
             found = token_id(part)
@@ -180,7 +182,7 @@ cdef class PeekRead(BlockedRead):
         gap = peek.read_to_come() or gap
         peek.read_log()
         peek.read_held()
-        if peek.count == 0 and waits and not gap:
+        if peek.count == 0 and waits:
             return None
         self.after = peek.after
         self.to_come = peek.to_come
@@ -283,7 +285,10 @@ cdef class Peek:
         return not id_less(self.stream.max_evicted_ms, self.stream.max_evicted_seq, at.ms, at.seq)
 
     cdef Segment segment_at(self, EntryId* at):
-        """The segment that has an ID above the position; None for one up to it."""
+        """The segment that has an ID above the position; None for one up to it, and for one that was
+        given up before its neighbours became a run."""
+        cdef View view
+        cdef Entry entry
         cdef Py_ssize_t index
         cdef Segment segment
         if not id_less(self.stream.last_ms, self.stream.last_seq, at.ms, at.seq):
@@ -292,7 +297,8 @@ cdef class Peek:
         if index < self.held.first:
             return None
         segment = <Segment>self.held.segments[index]
-        if type(segment) is Run or (segment.id.ms == at.ms and segment.id.seq == at.seq):
+        if segment.id.ms == at.ms and segment.id.seq == at.seq or type(segment) is Run and (
+                (<Run>segment).entries.find(at.ms, at.seq, &view, &entry)):
             return segment
         return None
 
@@ -370,6 +376,8 @@ cdef class Peek:
             return 0
         step_up(&start)
         rank = run.entries.rank_of(start.ms, start.seq)
+        if self.discards:
+            return self.pass_run(run, rank)
         run.entries.walk_start(&walk, start.ms, start.seq)
         while not self.is_full() and run.entries.walk_next(&walk):
             at.ms = walk.cursor.entry.ms
@@ -381,6 +389,24 @@ cdef class Peek:
             else:
                 self.to_come.append((at.ms, at.seq))
             rank += 1
+        return 0
+
+    cdef int pass_run(self, Run run, uint64_t rank) except -1:
+        """Pass over the entries of a run from a rank on. There may be millions: only those that wait
+        for one of their own writer are looked up."""
+        cdef Writer writer
+        cdef EntryId at
+        for rank in range(rank, 0 if run.writers is None else <uint64_t>len(run.writers)):
+            writer = <Writer>run.writers[<Py_ssize_t>rank]
+            if writer is None or writer.oldest == NULL:
+                continue
+            run.entries.nth(rank, &at)
+            if writer.is_open_below(&at):
+                self.to_come.append((at.ms, at.seq))
+                self.after = at
+                if self.is_full():
+                    return 0
+        self.after = EntryId(run.entries.last_ms, run.entries.last_seq)
         return 0
 
     # ------------------------------------------------------------ entries

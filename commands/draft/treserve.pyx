@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """TRESERVE and TCOMPLETE: an ID first, the entry later.
 
 A program that also writes somewhere else needs the ID of its entry before the entry is final. It
@@ -141,6 +141,8 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
         out.put_id(first.ms, first.seq, False)
         ctx.effects.put_number(count)
         ctx.effects.finish()
+    if ctx.db.waiting:
+        ctx.db.mark_ready(key)  # it is the position of other writers
     ctx.count_change(None, None, count)
     return first
 
@@ -168,10 +170,13 @@ def apply_reserve(Keyspace keyspace, int db, list words):
         raise ValueError(f"{words[3]!r} is not an ID")
     if not id_less(last.ms, last.seq, first.ms, first.seq):
         raise ValueError(f"RESERVE of {words[3]!r}, which is not above the last ID")
+    if count == 0:
+        raise ValueError(f"RESERVE of no IDs, from {words[3]!r} on")
     held.reserve(stream, first, count, held.writer(words[1], keyspace.writers_max), lease_ms,
                  keyspace.steady_ms + lease_ms)
     (<Database>keyspace.databases[db]).reservations += count
-    (<Database>keyspace.databases[db]).schedule_leases(words[0], held)
+    if held.next_deadline_ms < held.scheduled_ms:
+        (<Database>keyspace.databases[db]).schedule_leases(words[0], held)
 
 
 # ---------------------------------------------------------------- TCOMPLETE

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """Reservations as commands and timers settle them: what ends a lease, and what becomes visible.
 
 A lease ends at its deadline. A timer gives the reservation up then; because a timer may be late,
@@ -6,7 +6,7 @@ the commands that look at reservations do so first (`live_held`). No reply depen
 ran.
 """
 
-from libc.stdint cimport UINT64_MAX as NEVER, uint64_t
+from libc.stdint cimport uint64_t
 
 from millstream.commands.engine.appending cimport keep_policy_after_append
 from millstream.commands.runtime.context cimport Context
@@ -94,9 +94,13 @@ cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t befo
 
 cpdef int schedule_leases(Context ctx, bytes key, Held held) except -1:
     """Note the next moment at which a lease may end."""
-    if held.next_deadline_ms < held.scheduled_ms:
-        held.scheduled_ms = held.next_deadline_ms
-        ctx.keyspace.timer_requests.append((held.next_deadline_ms, ctx.db.index, key, None))
+    return note_moment(ctx, key, held, held.next_deadline_ms)
+
+
+cdef int note_moment(Context ctx, bytes key, Held held, uint64_t moment_ms) except -1:
+    if moment_ms < held.scheduled_ms:
+        held.note_moment(moment_ms)
+        ctx.keyspace.timer_requests.append((moment_ms, ctx.db.index, key, None))
     return 0
 
 
@@ -107,14 +111,15 @@ def lease_moment(Context ctx not None, bytes key not None) -> None:
     if stream is None or stream.held is None:
         return
     held = stream.held
-    held.scheduled_ms = NEVER
+    if ctx.steady_ms < held.scheduled_ms:
+        return  # it was noted under another key, or put off
     if not ctx.keyspace.may_delete:
         ctx.keyspace.deferred.append((ctx.db.index, key, None))
         return
+    held.pass_moments(ctx.steady_ms)
     expire_leases(ctx, key, stream, held)
     if held.next_deadline_ms <= ctx.steady_ms:
         # Writes are refused.
-        held.scheduled_ms = ctx.steady_ms + REFUSED_AGAIN_MS
-        ctx.keyspace.timer_requests.append((held.scheduled_ms, ctx.db.index, key, None))
+        note_moment(ctx, key, held, ctx.steady_ms + REFUSED_AGAIN_MS)
     else:
         schedule_leases(ctx, key, held)

@@ -90,7 +90,7 @@ def _set(
     stream.max_deleted_ms, stream.max_deleted_seq = deleted
 
 
-@effect(b"SETID")
+@effect(b"SETID", wakes_readers=True)
 def apply_setid(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """SETID key last-id entries-added max-deleted-id."""
     stream = stream_of(keyspace, db, words[0])

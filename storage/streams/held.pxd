@@ -63,7 +63,8 @@ cdef class Held:
     cdef readonly uint64_t entries
     cdef readonly uint64_t size_bytes
     cdef readonly uint64_t next_deadline_ms  # no lease ends before
-    cdef public uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
+    cdef readonly uint64_t scheduled_ms  # for which its stream is noted; the greatest number: not noted
+    cdef list moments_ms  # all for which it is noted, the latest first
     cdef Writer recent  # the one that was used last; None: not known
     cdef readonly dict writers  # by name, the one that was used longest ago first
     cdef Py_ssize_t settled_since  # the last compaction
@@ -90,6 +91,8 @@ cdef class Held:
     cdef int put_into(self, Stream stream, Segment segment) except -1
     cdef int drop_first(self) except -1
     cdef list due_ids(self, uint64_t steady_ms)
+    cpdef int note_moment(self, uint64_t moment_ms) except -1
+    cdef int pass_moments(self, uint64_t steady_ms) except -1
     cdef int renew(self, Reservation reservation, uint32_t lease_ms, uint64_t steady_ms) except -1
     cdef int check_order(self, Stream stream) except -1
 

@@ -267,6 +267,7 @@ cdef class Held:
 
     def __init__(self):
         self.segments = []
+        self.moments_ms = []
         self.writers = {}
         self.next_deadline_ms = self.scheduled_ms = MAX
         self.node_entries = 100
@@ -592,6 +593,26 @@ cdef class Held:
                 reservation = <Reservation>segment
                 reservation.deadline_ms = steady_ms + reservation.lease_ms
                 self.next_deadline_ms = min(self.next_deadline_ms, reservation.deadline_ms)
+
+    cpdef int note_moment(self, uint64_t moment_ms) except -1:
+        """Its stream is noted for a moment, earlier than those before it."""
+        self.moments_ms.append(moment_ms)
+        self.scheduled_ms = moment_ms
+        return 0
+
+    cdef int pass_moments(self, uint64_t steady_ms) except -1:
+        """The moments up to this one have come."""
+        cdef Py_ssize_t left = len(self.moments_ms)
+        while left and <uint64_t>self.moments_ms[left - 1] <= steady_ms:
+            left -= 1
+        del self.moments_ms[left:]
+        self.scheduled_ms = self.moments_ms[left - 1] if left else MAX
+        return 0
+
+    def forget_moments(self) -> None:
+        """Its stream is not noted, or under another key."""
+        self.moments_ms.clear()
+        self.scheduled_ms = MAX
 
     cdef int renew(self, Reservation reservation, uint32_t lease_ms, uint64_t steady_ms) except -1:
         """A lease begins now, with this length."""

@@ -306,8 +306,9 @@ class Database(DatabaseCore):
 
     def schedule_leases(self, key: bytes, held: Held) -> None:
         """The moments of its leases were noted under another key, or not at all."""
-        held.scheduled_ms = held.next_deadline_ms
-        if held.scheduled_ms != NEVER:
+        held.forget_moments()
+        if held.next_deadline_ms != NEVER:
+            held.note_moment(held.next_deadline_ms)
             self.keyspace.timer_requests.append((held.scheduled_ms, self.index, key, None))
 
     def _forget_moment(self, key: bytes, stream: Stream) -> None:

@@ -1,0 +1,121 @@
+"""Reservations: when leases are looked at, which readers wake, and tokens of TPEEK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.in_process import InProcessServer
+from tests.support.resp import Error
+
+
+@pytest.fixture
+def in_process() -> InProcessServer:
+    return InProcessServer()
+
+
+@pytest.fixture
+def player(in_process: InProcessServer) -> Any:
+    return in_process.player()
+
+
+def reservations(in_process: InProcessServer) -> int:
+    held = in_process.stream().held
+    assert held is not None
+    return held.reservations
+
+
+def test_tpeek_passes_an_id_that_was_given_up_after_a_run(player: Any) -> None:
+    """The ID waited in the token; the entries before it have become a run with writers."""
+    player.call("TRESERVE s other")
+    ids = [entry_id.decode() for entry_id in player.call("TRESERVE s w COUNT 1200")]
+    token = player.call("TPEEK s 0 10")[0].decode()
+    for entry_id in ids[1:1001]:
+        player.call(f"TCOMPLETE s w {entry_id} f v")
+    player.call("TABORT s w " + " ".join(ids[1001:1100]))
+    for entry_id in ids[1101:1130]:
+        player.call(f"TCOMPLETE s w {entry_id} f v")
+    token, entries = player.call(f"TPEEK s {token} 2000")
+    assert entries == []
+    player.call(f"TABORT s w {ids[0]}")
+    token, entries = player.call(f"TPEEK s {token.decode()} 2000")
+    assert [entry[0].decode() for entry in entries] == ids[1:1001]
+
+
+def test_a_token_with_more_ids_than_the_server_gives_out_is_refused(
+    player: Any,
+) -> None:
+    token = "99999.0~" + ",".join(str(n) for n in range(1, 20_002))
+    assert player.call(f"TPEEK s {token} 10") == Error("ERR invalid token")
+
+
+def test_short_leases_leave_no_moments(in_process: InProcessServer, player: Any) -> None:
+    """A stream with a long lease keeps one moment, however many short leases come and go."""
+    player.call("TRESERVE s long LEASE 50000")
+    for _ in range(50):
+        player.call("TRESERVE s short LEASE 10")
+        in_process.wait_ms(20)
+    assert reservations(in_process) == 1
+    assert len(in_process.executor.ticker) <= 2
+    in_process.wait_ms(60_000)
+    assert reservations(in_process) == 0
+
+
+def test_replaying_reservations_notes_one_moment(in_process: InProcessServer, player: Any) -> None:
+    for _ in range(100):
+        entry_id = player.call("TRESERVE s w").decode()
+        player.call(f"TCOMPLETE s w {entry_id} f v")
+    player.call("TRESERVE s w")
+    assert len(in_process.replayed().timer_requests) <= 1
+
+
+def test_a_reader_from_now_on_passes_runs(player: Any) -> None:
+    """Entries that wait for their own writer are to come; those of others are passed over."""
+    player.call("TRESERVE s first")
+    ids = [entry_id.decode() for entry_id in player.call("TRESERVE s w COUNT 1100")]
+    for number in range(1, 1100):
+        player.call(f"TCOMPLETE s w {ids[number]} f v")
+    for _ in range(1100):
+        player.call("TAPPEND s f v")
+    token = player.call("TPEEK s $ 10")[0].decode()
+    assert len(token.split(",")) == 2 + 1099
+    player.call(f"TABORT s w {ids[0]}")
+    _, entries = player.call(f"TPEEK s {token} 5000")
+    assert [entry[0].decode() for entry in entries] == ids[1:]
+
+
+def test_a_gap_alone_does_not_end_a_wait(player: Any) -> None:
+    """As for TREAD: the nil comes with the next entry."""
+    entry_id = player.call("TAPPEND s f v").decode()
+    player.call("TAPPEND s f v")
+    player.call("XTRIM s MAXLEN 0")
+    player.call("TRESERVE s w")
+    place = player.call("TPEEK s $ 0")[0].decode()
+    assert "~" in place
+    player.send(f"TPEEK s {entry_id} 10 BLOCK 0")
+    assert player.unread == b""
+
+
+def test_a_reservation_wakes_who_waits_for_another_writers_position(
+    in_process: InProcessServer, player: Any
+) -> None:
+    """The position of a writer without reservations is the last ID handed out."""
+    waiting: Any = in_process.player()
+    player.call("TAPPEND s f v")
+    in_process.wait_ms(10)
+    waiting.send(f"TPOSITION s WRITER other WAIT {in_process.wall_ms} 0")
+    in_process.settle()
+    assert waiting.unread == b""
+    reserved = player.call("TRESERVE s w")
+    in_process.settle()
+    assert waiting.read() == reserved
+
+
+def test_xsetid_wakes_who_waits_for_the_position(in_process: InProcessServer, player: Any) -> None:
+    waiting: Any = in_process.player()
+    player.call("TAPPEND s f v")
+    waiting.send("TPOSITION s WAIT 5000000000000 0")
+    in_process.settle()
+    player.call("XSETID s 6000000000000-0")
+    in_process.settle()
+    assert waiting.read() == b"6000000000000.0"
