@@ -143,3 +143,4 @@ def apply_lease(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
         if held.lease_of(*entry_id) is None:
             raise ValueError(f"LEASE of {text!r}, which is not reserved")
         held.renew_lease(*entry_id, int(words[1]), keyspace.steady_ms)
+    keyspace.databases[db].schedule_new_leases(words[0], held)

@@ -175,8 +175,7 @@ def apply_reserve(Keyspace keyspace, int db, list words):
     held.reserve(stream, first, count, held.writer(words[1], keyspace.writers_max), lease_ms,
                  keyspace.steady_ms + lease_ms)
     (<Database>keyspace.databases[db]).reservations += count
-    if held.next_deadline_ms < held.scheduled_ms:
-        (<Database>keyspace.databases[db]).schedule_leases(words[0], held)
+    keyspace.databases[db].schedule_new_leases(words[0], held)
 
 
 # ---------------------------------------------------------------- TCOMPLETE

@@ -311,6 +311,11 @@ class Database(DatabaseCore):
             held.note_moment(held.next_deadline_ms)
             self.keyspace.timer_requests.append((held.scheduled_ms, self.index, key, None))
 
+    def schedule_new_leases(self, key: bytes, held: Held) -> None:
+        """Its leases have changed: note the next moment if it is earlier than the one noted."""
+        if held.next_deadline_ms < held.scheduled_ms:
+            self.schedule_leases(key, held)
+
     def _forget_moment(self, key: bytes, stream: Stream) -> None:
         """A stream is gone from its key: it is not to be trimmed there any more, and its
         reservations do not count."""

@@ -319,3 +319,27 @@ def again_from_snapshot(stream: Stream) -> Stream:
 
 TestWriters = Writers.TestCase
 TestWriters.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+def moments_after_replay(in_process: InProcessServer) -> list[int]:
+    return [moment for moment, *_ in in_process.replayed().timer_requests]
+
+
+def test_a_journal_with_many_reservations_notes_few_moments(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    """All moments are kept until the journal is read."""
+    for _ in range(100):
+        reserved = player.call("TRESERVE s w")
+        player.call(f"TCOMPLETE s w {reserved.decode()} f v")
+        player.call("TRESERVE s w LEASE 600000")
+    assert len(moments_after_replay(in_process)) < 5
+
+
+def test_a_lease_that_was_made_shorter_ends_on_time_after_a_start(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    player.call("TRESERVE s w LEASE 600000")
+    long = min(moments_after_replay(in_process))
+    player.call("TRENEW s w 300")
+    assert min(moments_after_replay(in_process)) == long - 600_000 + 300
