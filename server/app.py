@@ -49,7 +49,7 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.files.disk import Disk, SystemDisk, make_directory
 from millstream.storage.streams.keyspace import Keyspace
-from millstream.storage.streams.restore import continue_times
+from millstream.storage.streams.restore import continue_times, restart_leases
 
 KEEPALIVE_MAX_S = 32_767  # what Linux takes
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
@@ -175,11 +175,12 @@ class Server:
 
     def _continue_clock(self) -> None:
         """Let the steady clock continue after the latest recorded time. Retries and idle times
-        then go on although the wall clock went back between two starts."""
+        then go on although the wall clock went back between two starts. Leases begin again."""
         newest_ms = self.keyspace.newest_steady_ms
         if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
             self.steady_clock.continue_from(newest_ms)
             continue_times(self.keyspace, self.steady_clock.now_ms())
+        restart_leases(self.keyspace, self.steady_ms())
 
     async def _in_turns(self, slices: Iterator[None]) -> bool:
         """Go through them, and let the event loop have its turn every few milliseconds."""

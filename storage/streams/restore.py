@@ -55,3 +55,12 @@ def continue_times(keyspace: Keyspace, steady_ms: int) -> None:
                 if value.held is not None:
                     value.held.restart_leases(steady_ms)
                 db.schedule_groups(key, value)
+
+
+def restart_leases(keyspace: Keyspace, steady_ms: int) -> None:
+    """All leases begin now: no writer could renew one while the data was loaded, which may have
+    taken longer than a lease. The moments noted meanwhile name the streams."""
+    for _, db_index, key, group in keyspace.timer_requests:
+        value = keyspace.databases[db_index].table.get(key) if group is None else None
+        if isinstance(value, Stream) and value.held is not None:
+            value.held.restart_leases(steady_ms)

@@ -18,6 +18,7 @@ from tests.support.resp import Error
 
 from millstream.storage.streams import held_form
 from millstream.storage.streams.ordering import ordering_meta
+from millstream.storage.streams.restore import restart_leases
 from millstream.storage.streams.stream import Stream
 
 Id = tuple[int, int]
@@ -343,3 +344,20 @@ def test_a_lease_that_was_made_shorter_ends_on_time_after_a_start(
     long = min(moments_after_replay(in_process))
     player.call("TRENEW s w 300")
     assert min(moments_after_replay(in_process)) == long - 600_000 + 300
+
+
+def test_loading_that_takes_long_ends_no_lease(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    for line in ("TRESERVE s w LEASE 500", "TRESERVE t w", "RENAME t u", "SET t v"):
+        player.call(line)
+    loaded = in_process.replayed()
+    opened_ms = loaded.steady_ms + 60_000
+    restart_leases(loaded, opened_ms)
+    deadlines = {}
+    for key in (b"s", b"u"):
+        stream = loaded.databases[0].stream(key)
+        assert stream is not None
+        assert stream.held is not None
+        deadlines[key] = stream.held.next_deadline_ms
+    assert deadlines == {b"s": opened_ms + 500, b"u": opened_ms + 30_000}
