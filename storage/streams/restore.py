@@ -35,7 +35,7 @@ def _value_of(
             stream = Stream.load(meta, blocks, keyspace.steady_ms)
             restore_ordering(stream, meta, keyspace.steady_ms)
             return stream
-        except OverflowError as error:
+        except (OverflowError, IndexError) as error:
             raise ValueError(f"a number is out of range: {error}") from error
     if kind == "string":
         value: bytes = meta["value"]

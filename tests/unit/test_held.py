@@ -361,3 +361,16 @@ def test_loading_that_takes_long_ends_no_lease(
         assert stream.held is not None
         deadlines[key] = stream.held.next_deadline_ms
     assert deadlines == {b"s": opened_ms + 500, b"u": opened_ms + 30_000}
+
+
+def test_a_writer_that_a_snapshot_does_not_have_is_a_clear_error(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    player.call("TRESERVE s w")
+    stream = in_process.keyspace.databases[0].stream(b"s")
+    assert stream is not None
+    meta, blocks = stream.dump(shared=True)
+    meta = {**meta, "groups": [], "held": ordering_meta(stream)["held"].dump()}
+    meta["held"]["segments"][0][7] = 9
+    with pytest.raises(ValueError, match="out of range"):
+        in_process.keyspace.restore(0, b"other", "stream", meta, list(blocks))
