@@ -42,7 +42,8 @@ FLOATS = st.one_of(
          "-0", "0.1", "1e", "12345678901234567890.12345"]
     ),
     st.floats(allow_nan=False).map(repr),
-    st.decimals(-(10**20), 10**20, places=18, allow_nan=False).map(str),
+    # Redis 8.6, unlike 7.0, has a text of more than 40 bytes at a key of one byte as `raw`.
+    st.decimals(-(10**19), 10**19, places=18, allow_nan=False).map(str),
 )  # fmt: skip
 RELATIVE = ("1", "7", "20000", "9223372036854775", "9223372036854776", "9223372036854775807")
 VALUES = st.one_of(INTEGERS, st.text("v\x00\r\n\xff", max_size=50))
