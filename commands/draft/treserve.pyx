@@ -130,8 +130,6 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
     new_id(ctx, stream, &first)
     held.reserve(stream, first, count, writer, lease_ms, ctx.steady_ms + lease_ms)
     ctx.db.reservations += count
-    if held.next_deadline_ms < held.scheduled_ms:
-        schedule_leases(ctx, key, held)
     if ctx.effects.enabled:
         # RESERVE key writer lease-ms first-id count
         ctx.effects.begin(ctx.db.index, b"$7\r\nRESERVE\r\n", 13, 6)
@@ -141,6 +139,8 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
         out.put_id(first.ms, first.seq, False)
         ctx.effects.put_number(count)
         ctx.effects.finish()
+    if held.next_deadline_ms < held.scheduled_ms:
+        schedule_leases(ctx, key, held)
     if ctx.db.waiting:
         ctx.db.mark_ready(key)  # it is the position of other writers
     ctx.count_change(None, None, count)
@@ -260,6 +260,7 @@ cdef int complete(Context ctx, bytes key, Stream stream, Held held, Reservation 
         for i in range(4, args.count):
             out.put_bulk(args.items[i].ptr, args.items[i].size)
         ctx.effects.finish()
+    held.tidy()
     return ctx.count_change(None, None, 1)
 
 
@@ -281,5 +282,6 @@ def apply_complete(Keyspace keyspace, int db, list words):
         raise ValueError(f"COMPLETE of {words[2]!r}, which is not reserved by {words[1]!r}")
     held.complete(stream, reservation, index, items, words_of(packed, items))
     held.writer(words[1], keyspace.writers_max)
+    held.tidy()
     held.release(stream)
     (<Database>keyspace.databases[db]).reservations -= 1

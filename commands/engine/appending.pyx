@@ -148,6 +148,7 @@ cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) 
     """
     ctx.db.mark_ready_at(key)
     if stream.restrictions & RESERVING:
+        (<Held>stream.held).tidy()
         return ctx.count_change(None, None, count)
     return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
 

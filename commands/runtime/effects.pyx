@@ -15,9 +15,9 @@ from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice, format_u64
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
-from millstream.storage.streams.held cimport add_entry, handed_out
+from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
-from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.errors import CommandError
 from millstream.storage.streams.producers import Producers
@@ -356,4 +356,6 @@ cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields
         raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
     add_entry(stream, entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
               keyspace.node_bytes)
+    if stream.restrictions & RESERVING:
+        (<Held>stream.held).tidy()
     return stream

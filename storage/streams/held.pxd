@@ -85,7 +85,7 @@ cdef class Held:
                       Py_ssize_t count) except -1
     cdef int give_up(self, Reservation reservation) except -1
     cdef int release(self, Stream stream) except -1
-    cdef int note_settled(self) except -1
+    cdef int tidy(self) except -1
     cdef int compact(self) except -1
     cdef Run merged(self, list settled)
     cdef int put_into(self, Stream stream, Segment segment) except -1

@@ -38,6 +38,8 @@ cdef enum:
     RUN_MIN = 16
     # Segments that are gone, after which the list is shortened.
     DROP_MIN = 64
+    # Writers that are looked at when one more comes than are to be remembered.
+    FORGET_LOOKS = 64
     COMPACT_MIN = 1024
     # The list is compacted after a settlement of this part of it.
     COMPACT_PART = 16
@@ -292,9 +294,10 @@ cdef class Held:
         return writer
 
     def forget_writers(self, uint64_t writers_max) -> None:
-        """Forget writers until another one may come. Those with reservations stay."""
+        """Forget writers until another one may come, or until some have been looked at. Those with
+        reservations stay."""
         cdef Writer writer
-        cdef Py_ssize_t looks = len(self.writers)
+        cdef Py_ssize_t looks = min(len(self.writers), FORGET_LOOKS)
         while looks and <uint64_t>len(self.writers) >= writers_max:
             looks -= 1
             name = next(iter(self.writers))
@@ -421,7 +424,7 @@ cdef class Held:
         self.entries += 1
         self.size_bytes += payload + ENTRY_BYTES
         if type(newest) is not Run:
-            self.note_settled()
+            self.settled_since += 1
         return 0
 
     cdef int complete(self, Stream stream, Reservation reservation, Py_ssize_t index, Slice* items,
@@ -443,7 +446,7 @@ cdef class Held:
         reservation.writer.settle(reservation)
         self.reservations -= 1
         if index != self.first:
-            self.note_settled()
+            self.settled_since += 1
         return 0
 
     cdef int give_up(self, Reservation reservation) except -1:
@@ -505,9 +508,9 @@ cdef class Held:
 
     # ------------------------------------------------------------ runs
 
-    cdef int note_settled(self) except -1:
-        """One more segment is not an open reservation."""
-        self.settled_since += 1
+    cdef int tidy(self) except -1:
+        """Compact what is held, if there is enough to gain. Call it after the effect of a settlement or
+        an append was recorded: it may need memory."""
         if self.settled_since >= COMPACT_MIN and (
                 self.settled_since * COMPACT_PART >= len(self.segments) - self.first):
             self.compact()

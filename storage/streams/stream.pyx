@@ -1079,6 +1079,8 @@ cdef class Stream:
             total += self.idempotence.memory_bytes
         if self.producers is not None:
             total += self.producers.memory_bytes
+        if self.held is not None:
+            total += self.held.memory_bytes
         return total
 
     def duplicate(self, uint64_t incarnation, uint64_t now_ms) -> Stream:
