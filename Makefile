@@ -21,7 +21,7 @@ MODULES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-ROOMS := src/millstream server storage commands pipeline
+ROOMS := src/millstream server storage commands pipeline client
 SOURCES := $(shell find $(ROOMS) -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: serve build test bench spark lint asan clean need-redis need-test
@@ -39,7 +39,7 @@ build: $(VENV)/installed-package
 	$(BIN)/python scripts/compile.py $(MODULES)
 endif
 
-test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark
+test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis
 	$(BIN)/pytest -n 2 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench

@@ -16,6 +16,7 @@ PACKAGES = {
     "millstream.storage": "storage",
     "millstream.commands": "commands",
     "millstream.pipeline": "pipeline",
+    "millstream.client": "client",
 }
 
 # After Python's own flags, which ask for -O3 and debugging symbols: the symbols are a third of the

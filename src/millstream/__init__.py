@@ -3,6 +3,22 @@
 This is the common package: the version, and the small modules (ids, errors, encoding) that every
 other package may import. The packages above it are the top-level folders `server/`,
 `commands/` and `storage/`, installed as `millstream.server` and so on.
+
+`millstream.connect` is `millstream.client.connect`, imported when it is first used: it needs
+redis-py (`pip install "millstream[client]"`), and the server does not.
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.client import connect as connect
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "connect":
+        from millstream.client import connect
+
+        return connect
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,75 @@
+"""The Python client of millstream: one ordered sequence over many shards.
+
+    from millstream.client import connect
+
+    with connect("redis://localhost:6455") as ms:
+        with ms.stream(["orders:0", "orders:1"], "trim_horizon") as stream:
+            for record in stream.follow():
+                ...
+
+The same for asyncio is `millstream.client.aio`. docs/client.md is the guide.
+"""
+
+from millstream.client.connection import Millstream, Pipeline, connect
+from millstream.client.consumer import Consumer
+from millstream.client.core.shards import Shard
+from millstream.client.errors import (
+    FactAlreadyDone,
+    InvalidPosition,
+    InvalidStream,
+    MillstreamError,
+    NotReserved,
+    RecordsExpired,
+    Refused,
+    ReservationLost,
+    Sealed,
+    ShardUnavailable,
+    Stalled,
+    WrongServer,
+)
+from millstream.client.events import (
+    Disconnected,
+    Event,
+    Gap,
+    Reconnected,
+    ShardEnded,
+    ShardOpened,
+)
+from millstream.client.ids import ID
+from millstream.client.records import Record, Row, Seek, WriterPosition
+from millstream.client.stream import Stream
+from millstream.client.writer import Fact, Writer
+
+__all__ = [
+    "ID",
+    "Consumer",
+    "Disconnected",
+    "Event",
+    "Fact",
+    "FactAlreadyDone",
+    "Gap",
+    "InvalidPosition",
+    "InvalidStream",
+    "Millstream",
+    "MillstreamError",
+    "NotReserved",
+    "Pipeline",
+    "Reconnected",
+    "Record",
+    "RecordsExpired",
+    "Refused",
+    "ReservationLost",
+    "Row",
+    "Sealed",
+    "Seek",
+    "Shard",
+    "ShardEnded",
+    "ShardOpened",
+    "ShardUnavailable",
+    "Stalled",
+    "Stream",
+    "Writer",
+    "WriterPosition",
+    "WrongServer",
+    "connect",
+]

@@ -1,0 +1,21 @@
+"""The client for asyncio.
+
+    from millstream.client import aio
+
+    async with aio.connect("redis://localhost:6455") as ms:
+        async with ms.stream(["orders:0", "orders:1"], "trim_horizon") as stream:
+            async for record in stream:
+                ...
+
+The names are those of `millstream.client`, and so are the docstrings, with examples in its form.
+What talks to the server is awaited. Streams, writers, consumers and facts are awaited or entered
+with `async with`. `async for` over a stream or a consumer is `follow`, and `await read(timeout=0)`
+takes the place of `next`. A cancelled `read` loses nothing.
+"""
+
+from millstream.client.aio.connection import Millstream, Pipeline, connect
+from millstream.client.aio.consumer import Consumer
+from millstream.client.aio.stream import Stream
+from millstream.client.aio.writer import Fact, Writer
+
+__all__ = ["Consumer", "Fact", "Millstream", "Pipeline", "Stream", "Writer", "connect"]

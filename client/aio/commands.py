@@ -1,0 +1,330 @@
+"""The commands of millstream as methods of an asyncio client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+
+from millstream.client.core import requests
+from millstream.client.records import Record, Row, Seek, T, WriterPosition
+
+if TYPE_CHECKING:
+    from millstream.client.core.requests import Fields, IdWord, Key
+    from millstream.client.core.steps import Command, R
+    from millstream.client.ids import ID
+
+
+class StreamCommands(Generic[T]):
+    """One method for each command.
+
+    A method has the command's name in lower case, and its arguments in the command's order. Options
+    are keywords. Units are those of the command: milliseconds. Where a reply has an ID, the method
+    returns an ID. Fields are a mapping, or pairs where a field is repeated. Every method raises
+    redis-py's errors, or those of `millstream.client.errors`.
+    """
+
+    async def _ask(self, command: Command[R]) -> R:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ appending
+
+    async def tappend(self, key: Key, fields: Fields) -> ID:
+        """Append an entry; returns its ID.
+
+        >>> ms.tappend("orders", {"item": "tea"}) < ms.tappend("orders", [("tag", 1), ("tag", 2)])
+        True
+        """
+        return await self._ask(requests.tappend(key, fields))
+
+    @overload
+    async def tappev(
+        self, key: Key, fields: None = None, *, count: int | None = None, time: int | None = None
+    ) -> int: ...
+    @overload
+    async def tappev(
+        self, key: Key, fields: Fields, *, count: int | None = None, time: int | None = None
+    ) -> ID: ...
+    async def tappev(
+        self,
+        key: Key,
+        fields: Fields | None = None,
+        *,
+        count: int | None = None,
+        time: int | None = None,
+    ) -> ID | int:
+        """Append an entry and evict all but the newest `count`, or those older than `time` ms.
+
+        Returns the ID. Without fields nothing is appended, and the number of evicted entries is
+        returned.
+
+        >>> ids = [ms.tappend("gauge", {"level": level}) for level in (7, 8, 9)]
+        >>> ms.tappev("gauge", count=1)
+        2
+        """
+        return await self._ask(requests.tappev(key, fields, count, time))
+
+    async def tappendonce(
+        self,
+        key: Key,
+        fields: Fields,
+        *,
+        id: IdWord | None = None,
+        producer: Key | None = None,
+        seq: int | None = None,
+    ) -> ID | None:
+        """Append an entry unless it was appended before: then None.
+
+        Either `id` is the ID of the entry, or `producer` and `seq` identify it.
+
+        >>> ms.tappendonce("alerts", {"text": "hot"}, producer="job", seq=1) is None
+        False
+        >>> ms.tappendonce("alerts", {"text": "hot"}, producer="job", seq=1) is None
+        True
+        """
+        return await self._ask(requests.tappendonce(key, fields, id, producer, seq))
+
+    # ------------------------------------------------------------ reading
+
+    @overload
+    async def tread(
+        self,
+        key: Key,
+        last_id: IdWord,
+        count: int,
+        *,
+        block: int | None = None,
+        group: Key | None = None,
+        ttl: int = 0,
+        retry: int | None = None,
+        expire: int = 0,
+        withinfo: Literal[False] = False,
+    ) -> list[Record[T] | None]: ...
+    @overload
+    async def tread(
+        self,
+        key: Key,
+        last_id: IdWord,
+        count: int,
+        *,
+        block: int | None = None,
+        group: Key | None = None,
+        ttl: int = 0,
+        retry: int | None = None,
+        expire: int = 0,
+        withinfo: Literal[True],
+    ) -> tuple[tuple[ID | None, ID | None], list[Record[T] | None]]: ...
+    async def tread(
+        self,
+        key: Key,
+        last_id: IdWord,
+        count: int,
+        *,
+        block: int | None = None,
+        group: Key | None = None,
+        ttl: int = 0,
+        retry: int | None = None,
+        expire: int = 0,
+        withinfo: bool = False,
+    ) -> Any:
+        """Read up to `count` entries after an ID, or the next ones of a group.
+
+        None in the list stands for entries that were evicted before they were read. If `block` ms
+        are over, the list is empty. With `withinfo`, the first and the last ID of the stream come
+        before the list.
+
+        >>> _ = ms.tappend("sensors", {"temperature": "35.6"})
+        >>> [record["temperature"] for record in ms.tread("sensors", 0, 10)]
+        ['35.6']
+        """
+        return await self._ask(
+            requests.tread(key, last_id, count, block, group, ttl, retry, expire, withinfo)
+        )
+
+    async def trange(
+        self, key: Key, start: IdWord = "-", end: IdWord = "+", *, count: int | None = None
+    ) -> list[Record[T]]:
+        """The entries from one ID to another, both included.
+
+        >>> new = ms.tappend("steps", {"n": 1})
+        >>> [record.id == new for record in ms.trange("steps", new)]
+        [True]
+        """
+        return await self._ask(requests.trange(key, start, end, count))
+
+    async def tack(self, key: Key, group: Key, *ids: IdWord) -> int:
+        """Acknowledge entries of a group; returns how many of them were pending.
+
+        >>> _ = ms.tappend("jobs", {"n": 1})
+        >>> [job] = ms.tread("jobs", 0, 1, group="crew", retry=60_000)
+        >>> ms.tack("jobs", "crew", job.id)
+        1
+        """
+        return await self._ask(requests.tack(key, group, ids))
+
+    async def tseek(self, key: Key, after: IdWord, n: int) -> Seek:
+        """Find the n-th entry after an ID: how many there are, up to n, and the last one's ID.
+
+        >>> ids = [ms.tappend("pages", {"n": n}) for n in range(3)]
+        >>> ms.tseek("pages", 0, 2) == (2, ids[1])
+        True
+        """
+        return await self._ask(requests.tseek(key, after, n))
+
+    async def tpeek(
+        self, key: Key, token: IdWord, count: int, *, block: int | None = None
+    ) -> tuple[T, list[Record[T] | None]]:
+        """Read entries as soon as their own writers have settled everything before them.
+
+        Returns the token for the next call, and the entries.
+
+        >>> _ = ms.tappend("bills", {"total": 12})
+        >>> token, records = ms.tpeek("bills", 0, 10)
+        >>> [record["total"] for record in records]
+        ['12']
+        """
+        return await self._ask(requests.tpeek(key, token, count, block))
+
+    async def tmread(
+        self,
+        streams: Mapping[Any, IdWord],
+        count: int,
+        *,
+        block: int | None = None,
+        clock: bool = False,
+    ) -> list[Row[T]]:
+        """Read entries after an ID from each stream, and how far each stream is settled.
+
+        >>> new = ms.tappend("rows", {"n": 1})
+        >>> [row] = ms.tmread({"rows": 0}, 10)
+        >>> row.next == new, row.ended, [dict(record) for record in row.entries]
+        (True, False, [{'n': '1'}])
+        """
+        return await self._ask(requests.tmread(streams.items(), count, block, clock))
+
+    # ------------------------------------------------------------ reservations
+
+    @overload
+    async def treserve(self, key: Key, writer: Key, *, lease: int | None = None) -> ID: ...
+    @overload
+    async def treserve(
+        self, key: Key, writer: Key, count: None = None, lease: int | None = None
+    ) -> ID: ...
+    @overload
+    async def treserve(
+        self, key: Key, writer: Key, count: int, lease: int | None = None
+    ) -> list[ID]: ...
+    async def treserve(
+        self, key: Key, writer: Key, count: int | None = None, lease: int | None = None
+    ) -> ID | list[ID]:
+        """Reserve an ID for a writer, or `count` consecutive ones, for `lease` ms.
+
+        >>> first, second = ms.treserve("bookings", "api-1", 2)
+        >>> second == (first.ms, first.seq + 1)
+        True
+        """
+        return await self._ask(requests.treserve(key, writer, count, lease))
+
+    async def tcomplete(self, key: Key, writer: Key, id: IdWord, fields: Fields) -> ID:
+        """Complete a reservation; returns the position of the stream afterwards.
+
+        >>> fact = ms.treserve("parcels", "api-1")
+        >>> ms.tcomplete("parcels", "api-1", fact, {"item": "tea"}) == fact
+        True
+        """
+        return await self._ask(requests.tcomplete(key, writer, id, fields))
+
+    async def tabort(self, key: Key, writer: Key, *ids: IdWord, keep: Sequence[IdWord] = ()) -> int:
+        """Give up reservations of a writer; returns how many.
+
+        Without IDs all of the writer's are given up, or with `keep` all but those.
+
+        >>> _ = ms.treserve("tickets", "api-1", 3)
+        >>> ms.tabort("tickets", "api-1")
+        3
+        """
+        return await self._ask(requests.tabort(key, writer, ids, keep))
+
+    async def trenew(self, key: Key, writer: Key, ms: int, *ids: IdWord) -> int:
+        """Restart leases with this length; returns how many. Without IDs all of the writer's.
+
+        >>> _ = ms.treserve("rooms", "api-1", 2)
+        >>> ms.trenew("rooms", "api-1", 60_000)
+        2
+        """
+        return await self._ask(requests.trenew(key, writer, ms, ids))
+
+    async def tposition(
+        self,
+        key: Key,
+        writer: Key | None = None,
+        wait: IdWord | None = None,
+        ms: int | None = None,
+    ) -> ID | None:
+        """The position of a stream, or of one of its writers.
+
+        With `wait`, as soon as it is at least that ID; None after `ms`, which never comes if `ms`
+        is 0 or None.
+
+        >>> new = ms.tappend("trips", {"n": 1})
+        >>> ms.tposition("trips", wait=new, ms=1000) == new
+        True
+        """
+        return await self._ask(requests.tposition(key, writer, wait, ms))
+
+    async def tpositions(self, key: Key) -> list[WriterPosition[T]]:
+        """The positions of the writers of a stream, by name.
+
+        >>> _ = ms.treserve("seats", "api-1")
+        >>> [(writer.name, writer.reservations) for writer in ms.tpositions("seats")]
+        [('api-1', 1)]
+        """
+        return await self._ask(requests.tpositions(key))
+
+    # ------------------------------------------------------------ streams as a whole
+
+    async def tcreate(
+        self, key: Key, floor: IdWord | None = None, parents: Sequence[Key] = ()
+    ) -> bool:
+        """Create an empty stream, whose entries get IDs above `floor`.
+
+        >>> ms.tcreate("shelf", "17.5")
+        True
+        """
+        return await self._ask(requests.tcreate(key, floor, parents))
+
+    async def tseal(self, key: Key, *children: Key, elsewhere: bool = False) -> ID:
+        """Seal a stream, which continues in its children; returns its final ID.
+
+        >>> last = ms.tappend("whole", {"n": 1})
+        >>> ms.tseal("whole", "left", "right") == last
+        True
+        """
+        return await self._ask(requests.tseal(key, children, elsewhere))
+
+    async def tinfo(self, key: Key) -> dict[str, Any] | None:
+        """Details of a stream, by the names of the reply; None if there is no such key.
+
+        >>> new = ms.tappend("cups", {"n": 1})
+        >>> ms.tinfo("cups")["last-id"] == new
+        True
+        """
+        return await self._ask(requests.tinfo(key))
+
+    async def tpolicy(
+        self,
+        key: Key,
+        *,
+        maxlen: int | None = None,
+        maxage: int | None = None,
+        maxbytes: int | None = None,
+        exact: bool | None = None,
+    ) -> dict[str, Any] | bool | None:
+        """Set limits of the retention policy. Without any, returns the policy or None.
+
+        >>> _ = ms.tappend("meter", {"level": 7})
+        >>> ms.tpolicy("meter", maxlen=1000)
+        True
+        >>> ms.tpolicy("meter")["maxlen"]
+        1000
+        """
+        return await self._ask(requests.tpolicy(key, maxlen, maxage, maxbytes, exact))

@@ -1,0 +1,101 @@
+"""Sending asks and receiving their answers, several at once, each in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from millstream.client import redis_py
+from millstream.client.core.steps import Answer, Ask
+from millstream.client.lanes import replies_of
+
+
+class Lanes:
+    """The asks in flight. A cancelled wait leaves them in flight."""
+
+    def __init__(self) -> None:
+        self._in_flight: dict[asyncio.Task[Answer], Ask] = {}
+        self._finished: list[Answer] = []
+
+    async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
+        """Start asks, and wait until there is an answer to any ask in flight."""
+        for ask in asks:
+            self._in_flight[asyncio.create_task(perform(ask))] = ask
+        if self._finished:
+            seconds = 0.0
+        if self._in_flight:
+            done, _ = await asyncio.wait(
+                self._in_flight, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                del self._in_flight[task]
+                self._finished.append(task.result())
+        elif seconds:
+            await asyncio.sleep(seconds)
+        finished, self._finished = self._finished, []
+        return finished
+
+    async def together(self, asks: Sequence[Ask]) -> list[list[Any]]:
+        """The replies to each ask, in order. The first error is raised, after all have ended."""
+        answers = await asyncio.gather(*map(perform, asks))
+        return [replies_of(answer) for answer in answers]
+
+    async def close(self) -> None:
+        """Give up what is in flight."""
+        tasks = list(self._in_flight)
+        self._in_flight.clear()
+        self._finished.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def perform(ask: Ask) -> Answer:
+    """Send the commands and receive the replies. An error becomes the answer."""
+    client: Any = ask.server.client
+    connection = None
+    broken = True
+    try:
+        connection = await redis_py.borrow(client)
+        words = [command.words for command in ask.commands]
+        await connection.send_packed_command(connection.pack_commands(words))
+        with more_time(connection, ask.wait_s):
+            replies = [await receive(ask, connection, command) for command in ask.commands]
+        broken = False
+        return Answer(ask, replies)
+    except Exception as error:
+        return Answer(ask, error=error)
+    finally:
+        if connection is not None:
+            if broken:
+                await connection.disconnect(nowait=True)
+            await client.connection_pool.release(connection)
+
+
+async def receive(ask: Ask, connection: Any, command: Any) -> Any:
+    try:
+        reply = await connection.read_response()
+    except ResponseError as error:
+        reply = error
+    return redis_py.read_value(ask.server.client, command, reply)
+
+
+class more_time:
+    """Gives a connection more time for its replies: the time that the server may wait."""
+
+    def __init__(self, connection: Any, wait_s: float) -> None:
+        self._connection = connection
+        self._wait_s = wait_s
+        self._timeout_s = connection.socket_timeout
+
+    def __enter__(self) -> None:
+        if self._wait_s and self._timeout_s is not None:
+            total_s = self._timeout_s + self._wait_s
+            self._connection.socket_timeout = None if math.isinf(total_s) else total_s
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.socket_timeout = self._timeout_s

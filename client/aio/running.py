@@ -1,0 +1,57 @@
+"""Carrying out the steps of the core, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from millstream.client.aio.lanes import Lanes
+from millstream.client.core.steps import Call, Notify, Sleep, Step, Steps, Together, Wait
+from millstream.client.events import Event
+from millstream.client.running import log_event
+
+R = TypeVar("R")
+
+
+class Runner:
+    """Runs the core's generators. `client` is the connection that single commands are sent on."""
+
+    def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
+        self.lanes = Lanes()
+        self._client = client
+        self._on_event = on_event
+
+    async def run(self, steps: Steps[R]) -> R:
+        """Carry out every step; errors are raised inside the generator."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await self._do(step)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            value: R = end.value
+            return value
+
+    async def _do(self, step: Step) -> Any:
+        match step:
+            case Wait(asks, seconds):
+                return await self.lanes.wait(asks, seconds)
+            case Together(asks):
+                return await self.lanes.together(asks)
+            case Call(command):
+                return await self._client._ask(command)
+            case Sleep(seconds):
+                await asyncio.sleep(seconds)
+            case Notify(event):
+                log_event(event)
+                if self._on_event is not None:
+                    handled = self._on_event(event)
+                    if inspect.isawaitable(handled):
+                        await handled
+        return None

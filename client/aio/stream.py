@@ -1,0 +1,232 @@
+"""Streams that follow shards, for asyncio."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+from millstream.client.aio.running import Runner
+from millstream.client.core import position as positions
+from millstream.client.core.follower import Follower, Options
+from millstream.client.core.lineage import Servers
+from millstream.client.core.shards import Shard, parse_shards
+from millstream.client.core.token import Token
+from millstream.client.errors import MillstreamError
+from millstream.client.events import Event, Gap
+from millstream.client.ids import ID
+from millstream.client.records import Record, T
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from millstream.client.core.requests import Key
+    from millstream.client.core.steps import R, Steps
+
+
+class Stream(Generic[T]):
+    """One ordered sequence of the records of one shard or many.
+
+    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one thread at
+    a time; any thread may call `stop`.
+
+    >>> _ = ms.tappend("teas", {"name": "assam"})
+    >>> with ms.stream("teas", "trim_horizon") as stream:
+    ...     next(stream)["name"], next(stream)
+    ('assam', None)
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        shards: Key | Shard | Iterable[Key | Shard],
+        position: Any,
+        *,
+        batch: int,
+        order: str,
+        on_gap: str,
+        max_wait: float | None,
+        create: bool,
+        clock: bool | None,
+        resolve: Callable[[str], Shard | None] | None,
+        on_event: Callable[[Event], Any] | None,
+    ) -> None:
+        options = Options(batch, order, on_gap, max_wait, clock)
+        self._shards = parse_shards(shards)
+        self._create = create
+        self._closed = False
+        self._runner = Runner(client, on_event)
+        servers = Servers(client, resolve)
+        self._follower = Follower(servers, options, time.monotonic, time.time)
+        self._start = positions.parse(position)
+        self._opened = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def _open(self) -> Self:
+        if not self._opened:
+            await self._begin(self._start)
+            self._opened = True
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Record[T]]:
+        return self.follow()
+
+    async def read(self, timeout: float | None = None) -> Record[T] | None:
+        """Wait for the next record. None after `timeout` seconds, at the end of the stream, or
+        once `stop` was called.
+
+        Raises RecordsExpired once for each gap, if `on_gap` is "raise", and ShardUnavailable if a
+        shard has not answered for `max_wait` seconds.
+
+        >>> with ms.stream("quiet") as stream:
+        ...     stream.read(timeout=0.01)
+        """
+        record = self._follower.take()
+        if record is not None and not self._closed:
+            return record
+        return await self._run(self._follower.read(timeout))
+
+    async def follow(self, block: float = 1.0) -> AsyncIterator[Record[T]]:
+        """Iterate over records, and wait for more. Ends at the end of the stream, or within
+        `block` seconds of a call of `stop`.
+
+        >>> _ = ms.tappend("closed", {"n": 1}), ms.tseal("closed")
+        >>> [record["n"] for record in ms.stream("closed", "trim_horizon").follow()]
+        ['1']
+        """
+        follower = self._follower
+        while not follower.stopped:
+            record = await self.read(block)
+            if record is not None:
+                yield record
+            elif follower.ended:
+                break
+        follower.stopped = False
+
+    def stop(self) -> None:
+        """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
+
+        >>> stream = ms.stream("quiet")
+        >>> stream.stop()
+        >>> list(stream.follow())
+        []
+        """
+        self._follower.stopped = True
+
+    async def move_to(self, position: Any) -> None:
+        """Continue at another position, of any kind that `ms.stream` takes.
+
+        If it raises, the stream has not moved and continues where it was.
+
+        >>> _ = ms.tappend("films", {"n": 1})
+        >>> stream = ms.stream("films")
+        >>> stream.move_to("trim_horizon")
+        >>> next(stream)["n"]
+        '1'
+        """
+        await self._begin(positions.parse(position))
+
+    async def _begin(self, start: positions.Start) -> None:
+        creates = self._create and not isinstance(start, Token)
+        await self._run(self._follower.open(self._shards, start, creates))
+
+    async def heartbeat(self) -> None:
+        """Let the places of idle shards advance, and notice new children of sealed shards, while
+        nothing is read. Sends at most one request to a server every 5 s.
+
+        >>> ms.stream("quiet").heartbeat()
+        """
+        await self._run(self._follower.heartbeat())
+
+    async def lag(self) -> dict[str, int]:
+        """The number of entries still to come, by shard.
+
+        >>> stream = ms.stream("boats")
+        >>> _ = ms.tappend("boats", {"n": 1})
+        >>> stream.lag()
+        {'boats': 1}
+        """
+        return await self._run(self._follower.lag())
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers: records, requests, buffered, reconnects, gaps, late, watermark_age_s.
+
+        >>> ms.stream("quiet").metrics()["records"]
+        0
+        """
+        return self._follower.metrics()
+
+    async def close(self) -> None:
+        """Release the connections. Closing twice does nothing.
+
+        >>> stream = ms.stream("quiet")
+        >>> stream.close()
+        """
+        self._closed = True
+        await self._runner.lanes.close()
+
+    @property
+    def token(self) -> dict[str, Any]:
+        """The place of the stream, for `json`: where a stream continues that is given it as its
+        position. It reflects the records that were handed out.
+
+        >>> stream = ms.stream("quiet")
+        >>> stream.token["v"]
+        1
+        """
+        return self._follower.token
+
+    @property
+    def watermark(self) -> ID:
+        """Up to this ID every record was handed out, and none will come.
+
+        >>> ms.stream("quiet").watermark
+        ID(ms=0, seq=0)
+        """
+        return self._follower.watermark
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """What was lost so far, the last 1,000 times.
+
+        >>> ms.stream("quiet").gaps
+        []
+        """
+        return list(self._follower.gaps)
+
+    @property
+    def shards(self) -> list[str]:
+        """The names of the shards that are being read.
+
+        >>> ms.stream("quiet").shards
+        ['quiet']
+        """
+        return self._follower.shards
+
+    @property
+    def ended(self) -> bool:
+        """Whether every shard is sealed and was read to its end.
+
+        >>> ms.stream("quiet").ended
+        False
+        """
+        return self._follower.ended
+
+    async def _run(self, steps: Steps[R]) -> R:
+        if self._closed:
+            raise MillstreamError("the stream is closed")
+        return await self._runner.run(steps)

@@ -1,0 +1,258 @@
+"""A connection to a server: redis-py's client with the commands of millstream."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+
+import redis
+import redis.client
+from redis.exceptions import ResponseError
+from redis.retry import Retry
+
+from millstream.client import redis_py
+from millstream.client.commands import NAMES, StreamCommands, read_reply
+from millstream.client.consumer import Consumer
+from millstream.client.core.shards import Shard
+from millstream.client.errors import refusal
+from millstream.client.events import Event
+from millstream.client.records import T
+from millstream.client.stream import Stream
+from millstream.client.writer import Writer
+
+if TYPE_CHECKING:
+    from millstream.client.core.requests import Key
+    from millstream.client.core.steps import Command, R
+
+
+@overload
+def connect(
+    url: str = ..., *, timeout: float = ..., decode_responses: Literal[False], **redis_options: Any
+) -> Millstream[bytes]: ...
+@overload
+def connect(
+    url: str = ...,
+    *,
+    timeout: float = ...,
+    decode_responses: Literal[True] = ...,
+    **redis_options: Any,
+) -> Millstream[str]: ...
+def connect(
+    url: str = "redis://localhost:6455", *, timeout: float = 5.0, **redis_options: Any
+) -> Millstream[Any]:
+    """A connection to a server, made when it is first used.
+
+    `timeout` is how many seconds to wait for a connection and for a reply. Where a command waits,
+    the time that it waits comes on top. All other options are redis-py's. Text is `str`; with
+    `decode_responses=False` it is bytes everywhere.
+
+    >>> with connect(url) as client:
+    ...     client.ping()
+    True
+    """
+    options = redis_py.options(Retry, timeout, redis_options)
+    client: Any = Millstream.from_url(url, **options)
+    return client  # type: ignore[no-any-return]
+
+
+class _Client(StreamCommands[T]):
+    """What a connection and a pipeline have in common."""
+
+    def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        wait_s = options.pop("wait_s", 0.0)
+        if wait_s and connection.socket_timeout is not None:
+            limit_s = None if math.isinf(wait_s) else wait_s + connection.socket_timeout
+            if not connection.can_read(timeout=limit_s):
+                connection.disconnect()
+                raise redis_py.timed_out(self)
+        return super().parse_response(connection, command_name, **options)  # type: ignore[misc]
+
+
+class Pipeline(_Client[T], redis.client.Pipeline):
+    """redis-py's pipeline with the commands of millstream. Each method queues its command, and
+    `execute` returns what the methods of a connection return.
+
+    >>> with ms.pipeline() as pipe:
+    ...     _ = pipe.tappend("orders", {"item": "tea"})
+    ...     _ = pipe.xlen("orders")
+    ...     len(pipe.execute())
+    2
+    """
+
+    def _ask(self, command: Command[R]) -> R:
+        queue: Any = self.execute_command
+        queued: R = queue(*command.words, read=command.read)
+        return queued
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send the queued commands, and return their replies."""
+        names = [str(args[0]) for args, _ in self.command_stack]
+        replies: list[Any] = super().execute(raise_on_error)
+        return [
+            refusal(reply, name, redis_py.address(self))
+            if isinstance(reply, ResponseError)
+            else reply
+            for name, reply in zip(names, replies, strict=True)
+        ]
+
+    def raise_first_error(self, commands: Any, response: Any) -> None:
+        for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
+            if isinstance(reply, ResponseError):
+                error = refusal(reply, str(command[0][0]), redis_py.address(self))
+                annotate: Any = self.annotate_exception
+                annotate(error, number, command[0])
+                raise error
+
+
+class Millstream(_Client[T], redis.Redis, Generic[T]):
+    """A `redis.Redis` that also has the commands of millstream, streams, writers and consumers.
+
+    Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
+    ConnectionError says so, and a Writer is the way to repeat it. Any thread may use it.
+
+    >>> ms.set("greeting", "hello"), ms.get("greeting")
+    (True, 'hello')
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in NAMES:
+            self.set_response_callback(name, read_reply)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send one command as words, and return redis-py's form of the reply."""
+        if str(args[0]) in redis_py.BLOCKING and (wait_s := redis_py.block_s(args)):
+            options["wait_s"] = wait_s
+        repeats = redis_py.REPEATS if redis_py.is_read(args) else 0
+        pause_s = redis_py.REPEAT_FIRST_S
+        while True:
+            try:
+                return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            except redis.ConnectionError as error:
+                if not repeats or not redis_py.may_repeat(error):
+                    raise
+            time.sleep(pause_s)
+            repeats -= 1
+            pause_s *= 2
+
+    def _ask(self, command: Command[R]) -> R:
+        try:
+            return command.read(self.execute_command(*command.words))
+        except ResponseError as error:
+            raise refusal(error, command.name, redis_py.address(self)) from None
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline[T]:
+        """Commands that are sent together; in one transaction, unless `transaction` is False."""
+        return Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+    # ------------------------------------------------------------ streams, writers, consumers
+
+    def stream(
+        self,
+        shards: Key | Shard | Iterable[Key | Shard],
+        position: Any = "latest",
+        *,
+        batch: int = 100,
+        order: Literal["strict", "available"] = "strict",
+        on_gap: Literal["raise", "skip"] = "raise",
+        max_wait: float | None = 30.0,
+        create: bool = True,
+        clock: bool | None = None,
+        resolve: Callable[[str], Shard | None] | None = None,
+        on_event: Callable[[Event], Any] | None = None,
+    ) -> Stream[T]:
+        """Follow one shard or many as one ordered sequence.
+
+        `shards` is a key or a list of keys and Shards. `position` is "trim_horizon" (the oldest
+        record), "latest" (from now on), a time, or the token of a stream. The stream asks for up to
+        `batch` records of a shard at once.
+
+        In `order` "strict", records come by ID, whatever shard they are from. In order "available"
+        they are handed out as they arrive, in order within each shard. `on_gap` "raise" reports
+        lost records as RecordsExpired, "skip" only in `gaps`, the log and to `on_event`. If a shard
+        does not answer for `max_wait` seconds, and nothing can be handed out without it, calls
+        raise ShardUnavailable; None waits for ever.
+
+        A shard that does not exist is created, unless `create` is False or the position is a token.
+        `clock` False never asks for promises by the clock, which bind explicit IDs; a strict stream
+        of several shards needs them, unless entries keep coming to all shards. `resolve` finds the
+        children of a sealed shard that are on another server, by name.
+
+        Raises InvalidPosition, InvalidStream, and redis-py's errors if a server does not answer.
+
+        >>> _ = ms.tappend("s1", {"n": 1}), ms.tappend("s2", {"n": 2})
+        >>> with ms.stream(["s1", "s2"], "trim_horizon") as stream:
+        ...     stream.read(timeout=1)["n"], stream.read(timeout=1)["n"]
+        ('1', '2')
+        """
+        return Stream(
+            self,
+            shards,
+            position,
+            batch=batch,
+            order=order,
+            on_gap=on_gap,
+            max_wait=max_wait,
+            create=create,
+            clock=clock,
+            resolve=resolve,
+            on_event=on_event,
+        )
+
+    def writer(
+        self,
+        key: Key,
+        name: Key,
+        *,
+        lease: float = 30.0,
+        take_over: bool = False,
+        retry_for: float = 30.0,
+    ) -> Writer[T]:
+        """Write to a stream: exactly once, and facts with IDs that are reserved first.
+
+        The name belongs to one running writer at a time. `lease` is how many seconds a reservation
+        lasts. `take_over` gives up what an earlier process with this name left open. Requests whose
+        reply is lost are repeated for `retry_for` seconds.
+
+        >>> with ms.writer("orders", "api-7") as writer:
+        ...     writer.append({"item": "tea"}) < writer.append({"item": "salt"})
+        True
+        """
+        return Writer(self, key, name, lease=lease, take_over=take_over, retry_for=retry_for)
+
+    def consumer(
+        self,
+        key: Key,
+        group: Key,
+        *,
+        ttl: float = 0.0,
+        retry: float | None = None,
+        expire: float = 0.0,
+        position: Any = "latest",
+        batch: int = 10,
+    ) -> Consumer[T]:
+        """Read a stream as one of the consumers that share a group's entries.
+
+        The group is created at once, at `position`: "trim_horizon", "latest" or an ID. It ends when
+        it was not used for `ttl` seconds; 0 means never. An entry that is not acknowledged within
+        `retry` seconds goes to the next consumer, for up to `expire` seconds, 0 for ever. Without
+        `retry` entries are delivered once, and a consumer that fails loses what it was given.
+
+        >>> _ = ms.tappend("jobs2", {"n": 1})
+        >>> with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:
+        ...     job = consumer.read(timeout=1)
+        ...     consumer.ack(job)
+        1
+        """
+        return Consumer(
+            self,
+            key,
+            group,
+            ttl=ttl,
+            retry=retry,
+            expire=expire,
+            position=position,
+            batch=batch,
+        )

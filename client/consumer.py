@@ -1,0 +1,190 @@
+"""Reading a stream as one of the consumers that share a group's entries."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+from millstream.client.core.deliveries import Deliveries
+from millstream.client.core.requests import IdWord
+from millstream.client.errors import MillstreamError
+from millstream.client.ids import ID
+from millstream.client.records import Record, T
+from millstream.client.running import Runner
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from millstream.client.core.requests import Key
+    from millstream.client.core.steps import R, Steps
+
+log = logging.getLogger("millstream.client")
+
+
+class Consumer(Generic[T]):
+    """One of the consumers that share a group's entries.
+
+    `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one thread
+    at a time; any thread may call `stop`.
+
+    >>> _ = ms.tappend("mails", {"to": "ann"})
+    >>> with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
+    ...     next(consumer)["to"], next(consumer)
+    ('ann', None)
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        key: Key,
+        group: Key,
+        *,
+        ttl: float,
+        retry: float | None,
+        expire: float,
+        position: Any,
+        batch: int,
+    ) -> None:
+        self._deliveries = Deliveries(
+            client, key, group, ttl, retry, expire, position, batch, time.monotonic
+        )
+        self._runner = Runner(client)
+        self._closed = False
+        self._run(self._deliveries.open())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record[T] | None:
+        """The next record, or None when there is none now. It never waits for records, and never
+        raises StopIteration."""
+        return self.read(0)
+
+    def read(self, timeout: float | None = None) -> Record[T] | None:
+        """Wait for the next record; None after `timeout` seconds, or once `stop` was called.
+
+        While the server is away, reading goes on waiting; after 30 s the ConnectionError is raised.
+
+        >>> with ms.consumer("mails", "readers") as consumer:
+        ...     consumer.read(timeout=0.01)
+        """
+        return self._run(self._deliveries.read(timeout))
+
+    def follow(self, block: float = 1.0, ack: bool = False) -> Iterator[Record[T]]:
+        """Iterate over records, and wait for more. Ends within `block` seconds of a call of `stop`.
+
+        With `ack`, each record is acknowledged when the next one is requested, or when the loop
+        ends on its own; not after `break` or an exception.
+
+        >>> _ = ms.tappend("parts", {"n": 1})
+        >>> consumer = ms.consumer("parts", "crew", retry=60, position="trim_horizon")
+        >>> for record in consumer.follow(ack=True):
+        ...     consumer.stop()
+        >>> consumer.metrics()["acknowledged"]
+        1
+        """
+        deliveries = self._deliveries
+        while not deliveries.stopped:
+            record = self.read(block)
+            if record is None:
+                continue
+            yield record
+            if ack:
+                self._run(deliveries.finish(record))
+        deliveries.stopped = False
+
+    def ack(self, *records: Record[T] | IdWord) -> int:
+        """Acknowledge records; returns how many of them were pending.
+
+        >>> _ = ms.tappend("bolts", {"n": 1})
+        >>> consumer = ms.consumer("bolts", "crew", retry=60, position="trim_horizon")
+        >>> consumer.ack(consumer.read(timeout=1))
+        1
+        """
+        return self._run(self._deliveries.ack([entry_id(record) for record in records]))
+
+    def stop(self) -> None:
+        """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
+
+        >>> consumer = ms.consumer("mails", "readers")
+        >>> consumer.stop()
+        >>> list(consumer.follow())
+        []
+        """
+        self._deliveries.stopped = True
+
+    def heartbeat(self) -> None:
+        """Keep the group alive while nothing is read. Call it as often as you like: it sends a
+        request at most once in a third of the group's `ttl`.
+
+        >>> ms.consumer("mails", "readers", ttl=60).heartbeat()
+        """
+        self._run(self._deliveries.heartbeat())
+
+    def lag(self) -> int | None:
+        """The number of entries that the group has not delivered; None if it is not known.
+
+        >>> consumer = ms.consumer("nuts", "crew")
+        >>> _ = ms.tappend("nuts", {"n": 1})
+        >>> consumer.lag()
+        1
+        """
+        return self._run(self._deliveries.lag())
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers: records, requests, reconnects, acknowledged, missed, buffered.
+
+        >>> ms.consumer("mails", "readers").metrics()["records"]
+        0
+        """
+        return self._deliveries.metrics()
+
+    def close(self) -> None:
+        """Acknowledge what `follow(ack=True)` has finished, and release the connections. Closing
+        twice does nothing.
+
+        >>> consumer = ms.consumer("mails", "readers")
+        >>> consumer.close()
+        """
+        if self._closed:
+            return
+        try:
+            self._run(self._deliveries.acknowledge_finished())
+        except Exception as error:
+            log.warning("finished records could not be acknowledged: %s", error)
+        self._closed = True
+        self._runner.lanes.close()
+
+    @property
+    def missed(self) -> int:
+        """The number of entries that were removed before they were delivered, or delivered again.
+
+        >>> ms.consumer("mails", "readers").missed
+        0
+        """
+        return self._deliveries.missed
+
+    def _run(self, steps: Steps[R]) -> R:
+        if self._closed:
+            raise MillstreamError("the consumer is closed")
+        return self._runner.run(steps)
+
+
+def entry_id(record: Record[T] | IdWord) -> ID:
+    if isinstance(record, Record):
+        return record.id
+    return record if isinstance(record, ID) else ID.parse(record)

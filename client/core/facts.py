@@ -1,0 +1,256 @@
+"""Writing: appending exactly once, and facts with IDs that are reserved first.
+
+A lost reply leaves open whether the server acted. Each request here is one that can be repeated:
+the server recognizes an append by its number and a completion by its ID, and reservations that
+nobody knows are given up before others are made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, TypeVar
+
+from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from millstream.client.core import requests
+from millstream.client.core.requests import Fields, Key
+from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps
+from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
+from millstream.client.ids import ID
+from millstream.client.records import T
+
+R = TypeVar("R")
+
+REPEAT_FIRST_S = 0.01
+REPEAT_MAX_S = 1.0
+LEASE_MAX_S = 600.0
+
+log = logging.getLogger("millstream.client")
+
+
+def lost(error: Exception) -> bool:
+    """Whether an error leaves open if the server acted, so that the request is to be repeated."""
+    if isinstance(error, AuthenticationError):
+        return False
+    return isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError))
+
+
+class FactFields(MutableMapping[T, T]):
+    """The fields of a fact, and its ID."""
+
+    def __init__(self, lease_ms: int, id: ID | None = None) -> None:
+        self._reserved = id
+        self._fields: dict[T, T] = {}
+        self._settled: bool | None = None
+        """None while it is open; then whether it was completed."""
+        self._lease_ms = lease_ms
+
+    @property
+    def _id(self) -> ID:
+        if self._reserved is None:
+            raise MillstreamError("the fact has no ID yet: await it, or enter it with `async with`")
+        return self._reserved
+
+    def __getitem__(self, field: T) -> T:
+        return self._fields[field]
+
+    def __setitem__(self, field: T, value: Any) -> None:
+        self._fields[field] = value
+
+    def __delitem__(self, field: T) -> None:
+        del self._fields[field]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return f"Fact({self._reserved} {self._fields!r})"
+
+
+class FactBook:
+    """What one writer has reserved, and the requests that it sends."""
+
+    def __init__(
+        self,
+        key: Key,
+        name: Key,
+        producer: str,
+        lease_s: float,
+        retry_for_s: float,
+        now: Clock,
+    ) -> None:
+        """`producer` is a name that no other object uses. `now` never goes back, in seconds."""
+        if not 0 < retry_for_s < 100:
+            raise ValueError(
+                f"retry_for must be above 0 and below 100 seconds, not {retry_for_s!r}: the server "
+                "recognizes a repeated append for 100 seconds"
+            )
+        self.lease_ms = lease_ms(lease_s)
+        self._key = key
+        self._name = name
+        self._producer = producer
+        self._number = 0
+        self._retry_for_s = retry_for_s
+        self._now = now
+        self._open: dict[ID, FactFields[Any]] = {}
+        self._orphans = False
+        """Whether reservations may exist that this object does not know."""
+        self._renewed_s = float("-inf")
+        self._counts = dict.fromkeys(("appended", "completed", "aborted", "lost", "repeats"), 0)
+
+    @property
+    def pending(self) -> int:
+        return len(self._open)
+
+    def metrics(self) -> dict[str, float]:
+        return {**self._counts, "pending": self.pending}
+
+    # ------------------------------------------------------------ requests
+
+    def take_over(self) -> Steps[None]:
+        """Give up what an earlier process left open."""
+        yield from self._repeated(requests.tabort(self._key, self._name, (), ()))
+
+    def append(self, fields: Fields) -> Steps[ID]:
+        words = requests.field_words(fields)
+        self._number += 1
+        command = requests.append_once(self._key, self._producer, self._number, words)
+        entry_id = yield from self._repeated(command)
+        self._counts["appended"] += 1
+        return entry_id
+
+    def reserve(self, count: int | None, lease_ms: int) -> Steps[list[ID]]:
+        """Reserve IDs. After a lost reply, unknown reservations are given up before the next try,
+        so that none of them stalls the readers."""
+        command = requests.treserve(self._key, self._name, count, lease_ms)
+
+        def attempt() -> Steps[ID | list[ID]]:
+            if self._orphans:
+                yield Call(requests.tabort(self._key, self._name, (), list(self._open)))
+            self._orphans = True
+            reply: ID | list[ID] = yield Call(command)
+            self._orphans = False
+            return reply
+
+        try:
+            reply = yield from self._until_answered(attempt)
+        except ResponseError:
+            self._orphans = False  # refused, so nothing was reserved
+            raise
+        return reply if isinstance(reply, list) else [reply]
+
+    def opened(self, fact: FactFields[Any]) -> None:
+        """A fact has one of the IDs that were reserved."""
+        self._open[fact._id] = fact
+
+    def complete(self, fact: FactFields[Any]) -> Steps[None]:
+        """Complete a fact, once. Raises ReservationLost or NotReserved if that is too late."""
+        if fact._settled is not None:
+            if fact._settled:
+                return
+            raise ReservationLost(f"FACTLOST {fact._id} was given up by this writer")
+        if not fact._fields:
+            raise ValueError("a fact without fields cannot be completed: set a field or abort it")
+        command = requests.tcomplete(self._key, self._name, fact._id, fact._fields, repeatable=True)
+        try:
+            yield from self._repeated(command)
+        except FactAlreadyDone:
+            pass  # an earlier try arrived, and its reply was lost
+        except (ReservationLost, NotReserved):
+            self._settle(fact, False, "lost")
+            raise
+        self._settle(fact, True, "completed")
+
+    def abort(self, fact: FactFields[Any]) -> Steps[None]:
+        """Give a fact up; nothing happens if it is settled."""
+        if fact._settled is None:
+            yield from self._repeated(requests.tabort(self._key, self._name, [fact._id], ()))
+            self._settle(fact, False, "aborted")
+
+    def leave(self, fact: FactFields[Any], failed: bool) -> Steps[None]:
+        """At the end of a fact's block: complete it, or give it up after an exception or without
+        fields. While an exception is on its way, nothing else is raised."""
+        if fact._settled is not None:
+            return
+        if not failed and fact._fields:
+            yield from self.complete(fact)
+            return
+        try:
+            yield from self.abort(fact)
+        except Exception as error:
+            if not failed:
+                raise
+            log.warning("fact %s could not be given up, its lease will end: %s", fact._id, error)
+
+    def heartbeat(self) -> Steps[None]:
+        """Restart the leases of the open facts, at most once in a third of the shortest lease."""
+        by_lease: dict[int, list[ID]] = {}
+        for fact in self._open.values():
+            by_lease.setdefault(fact._lease_ms, []).append(fact._id)
+        now_s = self._now()
+        if not by_lease or now_s - self._renewed_s < min(by_lease) / 3000:
+            return
+        self._renewed_s = now_s
+        for milliseconds, ids in by_lease.items():
+            command = requests.trenew(self._key, self._name, milliseconds, ids)
+            renewed = yield from self._repeated(command)
+            if renewed < len(ids):
+                log.warning("%d facts of %r are lost", len(ids) - renewed, self._name)
+
+    def position(self) -> Steps[ID]:
+        """The position of the stream."""
+        position: ID = yield Call(requests.tposition(self._key, None, None, None))
+        return position
+
+    def close(self) -> Steps[None]:
+        """Give up the open facts. A server that does not answer lets their leases end."""
+        if not self._open:
+            return
+        facts = list(self._open.values())
+        try:
+            ids = [fact._id for fact in facts]
+            yield Call(requests.tabort(self._key, self._name, ids, ()))
+        except Exception as error:
+            log.warning("%d facts of %r could not be given up: %s", len(facts), self._name, error)
+        for fact in facts:
+            self._settle(fact, False, "aborted")
+
+    def _settle(self, fact: FactFields[Any], completed: bool, count: str) -> None:
+        fact._settled = completed
+        del self._open[fact._id]
+        self._counts[count] += 1
+
+    def _repeated(self, command: Command[R]) -> Steps[R]:
+        """A command that may be repeated, until it is answered."""
+
+        def attempt() -> Steps[R]:
+            reply: R = yield Call(command)
+            return reply
+
+        return (yield from self._until_answered(attempt))
+
+    def _until_answered(self, attempt: Callable[[], Steps[R]]) -> Steps[R]:
+        until_s = self._now() + self._retry_for_s
+        pause_s = REPEAT_FIRST_S
+        while True:
+            try:
+                return (yield from attempt())
+            except Exception as error:
+                if not lost(error) or self._now() >= until_s:
+                    raise
+            self._counts["repeats"] += 1
+            yield Sleep(pause_s)
+            pause_s = min(pause_s * 2, REPEAT_MAX_S)
+
+
+def lease_ms(lease_s: float) -> int:
+    milliseconds = round(lease_s * 1000)
+    if not 1 <= milliseconds <= LEASE_MAX_S * 1000:
+        raise ValueError(f"a lease must be from 0.001 to 600 seconds, not {lease_s!r}")
+    return milliseconds

@@ -1,0 +1,213 @@
+"""Which shards follow which.
+
+A sealed shard that was read to its end is replaced by its children. A child is read when all of
+its parents in this stream have been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from millstream.client.core.requests import key_word, text
+from millstream.client.core.servers import ServerState
+from millstream.client.core.shards import Shard, ShardState, parse_shard, shard_name
+from millstream.client.core.token import Place, Token
+from millstream.client.events import Event, Gap, ShardEnded, ShardOpened
+from millstream.client.ids import BEGINNING, ID
+
+Info: TypeAlias = Mapping[str, Any]
+Resolve: TypeAlias = Callable[[str], Shard | None]
+
+
+class Servers:
+    """The servers of a stream, one for each connection."""
+
+    def __init__(self, default: Any, resolve: Resolve | None) -> None:
+        self._default = default
+        self._resolve = resolve
+        self._states: dict[Any, ServerState] = {}
+
+    def of(self, shard: Shard) -> ServerState:
+        client = self._default if shard.client is None else shard.client
+        if client not in self._states:
+            self._states[client] = ServerState(client)
+        return self._states[client]
+
+    def child(self, name: str, server: ServerState) -> Shard:
+        """The shard with this name, on the parent's server unless `resolve` knows better."""
+        found = None if self._resolve is None else self._resolve(name)
+        if found is None:
+            return Shard(key_word(name), server.client, name)
+        found = parse_shard(found)
+        return Shard(found.key, found.client, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._states.values())
+
+
+@dataclass(eq=False, slots=True)
+class Lineage:
+    """The shards of a stream: those that are read, those that wait for their parents, and what
+    became of those that were read to their end."""
+
+    roots: Collection[str]
+    """The names of the shards that the stream was made with."""
+    servers: Servers
+    states: dict[str, ShardState] = field(default_factory=dict)
+    done: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    infos: dict[str, Info] = field(default_factory=dict)
+    """TINFO of children that exist and were not opened yet."""
+    carried: dict[str, Place] = field(default_factory=dict)
+    """The places of shards that are gone, until the gap there is reported."""
+    orphans: list[Gap] = field(default_factory=list)
+    """Gaps at the end of shards without children."""
+    end: ID = BEGINNING
+    """The greatest final ID of a shard that was read to its end."""
+
+    def live(self) -> list[ShardState]:
+        """The shards that are being read."""
+        return [state for state in self.states.values() if not state.parents]
+
+    # ------------------------------------------------------------ what is not known yet
+
+    def unknown(self) -> list[tuple[Shard, ServerState]]:
+        """The shards whose TINFO is needed now: ended ones, and children that may not exist."""
+        needed: dict[str, tuple[Shard, ServerState]] = {}
+        for state in self.states.values():
+            if not state.ended:
+                continue
+            if state.children is None:
+                needed[state.name] = Shard(state.key, None, state.name), state.server
+            for child in state.children or ():
+                if not self.knows(shard_name(child)):
+                    needed[shard_name(child)] = child, self.servers.of(child)
+        return list(needed.values())
+
+    def knows(self, name: str) -> bool:
+        return name in self.states or name in self.done or name in self.infos
+
+    def learn(self, name: str, info: Info | None) -> None:
+        """The reply of TINFO for a shard of `unknown()`; None if the key does not exist."""
+        state = self.states.get(name)
+        if state is None:
+            if info is not None:
+                self.infos[name] = info
+        elif state.ended and state.children is None:
+            # An ended shard whose key is gone now leaves no trace of its children.
+            self.set_children(state, info or {})
+
+    def set_children(self, state: ShardState, info: Info) -> None:
+        names = [text(child) for child in info.get("children", ())]
+        state.children = tuple(self.servers.child(name, state.server) for name in names)
+
+    def parents_of(self, info: Info, server: ServerState) -> set[str]:
+        """The names of the parents that are in this stream and not read to their end."""
+        found = set()
+        for parent in map(text, info.get("parents", ())):
+            if parent in self.states:
+                found.add(parent)
+                continue
+            found |= {
+                state.name
+                for state in self.states.values()
+                if state.server is server and text(state.key) == parent
+            }
+        return found
+
+    # ------------------------------------------------------------ replacing
+
+    def settle(self) -> list[Event]:
+        """Replace every shard that was handed out to its end and whose children exist."""
+        events: list[Event] = []
+        while (state := next(filter(self._is_over, self.live()), None)) is not None:
+            events += self._replace(state)
+        return events
+
+    def _is_over(self, state: ShardState) -> bool:
+        if not state.ended or state.buffer or state.children is None:
+            return False
+        return all(self.knows(shard_name(child)) for child in state.children)
+
+    def _replace(self, state: ShardState) -> list[Event]:
+        children = state.children or ()
+        names = tuple(map(shard_name, children))
+        if state.gaps:
+            self.carried[state.name] = state.found()
+        del self.states[state.name]
+        self.done[state.name] = names
+        self.end = max(self.end, state.fetched)
+        opened = [self.open(child, state.gaps) for child in children]
+        if not any(opened):
+            self.orphans += state.gaps
+        freed = [other for other in self.states.values() if state.name in other.parents]
+        for other in freed:
+            other.parents.discard(state.name)
+        fresh = [child for child in opened if child is not None]
+        return [
+            ShardEnded(state.name, names),
+            *(ShardOpened(s.name) for s in {*fresh, *freed} if not s.parents),
+        ]
+
+    def open(self, child: Shard, gaps: Iterable[Gap] = ()) -> ShardState | None:
+        """Add a child at its beginning. None if it was opened before: a child is opened once."""
+        name = shard_name(child)
+        if name in self.states or name in self.done:
+            return None
+        info = self.infos.pop(name)
+        server = self.servers.of(child)
+        place = Place(BEGINNING, info.get("incarnation"))
+        state = ShardState.at(child, server, place)
+        state.parents = self.parents_of(info, server)
+        state.gaps = list(gaps)
+        self.states[name] = state
+        return state
+
+    # ------------------------------------------------------------ gaps and tokens
+
+    def report(self, gap: Gap) -> None:
+        """A gap is reported: once, even if several children came after it."""
+        self.carried.pop(gap.shard, None)
+        self.orphans = [other for other in self.orphans if other != gap]
+        for state in self.states.values():
+            if gap in state.gaps:
+                state.gaps.remove(gap)
+                if gap.shard == state.name and gap.resumed is not None:
+                    state.place = gap.resumed
+                    state.place_incarnation = state.incarnation
+                if not state.buffer:
+                    state.reach()
+
+    def token(self) -> Token:
+        """The place of the stream."""
+        after_gaps = {
+            name
+            for name, state in self.states.items()
+            if any(gap.shard in self.carried for gap in state.gaps)
+        }
+        places = {
+            name: state.found() for name, state in self.states.items() if name not in after_gaps
+        }
+        done = {
+            root: self._unfinished(root)
+            for root in self.roots
+            if root in self.done and root not in self.carried
+        }
+        return Token({**places, **self.carried}, done)
+
+    def _unfinished(self, name: str) -> tuple[str, ...]:
+        """The shards in which a shard that is done continues now."""
+        found: dict[str, None] = {}
+        seen: set[str] = set()
+        names = [name]
+        while names:
+            one = names.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if one in self.done and one not in self.carried:
+                names += reversed(self.done[one])
+            else:
+                found[one] = None
+        return tuple(found)

@@ -1,0 +1,87 @@
+"""Where a stream starts: an end, a time, or a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from millstream.client.core.token import Token
+from millstream.client.errors import InvalidPosition
+from millstream.client.ids import BEGINNING, EPOCH, ID, PART_MAX, just_below
+
+
+@dataclass(frozen=True, slots=True)
+class Oldest:
+    """From the oldest entry on: `trim_horizon`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """From now on: `latest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """From the first entry of this millisecond on."""
+
+    ms: int
+
+    @property
+    def place(self) -> ID:
+        """The ID after which to read."""
+        return just_below(ID(min(self.ms, PART_MAX))) if self.ms > 0 else BEGINNING
+
+
+Start: TypeAlias = Oldest | Newest | Moment | Token
+
+NAMES: dict[str, Start] = {"trim_horizon": Oldest(), "latest": Newest()}
+
+
+def parse(position: Any) -> Start:
+    """Read a position of any kind; InvalidPosition for everything else."""
+    if isinstance(position, str):
+        try:
+            return NAMES[position.lower()]
+        except KeyError:
+            raise InvalidPosition(
+                f"{position!r} is not a position: use 'trim_horizon', 'latest', a time or a token"
+            ) from None
+    if isinstance(position, Mapping):
+        return Token.load(position)
+    if callable(getattr(position, "timestamp", None)):
+        return Moment(milliseconds(position))
+    raise InvalidPosition(
+        f"{position!r} is not a position: "
+        "use 'trim_horizon', 'latest', an object with a timestamp() or a token"
+    )
+
+
+def milliseconds(time: Any) -> int:
+    """The first whole millisecond that is not before the time. Without a time zone, the time is
+    local."""
+    if isinstance(time, datetime):
+        microseconds = (_aware(time) - EPOCH) // timedelta(microseconds=1)
+    else:
+        microseconds = _microseconds(time)
+    return -(-microseconds // 1000)
+
+
+def _aware(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except (OverflowError, OSError, ValueError):  # a local time at an end of the calendar
+        return time.replace(tzinfo=UTC)
+
+
+def _microseconds(time: Any) -> int:
+    # A float holds today's seconds to a quarter of a microsecond, so the microsecond is exact.
+    try:
+        seconds = float(time.timestamp())
+    except Exception as error:
+        raise InvalidPosition(f"{time!r} is not a time: timestamp() raised {error!r}") from error
+    if not math.isfinite(seconds):
+        raise InvalidPosition(f"{time!r} is not a time: timestamp() is {seconds}")
+    return round(seconds * 1_000_000)

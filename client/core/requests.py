@@ -1,0 +1,429 @@
+"""Every command of millstream: its words, and what its reply becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
+
+from millstream.client.core.steps import Command, Word
+from millstream.client.ids import ID, read_id
+from millstream.client.records import Record, Row, Seek, WriterPosition
+
+Key: TypeAlias = str | bytes
+IdWord: TypeAlias = ID | str | bytes
+Fields: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
+A = TypeVar("A")
+
+READS: Final = frozenset(
+    [
+        "BITCOUNT",
+        "BITPOS",
+        "DBSIZE",
+        "DUMP",
+        "ECHO",
+        "EXISTS",
+        "EXPIRETIME",
+        "GET",
+        "GETBIT",
+        "GETRANGE",
+        "INFO",
+        "KEYS",
+        "LASTSAVE",
+        "LCS",
+        "MGET",
+        "OBJECT",
+        "PEXPIRETIME",
+        "PING",
+        "PTTL",
+        "RANDOMKEY",
+        "SCAN",
+        "STRLEN",
+        "SUBSTR",
+        "TBLOCKS",
+        "TIME",
+        "TINFO",
+        "TMREAD",
+        "TPEEK",
+        "TPOSITION",
+        "TRANGE",
+        "TSEEK",
+        "TTL",
+        "TYPE",
+        "XINFO",
+        "XLEN",
+        "XPENDING",
+        "XRANGE",
+        "XREAD",
+        "XREVRANGE",
+    ]
+)
+"""Commands that change nothing. Repeating one after a broken connection is safe."""
+
+
+def text(word: str | bytes) -> str:
+    """A name as text. A name that is not UTF-8 keeps its bytes as surrogates."""
+    return word if isinstance(word, str) else word.decode("utf-8", "surrogateescape")
+
+
+def key_word(name: str) -> str | bytes:
+    """The key that `text` was made of."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogateescape")
+    return name
+
+
+def id_word(entry_id: IdWord) -> str | bytes:
+    return str(entry_id) if isinstance(entry_id, ID) else entry_id
+
+
+def field_words(fields: Fields) -> list[Word]:
+    """A mapping or pairs, flat."""
+    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    return [word for pair in pairs for word in _two(pair)]
+
+
+def _two(pair: Any) -> tuple[Word, Word]:
+    if isinstance(pair, (str, bytes)) or len(pair) != 2:
+        raise ValueError(f"{pair!r} is not a pair of a field and a value")
+    return pair[0], pair[1]
+
+
+def wait_words(block_ms: int | None) -> tuple[list[Word], float]:
+    """BLOCK, and how long the server may wait because of it, in seconds."""
+    if block_ms is None:
+        return [], 0.0
+    return ["BLOCK", block_ms], (block_ms / 1000 if block_ms else math.inf)
+
+
+def command(
+    *words: Word, read: Any = None, wait_s: float = 0.0, repeatable: bool | None = None
+) -> Command[Any]:
+    if repeatable is None:
+        repeatable = words[0] in READS
+    return Command(tuple(words), read or same, wait_s, repeatable)
+
+
+# ---------------------------------------------------------------- reading replies
+
+
+def same(reply: A) -> A:
+    return reply
+
+
+def maybe_id(reply: str | bytes | None) -> ID | None:
+    return None if reply is None else read_id(reply)
+
+
+def records(key: Key) -> Any:
+    """A reader of entries; a null, for entries that are gone, stays None."""
+    shard = text(key)
+
+    def read(reply: list[Any] | None) -> list[Record[Any] | None]:
+        return [
+            None if entry is None else Record(read_id(entry[0]), shard, entry)
+            for entry in reply or ()
+        ]
+
+    return read
+
+
+def read_row(row: Sequence[Any]) -> Row[Any]:
+    key, prev, following, entries, ended, incarnation = row
+    found = records(key)(entries)
+    return Row(key, read_id(prev), read_id(following), found, bool(ended), incarnation)
+
+
+def read_map(reply: Any) -> dict[str, Any]:
+    """A map: a dict in RESP3, a flat list in RESP2."""
+    if not isinstance(reply, Mapping):
+        reply = dict(zip(reply[::2], reply[1::2], strict=True))
+    return {text(name): value for name, value in reply.items()}
+
+
+INFO_IDS = [
+    "first-id",
+    "last-id",
+    "max-evicted-id",
+    "handed-out-id",
+    "oldest-reservation",
+    "promised-id",
+]
+
+
+def read_info(reply: Any) -> dict[str, Any] | None:
+    if reply is None:
+        return None
+    found = read_map(reply)
+    for name in INFO_IDS:
+        if name in found:
+            found[name] = maybe_id(found[name])
+    if found.get("policy") is not None:
+        found["policy"] = read_policy(found["policy"])
+    found["sealed"] = bool(found.get("sealed"))
+    return found
+
+
+def read_policy(reply: Any) -> dict[str, Any] | None:
+    if reply is None:
+        return None
+    return {
+        name: text(value) if isinstance(value, bytes) else value
+        for name, value in read_map(reply).items()
+    }
+
+
+def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
+    return [
+        WriterPosition(name, read_id(position), read_id(last), open_ids, maybe_id(oldest))
+        for name, position, last, open_ids, oldest in reply
+    ]
+
+
+# ---------------------------------------------------------------- appending
+
+
+def tappend(key: Key, fields: Fields) -> Command[ID]:
+    return command("TAPPEND", key, *field_words(fields), read=read_id)
+
+
+def tappev(
+    key: Key, fields: Fields | None, count: int | None, time: int | None
+) -> Command[ID | int]:
+    if (count is None) == (time is None):
+        raise ValueError("tappev needs either a count or a time")
+    limit: list[Word] = ["COUNT", count] if count is not None else ["TIME", time or 0]
+    added = field_words(fields) if fields is not None else []
+    return command("TAPPEV", key, *limit, *added, read=read_id if added else same)
+
+
+def tappendonce(
+    key: Key, fields: Fields, id: IdWord | None, producer: Key | None, seq: int | None
+) -> Command[ID | None]:
+    if (id is None) == (producer is None) or (producer is None) != (seq is None):
+        raise ValueError("tappendonce needs either an id, or a producer and a seq")
+    by: list[Word] = (
+        ["ID", id_word(id)] if id is not None else ["PRODUCER", producer or b"", seq or 0]
+    )
+    return command("TAPPENDONCE", key, *by, *field_words(fields), read=maybe_id, repeatable=False)
+
+
+def append_once(key: Key, producer: str, number: int, words: Sequence[Word]) -> Command[ID]:
+    """XADD with IDMP: sent again, it gives the ID of the entry that it appended before."""
+    return command(
+        "XADD", key, "IDMP", producer, number, "*", *words, read=read_id, repeatable=True
+    )
+
+
+# ---------------------------------------------------------------- reading
+
+
+def tread(
+    key: Key,
+    last_id: IdWord,
+    count: int,
+    block: int | None,
+    group: Key | None,
+    ttl: int,
+    retry: int | None,
+    expire: int,
+    withinfo: bool,
+) -> Command[Any]:
+    wait, wait_s = wait_words(block)
+    words: list[Word] = [key, id_word(last_id), count, *wait]
+    if group is not None:
+        words += ["GROUP", group, ttl]
+    if retry is not None:
+        words += ["RETRY", retry, expire]
+    if withinfo:
+        words += ["WITHINFO"]
+    read = records(key)
+
+    def with_info(reply: list[Any]) -> tuple[tuple[ID | None, ID | None], list[Any]]:
+        first, last = reply[0]
+        return (maybe_id(first), maybe_id(last)), read(reply[1:])
+
+    return command(
+        "TREAD",
+        *words,
+        read=with_info if withinfo else read,
+        wait_s=wait_s,
+        repeatable=group is None,
+    )
+
+
+def trange(key: Key, start: IdWord, end: IdWord, count: int | None) -> Command[list[Record[Any]]]:
+    limit: list[Word] = [] if count is None else ["COUNT", count]
+    return command("TRANGE", key, id_word(start), id_word(end), *limit, read=records(key))
+
+
+def tack(key: Key, group: Key, ids: Iterable[IdWord]) -> Command[int]:
+    return command("TACK", key, group, *map(id_word, ids), repeatable=True)
+
+
+def tseek(key: Key, after: IdWord, n: int) -> Command[Seek]:
+    return command(
+        "TSEEK", key, id_word(after), n, read=lambda reply: Seek(reply[0], maybe_id(reply[1]))
+    )
+
+
+def tpeek(
+    key: Key, token: IdWord, count: int, block: int | None
+) -> Command[tuple[Any, list[Record[Any] | None]]]:
+    wait, wait_s = wait_words(block)
+    read = records(key)
+    return command(
+        "TPEEK",
+        key,
+        id_word(token),
+        count,
+        *wait,
+        read=lambda reply: (reply[0], read(reply[1])),
+        wait_s=wait_s,
+    )
+
+
+def tmread(
+    streams: Iterable[tuple[Key, IdWord]],
+    count: int,
+    block: int | None,
+    clock: bool,
+    read: Any = None,
+) -> Command[Any]:
+    """`read` replaces the reader of the rows."""
+    wait, wait_s = wait_words(block)
+    promise = ["CLOCK"] if clock else []
+    keys, places = zip(*streams, strict=True)
+    return command(
+        "TMREAD",
+        count,
+        *wait,
+        *promise,
+        "STREAMS",
+        *keys,
+        *map(id_word, places),
+        read=read or (lambda rows: [read_row(row) for row in rows]),
+        wait_s=wait_s,
+    )
+
+
+# ---------------------------------------------------------------- reservations
+
+
+def treserve(key: Key, writer: Key, count: int | None, lease: int | None) -> Command[ID | list[ID]]:
+    words: list[Word] = [] if count is None else ["COUNT", count]
+    if lease is not None:
+        words += ["LEASE", lease]
+
+    def read(reply: Any) -> ID | list[ID]:
+        return [read_id(word) for word in reply] if isinstance(reply, list) else read_id(reply)
+
+    return command("TRESERVE", key, writer, *words, read=read)
+
+
+def tcomplete(
+    key: Key, writer: Key, id: IdWord, fields: Fields, repeatable: bool = False
+) -> Command[ID]:
+    return command(
+        "TCOMPLETE",
+        key,
+        writer,
+        id_word(id),
+        *field_words(fields),
+        read=read_id,
+        repeatable=repeatable,
+    )
+
+
+def tabort(key: Key, writer: Key, ids: Sequence[IdWord], keep: Sequence[IdWord]) -> Command[int]:
+    if ids and keep:
+        raise ValueError("tabort takes IDs to give up or IDs to keep, not both")
+    except_ = ["EXCEPT"] if keep else []
+    return command("TABORT", key, writer, *except_, *map(id_word, ids or keep))
+
+
+def trenew(key: Key, writer: Key, ms: int, ids: Iterable[IdWord]) -> Command[int]:
+    return command("TRENEW", key, writer, ms, *map(id_word, ids))
+
+
+def tposition(
+    key: Key, writer: Key | None, wait: IdWord | None, ms: int | None
+) -> Command[ID | None]:
+    words: list[Word] = [] if writer is None else ["WRITER", writer]
+    wait_s = 0.0
+    if wait is not None:
+        words += ["WAIT", id_word(wait), ms or 0]
+        wait_s = ms / 1000 if ms else math.inf
+    elif ms is not None:
+        raise ValueError("tposition needs an ID to wait for if it has ms")
+    return command("TPOSITION", key, *words, read=maybe_id, wait_s=wait_s)
+
+
+def tpositions(key: Key) -> Command[list[WriterPosition[Any]]]:
+    return command("TPOSITION", key, "WRITERS", read=read_writers)
+
+
+# ---------------------------------------------------------------- streams as a whole
+
+
+def tseal(key: Key, children: Sequence[Key], elsewhere: bool) -> Command[ID]:
+    words: list[Word] = ["ELSEWHERE"] if elsewhere else []
+    if children:
+        words += ["CHILDREN", *children]
+    return command("TSEAL", key, *words, read=read_id)
+
+
+def tcreate(key: Key, floor: IdWord | None, parents: Sequence[Key]) -> Command[bool]:
+    words: list[Word] = [] if floor is None else ["FLOOR", id_word(floor)]
+    if parents:
+        words += ["PARENTS", *parents]
+    return command("TCREATE", key, *words, read=lambda reply: text(reply) == "OK")
+
+
+def create_if_missing(key: Key) -> Command[bool | None]:
+    """TCREATE; a stream that was created in the meantime is as good."""
+    made: Command[Any] = tcreate(key, None, ())
+    return replace(made, accepts="BUSYKEY")
+
+
+def tinfo(key: Key) -> Command[dict[str, Any] | None]:
+    return command("TINFO", key, read=read_info)
+
+
+def tpolicy(
+    key: Key,
+    maxlen: int | None,
+    maxage: int | None,
+    maxbytes: int | None,
+    exact: bool | None,
+) -> Command[dict[str, Any] | bool | None]:
+    words: list[Word] = []
+    for name, limit in (("MAXLEN", maxlen), ("MAXAGE", maxage), ("MAXBYTES", maxbytes)):
+        if limit is not None:
+            words += [name, limit]
+    if exact is not None:
+        words.append("EXACT" if exact else "APPROX")
+    read = (lambda reply: text(reply) == "OK") if words else read_policy
+    return command("TPOLICY", key, *words, read=read, repeatable=not words)
+
+
+def time() -> Command[float]:
+    """The server's clock, in seconds since 1970."""
+    return command("TIME", read=lambda reply: int(reply[0]) + int(reply[1]) / 1_000_000)
+
+
+def group_lag(key: Key, group: Key) -> Command[int | None]:
+    """The number of entries that a group has not delivered yet, of XINFO GROUPS."""
+    wanted = text(group)
+
+    def read(reply: list[Any]) -> int | None:
+        for row in map(read_map, reply):
+            if text(row["name"]) == wanted:
+                lag: int | None = row["lag"]
+                return lag
+        return None
+
+    return command("XINFO", "GROUPS", key, read=read)

@@ -1,0 +1,144 @@
+"""The shards of a stream, and how far each one was read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.client.core.requests import text
+from millstream.client.core.servers import ServerState
+from millstream.client.core.token import Place
+from millstream.client.errors import InvalidStream
+from millstream.client.events import Gap
+from millstream.client.ids import BEGINNING, ID, just_below
+from millstream.client.records import Record
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A stream to follow: a key, and where it is.
+
+    `client` is a connection to its server, the stream's own connection if None. `name` is the
+    identity of the shard in records, tokens and the order; the key if None.
+
+    >>> Shard("orders", name="orders:berlin")
+    Shard(key='orders', client=None, name='orders:berlin')
+    """
+
+    key: str | bytes
+    client: Any = None
+    name: str | None = None
+
+
+@dataclass(eq=False, slots=True)
+class ShardState:
+    """A shard that is read, or that waits until its parents have been read.
+
+    Every entry up to `place` was handed out. Every entry up to `fetched` was handed out or is in
+    `buffer`. No entry that was not fetched has, or will get, an ID up to `fetched`.
+    """
+
+    name: str
+    key: str | bytes
+    server: ServerState
+    place: ID = BEGINNING
+    fetched: ID = BEGINNING
+    incarnation: int | None = None
+    place_incarnation: int | None = None
+    fresh: bool = False
+    ended: bool = False
+    """Sealed, settled and fetched to the end: `fetched` is the final ID."""
+    children: tuple[Shard, ...] | None = None
+    """The shards after this one, known soon after `ended`."""
+    missing_since_s: float | None = None
+
+    buffer: deque[Record[Any]] = field(default_factory=deque)
+    gaps: list[Gap] = field(default_factory=list)
+    """What was lost and is not reported yet: before the first record in the buffer."""
+    parents: set[str] = field(default_factory=set)
+    """The parents in this stream that were not read to their end yet."""
+
+    @classmethod
+    def at(cls, shard: Shard, server: ServerState, place: Place) -> ShardState:
+        return cls(
+            name=shard_name(shard),
+            key=shard.key,
+            server=server,
+            place=place.at,
+            fetched=place.at,
+            incarnation=place.incarnation,
+            place_incarnation=place.incarnation,
+            fresh=place.fresh,
+        )
+
+    def reach(self) -> None:
+        """Everything that was fetched was handed out."""
+        if not self.gaps:
+            self.place = self.fetched
+            self.place_incarnation = self.incarnation
+
+    def lose(self, resumed: ID) -> None:
+        """Entries were removed before they were fetched; reading continues at `resumed`."""
+        own = next((gap for gap in self.gaps if gap.shard == self.name), None)
+        if own is not None:
+            self.gaps.remove(own)
+        after = self.fetched if own is None else own.after
+        self.gaps.append(Gap(self.name, after, resumed))
+        self.fetched = resumed
+
+    def found(self) -> Place:
+        """The shard's place for a token."""
+        names = tuple(shard_name(child) for child in self.children or ())
+        known_end = self.ended and self.children is not None
+        return Place(
+            self.place,
+            self.place_incarnation,
+            self.fresh,
+            self.fetched if known_end else None,
+            names if known_end else (),
+        )
+
+    @property
+    def settled_up_to(self) -> ID:
+        """Up to this ID everything was handed out, and nothing will come."""
+        if self.gaps:
+            return self.place
+        if self.buffer:
+            return max(self.place, just_below(self.buffer[0].id))
+        return self.fetched
+
+
+def shard_name(shard: Shard) -> str:
+    return text(shard.key) if shard.name is None else shard.name
+
+
+def parse_shards(shards: Any) -> list[Shard]:
+    """A key, a Shard, or several of them; InvalidStream for everything else."""
+    if isinstance(shards, (str, bytes, Shard)):
+        shards = [shards]
+    if not isinstance(shards, Iterable):
+        raise InvalidStream(f"{shards!r} are not shards: use a key, or a list of keys and Shards")
+    found = [parse_shard(shard) for shard in shards]
+    if not found:
+        raise InvalidStream("a stream needs at least one shard")
+    names = [shard_name(shard) for shard in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidStream(
+                f"two shards have the name {name!r}: give a Shard a name of its own"
+            )
+    return found
+
+
+def parse_shard(shard: Any) -> Shard:
+    if isinstance(shard, (str, bytes)):
+        shard = Shard(shard)
+    if not isinstance(shard, Shard):
+        raise InvalidStream(f"{shard!r} is not a shard: use a key or a Shard")
+    if not isinstance(shard.key, (str, bytes)):
+        raise InvalidStream(f"the key {shard.key!r} of a shard is not text or bytes")
+    if shard.name is not None and not isinstance(shard.name, str):
+        raise InvalidStream(f"the name {shard.name!r} of a shard is not text")
+    return shard

@@ -1,0 +1,118 @@
+"""The errors of the client. Errors of the connection are redis-py's own."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+if TYPE_CHECKING:
+    from millstream.client.ids import ID
+
+
+class MillstreamError(Exception):
+    """The base class of all errors that this package defines."""
+
+
+class InvalidPosition(MillstreamError, ValueError):
+    """The value is not a position, or a token that is malformed or of another version."""
+
+
+class InvalidStream(MillstreamError, ValueError):
+    """The shards are not valid, or the token and the shards do not belong together."""
+
+
+class RecordsExpired(MillstreamError):
+    """Entries were evicted, or their stream deleted, before the stream read them.
+
+    `shard` is the shard's name, `after` the last place that was reached, and `resumed` the ID after
+    which reading continues; None if the shard is gone.
+    """
+
+    def __init__(self, shard: str, after: ID, resumed: ID | None) -> None:
+        self.shard = shard
+        self.after = after
+        self.resumed = resumed
+        goes_on = "and the shard is gone" if resumed is None else f"reading continues at {resumed}"
+        super().__init__(
+            f"entries of the shard {shard!r} after {after} were removed before they were read; "
+            f"{goes_on}"
+        )
+
+    def __reduce__(self) -> tuple[type[RecordsExpired], tuple[str, ID, ID | None]]:
+        return type(self), (self.shard, self.after, self.resumed)
+
+
+class ShardUnavailable(MillstreamError):
+    """A shard has not answered for `max_wait` seconds, and nothing can be handed out without it.
+
+    `shard` is the shard's name, `cause` the last error, or None if the server is only silent.
+    """
+
+    def __init__(self, shard: str, cause: BaseException | None) -> None:
+        self.shard = shard
+        self.cause = cause
+        why = "its server does not answer" if cause is None else str(cause)
+        super().__init__(f"the shard {shard!r} is not available: {why}")
+
+    def __reduce__(self) -> tuple[type[ShardUnavailable], tuple[str, BaseException | None]]:
+        return type(self), (self.shard, self.cause)
+
+
+class Refused(MillstreamError, ResponseError):
+    """The base class of errors that the server replied."""
+
+
+class Sealed(Refused):
+    """The stream is sealed and takes no new entry. `children` are the streams it continues in, as
+    far as the server named them; unusual characters in a name are shown as the server does."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.children: list[str] = _QUOTED.findall(text)
+
+
+class Stalled(Refused):
+    """Too much waits for an open reservation. Try again after the reservation is settled."""
+
+
+class ReservationLost(Refused):
+    """The reservation was given up, or its lease is over, or its entry is gone."""
+
+
+class FactAlreadyDone(Refused):
+    """An entry with this ID exists already."""
+
+
+class NotReserved(Refused):
+    """The ID is not reserved by this writer."""
+
+
+class WrongServer(Refused):
+    """The server does not know the command: it is not a millstream server, or it is too old."""
+
+
+_QUOTED = re.compile(r"'(.*?)'(?=, '|$)", re.DOTALL)
+
+_BY_CODE: dict[str, type[Refused]] = {
+    "SEALED": Sealed,
+    "STALLED": Stalled,
+    "FACTLOST": ReservationLost,
+    "FACTDONE": FactAlreadyDone,
+    "NORESERVATION": NotReserved,
+}
+
+
+def refusal(error: ResponseError, command: str, server: str) -> ResponseError:
+    """The same error as one of this module's classes, where there is one for it."""
+    text = str(error)
+    kind = _BY_CODE.get(text.partition(" ")[0])
+    if kind is not None:
+        return kind(text)
+    if "unknown command" in text and command.startswith("T"):
+        return WrongServer(
+            f"{server} is not a millstream server of this version: "
+            f"it does not know the command {command}"
+        )
+    return error

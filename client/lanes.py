@@ -1,0 +1,151 @@
+"""Sending asks and receiving their answers, several at once, each on a connection of its own."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from millstream.client import redis_py
+from millstream.client.core.steps import Answer, Ask
+
+FALLBACK_STEP_S = 0.01
+
+
+class Lanes:
+    """The asks in flight. Without threads: replies are read when somebody waits for them."""
+
+    def __init__(self) -> None:
+        self._in_flight: dict[Ask, tuple[Any, float]] = {}
+        self._finished: list[Answer] = []
+
+    def start(self, ask: Ask) -> None:
+        """Send the commands. An error becomes the answer."""
+        client: Any = ask.server.client
+        connection = None
+        try:
+            connection = redis_py.borrow(client)
+            words = [command.words for command in ask.commands]
+            connection.send_packed_command(connection.pack_commands(words))
+        except Exception as error:
+            self._finish(ask, connection, Answer(ask, error=error))
+            return
+        except BaseException:
+            self._give_back(client, connection, broken=True)
+            raise
+        deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(client)
+        self._in_flight[ask] = connection, deadline_s
+
+    def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
+        """Start asks, and wait until there is an answer to any ask in flight."""
+        for ask in asks:
+            self.start(ask)
+        until_s = None if seconds is None else time.monotonic() + seconds
+        while True:
+            now_s = time.monotonic()
+            limits = [deadline_s for _, deadline_s in self._in_flight.values()]
+            if until_s is not None:
+                limits.append(until_s)
+            pause_s = 0.0 if self._finished else max(0.0, min(limits, default=now_s) - now_s)
+            self._receive(pause_s)
+            self._end_late_ones()
+            if self._finished or (not self._in_flight and until_s is None):
+                break
+            if until_s is not None and time.monotonic() >= until_s:
+                break
+            if not self._in_flight and until_s is not None:
+                time.sleep(max(0.0, until_s - time.monotonic()))
+                break
+        finished, self._finished = self._finished, []
+        return finished
+
+    def together(self, asks: Sequence[Ask]) -> list[list[Any]]:
+        """The replies to each ask, in order. The first error is raised, after all have ended."""
+        answers: dict[Ask, Answer] = {}
+        others: list[Answer] = []
+        starting = asks
+        while len(answers) < len(asks):
+            for answer in self.wait(starting, None):
+                if answer.ask in asks:
+                    answers[answer.ask] = answer
+                else:
+                    others.append(answer)
+            starting = ()
+        self._finished += others
+        return [replies_of(answers[ask]) for ask in asks]
+
+    def close(self) -> None:
+        """Give up what is in flight."""
+        for ask, (connection, _) in self._in_flight.items():
+            self._give_back(ask.server.client, connection, broken=True)
+        self._in_flight.clear()
+        self._finished.clear()
+
+    # ------------------------------------------------------------ one ask
+
+    def _receive(self, seconds: float) -> None:
+        for ask in ready(self._in_flight, seconds):
+            connection, _ = self._in_flight.pop(ask)
+            try:
+                answer = Answer(ask, [self._reply(ask, connection, c) for c in ask.commands])
+            except Exception as error:
+                answer = Answer(ask, error=error)
+            except BaseException:
+                self._give_back(ask.server.client, connection, broken=True)
+                raise
+            self._finish(ask, connection, answer)
+
+    def _reply(self, ask: Ask, connection: Any, command: Any) -> Any:
+        try:
+            reply = connection.read_response()
+        except ResponseError as error:
+            reply = error
+        return redis_py.read_value(ask.server.client, command, reply)
+
+    def _end_late_ones(self) -> None:
+        now_s = time.monotonic()
+        for ask, (connection, deadline_s) in list(self._in_flight.items()):
+            if now_s >= deadline_s:
+                del self._in_flight[ask]
+                error = redis_py.timed_out(ask.server.client)
+                self._finish(ask, connection, Answer(ask, error=error))
+
+    def _finish(self, ask: Ask, connection: Any, answer: Answer) -> None:
+        self._give_back(ask.server.client, connection, broken=answer.error is not None)
+        self._finished.append(answer)
+
+    def _give_back(self, client: Any, connection: Any, broken: bool) -> None:
+        if connection is None:
+            return
+        if broken:
+            connection.disconnect()
+        client.connection_pool.release(connection)
+
+
+def replies_of(answer: Answer) -> list[Any]:
+    if answer.error is not None:
+        raise answer.error
+    for reply in answer.replies:
+        if isinstance(reply, ResponseError):
+            raise reply
+    return answer.replies
+
+
+def ready(in_flight: dict[Ask, tuple[Any, float]], seconds: float) -> list[Ask]:
+    """The asks whose replies have begun to arrive, at most `seconds` later."""
+    if not in_flight:
+        return []
+    poll = select.poll()
+    by_socket: dict[int, Ask] = {}
+    for ask, (connection, _) in in_flight.items():
+        number = redis_py.socket_number(connection)
+        if number is None:
+            return [ask]  # disconnected meanwhile: reading says why
+        by_socket[number] = ask
+        poll.register(number, select.POLLIN)
+    # In whole milliseconds, rounded up: a wait that ends early would spin.
+    limit_ms = None if seconds == float("inf") else -int(-seconds * 1000 // 1)
+    return [by_socket[number] for number, _ in poll.poll(limit_ms)]

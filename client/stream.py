@@ -1,0 +1,225 @@
+"""Streams that follow shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+from millstream.client.core import position as positions
+from millstream.client.core.follower import Follower, Options
+from millstream.client.core.lineage import Servers
+from millstream.client.core.shards import Shard, parse_shards
+from millstream.client.core.token import Token
+from millstream.client.errors import MillstreamError
+from millstream.client.events import Event, Gap
+from millstream.client.ids import ID
+from millstream.client.records import Record, T
+from millstream.client.running import Runner
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from millstream.client.core.requests import Key
+    from millstream.client.core.steps import R, Steps
+
+
+class Stream(Generic[T]):
+    """One ordered sequence of the records of one shard or many.
+
+    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one thread at
+    a time; any thread may call `stop`.
+
+    >>> _ = ms.tappend("teas", {"name": "assam"})
+    >>> with ms.stream("teas", "trim_horizon") as stream:
+    ...     next(stream)["name"], next(stream)
+    ('assam', None)
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        shards: Key | Shard | Iterable[Key | Shard],
+        position: Any,
+        *,
+        batch: int,
+        order: str,
+        on_gap: str,
+        max_wait: float | None,
+        create: bool,
+        clock: bool | None,
+        resolve: Callable[[str], Shard | None] | None,
+        on_event: Callable[[Event], Any] | None,
+    ) -> None:
+        options = Options(batch, order, on_gap, max_wait, clock)
+        self._shards = parse_shards(shards)
+        self._create = create
+        self._closed = False
+        self._runner = Runner(client, on_event)
+        servers = Servers(client, resolve)
+        self._follower = Follower(servers, options, time.monotonic, time.time)
+        self.move_to(position)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record[T] | None:
+        """The next record, or None when no record may be handed out now. It never waits for
+        records, and never raises StopIteration."""
+        return self.read(0)
+
+    def read(self, timeout: float | None = None) -> Record[T] | None:
+        """Wait for the next record. None after `timeout` seconds, at the end of the stream, or
+        once `stop` was called.
+
+        Raises RecordsExpired once for each gap, if `on_gap` is "raise", and ShardUnavailable if a
+        shard has not answered for `max_wait` seconds.
+
+        >>> with ms.stream("quiet") as stream:
+        ...     stream.read(timeout=0.01)
+        """
+        record = self._follower.take()
+        if record is not None and not self._closed:
+            return record
+        return self._run(self._follower.read(timeout))
+
+    def follow(self, block: float = 1.0) -> Iterator[Record[T]]:
+        """Iterate over records, and wait for more. Ends at the end of the stream, or within
+        `block` seconds of a call of `stop`.
+
+        >>> _ = ms.tappend("closed", {"n": 1}), ms.tseal("closed")
+        >>> [record["n"] for record in ms.stream("closed", "trim_horizon").follow()]
+        ['1']
+        """
+        follower = self._follower
+        while not follower.stopped:
+            record = self.read(block)
+            if record is not None:
+                yield record
+            elif follower.ended:
+                break
+        follower.stopped = False
+
+    def stop(self) -> None:
+        """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
+
+        >>> stream = ms.stream("quiet")
+        >>> stream.stop()
+        >>> list(stream.follow())
+        []
+        """
+        self._follower.stopped = True
+
+    def move_to(self, position: Any) -> None:
+        """Continue at another position, of any kind that `ms.stream` takes.
+
+        If it raises, the stream has not moved and continues where it was.
+
+        >>> _ = ms.tappend("films", {"n": 1})
+        >>> stream = ms.stream("films")
+        >>> stream.move_to("trim_horizon")
+        >>> next(stream)["n"]
+        '1'
+        """
+        start = positions.parse(position)
+        creates = self._create and not isinstance(start, Token)
+        self._run(self._follower.open(self._shards, start, creates))
+
+    def heartbeat(self) -> None:
+        """Let the places of idle shards advance, and notice new children of sealed shards, while
+        nothing is read. Sends at most one request to a server every 5 s.
+
+        >>> ms.stream("quiet").heartbeat()
+        """
+        self._run(self._follower.heartbeat())
+
+    def lag(self) -> dict[str, int]:
+        """The number of entries still to come, by shard.
+
+        >>> stream = ms.stream("boats")
+        >>> _ = ms.tappend("boats", {"n": 1})
+        >>> stream.lag()
+        {'boats': 1}
+        """
+        return self._run(self._follower.lag())
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers: records, requests, buffered, reconnects, gaps, late, watermark_age_s.
+
+        >>> ms.stream("quiet").metrics()["records"]
+        0
+        """
+        return self._follower.metrics()
+
+    def close(self) -> None:
+        """Release the connections. Closing twice does nothing.
+
+        >>> stream = ms.stream("quiet")
+        >>> stream.close()
+        """
+        self._closed = True
+        self._runner.lanes.close()
+
+    @property
+    def token(self) -> dict[str, Any]:
+        """The place of the stream, for `json`: where a stream continues that is given it as its
+        position. It reflects the records that were handed out.
+
+        >>> stream = ms.stream("quiet")
+        >>> stream.token["v"]
+        1
+        """
+        return self._follower.token
+
+    @property
+    def watermark(self) -> ID:
+        """Up to this ID every record was handed out, and none will come.
+
+        >>> ms.stream("quiet").watermark
+        ID(ms=0, seq=0)
+        """
+        return self._follower.watermark
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """What was lost so far, the last 1,000 times.
+
+        >>> ms.stream("quiet").gaps
+        []
+        """
+        return list(self._follower.gaps)
+
+    @property
+    def shards(self) -> list[str]:
+        """The names of the shards that are being read.
+
+        >>> ms.stream("quiet").shards
+        ['quiet']
+        """
+        return self._follower.shards
+
+    @property
+    def ended(self) -> bool:
+        """Whether every shard is sealed and was read to its end.
+
+        >>> ms.stream("quiet").ended
+        False
+        """
+        return self._follower.ended
+
+    def _run(self, steps: Steps[R]) -> R:
+        if self._closed:
+            raise MillstreamError("the stream is closed")
+        return self._runner.run(steps)

@@ -1,0 +1,212 @@
+"""Writing to a stream: exactly once, and facts with IDs that are reserved first."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+from millstream.client.core.facts import FactBook, FactFields, lease_ms
+from millstream.client.core.requests import text
+from millstream.client.errors import MillstreamError
+from millstream.client.ids import ID
+from millstream.client.records import T
+from millstream.client.running import Runner
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from millstream.client.core.requests import Fields, Key
+    from millstream.client.core.steps import R, Steps
+
+
+class Fact(FactFields[T]):
+    """An entry in the making: a mapping from field to value, with an ID that is reserved.
+
+    Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
+    completed; without fields, or after an exception, it is given up.
+
+    >>> with ms.writer("orders", "api-8") as writer:
+    ...     with writer.fact() as fact:
+    ...         fact["item"] = "tea"
+    """
+
+    def __init__(self, writer: Writer[T], lease_ms: int, id: ID) -> None:
+        super().__init__(lease_ms, id)
+        self._writer = writer
+
+    @property
+    def id(self) -> ID:
+        """The ID that the entry will have.
+
+        >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
+        ...     fact.id > (0, 0)
+        True
+        """
+        return self._id
+
+    def complete(self) -> None:
+        """Complete the fact: its entry becomes visible when everything below it is settled.
+
+        The request is repeated until it is answered. Raises ReservationLost if the lease is over,
+        Stalled if too much waits (the fact stays open), ValueError without fields.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     fact = writer.fact()
+        ...     fact["item"] = "tea"
+        ...     fact.complete()
+        """
+        self._writer._run(self._writer._book.complete(self))
+
+    def abort(self) -> None:
+        """Give the fact up. Nothing happens if it is completed or given up already.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     fact = writer.fact()
+        ...     fact.abort()
+        """
+        self._writer._run(self._writer._book.abort(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer._run(self._writer._book.leave(self, failed=kind is not None))
+
+
+class Writer(Generic[T]):
+    """A writer of one stream, with a name that no other running writer has.
+
+    `ms.writer(..)` makes one, and its arguments are described there. A writer is for one thread at
+    a time.
+
+    >>> with ms.writer("orders", "api-8") as writer:
+    ...     entry_id = writer.append({"item": "tea"})
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        key: Key,
+        name: Key,
+        *,
+        lease: float,
+        take_over: bool,
+        retry_for: float,
+    ) -> None:
+        producer = f"{text(name)[:64]}:{secrets.token_hex(8)}"
+        self._book = FactBook(key, name, producer, lease, retry_for, time.monotonic)
+        self._runner = Runner(client)
+        self._closed = False
+        if take_over:
+            self._run(self._book.take_over())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def append(self, fields: Fields) -> ID:
+        """Append an entry exactly once, and return its ID. Readers are not held back.
+
+        If a reply is lost, the request is repeated for `retry_for` seconds; the server recognizes
+        the repeat. After that the ConnectionError is raised, and whether the entry was appended is
+        open.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     writer.append({"item": "tea"}) < writer.append([("tag", "a"), ("tag", "b")])
+        True
+        """
+        return self._run(self._book.append(fields))
+
+    def fact(self, lease: float | None = None) -> Fact[T]:
+        """Reserve an ID for `lease` seconds, the writer's lease if None.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     with writer.fact(lease=5) as fact:
+        ...         fact["item"] = "salt"
+        """
+        [fact] = self._reserve(None, lease)
+        return fact
+
+    def facts(self, n: int) -> list[Fact[T]]:
+        """Reserve `n` consecutive IDs, at most 10,000.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     first, second = writer.facts(2)
+        ...     second.id == (first.id.ms, first.id.seq + 1)
+        True
+        """
+        return self._reserve(n, None)
+
+    def position(self) -> ID:
+        """The position of the stream: everything up to it is settled.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     writer.append({"item": "tea"}) == writer.position()
+        True
+        """
+        return self._run(self._book.position())
+
+    def heartbeat(self) -> None:
+        """Restart the leases of the open facts. Call it as often as you like: it sends a request
+        at most once in a third of the lease.
+
+        >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
+        ...     writer.heartbeat()
+        """
+        self._run(self._book.heartbeat())
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers: appended, completed, aborted, lost, repeats, pending.
+
+        >>> with ms.writer("orders", "api-8") as writer:
+        ...     writer.metrics()["pending"]
+        0
+        """
+        return self._book.metrics()
+
+    def close(self) -> None:
+        """Give up the facts that are open. Closing twice does nothing.
+
+        >>> writer = ms.writer("orders", "api-8")
+        >>> writer.close()
+        """
+        if not self._closed:
+            self._run(self._book.close())
+            self._closed = True
+
+    @property
+    def pending(self) -> int:
+        """The number of open facts.
+
+        >>> with ms.writer("orders", "api-8") as writer, writer.fact() as fact:
+        ...     writer.pending
+        1
+        """
+        return self._book.pending
+
+    def _reserve(self, count: int | None, lease: float | None) -> list[Fact[T]]:
+        milliseconds = self._book.lease_ms if lease is None else lease_ms(lease)
+        ids = self._run(self._book.reserve(count, milliseconds))
+        facts = [Fact(self, milliseconds, entry_id) for entry_id in ids]
+        for fact in facts:
+            self._book.opened(fact)
+        return facts
+
+    def _run(self, steps: Steps[R]) -> R:
+        if self._closed:
+            raise MillstreamError("the writer is closed")
+        return self._runner.run(steps)
