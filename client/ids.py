@@ -73,7 +73,10 @@ def read_id(text: str | bytes) -> ID:
     ms, _, seq = text.partition(".")
     if not seq:
         ms, _, seq = text.partition("-")
-    return ID(int(ms), int(seq))
+    return _new(ID, (int(ms), int(seq)))
+
+
+_new = tuple.__new__  # half the time of ID(..), which matters once for each record
 
 
 def just_below(entry_id: ID) -> ID:

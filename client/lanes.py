@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ from redis.exceptions import ResponseError
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
 
-FALLBACK_STEP_S = 0.01
-
 
 class Lanes:
     """The asks in flight. Without threads: replies are read when somebody waits for them."""
 
     def __init__(self) -> None:
+        self._idle: dict[Any, Any] = {}
+        """One connection of each client, kept for its next ask: a pool takes its time."""
         self._in_flight: dict[Ask, tuple[Any, float]] = {}
         self._finished: list[Answer] = []
 
@@ -27,7 +28,7 @@ class Lanes:
         client: Any = ask.server.client
         connection = None
         try:
-            connection = redis_py.borrow(client)
+            connection = self._borrow(client)
             words = [command.words for command in ask.commands]
             connection.send_packed_command(connection.pack_commands(words))
         except Exception as error:
@@ -78,11 +79,21 @@ class Lanes:
         return [replies_of(answers[ask]) for ask in asks]
 
     def close(self) -> None:
-        """Give up what is in flight."""
+        """Give up what is in flight, and give the connections back."""
         for ask, (connection, _) in self._in_flight.items():
-            self._give_back(ask.server.client, connection, broken=True)
+            client: Any = ask.server.client
+            connection.disconnect()
+            client.connection_pool.release(connection)
         self._in_flight.clear()
         self._finished.clear()
+        for client, connection in self._idle.items():
+            client.connection_pool.release(connection)
+        self._idle.clear()
+
+    def __del__(self) -> None:
+        # A pool counts the connections that it lent, so a forgotten stream must not keep any.
+        with contextlib.suppress(Exception):
+            self.close()
 
     # ------------------------------------------------------------ one ask
 
@@ -117,11 +128,23 @@ class Lanes:
         self._give_back(ask.server.client, connection, broken=answer.error is not None)
         self._finished.append(answer)
 
+    def _borrow(self, client: Any) -> Any:
+        connection = self._idle.pop(client, None)
+        if connection is None:
+            return redis_py.borrow(client)
+        if readable(connection):  # nothing was asked: the server has closed it
+            connection.disconnect()
+            connection.connect()
+        return connection
+
     def _give_back(self, client: Any, connection: Any, broken: bool) -> None:
         if connection is None:
             return
         if broken:
             connection.disconnect()
+        elif client not in self._idle:
+            self._idle[client] = connection
+            return
         client.connection_pool.release(connection)
 
 
@@ -132,6 +155,16 @@ def replies_of(answer: Answer) -> list[Any]:
         if isinstance(reply, ResponseError):
             raise reply
     return answer.replies
+
+
+def readable(connection: Any) -> bool:
+    """Whether a connection has something to read, which may be its end."""
+    number = redis_py.socket_number(connection)
+    if number is None:
+        return True
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def ready(in_flight: dict[Ask, tuple[Any, float]], seconds: float) -> list[Ask]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from millstream.client.ids import ID, read_id
+
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from millstream.client.ids import ID
 
 T = TypeVar("T", bound="str | bytes")
 """str, or bytes with decode_responses=False."""
@@ -27,23 +27,33 @@ class Record(Mapping[T, T]):
     {'item': 'tea', 'count': '2'}
     """
 
-    __slots__ = ("_entry", "_fields", "id", "late", "shard")
+    __slots__ = ("_entry", "_fields", "_id", "late", "shard")
 
-    id: ID
-    """The ID of the entry."""
     shard: str
     """The name of the shard that it was read from."""
     late: bool
     """Whether a record with a greater ID was handed out before, as can happen with
     order="available"."""
 
-    def __init__(self, id: ID, shard: str, entry: Sequence[T], late: bool = False) -> None:
-        """`entry` is the server's form: the ID, then fields and values."""
-        self.id = id
+    def __init__(self, id: ID | None, shard: str, entry: Sequence[T], late: bool = False) -> None:
+        """`entry` is the server's form: the ID, then fields and values. If `id` is None, it is read
+        from there when it is needed: that takes as long as everything else about a record."""
+        self._id = id
         self.shard = shard
         self.late = late
         self._entry = entry
         self._fields: dict[T, T] | None = None
+
+    @property
+    def id(self) -> ID:
+        """The ID of the entry.
+
+        >>> Record(None, "orders", ["5.1", "item", "tea"]).id
+        ID(ms=5, seq=1)
+        """
+        if self._id is None:
+            self._id = read_id(self._entry[0])
+        return self._id
 
     @property
     def pairs(self) -> list[tuple[T, T]]:

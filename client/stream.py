@@ -91,7 +91,7 @@ class Stream(Generic[T]):
         ...     stream.read(timeout=0.01)
         """
         record = self._follower.take()
-        if record is not None and not self._closed:
+        if record is not None:
             return record
         return self._run(self._follower.read(timeout))
 
@@ -105,7 +105,9 @@ class Stream(Generic[T]):
         """
         follower = self._follower
         while not follower.stopped:
-            record = self.read(block)
+            record = follower.take()
+            if record is None:
+                record = self.read(block)
             if record is not None:
                 yield record
             elif follower.ended:
@@ -170,6 +172,7 @@ class Stream(Generic[T]):
         >>> stream.close()
         """
         self._closed = True
+        self._follower.close()
         self._runner.lanes.close()
 
     @property

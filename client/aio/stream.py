@@ -96,7 +96,7 @@ class Stream(Generic[T]):
         ...     stream.read(timeout=0.01)
         """
         record = self._follower.take()
-        if record is not None and not self._closed:
+        if record is not None:
             return record
         return await self._run(self._follower.read(timeout))
 
@@ -110,7 +110,9 @@ class Stream(Generic[T]):
         """
         follower = self._follower
         while not follower.stopped:
-            record = await self.read(block)
+            record = follower.take()
+            if record is None:
+                record = await self.read(block)
             if record is not None:
                 yield record
             elif follower.ended:
@@ -177,6 +179,7 @@ class Stream(Generic[T]):
         >>> stream.close()
         """
         self._closed = True
+        self._follower.close()
         await self._runner.lanes.close()
 
     @property

@@ -2,7 +2,7 @@
 
 A lost reply leaves open whether the server acted. Each request here is one that can be repeated:
 the server recognizes an append by its number and a completion by its ID, and reservations that
-nobody knows are given up before others are made.
+this writer does not know are given up before others are made.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core import requests
 from millstream.client.core.lineage import Lineage, Servers
-from millstream.client.core.merge import Merge
+from millstream.client.core.merge import FETCHED, Merge
 from millstream.client.core.opening import open_lineage
 from millstream.client.core.position import Start
 from millstream.client.core.servers import ServerState
@@ -126,10 +126,11 @@ class Follower:
         self._merge = Merge(options.strict)
         self._creates = False
         self._greatest = BEGINNING
+        self._records = 0
         self._held = Pace(HELD_FIRST_S, HELD_MAX_S)
         self._looking = Pace(LOOK_UP_FIRST_S, LOOK_UP_MAX_S)
         self._refusal: Exception | None = None
-        self._counts = dict.fromkeys(("records", "requests", "reconnects", "gaps", "late"), 0)
+        self._counts = dict.fromkeys(("requests", "reconnects", "gaps", "late"), 0)
 
     # ------------------------------------------------------------ starting
 
@@ -150,10 +151,11 @@ class Follower:
 
     def take(self) -> Record[Any] | None:
         """The next record, if nothing else has to be done first."""
-        shard = self._merge.first()
-        if shard is None or shard.gaps or self.events or self._lineage.orphans:
+        heap = self._merge.heap
+        if not heap or heap[0][1] == FETCHED or self.events or self._lineage.orphans:
             return None
-        return self._hand_out(shard)
+        shard = heap[0][3]
+        return None if shard.gaps else self._hand_out(shard)
 
     def read(self, timeout_s: float | None) -> Steps[Record[Any] | None]:
         """The next record; None after the timeout, at the end, or once stopped.
@@ -217,16 +219,16 @@ class Follower:
 
     def _hand_out(self, shard: ShardState) -> Record[Any]:
         record = self._merge.pop(shard)
-        record_id = record.id
-        if record_id < self._greatest:
-            record.late = True
-            self._counts["late"] += 1
-        else:
-            self._greatest = record_id
-        shard.place = record_id
-        shard.place_incarnation = shard.incarnation
-        self._counts["records"] += 1
+        if len(self._lineage.states) > 1:
+            if record.id < self._greatest:
+                record.late = True
+                self._counts["late"] += 1
+            else:
+                self._greatest = record.id
+        shard.last = record
+        self._records += 1
         if not shard.buffer:
+            self._greatest = max(self._greatest, record.id)
             shard.reach()
             self._held.reset()
             if shard.ended:
@@ -470,7 +472,7 @@ class Follower:
 
     def _buffer(self, shard: ShardState, entries: list[Any], already: bool) -> None:
         name = shard.name
-        found = [Record(read_id(entry[0]), name, entry) for entry in entries]
+        found = [Record(None, name, entry) for entry in entries]
         if already:  # another answer was faster: some of these may be known
             found = [record for record in found if record.id > shard.fetched]
         shard.buffer.extend(found)
@@ -516,7 +518,7 @@ class Follower:
         states = list(self._lineage.states.values())
         groups = by_server(states)
         asks = [
-            Ask(server, [requests.tseek(s.key, s.place, LAG_MAX) for s in shards])
+            Ask(server, [requests.tseek(s.key, s.note_place(), LAG_MAX) for s in shards])
             for server, shards in groups.items()
         ]
         counts: dict[str, int] = {}
@@ -525,6 +527,10 @@ class Follower:
             for shards, seeks in zip(groups.values(), answers, strict=True):
                 counts |= {s.name: seek.count for s, seek in zip(shards, seeks, strict=True)}
         return {state.name: counts[state.name] for state in states}
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._merge.rebuild(())
 
     # ------------------------------------------------------------ what is known
 
@@ -549,7 +555,12 @@ class Follower:
     def metrics(self) -> dict[str, float]:
         buffered = sum(len(state.buffer) for state in self._lineage.states.values())
         age_s = max(0.0, self._wall() - self.watermark.ms / 1000)
-        return {**self._counts, "buffered": buffered, "watermark_age_s": age_s}
+        return {
+            "records": self._records,
+            **self._counts,
+            "buffered": buffered,
+            "watermark_age_s": age_s,
+        }
 
 
 def by_server(states: Iterable[ShardState]) -> dict[ServerState, list[ShardState]]:

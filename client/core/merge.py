@@ -28,7 +28,7 @@ class Merge:
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
-        self._heap: list[Bound] = []
+        self.heap: list[Bound] = []
 
     def rebuild(self, shards: Iterable[ShardState]) -> None:
         """After shards were added or removed, or replies arrived."""
@@ -39,11 +39,11 @@ class Merge:
             elif self.strict:
                 bounds.append((shard.fetched, FETCHED, shard.name, shard))
         heapify(bounds)
-        self._heap = bounds
+        self.heap = bounds
 
     def first(self) -> ShardState | None:
         """The shard whose first record may be handed out now."""
-        heap = self._heap
+        heap = self.heap
         if not heap or heap[0][1] == FETCHED:
             return None
         return heap[0][3]
@@ -53,9 +53,10 @@ class Merge:
         buffer = shard.buffer
         record = buffer.popleft()
         if buffer:
-            heapreplace(self._heap, (buffer[0].id, RECORD, shard.name, shard))
+            if len(self.heap) > 1:  # a shard alone keeps its bound: it is the least one
+                heapreplace(self.heap, (buffer[0].id, RECORD, shard.name, shard))
         elif self.strict:
-            heapreplace(self._heap, (shard.fetched, FETCHED, shard.name, shard))
+            heapreplace(self.heap, (shard.fetched, FETCHED, shard.name, shard))
         else:
-            heappop(self._heap)
+            heappop(self.heap)
         return record

@@ -44,6 +44,8 @@ class ShardState:
     key: str | bytes
     server: ServerState
     place: ID = BEGINNING
+    last: Record[Any] | None = None
+    """A record that was handed out after `place` was set; see `note_place`."""
     fetched: ID = BEGINNING
     incarnation: int | None = None
     place_incarnation: int | None = None
@@ -73,8 +75,18 @@ class ShardState:
             fresh=place.fresh,
         )
 
+    def note_place(self) -> ID:
+        """The place, with the record that was handed out last. The ID of a record is not read for
+        each record of a stream of one shard, but when it is needed."""
+        if self.last is not None:
+            self.place = self.last.id
+            self.place_incarnation = self.incarnation
+            self.last = None
+        return self.place
+
     def reach(self) -> None:
         """Everything that was fetched was handed out."""
+        self.note_place()
         if not self.gaps:
             self.place = self.fetched
             self.place_incarnation = self.incarnation
@@ -90,6 +102,7 @@ class ShardState:
 
     def found(self) -> Place:
         """The shard's place for a token."""
+        self.note_place()
         names = tuple(shard_name(child) for child in self.children or ())
         known_end = self.ended and self.children is not None
         return Place(
@@ -106,7 +119,7 @@ class ShardState:
         if self.gaps:
             return self.place
         if self.buffer:
-            return max(self.place, just_below(self.buffer[0].id))
+            return max(self.note_place(), just_below(self.buffer[0].id))
         return self.fetched
 
 
