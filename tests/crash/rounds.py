@@ -9,17 +9,15 @@ rounds follow one another on the same data and the same history.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tests.support.client import ConnectionClosed, RawClient, as_bytes, as_list
+from tests.crash.killing import End, TalkingClient, play_and_kill, run
+from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.history import (
     Found,
     FoundGroup,
@@ -31,7 +29,6 @@ from tests.support.history import (
 )
 from tests.support.resp import Error, Reply, Simple
 from tests.support.server import Server
-from tests.support.waiting import wait_until
 
 ANSWERS_MAX = 2500
 STREAMS = [b"s0", b"s1", b"s2"]
@@ -69,54 +66,37 @@ class Record:
                 self.history.answer(operation, reply, now_ms)
 
 
-class Client:
+class Client(TalkingClient):
     """One connection; what is asked and answered through it is on record."""
 
     def __init__(self, name: str, connection: RawClient, record: Record, seed: str) -> None:
+        super().__init__(name, connection)
         self.name = name.encode()
-        self.failure: BaseException | None = None
         self.record = record
         self.chance = random.Random(seed)
         self.known: list[bytes] = []  # ids that it was told
-        self._connection = connection
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join(30)
-        assert not self._thread.is_alive(), f"{self.name!r} hangs"
-        self._connection.close()
-        if self.failure is not None:
-            raise self.failure
-
-    def _run(self) -> None:
-        try:
-            while True:
-                self.act()
-        except (ConnectionClosed, ConnectionError):
-            pass
-        except BaseException as error:
-            self.failure = error
+    def talk(self) -> None:
+        while True:
+            self.act()
 
     def act(self) -> None:
         raise NotImplementedError
 
     def call(self, *words: bytes) -> Reply:
         operations = self.record.ask([words])
-        reply = self._connection.call(*words)
+        reply = self.connection.call(*words)
         self.record.answer(operations, [reply])
         return reply
 
     def at_once(self, requests: list[Request]) -> None:
         """In one write, one after the other."""
         operations = self.record.ask(requests)
-        self.record.answer(operations, self._connection.pipeline(requests))
+        self.record.answer(operations, self.connection.pipeline(requests))
 
     def transact(self, requests: list[Request]) -> None:
         operations = self.record.ask(requests)
-        replies = self._connection.pipeline([(b"MULTI",), *requests, (b"EXEC",)])
+        replies = self.connection.pipeline([(b"MULTI",), *requests, (b"EXEC",)])
         self.record.answer(operations, as_list(replies[-1]))
 
     def entry(self) -> Request:
@@ -293,7 +273,7 @@ def _stream(client: RawClient, key: bytes) -> FoundStream:
 class Rounds:
     """One directory, killed again and again."""
 
-    def __init__(self, server: Server, seed: int, end: Callable[[Server], int] = Server.kill):
+    def __init__(self, server: Server, seed: int, end: End = Server.kill):
         self.server = server
         self.record = Record()
         self._end = end
@@ -305,21 +285,14 @@ class Rounds:
         """Load, kill, start, check; what it was like. BrokenHistory when something is lost."""
         self._round += 1
         before = self.record.history.answered
-        clients = self._crew()
         enough = before + self._chance.randint(1, ANSWERS_MAX)
-        for client in clients:
-            client.start()
-        wait_until(
-            lambda: self.record.history.answered,
-            lambda answered: answered >= enough or any(c.failure for c in clients),
-            f"{enough - before} answers",
-            deadline_s=60,
+        play_and_kill(
+            self.server, self._crew(), lambda: self.record.history.answered, enough, self._end
         )
-        self._end(self.server)
-        for client in clients:
-            client.join()
-        self.server.start()
         return f"{self.record.history.answered - before} answers, {self._check()}"
+
+    def finish(self) -> str:
+        return f"{self.record.history.answered} answers in all"
 
     def _crew(self) -> list[Client]:
         return [
@@ -338,24 +311,5 @@ class Rounds:
         return f"{sum(len(s.entries) for s in streams)} entries, {pending} pending are left"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.rounds", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--appendfsync", default="always", choices=["always", "everysec", "no"])
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        directives = {**DIRECTIVES, "appendfsync": options.appendfsync}
-        server = Server(Path(folder) / "data", directives).start()
-        rounds = Rounds(server, options.seed)
-        try:
-            for count in range(1, options.rounds + 1):
-                print(f"round {count}: {rounds.play()}", flush=True)
-        finally:
-            server.kill()
-            print(f"{rounds.record.history.answered} answers in all")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("tests.crash.rounds", __doc__, DIRECTIVES, Rounds))

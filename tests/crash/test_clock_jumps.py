@@ -16,11 +16,6 @@ RETRIED = ("TREAD", "s", "0", "1", "BLOCK", "0", "GROUP", "g", "0", "RETRY", "30
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> FakeOutside:
-    return FakeOutside(tmp_path)
-
-
-@pytest.fixture
 def server(outside: FakeOutside, tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path / "data", wrapper=outside.wrapper).start()
     yield server

@@ -17,11 +17,6 @@ UNSAVED = "stopping with data that is not on the disk: journal frames 2 to 2"
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> FakeOutside:
-    return FakeOutside(tmp_path)
-
-
-@pytest.fixture
 def server(outside: FakeOutside, tmp_path: Path) -> Iterator[Server]:
     """One whose journal has failed with one write."""
     server = Server(tmp_path / "data", wrapper=outside.wrapper).start()

@@ -23,13 +23,6 @@ PINGS = 300
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Iterator[FakeOutside]:
-    outside = FakeOutside(tmp_path)
-    yield outside
-    outside.free_disk()  # a process that waits for the disk could not end
-
-
-@pytest.fixture
 def server(outside: FakeOutside, tmp_path: Path) -> Iterator[Server]:
     server = Server(
         tmp_path / "data", {"journal-queue-limit": "32mb"}, wrapper=outside.wrapper

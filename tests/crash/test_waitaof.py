@@ -17,13 +17,6 @@ AOF_OFF = Error("ERR WAITAOF cannot be used when numlocal is set but appendonly 
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Iterator[FakeOutside]:
-    outside = FakeOutside(tmp_path)
-    yield outside
-    outside.free_disk()  # a process that waits for the disk could not end
-
-
-@pytest.fixture
 def server(outside: FakeOutside, tmp_path: Path) -> Iterator[Server]:
     options = {"appendfsync": "no"}
     server = Server(tmp_path / "data", options, wrapper=outside.wrapper).start()

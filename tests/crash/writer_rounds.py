@@ -8,17 +8,13 @@ The rounds follow one another on the same data and the same record.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
-from tests.support.client import ConnectionClosed, RawClient
+from tests.crash.killing import End, TalkingClient, play_and_kill, run
+from tests.support.client import RawClient
 from tests.support.server import Server
-from tests.support.waiting import wait_until
 from tests.support.writers import (
     Appender,
     Asking,
@@ -50,37 +46,22 @@ def converse(connection: RawClient, asking: Asking, count: Callable[[], None]) -
         pass
 
 
-class Conversation:
+class Conversation(TalkingClient):
     """A player on a connection of its own, until the server dies."""
 
     def __init__(self, player: Player, connection: RawClient, count: Callable[[], None]) -> None:
-        self.failure: BaseException | None = None
-        self._connection = connection
+        super().__init__(repr(player), connection)
         self._player = player
         self._count = count
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
 
-    def join(self) -> None:
-        self._thread.join(30)
-        assert not self._thread.is_alive(), f"{self._player!r} hangs"
-        self._connection.close()
-        if self.failure is not None:
-            raise self.failure
-
-    def _run(self) -> None:
-        try:
-            converse(self._connection, self._player.play(), self._count)
-        except (ConnectionClosed, ConnectionError):
-            pass
-        except BaseException as error:
-            self.failure = error
+    def talk(self) -> None:
+        converse(self.connection, self._player.play(), self._count)
 
 
 class WriterRounds:
     """One directory, killed again and again."""
 
-    def __init__(self, server: Server, seed: int, end: Callable[[Server], int] = Server.kill):
+    def __init__(self, server: Server, seed: int, end: End = Server.kill):
         self.server = server
         self.record = Record(WRITERS)
         self.readers = all_readers()
@@ -94,24 +75,16 @@ class WriterRounds:
         self._round += 1
         enough = self.record.answers + self._chance.randint(1, ANSWERS_MAX)
         talks = [Conversation(p, self.server.client(), self._count) for p in self._players()]
-        wait_until(
-            lambda: self.record.answers,
-            lambda answers: answers >= enough or any(talk.failure for talk in talks),
-            f"{enough} answers",
-            deadline_s=60,
-        )
-        self._end(self.server)
-        for talk in talks:
-            talk.join()
-        self.server.start()
+        play_and_kill(self.server, talks, lambda: self.record.answers, enough, self._end)
         self._converse(check(self.record, self.readers))
         completed = sum(len(book.completed) for book in self.record.books.values())
         reserved = sum(len(mine.open) for mine in self.record.writers)
         return f"{completed} entries completed, {reserved} reserved"
 
-    def finish(self) -> None:
+    def finish(self) -> str:
         """Settle everything; every reader then has every entry."""
         self._converse(finish(self.readers))
+        return "every reader has every entry"
 
     def _players(self) -> list[Player]:
         name = f"{self._seed}/{self._round}"
@@ -131,25 +104,5 @@ class WriterRounds:
             self.record.answers += 1
 
 
-def main() -> int:
-    program = "python -m tests.crash.writer_rounds"
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--appendfsync", default="always", choices=["always", "everysec", "no"])
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        directives = {**DIRECTIVES, "appendfsync": options.appendfsync}
-        server = Server(Path(folder) / "data", directives).start()
-        rounds = WriterRounds(server, options.seed)
-        try:
-            for count in range(1, options.rounds + 1):
-                print(f"round {count}: {rounds.play()}", flush=True)
-            rounds.finish()
-        finally:
-            server.kill()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("tests.crash.writer_rounds", __doc__, DIRECTIVES, WriterRounds))

@@ -62,34 +62,18 @@ class Play:
             if roll < 0.35:
                 self.send(self.chance.choice(self.clients), self.requests())
             elif roll < 0.4:
-                self.fill_or_free()
+                self.disk.fill_or_free(self.chance.choice([0, 5000, 50_000, 200_000]))
             elif roll < 0.45:
                 self.world.loop.time_ms += 300
             else:
-                self.step()
+                self.world.step()
             self.look()
         self.disk.mend()
         self.settle()
 
-    def fill_or_free(self) -> None:
-        if self.disk.capacity is not None:
-            self.disk.mend()
-            return
-        left_bytes = self.chance.choice([0, 5000, 50_000, 200_000])
-        self.disk.capacity = self.disk.used_bytes() + left_bytes
-
-    def step(self) -> bool:
-        busy = [worker for worker in self.world.workers if worker.tasks]
-        if busy and self.chance.random() < 0.5:
-            return self.chance.choice(busy).run_one()
-        timer = self.world.loop.take()
-        if timer is not None:
-            timer.callback(*timer.args)
-        return bool(busy or timer)
-
     def settle(self) -> None:
         for _ in range(3):  # a second each, so that what is tried again is
-            while self.step():
+            while self.world.step():
                 self.look()
             self.world.loop.time_ms += 1000
 
@@ -146,7 +130,7 @@ class Play:
         self.world.executor.feed(client, encode_command([b"XRANGE", b"s", b"-", b"+"]))
         replies: list[Reply] = []
         while not replies:
-            assert self.step(), "no answer"
+            assert self.world.step(), "no answer"
             replies = heard(client)
         (entries,) = replies
         assert isinstance(entries, list)

@@ -164,7 +164,7 @@ class Play:
                 if not talk.waits:
                     talk.say()
             elif roll < 0.41 and self.fills:
-                self.fill_or_free()
+                self.disk.fill_or_free(self.chance.choice([0, 500, 5000]))
             elif roll < 0.45:
                 self.world.loop.time_ms += self.chance.choice([1, 5, 30, 300])
             elif roll < 0.455 and self.jumps:
@@ -172,25 +172,10 @@ class Play:
             elif roll < 0.459:
                 self.crash()
             else:
-                self.step()
+                self.world.step()
             self.listen()
         self.crash()
         self.run_alone(finish(self.readers))
-
-    def fill_or_free(self) -> None:
-        if self.disk.capacity is not None:
-            self.disk.mend()
-        else:
-            self.disk.capacity = self.disk.used_bytes() + self.chance.choice([0, 500, 5000])
-
-    def step(self) -> bool:
-        busy = [worker for worker in self.world.workers if worker.tasks]
-        if busy and self.chance.random() < 0.5:
-            return self.chance.choice(busy).run_one()
-        timer = self.world.loop.take()
-        if timer is not None:
-            timer.callback(*timer.args)
-        return bool(busy or timer)
 
     def listen(self) -> None:
         for talk in self.talks:
@@ -202,7 +187,7 @@ class Play:
         while not talk.ended:
             if not talk.waits:
                 talk.say()
-            if not self.step():
+            if not self.world.step():
                 self.world.loop.time_ms += 10
             talk.listen()
 

@@ -382,6 +382,16 @@ class World:
         self.executor.end_tick()
         self.loop.call_later(1, self._tick_second)
 
+    def step(self) -> bool:
+        """Run one task of a worker or one callback of the loop; False when there is neither."""
+        busy = [worker for worker in self.workers if worker.tasks]
+        if busy and self.chance.random() < 0.5:
+            return self.chance.choice(busy).run_one()
+        timer = self.loop.take()
+        if timer is not None:
+            timer.callback(*timer.args)
+        return bool(busy or timer)
+
     def stop(self) -> None:
         """A clean end, as Server.stop: finish the tick, sync."""
         self.executor.end_tick()

@@ -178,6 +178,13 @@ class FakeDisk:
         self.failures.clear()
         self.capacity = None
 
+    def fill_or_free(self, left_bytes: int) -> None:
+        """Leave this much space, or mend the disk if its space was limited already."""
+        if self.capacity is not None:
+            self.mend()
+        else:
+            self.capacity = self.used_bytes() + left_bytes
+
     def used_bytes(self) -> int:
         return sum(max(len(inode.data), inode.reserved) for inode in self.files.values())
 

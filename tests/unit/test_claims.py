@@ -24,16 +24,6 @@ POLL_NOTED_MS = 1000
 LOOKS_PER_CLAIM = 10
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def filled(player: InProcessClient, count: int = 4, key: str = "s") -> None:
     for number in range(1, count + 1):
         player.call(f"XADD {key} {number}-1 n {number}")

@@ -22,16 +22,6 @@ INVALID_ID = Error("ERR Invalid stream ID specified as stream command argument")
 NO_GROUP = Error("NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option")
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def filled(player: InProcessClient, count: int = 4, key: str = "s") -> None:
     """Entries 1-1, 2-1, ... with their number as the value of n."""
     for number in range(1, count + 1):

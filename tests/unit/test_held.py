@@ -24,16 +24,6 @@ from millstream.storage.streams.stream import Stream
 Id = tuple[int, int]
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def parsed(text: Any) -> Id:
     ms, seq = text.split(b".")
     return int(ms), int(seq)

@@ -180,16 +180,6 @@ def test_a_stream_of_a_version_without_windows_is_loaded() -> None:
 # ---------------------------------------------------------------- through commands
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def facts(player: InProcessClient, key: str = "s") -> dict[bytes, Reply]:
     reply: Any = player.call(f"XINFO STREAM {key}")
     fields = dict(zip(reply[::2], reply[1::2], strict=True))

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from tests.support.in_process import InProcessServer
 from tests.support.resp import Error
-
-
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> Any:
-    return in_process.player()
 
 
 def reservations(in_process: InProcessServer) -> int:

@@ -24,11 +24,6 @@ SORTED_IN_STEPS = 20_000
 ENTRIES = 300
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
 def names(count: int, prefix: str, seed: int = 1) -> list[str]:
     """Names of different lengths, shuffled."""
     made = [f"{prefix}{number:x}" for number in range(count)]

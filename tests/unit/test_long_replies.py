@@ -528,11 +528,6 @@ def test_a_long_read_without_acknowledgement_moves_the_group_alone(
     assert (group.pending_count, group.offset_ms, group.offset_seq) == (0, left[-1], 1)
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
 # ---------------------------------------------------------------- replies that Python makes
 
 

@@ -13,16 +13,6 @@ SMALL = 2 << 20
 
 
 @pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
-@pytest.fixture
 def traced() -> Iterator[None]:
     tracemalloc.start()
     yield

@@ -225,16 +225,6 @@ def test_a_place_noted_over_and_over_takes_no_room() -> None:
 # ---------------------------------------------------------------- the command and the appends
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def policy_of(player: InProcessClient, key: str = "s") -> Any:
     """TPOLICY's answer as a dict; None when there is none."""
     reply = player.call(f"TPOLICY {key}")

@@ -342,16 +342,6 @@ TestReferences = ReferencesMachine.TestCase
 # ---------------------------------------------------------------- one by one
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def filled(player: InProcessClient, count: int = 5) -> None:
     for number in range(1, count + 1):
         player.call(f"XADD s {number}-1 n {number}")

@@ -18,16 +18,6 @@ from millstream.storage.streams.stream import Stream
 U64_MAX = 2**64 - 1
 
 
-@pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
-def player(in_process: InProcessServer) -> InProcessClient:
-    return in_process.player()
-
-
 def producers_at(in_process: InProcessServer, key: bytes = b"s") -> list[tuple[bytes, int]]:
     stream = in_process.keyspace.databases[0].stream(key)
     assert stream is not None

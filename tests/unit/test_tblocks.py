@@ -132,11 +132,6 @@ def test_the_pages_of_a_range_hold_exactly_the_range(
             assert all(len(p.raw) <= 1 or sum(map(len, p.raw)) <= most for p in found)
 
 
-@pytest.fixture
-def player() -> InProcessClient:
-    return InProcessServer().player()
-
-
 def test_a_page_tells_what_a_reader_may_have_missed(player: InProcessClient) -> None:
     for number in range(1, 251):
         player.call(f"XADD s {number}-0 f v")

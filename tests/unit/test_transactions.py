@@ -14,11 +14,6 @@ QUEUED = Simple("QUEUED")
 
 
 @pytest.fixture
-def in_process() -> InProcessServer:
-    return InProcessServer()
-
-
-@pytest.fixture
 def alice(in_process: InProcessServer) -> InProcessClient:
     return in_process.player()
 
