@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.group_lag import shown_count
+from millstream.commands.engine.group_replies import shown_count
 from millstream.commands.engine.ranges import take_end_id, take_start_id
 from millstream.commands.runtime.replies import ArrayHead, LongReply, MapHead, Several
 from millstream.commands.table.registry import command

@@ -62,8 +62,6 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, bytes 
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                         uint64_t min_idle_ms, uint64_t limit, Output out, Room* room) except? 0xffffffffffffffff
 cdef bint is_full(Output out, Room* room) noexcept
-cdef int put_idle(Output out, int64_t idle_ms) except -1
-cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept
 cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1
 cdef int record_claim(Context ctx, bytes key, Group group, Consumer consumer, uint64_t delivery_ms,
                       bytes deliveries, Ids ids) except -1

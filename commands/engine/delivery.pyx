@@ -11,6 +11,7 @@ from libc.stdlib cimport free, realloc
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange
+from millstream.commands.engine.group_replies cimport entries_up_to, idle_of, put_idle
 from millstream.commands.engine.group_lifecycle cimport change_pending, id_words, live_group, used
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
@@ -21,8 +22,6 @@ from millstream.storage.streams.group cimport (
     NO_POLICY, UNOWNED, Consumer, Group, Pending, PendingAt,
 )
 from millstream.storage.streams.stream cimport Stream, Walk
-
-from millstream.commands.engine.group_lag import entries_up_to
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -307,17 +306,6 @@ cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries)
     out.buf[at + 1] = c'4'  # it began with `*2`
     put_idle(out, idle_ms)
     return out.put_head(c':', deliveries)
-
-
-cdef int put_idle(Output out, int64_t idle_ms) except -1:
-    return out.put_raw(b":-1\r\n", 5) if idle_ms < 0 else out.put_head(c':', idle_ms)
-
-
-cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
-    """Milliseconds since the last delivery as a reply shows them: -1 for what XNACK released."""
-    if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
-        return -1
-    return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
 
 
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.group_lag import entries_up_to
+from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
 from millstream.commands.runtime.arguments import OwnedArgs

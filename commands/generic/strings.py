@@ -113,6 +113,9 @@ def replace(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False
 
 def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) -> None:
     """As `replace`, and send the event of SET."""
+    if not ctx.events and not ctx.db.expiring_count:
+        put_string(ctx, key, value)  # there is no event to send, and no key can have expired
+        return
     replace(ctx, key, value, keep_expiry=keep_expiry)
     ctx.notify(b"set", key)
 
@@ -350,7 +353,7 @@ def getex(ctx: Context, args: Args) -> object:
 
 def change(ctx: Context, key: bytes, value: bytes, *effect: bytes, event: bytes) -> None:
     """Put a changed value in place, its expiry kept; record this effect and send the event."""
-    is_new = ctx.db.get(key) is None
+    is_new = ctx.events and ctx.db.get(key) is None
     ctx.db.set(key, value, True)
     if is_new:
         ctx.notify(b"new", key)

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from millstream.commands.draft.tpolicy import policy_reply
-from millstream.commands.engine.group_lag import shown_count
 from millstream.commands.engine.group_lifecycle import live_group
+from millstream.commands.engine.group_replies import shown_count
 from millstream.commands.engine.listings import (
     consumers_reply,
     full_groups_reply,

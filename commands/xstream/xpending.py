@@ -22,8 +22,8 @@ from millstream.commands.engine.group_lifecycle import (
     read_effects_most,
     used,
 )
+from millstream.commands.engine.group_replies import pending_range
 from millstream.commands.engine.listings import pending_summary
-from millstream.commands.engine.pending_reply import pending_range
 from millstream.commands.engine.ranges import take_end_id, take_start_id
 from millstream.commands.runtime.replies import ArrayHead, Raw, Several
 from millstream.commands.table.registry import command

@@ -33,7 +33,6 @@ from millstream.storage.streams.stream import Stream
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
     from millstream.storage.streams.held import Held
-    from millstream.storage.streams.watch import Watch
 
 Value = bytes | Stream
 
@@ -83,7 +82,7 @@ class Database(DatabaseCore):
 
     def __init__(self, keyspace: Keyspace, index: int) -> None:
         super().__init__(keyspace, index)
-        self.watched: dict[bytes, Watch] = {}
+        self.watched = {}
         self._begin_table()
 
     def _begin_table(self) -> None:
@@ -109,6 +108,8 @@ class Database(DatabaseCore):
 
     def set(self, key: bytes, value: Value, keep_expiry: bool = False) -> None:
         """Put bytes or a Stream at a key, whatever was there; its expiry goes unless it is kept."""
+        if type(value) is bytes and self.replace_string(key, value):
+            return
         self.before_change(key)
         if self.expiries and not keep_expiry:
             self._drop_expiry(key)

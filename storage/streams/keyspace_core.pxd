@@ -15,6 +15,7 @@ cdef class DatabaseCore:
     cdef public dict expiries
     cdef public dict used_s
     cdef public dict append_buffers
+    cdef public dict watched
     cdef public uint64_t reservations
     cdef public dict waiting
     cdef bytes cached_key
@@ -31,6 +32,7 @@ cdef class DatabaseCore:
     cdef value_of(self, bytes key)
     cpdef int forget_cached(self) noexcept
     cpdef bint has_expired(self, bytes key) except -1
+    cpdef bint replace_string(self, bytes key, bytes value) except -1
     cdef int mark_ready_at(self, Slice* key) except -1
     cpdef int mark_ready(self, bytes key) except -1
 

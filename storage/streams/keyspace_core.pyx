@@ -139,6 +139,19 @@ cdef class DatabaseCore:
             self.drop_expired(key)
         return True
 
+    cpdef bint replace_string(self, bytes key, bytes value) except -1:
+        """Put a string in place of a string; False, with nothing done, when there is another value
+        or something else to do: a snapshot, a watch, an expiry."""
+        if self.watched or self.expiries or self.append_buffers or self.keyspace.capture is not None:
+            return False
+        if not isinstance(self.table.get(key), bytes):
+            return False
+        # Only streams are cached, and a string has no moment that is noted.
+        self.table[key] = value
+        self.used_s[key] = self.keyspace.now_s
+        self.mark_ready(key)
+        return True
+
     cdef int mark_ready_at(self, Slice* key) except -1:
         if self.waiting:
             self.mark_ready(self.key_of(key))

@@ -25,6 +25,8 @@ cdef class SharedMembers:
     cdef MemberRow* rows
     cdef uint32_t present
 
+    cdef const MemberRow* find(self, Py_ssize_t number) except NULL
+
 
 # What a group has that most groups of a stream with very many do not have.
 cdef class GroupParts:
@@ -40,6 +42,7 @@ cdef class SharedGroups:
     cdef GroupRow* rows
     cdef size_t count
 
+    cdef const GroupRow* find(self, size_t i) except NULL
     cdef dict header(self, size_t i, pending)
 
 

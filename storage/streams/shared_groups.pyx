@@ -34,12 +34,14 @@ cdef class SharedMembers:
                 found.append(i)
         return found
 
-    def row(self, Py_ssize_t number) -> tuple[int, int, int]:
-        """(seen_ms, active_ms, number of pending entries) of the consumer with this number."""
-        cdef MemberRow* row
+    cdef const MemberRow* find(self, Py_ssize_t number) except NULL:
         if not 0 < number < len(self.names):
             raise IndexError(number)
-        row = &self.rows[number]
+        return &self.rows[number]
+
+    def row(self, Py_ssize_t number) -> tuple[int, int, int]:
+        """(seen_ms, active_ms, number of pending entries) of the consumer with this number."""
+        cdef const MemberRow* row = self.find(number)
         return row.seen_ms, row.active_ms, row.pending
 
 
@@ -120,13 +122,14 @@ cdef class SharedGroups:
     def __len__(self) -> int:
         return self.count
 
-    def row(self, size_t i) -> tuple:
-        """(offset as (ms, seq), entries_read, number of pending entries, of consumers)."""
-        cdef GroupRow* row
+    cdef const GroupRow* find(self, size_t i) except NULL:
         if i >= self.count:
             raise IndexError(i)
-        row = &self.rows[i]
-        return (row.offset.ms, row.offset.seq), row.entries_read, row.pending, row.consumers
+        return &self.rows[i]
+
+    def pending(self, size_t i) -> int:
+        """The number of pending entries of the group with this number."""
+        return self.find(i).pending
 
     def __eq__(self, other) -> bool:
         return list(self) == list(other)

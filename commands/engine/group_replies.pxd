@@ -4,6 +4,8 @@ from millstream.commands.runtime.replies cimport Encodable, Sliced
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
 from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, PendingAt, SharedPending
+from millstream.storage.streams.shared_groups cimport SharedGroups, SharedMembers
+from millstream.storage.streams.stream cimport Stream
 
 
 # Where a search has come to, what it has found, how much it has looked at.
@@ -56,3 +58,55 @@ cdef class SlicedPending(Sliced):
     cdef int count_chunk(self) except -1
     cdef bint count_whole(self, const Chunk* chunk) noexcept
     cdef int begin_sending(self) except -1
+
+
+cdef class StreamEnds:
+    cdef EntryId first
+    cdef EntryId last
+    cdef EntryId deleted
+    cdef uint64_t length
+    cdef uint64_t added
+    cdef bint is_empty
+
+    cdef int64_t distance(self, EntryId at) noexcept
+    cdef bint has_tombstones(self, EntryId start) noexcept
+    cdef bint find_lag(self, EntryId offset, int64_t entries_read, int64_t* lag) noexcept
+
+
+cdef class Rows(Encodable):
+    cdef list names
+    cdef list numbers
+
+    cdef bint is_listed(self, Py_ssize_t number) noexcept
+    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1
+    cdef list by_name(self)
+
+
+cdef class ConsumerRows(Rows):
+    cdef SharedMembers members
+    cdef uint64_t now_ms
+
+
+cdef class OwnerRows(Rows):
+    cdef SharedMembers members
+
+
+cdef class GroupRows(Rows):
+    cdef SharedGroups groups
+    cdef StreamEnds ends
+
+
+cdef class GroupProgress(Encodable):
+    cdef SharedGroups groups
+    cdef StreamEnds ends
+    cdef size_t number
+
+
+cdef class PendingSummary(Encodable):
+    cdef Group group
+    cdef SharedMembers members
+
+
+cdef int put_idle(Output out, int64_t idle_ms) except -1
+cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept
+cpdef int64_t entries_up_to(Stream stream, uint64_t ms, uint64_t seq) except? -1

@@ -1,0 +1,41 @@
+from millstream.commands.runtime.replies import Encodable, Sliced
+from millstream.storage.streams.group import Consumer, Group
+from millstream.storage.streams.shared_groups import SharedGroups, SharedMembers
+from millstream.storage.streams.stream import Stream
+
+class PendingRange(Encodable): ...
+class SlicedPending(Sliced): ...
+
+def pending_range(
+    group: Group,
+    start: tuple[int, int],
+    end: tuple[int, int],
+    limit: int,
+    min_idle_ms: int,
+    now_ms: int,
+    owner: Consumer | None = None,
+) -> PendingRange: ...
+def shown_count(count: int) -> int: ...
+def entries_up_to(stream: Stream, ms: int, seq: int) -> int: ...
+
+class StreamEnds:
+    def __init__(self, stream: Stream) -> None: ...
+
+class ConsumerRows(Encodable):
+    def __init__(
+        self, members: SharedMembers, now_ms: int, numbers: list[int] | None = None
+    ) -> None: ...
+
+class OwnerRows(Encodable):
+    def __init__(self, members: SharedMembers, numbers: list[int] | None = None) -> None: ...
+
+class GroupRows(Encodable):
+    def __init__(
+        self, groups: SharedGroups, ends: StreamEnds, numbers: list[int] | None = None
+    ) -> None: ...
+
+class GroupProgress(Encodable):
+    def __init__(self, groups: SharedGroups, ends: StreamEnds, number: int) -> None: ...
+
+class PendingSummary(Encodable):
+    def __init__(self, group: Group, members: SharedMembers) -> None: ...

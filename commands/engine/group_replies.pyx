@@ -1,0 +1,498 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""What replies show of groups: pending entries between two ids (XPENDING), the rows of a listing
+(XINFO, the summary of XPENDING), and how many entries a group has read.
+
+With a least idle time or a consumer very many may have to be looked at for a few, and how many
+there are stands before them. So what is not found quickly is looked for in turns, only to be
+counted, and then encoded as the client takes it. In the meantime the chunks of that moment are
+shared with the group, as a snapshot does; those in which nothing was found are released.
+"""
+
+from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
+
+from millstream.commands.runtime.replies cimport SLICE_BYTES, Encodable, Sliced
+from millstream.encoding cimport ArrayHead, Output, put_nil, put_null_array
+from millstream.entry_id cimport EntryId, id_less
+from millstream.storage.streams.group cimport (
+    IDLE, UNOWNED, Chunk, Consumer, Group, Pending, PendingAt, deliveries_of,
+)
+from millstream.storage.streams.shared_groups cimport (
+    GroupRow, MemberRow, SharedGroups, SharedMembers,
+)
+from millstream.storage.streams.stream cimport Stream
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+cdef enum:
+    # Records looked at before the reply is put off; in a turn to count; in a turn for a slice.
+    LOOKS_AT_ONCE = 5000
+    LOOKS_TO_COUNT = 50000
+    LOOKS_TO_SEND = 200000
+    # What it costs to pass by a chunk, in records.
+    SKIPPED_LOOKS = 10
+    # How many entries a group has read, when that cannot be known.
+    UNKNOWN = -1
+
+
+# ---------------------------------------------------------------- pending entries
+
+cdef int put_idle(Output out, int64_t idle_ms) except -1:
+    return out.put_raw(b":-1\r\n", 5) if idle_ms < 0 else out.put_head(c':', idle_ms)
+
+
+cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
+    """Milliseconds since the last delivery as a reply shows them: -1 for what XNACK released."""
+    if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
+        return -1
+    return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
+
+
+def pending_range(Group group not None, start, end, int64_t limit, int64_t min_idle_ms,
+                  uint64_t now_ms, Consumer owner=None):
+    """The pending entries with start <= id <= end, (ms, seq) each, at most `limit`; with an owner
+    only that consumer's."""
+    cdef PendingRange made = PendingRange.__new__(PendingRange)
+    made.group = group
+    made.start.ms, made.start.seq = start
+    made.end.ms, made.end.seq = end
+    made.limit = max(limit, 0)
+    made.min_idle_ms = min_idle_ms
+    made.now_ms = now_ms
+    made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
+    made.consumers = group.members()
+    made.large_counts = group.large_counts()
+    made.owner = owner
+    return made
+
+
+cdef class PendingRange(Encodable):
+    """[[id, consumer, idle ms, deliveries], ...] in id order; an entry without an owner has an empty
+    name, and what XNACK released has been idle for -1. Encode it before anything changes the group."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef Search search
+        cdef ArrayHead head
+        if self.is_empty():
+            return out.put_head(c'*', 0)
+        out.begin_array(&head, min(self.limit, self.group.pending_count))
+        self.begin(&search)
+        self.group.first_at_least(self.start.ms, self.start.seq, &search.at)
+        self.look(&search, self.group.pendings.chunks, self.group.pendings.chunk_count, LOOKS_AT_ONCE, out,
+                  PY_SSIZE_T_MAX)
+        self.group.pendings.work_counter += search.looks
+        if search.over:
+            return out.end_array(&head, search.found)
+        out.size = head.at
+        self.is_long = True
+        return 0
+
+    cdef Sliced rest(self):
+        return self.put_off() if self.is_long else None
+
+    cdef bint is_empty(self) noexcept:
+        """Whether it takes no look to know that there is nothing."""
+        return self.limit == 0 or self.group.idle_bound() > self.latest_ms or (
+            self.owner is not None and self.owner.pending == 0)
+
+    cdef bint takes_all(self) noexcept:
+        return self.owner is None and self.min_idle_ms <= 0
+
+    cdef int begin(self, Search* search) noexcept:
+        search.at.chunk = search.at.index = 0
+        search.found = search.looks = 0
+        search.unmet = MAX if self.owner is None else self.owner.pending
+        search.over = False
+        return 0
+
+    cdef int look(self, Search* search, Chunk** chunks, uint32_t count, uint64_t looks,
+                  Output out, Py_ssize_t full_size) except -1:
+        """Continue a search for about `looks` steps; what is found is encoded until `out` is
+        full."""
+        cdef const Chunk* chunk
+        looks += search.looks
+        while not search.over and search.looks < looks and out.size < full_size:
+            if search.at.chunk >= count:
+                search.over = True
+                break
+            chunk = chunks[search.at.chunk]
+            if chunk != NULL:
+                self.look_into(search, chunk, looks, out, full_size)
+                if search.over or search.at.index < chunk.used:
+                    break
+            search.at.chunk += 1
+            search.at.index = 0
+        return 0
+
+    cdef int look_into(self, Search* search, const Chunk* chunk, uint64_t looks, Output out,
+                       Py_ssize_t full_size) except -1:
+        """`look` in the chunk where the search stands; without `out` all that is found there is
+        only counted."""
+        cdef const Pending* record
+        cdef uint32_t i = search.at.index
+        if chunk.bounds[IDLE] > self.latest_ms:
+            search.looks += SKIPPED_LOOKS
+            i = chunk.used
+        while i < chunk.used:
+            record = &chunk.items[i]
+            if search.found == self.limit or search.unmet == 0 or id_less(
+                    self.end.ms, self.end.seq, record.ms, record.seq):
+                search.over = True
+                break
+            if out is not None and (out.size >= full_size or search.looks >= looks):
+                break
+            i += 1
+            search.looks += 1
+            if self.owner is not None:
+                if record.consumer != self.owner.index:
+                    continue
+                search.unmet -= 1
+            if self.is_idle(record):
+                search.found += 1
+                if out is not None:
+                    self.put_row(out, record)
+        search.at.index = i
+        return 0
+
+    cdef inline bint is_idle(self, const Pending* record) noexcept:
+        cdef int64_t idle_ms
+        if self.min_idle_ms <= 0:
+            return True
+        idle_ms = idle_of(record, self.now_ms)
+        return idle_ms >= self.min_idle_ms or idle_ms < 0
+
+    cdef int put_row(self, Output out, const Pending* record) except -1:
+        cdef Consumer owner = self.consumers[record.consumer]
+        out.put_raw(b"*4\r\n", 4)
+        out.put_id(record.ms, record.seq, False)
+        out.put_bulk_bytes(b"" if owner is None else owner.name)
+        put_idle(out, idle_of(record, self.now_ms))
+        return out.put_head(c':', deliveries_of(record, self.large_counts))
+
+    cdef Sliced put_off(self):
+        """All of it, to go out in slices; the group may change meanwhile."""
+        cdef SlicedPending made = SlicedPending.__new__(SlicedPending)
+        cdef PendingAt at
+        made.asked = self
+        self.begin(&made.search)
+        self.group.first_at_least(self.start.ms, self.start.seq, &at)
+        made.first_index = made.search.at.index = at.index
+        made.shared = self.group.share_chunks(at.chunk, self.chunks_from(at))
+        made.counting = True
+        self.is_long = False
+        self.consumers = list(self.consumers)
+        if self.large_counts is not None:
+            self.large_counts = dict(self.large_counts)
+        self.group = None
+        return made
+
+    cdef uint32_t chunks_from(self, PendingAt at) noexcept:
+        """How many chunks, from that of the first record on, may have to be looked into."""
+        cdef PendingAt last
+        cdef uint32_t place
+        cdef uint64_t found = 0
+        self.group.first_at_least(self.end.ms, self.end.seq, &last)
+        if self.takes_all() and self.limit < self.group.pending_count:
+            for place in range(at.chunk, last.chunk):
+                found += self.group.pendings.chunks[place].used
+                if found >= self.limit + at.index:
+                    return place + 1 - at.chunk
+        return last.chunk + 1 - at.chunk
+
+
+cdef class SlicedPending(Sliced):
+    """A long PendingRange as it was: first it is counted, then it goes out."""
+
+    def prepare(self) -> bool:
+        cdef uint64_t looks = self.search.looks + LOOKS_TO_COUNT
+        while self.counting and self.search.looks < looks:
+            self.count_chunk()
+        return self.counting
+
+    cdef int count_chunk(self) except -1:
+        """Count what is found in the next chunk, and release the chunk when that is nothing."""
+        cdef uint64_t before = self.search.found
+        cdef const Chunk* chunk
+        if self.search.at.chunk >= self.shared.count:
+            self.search.over = True
+        else:
+            chunk = self.shared.chunks[self.search.at.chunk]
+            if not self.count_whole(chunk):
+                self.asked.look_into(&self.search, chunk, 0, None, 0)
+            if self.search.found == before:
+                self.shared.release(self.search.at.chunk)
+            self.search.at.chunk += 1
+            self.search.at.index = 0
+        if self.search.over:
+            self.begin_sending()
+        return 0
+
+    cdef bint count_whole(self, const Chunk* chunk) noexcept:
+        """Count a chunk of which everything is wanted, without a look at its records."""
+        cdef uint64_t count = chunk.used - self.search.at.index
+        cdef const Pending* last = &chunk.items[chunk.used - 1]
+        if not self.asked.takes_all() or self.search.found + count > self.asked.limit or id_less(
+                self.asked.end.ms, self.asked.end.seq, last.ms, last.seq):
+            return False
+        self.search.found += count
+        self.search.looks += SKIPPED_LOOKS
+        return True
+
+    cdef int begin_sending(self) except -1:
+        cdef uint32_t place
+        for place in range(self.search.at.chunk, self.shared.count):
+            self.shared.release(place)
+        self.counting = False
+        self.asked.limit = self.search.found
+        self.search.at.chunk = 0
+        self.search.at.index = self.first_index
+        self.search.found = 0
+        self.search.unmet = MAX
+        self.search.over = False
+        self.head_due = True
+        return 0
+
+    def next_slice(self) -> bytes:
+        cdef Output out = Output()
+        cdef uint32_t place = self.search.at.chunk
+        if self.head_due:
+            self.head_due = False
+            out.put_head(c'*', self.asked.limit)
+        self.asked.look(&self.search, self.shared.chunks, self.shared.count, LOOKS_TO_SEND, out,
+                        SLICE_BYTES)
+        while place < self.search.at.chunk:
+            self.shared.release(place)
+            place += 1
+        return out.take()
+
+
+# ---------------------------------------------------------------- how much a group has read
+#
+# Redis counts on with each delivery while nothing in between was deleted (`delivery` does that), and
+# otherwise estimates from what is known of the stream's ends. The counts are signed 64-bit numbers
+# and wrap around, as in Redis.
+
+def shown_count(count) -> int:
+    """A counter as a reply can hold it: a signed number, which wraps around after
+    9223372036854775807 as in Redis."""
+    return (count + 2**63) % 2**64 - 2**63
+
+
+cdef inline int compare(EntryId one, EntryId other) noexcept:
+    if one.ms != other.ms:
+        return 1 if one.ms > other.ms else -1
+    return (one.seq > other.seq) - (one.seq < other.seq)
+
+
+cdef class StreamEnds:
+    """What is known of a stream's ends at one moment."""
+
+    def __init__(self, Stream stream not None):
+        self.is_empty = not stream.first_entry(&self.first)
+        self.last.ms = stream.last_ms
+        self.last.seq = stream.last_seq
+        self.deleted.ms = stream.max_deleted_ms
+        self.deleted.seq = stream.max_deleted_seq
+        self.length = stream.length
+        self.added = stream.entries_added
+
+    cdef int64_t distance(self, EntryId at) noexcept:
+        """How many entries were ever added up to this ID, UNKNOWN when it cannot be known
+        (Redis 7.0, streamEstimateDistanceFromFirstEverEntry)."""
+        if self.added == 0:
+            return 0
+        if compare(self.last, at) < 0:
+            return UNKNOWN
+        if self.is_empty:
+            return self.added
+        if (at.ms or at.seq) and compare(at, self.deleted) < 0:
+            return UNKNOWN
+        if compare(at, self.last) == 0:
+            return self.added
+        if compare(self.deleted, self.first) >= 0 or compare(at, self.first) > 0:
+            return UNKNOWN
+        return self.added - self.length + (compare(at, self.first) == 0)
+
+    cdef bint has_tombstones(self, EntryId start) noexcept:
+        """Whether an entry at or above this ID was deleted (Redis 7.2,
+        streamRangeHasTombstones)."""
+        if self.is_empty or not (self.deleted.ms or self.deleted.seq):
+            return False
+        return compare(self.deleted, self.first) >= 0 and compare(self.deleted, start) >= 0
+
+    cdef bint find_lag(self, EntryId offset, int64_t entries_read, int64_t* lag) noexcept:
+        """How many entries a group has not read yet (Redis 8's rules); False when unknown."""
+        cdef int64_t read = entries_read
+        lag[0] = 0
+        if self.is_empty:
+            return True
+        if compare(offset, self.first) < 0 and compare(self.deleted, self.first) < 0:
+            lag[0] = self.length
+            return True
+        if read == UNKNOWN or self.has_tombstones(offset):
+            read = self.distance(offset)
+        lag[0] = self.added - <uint64_t>read
+        return read != UNKNOWN
+
+
+cpdef int64_t entries_up_to(Stream stream, uint64_t ms, uint64_t seq) except? -1:
+    """How many entries were ever added up to this ID, -1 when it cannot be known."""
+    cdef EntryId at
+    at.ms = ms
+    at.seq = seq
+    return StreamEnds(stream).distance(at)
+
+
+# ---------------------------------------------------------------- rows of a listing
+
+cdef int put_signed(Output out, int64_t number) except -1:
+    if number < 0:
+        return out.put(b":%d\r\n" % number)
+    return out.put_head(c':', number)
+
+
+cdef int put_map_head(Output out, int resp, uint64_t pairs) except -1:
+    return out.put_head(c'%', pairs) if resp == 3 else out.put_head(c'*', 2 * pairs)
+
+
+cdef class Rows(Encodable):
+    """Rows of a listing: those with these numbers, or without numbers all of them by name, after
+    the head of the array."""
+
+    cdef bint is_listed(self, Py_ssize_t number) noexcept:
+        """Whether a complete listing has the row."""
+        return True
+
+    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
+        raise NotImplementedError
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef Py_ssize_t number
+        numbers = self.numbers
+        if numbers is None:
+            numbers = self.by_name()
+            out.put_head(c'*', len(numbers))
+        for number in numbers:
+            self.put_row(out, resp, number)
+        return 0
+
+    cdef list by_name(self):
+        cdef Py_ssize_t number
+        cdef list found = []
+        for number in range(len(self.names)):
+            if self.names[number] is not None and self.is_listed(number):
+                found.append((self.names[number], number))
+        found.sort()
+        return [number for _, number in found]
+
+
+cdef class ConsumerRows(Rows):
+    """XINFO CONSUMERS: a map for each consumer."""
+
+    def __init__(self, SharedMembers members not None, uint64_t now_ms, list numbers=None):
+        self.members = members
+        self.names = members.names
+        self.numbers = numbers
+        self.now_ms = now_ms
+
+    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
+        cdef const MemberRow* row = self.members.find(number)
+        cdef int64_t now_ms = self.now_ms
+        put_map_head(out, resp, 4)
+        out.put(b"$4\r\nname\r\n")
+        out.put_bulk_bytes(self.names[number])
+        out.put(b"$7\r\npending\r\n")
+        out.put_head(c':', row.pending)
+        out.put(b"$4\r\nidle\r\n")
+        out.put_head(c':', max(now_ms - row.seen_ms, 0))
+        out.put(b"$8\r\ninactive\r\n")
+        return put_signed(out, -1 if row.active_ms < 0 else max(now_ms - row.active_ms, 0))
+
+
+cdef class OwnerRows(Rows):
+    """The summary of XPENDING: the consumers that own pending entries, [name, how many] each."""
+
+    def __init__(self, SharedMembers members not None, list numbers=None):
+        self.members = members
+        self.names = members.names
+        self.numbers = numbers
+
+    cdef bint is_listed(self, Py_ssize_t number) noexcept:
+        return self.members.rows[number].pending > 0
+
+    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
+        out.put_raw(b"*2\r\n", 4)
+        out.put_bulk_bytes(self.names[number])
+        return out.put_bulk_bytes(b"%d" % self.members.find(number).pending)
+
+
+cdef class GroupRows(Rows):
+    """XINFO GROUPS: a map for each group."""
+
+    def __init__(self, SharedGroups groups not None, StreamEnds ends not None, list numbers=None):
+        self.groups = groups
+        self.names = groups.names
+        self.ends = ends
+        self.numbers = numbers
+
+    cdef int put_row(self, Output out, int resp, Py_ssize_t number) except -1:
+        cdef const GroupRow* row = self.groups.find(number)
+        put_map_head(out, resp, 6)
+        out.put(b"$4\r\nname\r\n")
+        out.put_bulk_bytes(self.names[number])
+        out.put(b"$9\r\nconsumers\r\n")
+        out.put_head(c':', row.consumers)
+        out.put(b"$7\r\npending\r\n")
+        out.put_head(c':', row.pending)
+        return put_progress(out, resp, self.ends, row)
+
+
+cdef class GroupProgress(Encodable):
+    """The three fields that XINFO STREAM FULL has in common with XINFO GROUPS."""
+
+    def __init__(self, SharedGroups groups not None, StreamEnds ends not None, size_t number):
+        self.groups = groups
+        self.ends = ends
+        self.number = number
+
+    cdef int encode(self, Output out, int resp) except -1:
+        return put_progress(out, resp, self.ends, self.groups.find(self.number))
+
+
+cdef int put_progress(Output out, int resp, StreamEnds ends, const GroupRow* row) except -1:
+    cdef int64_t lag
+    out.put(b"$17\r\nlast-delivered-id\r\n")
+    out.put_id(row.offset.ms, row.offset.seq, False)
+    out.put(b"$12\r\nentries-read\r\n")
+    if row.entries_read == UNKNOWN:
+        put_nil(out, resp)
+    else:
+        put_signed(out, row.entries_read)
+    out.put(b"$3\r\nlag\r\n")
+    if ends.find_lag(row.offset, row.entries_read, &lag):
+        return put_signed(out, lag)
+    return put_nil(out, resp)
+
+
+cdef class PendingSummary(Encodable):
+    """XPENDING of a group with few consumers: [total, first ID, last ID, [[consumer, number], ...]].
+    The total counts entries without an owner, too. Encode it before anything changes the group."""
+
+    def __init__(self, Group group not None, SharedMembers members not None):
+        self.group = group
+        self.members = members
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef const Chunk* chunk
+        cdef Group group = self.group
+        out.put_raw(b"*4\r\n", 4)
+        out.put_head(c':', group.pending_count)
+        if group.pending_count == 0:
+            put_nil(out, resp)
+            put_nil(out, resp)
+            return put_null_array(out, resp)
+        chunk = group.pendings.chunks[0]
+        out.put_id(chunk.items[0].ms, chunk.items[0].seq, False)
+        chunk = group.pendings.chunks[group.pendings.chunk_count - 1]
+        out.put_id(chunk.items[chunk.used - 1].ms, chunk.items[chunk.used - 1].seq, False)
+        return OwnerRows(self.members).encode(out, resp)
