@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import writer_rows
+from bench import client_rows, writer_rows
 from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
@@ -28,6 +28,7 @@ MEMORY = "Memory"
 SEEK = "Seek"
 WAKING = "Blocked readers"
 WRITERS = "Reservations, our server against itself"
+CLIENT = "The Python client against plain redis-py"
 JOURNAL = "Append with the journal on"
 KEEPING = "Snapshot and start, {kept} entries"
 
@@ -168,6 +169,25 @@ def follow_ten(harness: Harness) -> Lanes:
      Goal(cost_max=1.15), unit="times")  # fmt: skip
 def peek_hundred(harness: Harness) -> Lanes:
     return writer_rows.peek(harness, full=80_000, quick=16_000)
+
+
+# The Python client
+
+
+@row("client-one-shard", CLIENT, "one shard", Goal(rate_ratio=0.6), unit="ns/record")
+def client_one_shard(harness: Harness) -> Lanes:
+    return client_rows.one_shard(harness, full=400_000, quick=80_000)
+
+
+@row("client-16-shards", CLIENT, "16 shards in one order",
+     Goal(rate_ratio=0.35), unit="ns/record")  # fmt: skip
+def client_many_shards(harness: Harness) -> Lanes:
+    return client_rows.sixteen_shards(harness, full=400_000, quick=80_000)
+
+
+@row("client-append", CLIENT, "append against xadd", Goal(rate_ratio=0.8), unit="ns/record")
+def client_append(harness: Harness) -> Lanes:
+    return client_rows.appends(harness, full=40_000, quick=8_000)
 
 
 # Journal

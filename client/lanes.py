@@ -25,20 +25,10 @@ class Lanes:
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
-        client: Any = ask.server.client
-        connection = None
-        try:
-            connection = self._borrow(client)
-            words = [command.words for command in ask.commands]
-            connection.send_packed_command(connection.pack_commands(words))
-        except Exception as error:
-            self._finish(ask, connection, Answer(ask, error=error))
-            return
-        except BaseException:
-            self._give_back(client, connection, broken=True)
-            raise
-        deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(client)
-        self._in_flight[ask] = connection, deadline_s
+        connection = self._send(ask)
+        if connection is not None:
+            deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(ask.server.client)
+            self._in_flight[ask] = connection, deadline_s
 
     def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start asks, and wait until there is an answer to any ask in flight."""
@@ -65,6 +55,8 @@ class Lanes:
 
     def together(self, asks: Sequence[Ask]) -> list[list[Any]]:
         """The replies to each ask, in order. The first error is raised, after all have ended."""
+        if len(asks) == 1 and not asks[0].wait_s:
+            return [replies_of(self._perform(asks[0]))]
         answers: dict[Ask, Answer] = {}
         others: list[Answer] = []
         starting = asks
@@ -97,17 +89,43 @@ class Lanes:
 
     # ------------------------------------------------------------ one ask
 
+    def _perform(self, ask: Ask) -> Answer:
+        """Send one ask and receive its replies, without looking at those in flight."""
+        connection = self._send(ask)
+        if connection is not None:
+            self._read(ask, connection)
+        return self._finished.pop()
+
+    def _send(self, ask: Ask) -> Any:
+        """The connection that the commands were sent on; None if the ask has failed."""
+        client: Any = ask.server.client
+        connection = None
+        try:
+            connection = self._borrow(client)
+            words = [command.words for command in ask.commands]
+            connection.send_packed_command(connection.pack_commands(words))
+        except Exception as error:
+            self._finish(ask, connection, Answer(ask, error=error))
+            return None
+        except BaseException:
+            self._give_back(client, connection, broken=True)
+            raise
+        return connection
+
     def _receive(self, seconds: float) -> None:
         for ask in ready(self._in_flight, seconds):
             connection, _ = self._in_flight.pop(ask)
-            try:
-                answer = Answer(ask, [self._reply(ask, connection, c) for c in ask.commands])
-            except Exception as error:
-                answer = Answer(ask, error=error)
-            except BaseException:
-                self._give_back(ask.server.client, connection, broken=True)
-                raise
-            self._finish(ask, connection, answer)
+            self._read(ask, connection)
+
+    def _read(self, ask: Ask, connection: Any) -> None:
+        try:
+            answer = Answer(ask, [self._reply(ask, connection, c) for c in ask.commands])
+        except Exception as error:
+            answer = Answer(ask, error=error)
+        except BaseException:
+            self._give_back(ask.server.client, connection, broken=True)
+            raise
+        self._finish(ask, connection, answer)
 
     def _reply(self, ask: Ask, connection: Any, command: Any) -> Any:
         try:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from millstream.client.core.steps import Call, Notify, Sleep, Step, Steps, Together, Wait
+from millstream.client.core.servers import ServerState
+from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
 from millstream.client.events import (
     Disconnected,
     Event,
@@ -28,7 +29,7 @@ class Runner:
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
-        self._client = client
+        self._server = ServerState(client)
         self._on_event = on_event
 
     def run(self, steps: Steps[R]) -> R:
@@ -53,7 +54,8 @@ class Runner:
             case Together(asks):
                 return self.lanes.together(asks)
             case Call(command):
-                return self._client._ask(command)
+                [[reply]] = self.lanes.together([Ask(self._server, [command])])
+                return reply
             case Sleep(seconds):
                 time.sleep(seconds)
             case Notify(event):

@@ -187,6 +187,7 @@ class Writer(Generic[T]):
         if not self._closed:
             self._run(self._book.close())
             self._closed = True
+            self._runner.lanes.close()
 
     @property
     def pending(self) -> int:

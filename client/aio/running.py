@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from millstream.client.aio.lanes import Lanes
-from millstream.client.core.steps import Call, Notify, Sleep, Step, Steps, Together, Wait
+from millstream.client.core.servers import ServerState
+from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
 from millstream.client.events import Event
 from millstream.client.running import log_event
 
@@ -20,7 +21,7 @@ class Runner:
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
-        self._client = client
+        self._server = ServerState(client)
         self._on_event = on_event
 
     async def run(self, steps: Steps[R]) -> R:
@@ -45,7 +46,8 @@ class Runner:
             case Together(asks):
                 return await self.lanes.together(asks)
             case Call(command):
-                return await self._client._ask(command)
+                [[reply]] = await self.lanes.together([Ask(self._server, [command])])
+                return reply
             case Sleep(seconds):
                 await asyncio.sleep(seconds)
             case Notify(event):

@@ -205,6 +205,7 @@ class Writer(Generic[T]):
         if not self._closed:
             await self._run(self._book.close())
             self._closed = True
+            await self._runner.lanes.close()
 
     @property
     def pending(self) -> int:

@@ -13,10 +13,10 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.client.core import requests
-from millstream.client.core.facts import REPEAT_FIRST_S, REPEAT_MAX_S, lost
+from millstream.client.core.repeating import Repeater, lost
 from millstream.client.core.requests import Key
 from millstream.client.core.servers import ServerState
-from millstream.client.core.steps import Ask, Call, Clock, Sleep, Steps, Wait
+from millstream.client.core.steps import Ask, Call, Clock, Steps, Wait
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import ID
 from millstream.client.records import Record
@@ -72,6 +72,7 @@ class Deliveries:
         self._expire_ms = duration_ms("expire", expire_s)
         self._batch = batch
         self._now = now
+        self._repeater = Repeater(AWAY_MAX_S, now)
         self._buffer: deque[Record[Any]] = deque()
         self._finished: list[ID] = []
         """Finished by the caller, and not acknowledged yet."""
@@ -175,19 +176,9 @@ class Deliveries:
         """Acknowledge entries; a lost reply is repeated, which changes nothing more."""
         if not ids:
             return 0
-        command = requests.tack(self._key, self._group, ids)
-        until_s = self._now() + AWAY_MAX_S
-        pause_s = REPEAT_FIRST_S
-        while True:
-            try:
-                count: int = yield Call(command)
-                self._counts["acknowledged"] += count
-                return count
-            except Exception as error:
-                if not lost(error) or self._now() >= until_s:
-                    raise
-            yield Sleep(pause_s)
-            pause_s = min(pause_s * 2, REPEAT_MAX_S)
+        count = yield from self._repeater.call(requests.tack(self._key, self._group, ids))
+        self._counts["acknowledged"] += count
+        return count
 
     # ------------------------------------------------------------ while nothing is read
 
@@ -199,8 +190,7 @@ class Deliveries:
             yield Call(self._tread(0, None))
 
     def lag(self) -> Steps[int | None]:
-        lag: int | None = yield Call(requests.group_lag(self._key, self._group))
-        return lag
+        return (yield from self._repeater.call(requests.group_lag(self._key, self._group)))
 
     def metrics(self) -> dict[str, float]:
         return {**self._counts, "missed": self.missed, "buffered": len(self._buffer)}

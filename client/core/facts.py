@@ -8,34 +8,22 @@ this writer does not know are given up before others are made.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
-from redis.exceptions import AuthenticationError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import ResponseError
 
 from millstream.client.core import requests
+from millstream.client.core.repeating import Repeater
 from millstream.client.core.requests import Fields, Key
-from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps
+from millstream.client.core.steps import Call, Clock, Steps
 from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
-from millstream.client.ids import ID
+from millstream.client.ids import BEGINNING, ID
 from millstream.client.records import T
 
-R = TypeVar("R")
-
-REPEAT_FIRST_S = 0.01
-REPEAT_MAX_S = 1.0
 LEASE_MAX_S = 600.0
 
 log = logging.getLogger("millstream.client")
-
-
-def lost(error: Exception) -> bool:
-    """Whether an error leaves open if the server acted, so that the request is to be repeated."""
-    if isinstance(error, AuthenticationError):
-        return False
-    return isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError))
 
 
 class FactFields(MutableMapping[T, T]):
@@ -96,32 +84,32 @@ class FactBook:
         self._name = name
         self._producer = producer
         self._number = 0
-        self._retry_for_s = retry_for_s
+        self._repeater = Repeater(retry_for_s, now)
         self._now = now
         self._open: dict[ID, FactFields[Any]] = {}
         self._orphans = False
         """Whether reservations may exist that this object does not know."""
         self._renewed_s = float("-inf")
-        self._counts = dict.fromkeys(("appended", "completed", "aborted", "lost", "repeats"), 0)
+        self._counts = dict.fromkeys(("appended", "completed", "aborted", "lost"), 0)
 
     @property
     def pending(self) -> int:
         return len(self._open)
 
     def metrics(self) -> dict[str, float]:
-        return {**self._counts, "pending": self.pending}
+        return {**self._counts, "repeats": self._repeater.repeats, "pending": self.pending}
 
     # ------------------------------------------------------------ requests
 
     def take_over(self) -> Steps[None]:
         """Give up what an earlier process left open."""
-        yield from self._repeated(requests.tabort(self._key, self._name, (), ()))
+        yield from self._repeater.call(requests.tabort(self._key, self._name, (), ()))
 
     def append(self, fields: Fields) -> Steps[ID]:
         words = requests.field_words(fields)
         self._number += 1
         command = requests.append_once(self._key, self._producer, self._number, words)
-        entry_id = yield from self._repeated(command)
+        entry_id = yield from self._repeater.call(command)
         self._counts["appended"] += 1
         return entry_id
 
@@ -139,7 +127,7 @@ class FactBook:
             return reply
 
         try:
-            reply = yield from self._until_answered(attempt)
+            reply = yield from self._repeater.until_answered(attempt)
         except ResponseError:
             self._orphans = False  # refused, so nothing was reserved
             raise
@@ -159,7 +147,7 @@ class FactBook:
             raise ValueError("a fact without fields cannot be completed: set a field or abort it")
         command = requests.tcomplete(self._key, self._name, fact._id, fact._fields, repeatable=True)
         try:
-            yield from self._repeated(command)
+            yield from self._repeater.call(command)
         except FactAlreadyDone:
             pass  # an earlier try arrived, and its reply was lost
         except (ReservationLost, NotReserved):
@@ -170,7 +158,7 @@ class FactBook:
     def abort(self, fact: FactFields[Any]) -> Steps[None]:
         """Give a fact up; nothing happens if it is settled."""
         if fact._settled is None:
-            yield from self._repeated(requests.tabort(self._key, self._name, [fact._id], ()))
+            yield from self._repeater.call(requests.tabort(self._key, self._name, [fact._id], ()))
             self._settle(fact, False, "aborted")
 
     def leave(self, fact: FactFields[Any], failed: bool) -> Steps[None]:
@@ -199,14 +187,14 @@ class FactBook:
         self._renewed_s = now_s
         for milliseconds, ids in by_lease.items():
             command = requests.trenew(self._key, self._name, milliseconds, ids)
-            renewed = yield from self._repeated(command)
+            renewed = yield from self._repeater.call(command)
             if renewed < len(ids):
                 log.warning("%d facts of %r are lost", len(ids) - renewed, self._name)
 
     def position(self) -> Steps[ID]:
         """The position of the stream."""
-        position: ID = yield Call(requests.tposition(self._key, None, None, None))
-        return position
+        position = yield from self._repeater.call(requests.tposition(self._key, None, None, None))
+        return position or BEGINNING
 
     def close(self) -> Steps[None]:
         """Give up the open facts. A server that does not answer lets their leases end."""
@@ -225,28 +213,6 @@ class FactBook:
         fact._settled = completed
         del self._open[fact._id]
         self._counts[count] += 1
-
-    def _repeated(self, command: Command[R]) -> Steps[R]:
-        """A command that may be repeated, until it is answered."""
-
-        def attempt() -> Steps[R]:
-            reply: R = yield Call(command)
-            return reply
-
-        return (yield from self._until_answered(attempt))
-
-    def _until_answered(self, attempt: Callable[[], Steps[R]]) -> Steps[R]:
-        until_s = self._now() + self._retry_for_s
-        pause_s = REPEAT_FIRST_S
-        while True:
-            try:
-                return (yield from attempt())
-            except Exception as error:
-                if not lost(error) or self._now() >= until_s:
-                    raise
-            self._counts["repeats"] += 1
-            yield Sleep(pause_s)
-            pause_s = min(pause_s * 2, REPEAT_MAX_S)
 
 
 def lease_ms(lease_s: float) -> int:

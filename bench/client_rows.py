@@ -1,0 +1,134 @@
+"""The Python client against plain redis-py, on our server.
+
+The peer's lane is the loop that a program writes with redis-py alone: XREAD with the same count,
+the last ID passed back; and `xadd`. The rates are records per second of the whole program, so the
+cost is the time of one record in nanoseconds. 16 shards are compared with one stream of as many
+records: redis-py has nothing that merges.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from bench.datasets import SENSOR_ENTRY
+from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
+from bench.harness import Harness, Side
+from millstream.client import connect
+
+COUNT = 100
+SHARDS = 16
+ONE = "one"
+MANY = [f"shard:{number}" for number in range(SHARDS)]
+FIELDS: Any = dict(zip(SENSOR_ENTRY[::2], SENSOR_ENTRY[1::2], strict=True))
+
+
+def one_shard(harness: Harness, full: int, quick: int) -> Lanes:
+    """A stream of one shard against a loop of XREAD."""
+    records = harness.plan.size(full, quick)
+    side = filled(harness, records)
+    return harness.alternate(
+        {REDIS: lambda: plain_loop(side, records), OURS: lambda: followed(side, [ONE], records)}
+    )
+
+
+def sixteen_shards(harness: Harness, full: int, quick: int) -> Lanes:
+    """A stream of 16 shards in one order against a loop of XREAD over one stream."""
+    records = harness.plan.size(full, quick)
+    side = filled(harness, records)
+    return harness.alternate(
+        {REDIS: lambda: plain_loop(side, records), OURS: lambda: followed(side, MANY, records)}
+    )
+
+
+def appends(harness: Harness, full: int, quick: int) -> Lanes:
+    """`Writer.append` against `xadd`."""
+    count = harness.plan.size(full, quick)
+    side = harness.pair("client-appends")[OURS]
+    return harness.alternate(
+        {REDIS: lambda: plain_appends(side, count), OURS: lambda: written(side, count)}
+    )
+
+
+def filled(harness: Harness, records: int) -> Side:
+    """Our server with the same records in one stream, and spread over 16 in turns."""
+    side = harness.pair("client")[OURS]
+    if side.call("XLEN", ONE) == records:
+        return side
+    side.empty()
+    with redis.Redis(port=side.server.port) as server:
+        for first in range(0, records, 1000):
+            pipe = server.pipeline(transaction=False)
+            for number in range(first, min(first + 1000, records)):
+                pipe.xadd(ONE, FIELDS)
+                pipe.xadd(MANY[number % SHARDS], FIELDS)
+            pipe.execute()
+    return side
+
+
+def timed(count: int, run: Callable[[], int]) -> Reading:
+    started_s = time.perf_counter()
+    done = run()
+    seconds = time.perf_counter() - started_s
+    if done != count:
+        raise BenchError(f"{done} records instead of {count}")
+    return Reading(seconds / count * 1e9, count / seconds)
+
+
+def plain_loop(side: Side, records: int) -> Reading:
+    with redis.Redis(port=side.server.port, decode_responses=True) as server:
+
+        def run() -> int:
+            last, seen = "0", 0
+            while reply := server.xread({ONE: last}, count=COUNT):
+                entries: Any = reply[ONE][0] if isinstance(reply, dict) else reply[0][1]
+                for entry_id, _fields in entries:
+                    last = entry_id
+                    seen += 1
+            return seen
+
+        return timed(records, run)
+
+
+def followed(side: Side, shards: list[str], records: int) -> Reading:
+    with connect(f"redis://localhost:{side.server.port}") as ms:
+        stream = ms.stream(shards, "trim_horizon", batch=COUNT)
+
+        def run() -> int:
+            seen = 0
+            for _record in stream.follow():
+                seen += 1
+                if seen == records:
+                    stream.stop()
+            return seen
+
+        with stream:
+            return timed(records, run)
+
+
+def plain_appends(side: Side, count: int) -> Reading:
+    side.empty()
+    with redis.Redis(port=side.server.port, decode_responses=True) as server:
+
+        def run() -> int:
+            for _ in range(count):
+                server.xadd(ONE, FIELDS)
+            return int(server.xlen(ONE))
+
+        return timed(count, run)
+
+
+def written(side: Side, count: int) -> Reading:
+    side.empty()
+    with connect(f"redis://localhost:{side.server.port}") as ms:
+
+        def run() -> int:
+            with ms.writer(ONE, "bench") as writer:
+                for _ in range(count):
+                    writer.append(FIELDS)
+            return int(ms.xlen(ONE))
+
+        return timed(count, run)
