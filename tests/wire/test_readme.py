@@ -103,15 +103,15 @@ def test_the_python_session(server: Server) -> None:
 
 
 class _Closing:
-    """Closes the client that the session leaves open."""
+    """Closes the clients that the session leaves open."""
 
     def __init__(self, namespace: dict[str, object]) -> None:
         self._namespace = namespace
 
     def close(self) -> None:
-        client = self._namespace.get("server")
-        if client is not None:
-            client.close()  # type: ignore[attr-defined]
+        for name in ("server", "ms"):
+            if name in self._namespace:
+                self._namespace[name].close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""The programs in docs/examples/client do what they say, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from millstream.client import Millstream, Record, connect
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "client"
+
+
+def url(server: Server) -> str:
+    return f"redis://localhost:{server.port}"
+
+
+@pytest.fixture
+def ms(server: Server) -> Iterator[Millstream[str]]:
+    with connect(url(server)) as client:
+        yield client
+
+
+class Program:
+    """An example that runs; its standard output is in a file."""
+
+    def __init__(self, server: Server, output: Path, name: str, *words: object) -> None:
+        self.output = output
+        with output.open("a") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, EXAMPLES / name, *map(str, words)],
+                stdout=file,
+                env={**os.environ, "MILLSTREAM_URL": url(server)},
+            )
+
+    def lines(self) -> list[str]:
+        return self.output.read_text().splitlines()
+
+    def wait_for(self, count: int) -> list[str]:
+        wait_until(self.lines, lambda lines: len(lines) >= count, deadline_s=30)
+        return self.lines()
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+
+def test_a_program_resumes_after_a_kill(
+    server: Server, ms: Millstream[str], tmp_path: Path
+) -> None:
+    place, output = tmp_path / "place.json", tmp_path / "output"
+    for run in range(4):
+        for number in range(5):
+            ms.tappend(f"orders:{number % 2}", {"n": run * 5 + number})
+        program = Program(server, output, "resume.py", place, "orders:0", "orders:1")
+        program.wait_for((run + 1) * 5)
+        if run % 2:
+            assert program.end(signal.SIGTERM) == 0
+        else:
+            wait_until(lambda: left_after(ms, place), lambda left: left == [])
+            program.end(signal.SIGKILL)
+    found = [line.split("'")[3] for line in output.read_text().splitlines()]
+    assert found == [str(number) for number in range(20)]
+
+
+def test_two_servers_are_merged_into_one_sequence(
+    new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    servers = [new_server("first").start(), new_server("second").start()]
+    expected = []
+    with connect(url(servers[0])) as first, connect(url(servers[1])) as second:
+        for number in range(20):
+            ms = (first, second)[number % 2]
+            expected.append((ms.tappend("orders", {"n": number}), number))
+        first.tseal("orders")
+        second.tseal("orders")
+        program = Program(
+            servers[0], tmp_path / "output", "merge.py", url(servers[0]), url(servers[1]), "orders"
+        )
+        assert program.process.wait(timeout=30) == 0
+    found = [int(line.split("'")[3]) for line in program.lines()]
+    assert len(found) == 20
+    by_id = [number for _, number in sorted(expected)]
+    assert found == by_id
+
+
+def left_after(ms: Millstream[str], place: Path) -> list[Record[str]] | None:
+    """The records that a stream with the stored place still has."""
+    if not place.exists():
+        return None
+    with ms.stream(["orders:0", "orders:1"], json.loads(place.read_text())) as stream:
+        return list(iter(stream.__next__, None))
+
+
+KILLS, ORDERS = 5, 2000
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_outbox_agrees_with_the_stream_after_kills(
+    new_server: Callable[..., Server], tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    server, database = new_server().start(), tmp_path / "orders.db"
+    with connect(url(server)) as ms:
+        for _ in range(KILLS):
+            enough = ms.xlen("orders") + chance.randint(1, 40)
+            program = Program(server, tmp_path / "output", "outbox.py", database, ORDERS)
+            wait_until(lambda: ms.xlen("orders"), lambda length: length >= enough)  # noqa: B023
+            program.end(signal.SIGKILL)
+        program = Program(server, tmp_path / "output", "outbox.py", database, 3)
+        assert program.process.wait(timeout=60) == 0
+        entries = {(str(r.id), r["order"], r["total"]) for r in ms.trange("orders")}
+        assert ms.xlen("orders") == len(entries)
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute("SELECT entry_id, number, total FROM orders").fetchall()
+    assert entries == {(entry_id, str(number), str(total)) for entry_id, number, total in rows}
+
+
+def test_a_service_shares_its_jobs_and_stops_in_order(
+    server: Server, ms: Millstream[str], tmp_path: Path
+) -> None:
+    for number in range(10):
+        ms.tappend("jobs", {"name": number})
+    programs = [
+        Program(server, tmp_path / f"output{number}", "service.py", "jobs", "workers")
+        for number in range(2)
+    ]
+    done = lambda: [line for program in programs for line in program.lines()]  # noqa: E731
+    wait_until(done, lambda lines: len(lines) >= 10, deadline_s=30)
+    ms.tappend("jobs", {"name": 10})
+    wait_until(done, lambda lines: len(lines) >= 11, deadline_s=30)
+    assert [program.end(signal.SIGTERM) for program in programs] == [0, 0]
+    assert sorted(done()) == sorted(f"done: {number}" for number in range(11))
+    assert ms.xpending("jobs", "workers")["pending"] == 0
