@@ -32,7 +32,7 @@ def ms(server: Server) -> Iterator[Millstream[str]]:
 
 
 class Program:
-    """An example that runs; its standard output is in a file."""
+    """An example that runs; what it prints is in a file."""
 
     def __init__(self, server: Server, output: Path, name: str, *words: object) -> None:
         self.output = output
@@ -40,6 +40,7 @@ class Program:
             self.process = subprocess.Popen(
                 [sys.executable, EXAMPLES / name, *map(str, words)],
                 stdout=file,
+                stderr=subprocess.STDOUT,
                 env={**os.environ, "MILLSTREAM_URL": url(server)},
             )
 
@@ -135,10 +136,16 @@ def test_a_service_shares_its_jobs_and_stops_in_order(
         Program(server, tmp_path / f"output{number}", "service.py", "jobs", "workers")
         for number in range(2)
     ]
-    done = lambda: [line for program in programs for line in program.lines()]  # noqa: E731
+    for program in programs:  # from then on signals are handled
+        wait_until(program.lines, lambda lines: any("ready" in line for line in lines), "ready", 30)
+
+    def done() -> list[str]:
+        lines = [line for program in programs for line in program.lines()]
+        return sorted(line for line in lines if line.startswith("done"))
+
     wait_until(done, lambda lines: len(lines) >= 10, deadline_s=30)
     ms.tappend("jobs", {"name": 10})
     wait_until(done, lambda lines: len(lines) >= 11, deadline_s=30)
     assert [program.end(signal.SIGTERM) for program in programs] == [0, 0]
-    assert sorted(done()) == sorted(f"done: {number}" for number in range(11))
+    assert done() == sorted(f"done: {number}" for number in range(11))
     assert ms.xpending("jobs", "workers")["pending"] == 0
