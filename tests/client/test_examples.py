@@ -32,15 +32,16 @@ def ms(server: Server) -> Iterator[Millstream[str]]:
 
 
 class Program:
-    """An example that runs; what it prints is in a file."""
+    """An example that runs; what it prints is in two files."""
 
     def __init__(self, server: Server, output: Path, name: str, *words: object) -> None:
         self.output = output
-        with output.open("a") as file:
+        self.errors = output.with_suffix(".errors")
+        with output.open("a") as file, self.errors.open("a") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, EXAMPLES / name, *map(str, words)],
                 stdout=file,
-                stderr=subprocess.STDOUT,
+                stderr=errors,
                 env={**os.environ, "MILLSTREAM_URL": url(server)},
             )
 
@@ -137,11 +138,10 @@ def test_a_service_shares_its_jobs_and_stops_in_order(
         for number in range(2)
     ]
     for program in programs:  # from then on signals are handled
-        wait_until(program.lines, lambda lines: any("ready" in line for line in lines), "ready", 30)
+        wait_until(program.errors.read_text, lambda text: "ready" in text, deadline_s=30)
 
     def done() -> list[str]:
-        lines = [line for program in programs for line in program.lines()]
-        return sorted(line for line in lines if line.startswith("done"))
+        return sorted(line for program in programs for line in program.lines())
 
     wait_until(done, lambda lines: len(lines) >= 10, deadline_s=30)
     ms.tappend("jobs", {"name": 10})
