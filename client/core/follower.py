@@ -7,6 +7,7 @@ nothing buffered, the servers are asked to wait for entries.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -35,8 +36,11 @@ HELD_MAX_S = 0.05
 LOOK_UP_FIRST_S = 0.01
 LOOK_UP_MAX_S = 1.0
 HEARTBEAT_S = 5.0
+LATE_LOG_S = 1.0
 GAPS_KEPT = 1000
 LAG_MAX = 10**18
+
+log = logging.getLogger("millstream.client")
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 
@@ -127,6 +131,7 @@ class Follower:
         self._creates = False
         self._greatest = BEGINNING
         self._records = 0
+        self._late_logged_s = float("-inf")
         self._held = Pace(HELD_FIRST_S, HELD_MAX_S)
         self._looking = Pace(LOOK_UP_FIRST_S, LOOK_UP_MAX_S)
         self._refusal: Exception | None = None
@@ -221,8 +226,7 @@ class Follower:
         record = self._merge.pop(shard)
         if len(self._lineage.states) > 1:
             if record.id < self._greatest:
-                record.late = True
-                self._counts["late"] += 1
+                self._note_late(record)
             else:
                 self._greatest = record.id
         shard.last = record
@@ -234,6 +238,19 @@ class Follower:
             if shard.ended:
                 self._settle()
         return record
+
+    def _note_late(self, record: Record[Any]) -> None:
+        record.late = True
+        self._counts["late"] += 1
+        now_s = self._now()
+        if now_s - self._late_logged_s >= LATE_LOG_S:
+            self._late_logged_s = now_s
+            log.warning(
+                "shard %r: the record %s is late, %d so far",
+                record.shard,
+                record.id,
+                self._counts["late"],
+            )
 
     def _settle(self) -> None:
         events = self._lineage.settle()
