@@ -14,6 +14,7 @@ from millstream.commands.engine.appending cimport new_id
 from millstream.commands.engine.settling cimport live_held, release, schedule_leases
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.replies cimport Encodable
 from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
@@ -35,6 +36,8 @@ cdef enum:
     WRITER_BYTES_MAX = 1024
     COUNT_MAX = 10000
     LEASE_MAX_MS = 600000
+    # Reserving more takes longer than most requests.
+    FEW_IDS = 100
 
 cdef uint32_t LEASE_MS = LEASE_DEFAULT_MS
 
@@ -95,11 +98,31 @@ def treserve(Context ctx not None, Args args not None):
     first = reserve_ids(ctx, key, stream, &args.items[2], number, lease_ms)
     if count == 0:
         return make_id(first.ms, first.seq, True)
-    ids = []
-    for _ in range(count):
-        ids.append(make_id(first.ms, first.seq, True))
-        step_up(&first)
-    return ids
+    ctx.timed_alone = count > FEW_IDS
+    return reserved_ids(first, number)
+
+
+cdef class ReservedIds(Encodable):
+    """The reply of a TRESERVE with COUNT: IDs in a row."""
+
+    cdef EntryId first
+    cdef uint64_t count
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef EntryId at = self.first
+        cdef uint64_t _
+        out.put_head(c'*', self.count)
+        for _ in range(self.count):
+            out.put_id(at.ms, at.seq, True)
+            step_up(&at)
+        return 0
+
+
+cdef ReservedIds reserved_ids(EntryId first, uint64_t count):
+    cdef ReservedIds made = ReservedIds.__new__(ReservedIds)
+    made.first = first
+    made.count = count
+    return made
 
 
 cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) except -1:

@@ -22,6 +22,8 @@ cdef enum:
     # When a lease that ended while writes are refused is looked at again.
     REFUSED_AGAIN_MS = 1000
     LOG_EVERY_MS = 1000
+    # A settlement that releases more takes longer than most requests.
+    FEW_ENTRIES = 100
 
 
 cpdef Held live_held(Context ctx, bytes key, Stream stream):
@@ -84,6 +86,7 @@ cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t befo
     if ctx.db.waiting:
         ctx.db.mark_ready(key)
     if stream.entries_added != before:
+        ctx.timed_alone = stream.entries_added - before > FEW_ENTRIES
         ctx.count_change(key, b"xadd", 0)
         if stream.policy is not None:
             keep_policy_after_append(ctx, key, stream)

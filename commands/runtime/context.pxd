@@ -45,6 +45,7 @@ cdef class Context:
     cdef public uint64_t steady_ms
     cdef public object server
     cdef public bint may_block
+    cdef public bint timed_alone
     cdef public str write_error
     cdef public dict shared
     cdef public set remade

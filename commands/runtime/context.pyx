@@ -72,9 +72,10 @@ cdef class Context:
     ids, expiries and ages. `steady_ms` was read with it and never goes back or jumps: for waits,
     retries, idle times and times to live of groups (docs/durability.md#clocks).
     `write_error` is why nothing may be changed now (None when it may), for commands that change
-    something only in some of their forms. `may_block` is false inside a transaction. While waiting
-    readers are served, `shared` keeps encoded replies for all readers of one append, and `remade`
-    the groups, (db, key, name), that one of the readers has created again; else both are None.
+    something only in some of their forms. `may_block` is false inside a transaction. While waiting readers
+    are served, `shared` keeps encoded replies for all readers of one append, and `remade` the groups,
+    (db, key, name), that one of the readers has created again; else both are None. The handler of a
+    command that is mostly quick sets `timed_alone` when it did much: its time is then its own.
     `events` holds the letters of notify-keyspace-events, b"" when no events are published, and
     `scripts` the digests of the scripts that clients have loaded.
     """

@@ -468,7 +468,8 @@ cdef class Executor:
             self.call(client, row, args)
         if client.special or self.pushes:
             self.finish_reply(client)
-        if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX:
+        if not row.hot or self.statistics.exact or args.count > HOT_WORDS_MAX or context.timed_alone:
+            context.timed_alone = False
             self.statistics.finish(row, client, args, context.now_ms)
         return 0
 

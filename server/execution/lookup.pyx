@@ -24,8 +24,10 @@ cdef enum:
     # More kinds of errors than anybody reads; a client cannot fill the memory with new ones.
     CODES_MAX = 128
 
-# Quick whatever they are asked for in few words: equal ones in a row share their time.
-HOT = frozenset({"tappend", "xadd", "tack", "xack", "get", "set", "incr", "ping"})
+# Quick in few words, unless they say otherwise (Context.timed_alone): equal ones in a row share their
+# time.
+HOT = frozenset({"tappend", "xadd", "tack", "xack", "treserve", "tcomplete", "get", "set", "incr",
+                 "ping"})
 # Commands that act on the transaction itself and those that end the conversation.
 NEVER_QUEUED = frozenset({"multi", "exec", "discard", "watch", "quit", "reset"})
 # What a RESP2 client may still ask for once it has subscribed.

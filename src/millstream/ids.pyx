@@ -11,8 +11,11 @@ cimport cython
 from millstream.encoding cimport format_u64
 from millstream.entry_id cimport EntryId
 
-# The longest text of a number that is read, zeros before it included.
-cdef Py_ssize_t TEXT_MAX = 127
+cdef enum:
+    # The longest text of a number that is read, zeros before it included.
+    TEXT_MAX = 127
+    # A number of this many digits fits into 64 bits.
+    DIGITS_SAFE = 19
 
 
 cdef int format_id(char* out, uint64_t ms, uint64_t seq, bint dotted) noexcept nogil:
@@ -53,10 +56,30 @@ cdef int parse_part(const char* text, Py_ssize_t size, uint64_t* out) noexcept n
     return parse_u64(text + start, size - start, out) if start else -1
 
 
+cdef inline Py_ssize_t read_digits(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:
+    """Read the digits that come first, as many as surely fit; returns how many they are."""
+    cdef uint64_t value = 0
+    cdef uint64_t digit
+    cdef Py_ssize_t most = min(size, <Py_ssize_t>DIGITS_SAFE)
+    cdef Py_ssize_t i = 0
+    while i < most:
+        digit = <uint64_t>(<unsigned char>text[i]) - 48
+        if digit > 9:
+            break
+        value = value * 10 + digit
+        i += 1
+    out[0] = value
+    return i
+
+
 cdef int parse_id(const char* text, Py_ssize_t size, bint dot_allowed, uint64_t missing_seq,
                   EntryId* out) noexcept nogil:
     """Read ``ms-seq`` (``ms.seq`` too when allowed) or ``ms``, whose seq becomes missing_seq."""
-    cdef Py_ssize_t i
+    # Nearly all have two short numbers and nothing else: these are read in one pass.
+    cdef Py_ssize_t i = read_digits(text, size, &out.ms)
+    if 0 < i < size - 1 and (text[i] == c'-' or (dot_allowed and text[i] == c'.')) and (
+            read_digits(text + i + 1, size - i - 1, &out.seq) == size - i - 1):
+        return 0
     for i in range(size):
         if text[i] == c'-' or (dot_allowed and text[i] == c'.'):
             if parse_part(text, i, &out.ms) < 0:

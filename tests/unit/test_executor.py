@@ -269,6 +269,30 @@ def test_a_refused_call_counts_as_rejected_and_not_as_failed() -> None:
     assert (stats["trange"].rejected_calls, stats["trange"].failed_calls) == (0, 1)
 
 
+def test_a_completion_is_timed_alone_only_if_it_releases_much() -> None:
+    in_process = InProcessServer()
+    noted: list[str] = []
+
+    class Latency:
+        def note(self, event: str, at_ms: int, took_ms: int) -> None:
+            noted.append(event)
+
+    in_process.latency = Latency()  # type: ignore[attr-defined]
+    in_process.executor.set_slow(-1, 1)
+    in_process.tick_per_look_ms = 1
+    player = in_process.player()
+    first, second = (player.call("TRESERVE s w") for _ in range(2))
+    for _ in range(101):
+        player.call("TAPPEND s f v")
+    assert noted == []
+    player.call(f"TCOMPLETE s w {first.decode()} f v")
+    assert noted == []
+    player.call(f"TCOMPLETE s w {second.decode()} f v")
+    assert noted == ["fast-command"]
+    player.call("TRESERVE s w COUNT 101")
+    assert noted == ["fast-command"] * 2
+
+
 def test_a_fault_in_a_waiting_read_is_not_the_appenders() -> None:
     in_process = InProcessServer()
     reader, writer = closing(in_process), closing(in_process)
