@@ -3,7 +3,9 @@
 Redis has nothing of the kind, so these rows compare our server with itself: the figure is how many
 times as much the new command costs as the old one that does the same work without it. A completion
 needs the ID of its reservation, which redis-benchmark cannot carry over: requests and their replies
-go over the connections of this process, those of the plain appends just as well.
+go over the connections of this process, those of the plain appends just as well. Requests are made
+before the first of them is sent: a server that wakes up for each client in turn spends more on that
+than on the commands.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from bench.wire import Client
 
 CONNECTIONS = 50
 PIPELINE = 16
+TOGETHER = 100
 LEASE_MS = "600000"
 STREAMS = 10
 READ_COUNT = 100
@@ -55,23 +58,15 @@ def reserve_and_complete(harness: Harness, full: int, quick: int) -> Lanes:
 
 
 def completed_in_reverse(harness: Harness, full: int, quick: int) -> Lanes:
-    """100 IDs reserved together and completed from the last to the first, against 100 appends."""
+    """100 IDs a connection, reserved together and completed from the last to the first, against
+    100 appends."""
     side = ours(harness)
-    rounds = harness.plan.size(full, quick) // 100
-    append = encode("TAPPEND", KEY, *SENSOR_ENTRY) * 100
-    with connections(side, 1) as (client,):
-
-        def appends() -> None:
-            client.send(append)
-            client.skip_ids(100)
-
-        def reverse() -> None:
-            ids = client.call("TRESERVE", KEY, "w", "COUNT", "100")
-            client.send(b"".join(completion("w", entry_id) for entry_id in reversed(ids)))
-            client.skip_ids(100)
-
+    rounds = harness.plan.size(full, quick) // (CONNECTIONS * TOGETHER)
+    with connections(side, CONNECTIONS) as clients:
         return times_as_long(
-            harness, lambda: cost(side, rounds, appends), lambda: cost(side, rounds, reverse)
+            harness,
+            lambda: cost(side, rounds, lambda: append_together(clients)),
+            lambda: cost(side, rounds, lambda: complete_in_reverse(clients)),
         )
 
 
@@ -94,25 +89,52 @@ def cost(side: Side, rounds: int, once: Callable[[], None]) -> float:
 def append_twice(clients: list[Client]) -> None:
     request = encode("TAPPEND", KEY, *SENSOR_ENTRY) * PIPELINE
     for _ in range(2):
-        for client in clients:
-            client.send(request)
-        for client in clients:
-            client.skip_ids(PIPELINE)
+        send_all(clients, [request] * len(clients), PIPELINE)
 
 
 def reserve_then_complete(clients: list[Client]) -> None:
     for number, client in enumerate(clients):
         client.send(encode("TRESERVE", KEY, f"w{number}") * PIPELINE)
+    send_all(
+        clients,
+        [
+            completions(number, [client.receive("TRESERVE") for _ in range(PIPELINE)])
+            for number, client in enumerate(clients)
+        ],
+        PIPELINE,
+    )
+
+
+def append_together(clients: list[Client]) -> None:
+    request = encode("TAPPEND", KEY, *SENSOR_ENTRY) * TOGETHER
+    send_all(clients, [request] * len(clients), TOGETHER)
+
+
+def complete_in_reverse(clients: list[Client]) -> None:
     for number, client in enumerate(clients):
-        ids = [client.receive("TRESERVE") for _ in range(PIPELINE)]
-        client.send(b"".join(completion(f"w{number}", entry_id) for entry_id in ids))
+        client.send_call("TRESERVE", KEY, f"w{number}", "COUNT", str(TOGETHER))
+    send_all(
+        clients,
+        [
+            completions(number, client.receive("TRESERVE")[::-1])
+            for number, client in enumerate(clients)
+        ],
+        TOGETHER,
+    )
+
+
+def send_all(clients: list[Client], requests: list[bytes], replies: int) -> None:
+    """Send each client its requests, which are answered by as many IDs."""
+    for client, request in zip(clients, requests, strict=True):
+        client.send(request)
     for client in clients:
-        for _ in range(PIPELINE):
-            client.receive("TCOMPLETE")
+        client.skip_ids(replies)
 
 
-def completion(writer: str, entry_id: str) -> bytes:
-    return encode("TCOMPLETE", KEY, writer, entry_id, *SENSOR_ENTRY)
+def completions(number: int, entry_ids: list[str]) -> bytes:
+    return b"".join(
+        encode("TCOMPLETE", KEY, f"w{number}", entry_id, *SENSOR_ENTRY) for entry_id in entry_ids
+    )
 
 
 # ---------------------------------------------------------------- appends after a reservation
