@@ -5,12 +5,12 @@
 # make spark    PySpark into .venv, to read and write streams with Spark
 # make lint     ruff, mypy, import-linter
 # make asan     the unit tests on modules compiled with AddressSanitizer
-# make clean    everything above made, but not the data
+# make clean    remove what the other targets made, but not the data
 #
-# PYTHON=/path/to/python3 chooses the Python; otherwise the first that can do the work.
+# PYTHON=/path/to/python3 selects the interpreter; the default is the first suitable one.
 
 MAKEFLAGS += --no-print-directory
-# Packages are installed without bytecode: what is imported is compiled once, and kept.
+# pip installs packages without bytecode. Python must write it on first import and keep it.
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash
 
@@ -21,8 +21,8 @@ MODULES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-ROOMS := src/millstream server storage commands pipeline client
-SOURCES := $(shell find $(ROOMS) -name '*.pyx' -o -name '*.pxd')
+PACKAGES := src/millstream server storage commands pipeline client
+SOURCES := $(shell find $(PACKAGES) -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: serve build test bench spark lint asan clean need-redis need-test
 
@@ -63,7 +63,7 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
-	find $(ROOMS) -name '*.c' -delete -o -name '*.so' -delete
+	find $(PACKAGES) -name '*.c' -delete -o -name '*.so' -delete
 
 need-redis need-test:
 	@scripts/need.sh $(@:need-%=%) >/dev/null
@@ -72,8 +72,8 @@ $(VENV)/created:
 	python=$$(scripts/need.sh build) && "$$python" -m venv --clear $(VENV)
 	@touch $@
 
-# What is installed is noted in the virtualenv: a new pyproject.toml installs again only if it asks
-# for something else.
+# The virtualenv records what is installed. A changed pyproject.toml causes a new installation only
+# if its requirements changed.
 $(VENV)/installed-%: pyproject.toml | $(VENV)/created
 	$(BIN)/python scripts/install.py $*
 

@@ -19,8 +19,9 @@ PACKAGES = {
     "millstream.client": "client",
 }
 
-# After Python's own flags, which ask for -O3 and debugging symbols: the symbols are a third of the
-# compiler's time. -fno-strict-aliasing: packed bytes are read through pointers of several widths.
+# These come after Python's own flags, which request -O3 and debugging symbols. Symbols take a third
+# of the compile time. -fno-strict-aliasing: packed bytes are read through pointers of several
+# widths.
 FLAGS = ["-O3", "-g0", "-fno-plt", "-fno-strict-aliasing"]
 
 
@@ -34,7 +35,7 @@ def packages() -> Iterator[str]:
 
 def compiled_modules() -> Iterator[Extension]:
     for package, folder in PACKAGES.items():
-        # src/millstream has links to the other folders, which are read as themselves.
+        # src/millstream has links to the other folders; each folder is listed under its own name.
         pattern = "*.pyx" if folder.startswith("src/") else "**/*.pyx"
         for source in sorted(Path(folder).glob(pattern)):
             parts = source.relative_to(folder).with_suffix("").parts
@@ -47,7 +48,7 @@ def compiled_modules() -> Iterator[Extension]:
 
 
 class BuildWithAllCores(build_ext):
-    """Translates and compiles in parallel, whichever program asks for the build."""
+    """Translates and compiles in parallel, whichever build front end runs it."""
 
     def finalize_options(self) -> None:
         super().finalize_options()

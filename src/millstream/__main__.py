@@ -1,8 +1,8 @@
 """The `millstream` program, also as `python -m millstream`: the entry point to all packages.
 
-A room is entered only when one of its commands is asked for: `millstream serve` never loads what
-exporting needs, and a library that only one command wants may be absent. So what the help says of
-each command stands here, and not in the module that has to be loaded for it.
+A command's module is imported only when that command runs: `millstream serve` does not load the
+libraries that exporting needs, and a library that only one command needs may be absent. The help
+lines of the commands are therefore in this file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 
 from millstream import __version__
 
-# Name: where the click command is, and its line in the help.
+# Command name: the import path of the click command, and its line in the help.
 COMMANDS = {
     "serve": ("millstream.server.main:serve", "Run a server until it is stopped."),
     "check": ("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
@@ -22,7 +22,7 @@ COMMANDS = {
 }
 
 
-class Door(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are loaded when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -41,7 +41,7 @@ class Door(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=Door, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-v", "--version", prog_name="millstream")
 def main() -> None:
     """A stream server that speaks the protocol of Redis."""

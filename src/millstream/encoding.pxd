@@ -9,8 +9,8 @@ cdef struct Slice:
     Py_ssize_t size
 
 
-# The head of an array that has begun and whose length is not known yet: where it stands and how
-# many bytes are left for it.
+# The head of an array whose length is not known yet: its offset, and the number of bytes reserved
+# for it.
 cdef struct ArrayHead:
     Py_ssize_t at
     Py_ssize_t size
@@ -20,7 +20,7 @@ cdef class Output:
     cdef char* buf
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t capacity
-    # The text of the last id's milliseconds: neighbours mostly share them.
+    # The text of the last ID's milliseconds: neighbouring entries mostly have the same.
     cdef uint64_t id_ms
     cdef int id_size
     cdef char[24] id_text
@@ -34,7 +34,7 @@ cdef class Output:
     cpdef int put_bulk_bytes(self, bytes data) except -1
 
     cdef inline char* reserve(self, Py_ssize_t extra) except NULL:
-        """Room for `extra` bytes at the end; the caller writes them and adds to `size`."""
+        """Ensure `extra` free bytes at the end; the caller writes them and increases `size`."""
         if self.size + extra > self.capacity:
             self.grow(extra)
         return self.buf + self.size
@@ -63,7 +63,7 @@ cdef class Output:
         if self.id_ms != ms or self.id_size == 0:
             self.id_ms = ms
             self.id_size = format_u64(self.id_text, ms)
-        # `$dd` CRLF and the text; ids are written in place and their length is written first.
+        # `$dd` CRLF takes 5 bytes: write the text after them, then the length before it.
         at = start + 5
         memcpy(at, self.id_text, 20)
         size = self.id_size
@@ -98,7 +98,7 @@ cdef inline int put_nil(Output out, int resp) except -1:
 
 
 cdef inline int put_null_array(Output out, int resp) except -1:
-    """What stands where RESP2 would have an array."""
+    """A null where RESP2 has an array."""
     return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
 
 

@@ -1,9 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""RESP elements as bytes: the growable buffer every reply, effect and export is written into.
+"""RESP elements as bytes: the growable buffer for replies, effects and exports.
 
-It is in the common package because blocks encode their entries straight into it (storage must not import
-the server) and because client and server share the elements. It knows bulk strings, heads and ids;
-what a reply means is the server's business.
+The module is in the common package because blocks encode their entries directly into the buffer
+(storage must not import the server). It writes bulk strings, heads and IDs; the server decides what a
+reply means.
 """
 
 from libc.stdint cimport uint64_t
@@ -44,8 +44,8 @@ cdef extern from *:
 
 
 cdef int format_u64(char* out, uint64_t value) noexcept nogil:
-    """Write the digits of a number, at most 20, and return how many. Two at a time: an ID is printed
-    for every entry of every reply."""
+    """Write the digits of a number, at most 20, and return their count. Digits are written two at a
+    time for speed: every entry of a reply needs its ID as text."""
     return ms_format_u64(out, value)
 
 
@@ -73,7 +73,7 @@ cdef class Output:
         return 0
 
     cdef void clear(self) noexcept:
-        """Forget the content; memory beyond KEPT_CAPACITY goes back to the system."""
+        """Discard the content; memory beyond KEPT_CAPACITY is returned to the system."""
         cdef char* moved
         self.size = 0
         if self.capacity > KEPT_CAPACITY:
@@ -83,7 +83,7 @@ cdef class Output:
                 self.capacity = FIRST_CAPACITY
 
     cdef int begin_array(self, ArrayHead* head, uint64_t most) except -1:
-        """Begin an array of at most `most` elements, which the caller writes next."""
+        """Begin an array of at most `most` elements; the caller then writes the elements."""
         head.at = self.size
         head.size = 4
         while most >= 10:
@@ -94,8 +94,8 @@ cdef class Output:
         return 0
 
     cdef int end_array(self, const ArrayHead* head, uint64_t length) except -1:
-        """Write the head of an array whose elements have been written, `length` in number, and close
-        up the bytes that the head does not need."""
+        """Write the head of an array after its `length` elements, and remove the reserved bytes that
+        the head does not need."""
         cdef char[24] text
         cdef Py_ssize_t size = write_head(text, c'*', length)
         cdef char* at = self.buf + head.at
@@ -119,7 +119,7 @@ cdef class Output:
         return self.put_bulk(data, len(data))
 
     def take_bytes(self) -> bytes:
-        """The content, which the buffer then forgets."""
+        """Return the content and clear the buffer."""
         return self.take()
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-# An entry ID as storage keeps it: two numbers, and their order. `ids` knows their text.
+# An entry ID as storage keeps it: two numbers and their order. `ids` parses and formats the text.
 from libc.stdint cimport UINT64_MAX, uint64_t
 
 
@@ -17,7 +17,7 @@ cdef extern from *:
 
 
 cdef inline bint step_up(EntryId* entry_id) noexcept nogil:
-    """The id right above; False when there is none."""
+    """Change the ID to the next one; False when there is none."""
     if entry_id.seq < UINT64_MAX:
         entry_id.seq += 1
     elif entry_id.ms < UINT64_MAX:
@@ -29,7 +29,7 @@ cdef inline bint step_up(EntryId* entry_id) noexcept nogil:
 
 
 cdef inline bint step_down(EntryId* entry_id) noexcept nogil:
-    """The id right below; False when there is none."""
+    """Change the ID to the previous one; False when there is none."""
     if entry_id.seq > 0:
         entry_id.seq -= 1
     elif entry_id.ms > 0:

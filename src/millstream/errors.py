@@ -1,7 +1,7 @@
-"""Errors that cross packages, in the words that a client or an operator reads.
+"""Errors that several packages raise or catch, with the texts that a client or an operator reads.
 
 A handler refuses a command by raising CommandError; the executor turns it into a RESP error.
-Texts follow Redis 8.6 where Redis has words for the case.
+Texts follow Redis 8.6 where Redis has a text for the case.
 """
 
 
@@ -14,14 +14,14 @@ class CommandError(Exception):
 
 
 class DataError(Exception):
-    """Files that cannot be used or trusted: says which file, and what to do."""
+    """Files that cannot be used or trusted. The text names the file and says what to do."""
 
 
 class DamageError(DataError):
-    """A file of the data is not what was once written, or is gone.
+    """A data file is damaged or missing.
 
-    `offset` counts bytes from the file's beginning. If it is None the error concerns the whole
-    file, and `reason` then continues the sentence after the file's name.
+    `offset` counts bytes from the beginning of the file. If it is None, the error concerns the
+    whole file, and `reason` continues the sentence after the file's name.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class DamageError(DataError):
 
 
 class ForeignError(DamageError):
-    """A file of another data directory."""
+    """A file that belongs to another data directory."""
 
 
 class FormatError(DataError):
-    """A sound file of a format that this version does not know."""
+    """An undamaged file in a format that this version does not support."""
 
 
 class BlockError(ValueError):
-    """Bytes that are not a block; `at` counts from the first of those that were given."""
+    """Bytes that are not a block; `at` is the offset of the fault in the given bytes."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
@@ -55,11 +55,11 @@ class BlockError(ValueError):
 
 
 class PayloadError(ValueError):
-    """Bytes that are not a value as Redis writes one (DUMP, RESTORE)."""
+    """Bytes that are not a value in Redis' serialized form (DUMP, RESTORE)."""
 
 
 class StartError(Exception):
-    """The server cannot start: one sentence that says why."""
+    """The server cannot start. The text is one sentence that gives the reason."""
 
 
 DEBUG_NOT_ALLOWED = (
@@ -77,10 +77,10 @@ EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add mo
 
 
 def shown(word: bytes) -> str:
-    """A client's word inside an error; its bytes come back as they are."""
+    """A client's word for an error text; encoding the error restores the word's exact bytes."""
     return word.decode("utf-8", "surrogateescape")
 
 
 def wrong_arity(name: str) -> CommandError:
-    """Redis' words for a wrong number of arguments; a subcommand is named ``container|sub``."""
+    """Redis' error for a wrong number of arguments; a subcommand is named ``container|sub``."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")

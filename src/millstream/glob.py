@@ -1,10 +1,10 @@
 """Redis' glob patterns: ``*  ?  [a-z]  [^x]  \\x``, over bytes.
 
-A pattern becomes a regular expression that cannot backtrack without end. Between two stars every
-item matches exactly one byte, so the leftmost place of each piece is the right one. An atomic
-group keeps that place: ``a*a*a*b`` costs length x pattern at most. The length of a pattern with
-wildcards is limited, so this stays short. A pattern without a wildcard is a plain comparison and
-may have any length.
+A pattern becomes a regular expression with bounded backtracking. Between two stars every item
+matches exactly one byte, so the leftmost match of each piece is the right one. An atomic group
+keeps that match: ``a*a*a*b`` costs at most length x pattern. The length of a pattern with wildcards
+is limited, which limits the cost. A pattern without a wildcard is a plain comparison and may have
+any length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNTED_MAX_BYTES = 128 * 1024  # the stars of a longer pattern are not counted
 TOO_LONG = f"ERR a pattern with wildcards may have at most {PATTERN_MAX_BYTES} bytes"
 
 _WILD = re.compile(rb"[*?\[\\]")
-# A class without an end reaches to the end of the pattern.
+# A class without a closing bracket extends to the end of the pattern.
 _CLASS_ITEM = rb"\\.|[^\]]-.|[^\]]"
 _ONE_BYTE = rb"\[\^?(?:%b)*\]?|\\.|[^*]" % _CLASS_ITEM  # what matches exactly one byte
 _CLASS_ITEMS = re.compile(_CLASS_ITEM, re.DOTALL)
@@ -34,15 +34,15 @@ Matches = Callable[[bytes], object]
 
 
 def is_literal(pattern: bytes) -> bool:
-    """Whether a pattern has no wildcard, and so matches only itself."""
+    """Whether a pattern has no wildcard and therefore matches only itself."""
     return _WILD.search(pattern) is None
 
 
 def matcher(pattern: bytes, *, any_case: bool = False) -> Matches:
-    """A function whose result is true for the strings that the whole pattern matches.
+    """Return a function whose result is true for the strings that the whole pattern matches.
 
-    CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES. As in Redis,
-    one with more than STARS_MAX stars that are followed by something matches nothing.
+    Raises CommandError when the pattern has wildcards and is longer than PATTERN_MAX_BYTES. As in
+    Redis, a pattern with more than STARS_MAX stars, not counting stars at its end, matches nothing.
     """
     if any_case:
         matches = matcher(pattern.lower())
@@ -84,7 +84,7 @@ def _class_expression(text: bytes) -> bytes:
     negated = text[:1] == b"^"
     ranges = set()
     for item in _CLASS_ITEMS.findall(text.removeprefix(b"^")):
-        # Of `x` and `\x` the last byte, of `x-y` both ends, in either order.
+        # `x` and `\x` give their last byte; `x-y` gives both ends, in either order.
         low, high = sorted((item[-1], item[0] if len(item) == 3 else item[-1]))
         ranges.add(rb"\x%02x-\x%02x" % (low, high))
     if not ranges:

@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Entry ids: two unsigned 64-bit numbers, milliseconds since the epoch and a sequence within them.
+"""Entry IDs: two unsigned 64-bit numbers, milliseconds since the epoch and a sequence number.
 
-The draft prints ``ms.seq`` and Redis prints ``ms-seq``; both name the same entry. Storage keeps the
-two numbers (`entry_id`); this module is the only place that knows the text.
+The T commands print ``ms.seq`` and the X commands print ``ms-seq``; both name the same entry.
+Storage keeps the two numbers (`entry_id`); only this module parses and formats the text.
 """
 
 from libc.stdint cimport uint64_t
@@ -12,21 +12,21 @@ from millstream.encoding cimport format_u64
 from millstream.entry_id cimport EntryId
 
 cdef enum:
-    # The longest text of a number that is read, zeros before it included.
+    # Maximum length of a number's text, leading zeros included.
     TEXT_MAX = 127
     # A number of this many digits fits into 64 bits.
     DIGITS_SAFE = 19
 
 
 cdef int format_id(char* out, uint64_t ms, uint64_t seq, bint dotted) noexcept nogil:
-    """Write the text of an id, at most 41 bytes, and return its length."""
+    """Write the text of an ID, at most 41 bytes, and return its length."""
     cdef int size = format_u64(out, ms)
     out[size] = c'.' if dotted else c'-'
     return size + 1 + format_u64(out + size + 1, seq)
 
 
 cdef int parse_u64(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:
-    """Read decimal digits only; -1 when empty, not digits, or above 2^64-1."""
+    """Parse decimal digits; -1 for an empty text, other characters, or a number above 2^64-1."""
     cdef uint64_t value = 0
     cdef uint64_t digit
     cdef Py_ssize_t i
@@ -44,8 +44,8 @@ cdef int parse_u64(const char* text, Py_ssize_t size, uint64_t* out) noexcept no
 
 
 cdef int parse_part(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:
-    """As parse_u64, and as Redis reads one half of an ID: white space and a plus sign may come
-    first."""
+    """Like parse_u64, but accept leading white space and a plus sign, as Redis does in each half of
+    an ID."""
     cdef Py_ssize_t start = 0
     if parse_u64(text, size, out) == 0:
         return 0
@@ -57,7 +57,7 @@ cdef int parse_part(const char* text, Py_ssize_t size, uint64_t* out) noexcept n
 
 
 cdef inline Py_ssize_t read_digits(const char* text, Py_ssize_t size, uint64_t* out) noexcept nogil:
-    """Read the digits that come first, as many as surely fit; returns how many they are."""
+    """Parse the leading digits, at most DIGITS_SAFE, and return their count."""
     cdef uint64_t value = 0
     cdef uint64_t digit
     cdef Py_ssize_t most = min(size, <Py_ssize_t>DIGITS_SAFE)
@@ -74,8 +74,8 @@ cdef inline Py_ssize_t read_digits(const char* text, Py_ssize_t size, uint64_t* 
 
 cdef int parse_id(const char* text, Py_ssize_t size, bint dot_allowed, uint64_t missing_seq,
                   EntryId* out) noexcept nogil:
-    """Read ``ms-seq`` (``ms.seq`` too when allowed) or ``ms``, whose seq becomes missing_seq."""
-    # Nearly all have two short numbers and nothing else: these are read in one pass.
+    """Parse ``ms-seq``, ``ms`` (with missing_seq as its seq) or, if dot_allowed, ``ms.seq``."""
+    # Nearly all IDs are two short numbers and nothing else: parse these in one pass.
     cdef Py_ssize_t i = read_digits(text, size, &out.ms)
     if 0 < i < size - 1 and (text[i] == c'-' or (dot_allowed and text[i] == c'.')) and (
             read_digits(text + i + 1, size - i - 1, &out.seq) == size - i - 1):
@@ -91,7 +91,7 @@ cdef int parse_id(const char* text, Py_ssize_t size, bint dot_allowed, uint64_t 
 
 @cython.freelist(64)
 cdef class Id:
-    """An entry id in a reply: prints ``ms.seq`` when dotted (the draft) and ``ms-seq`` otherwise."""
+    """An entry ID in a reply: its text is ``ms.seq`` if dotted (T commands), else ``ms-seq``."""
 
     def __init__(self, uint64_t ms, uint64_t seq, bint dotted=False):
         self.ms = ms
@@ -125,7 +125,7 @@ cdef Id make_id(uint64_t ms, uint64_t seq, bint dotted):
 
 
 def parse(bytes text not None, bint dot_allowed=True, uint64_t missing_seq=0) -> tuple[int, int]:
-    """The (ms, seq) of an id's text; ValueError when it is not one."""
+    """The (ms, seq) of an ID's text; ValueError when the text is not an ID."""
     cdef EntryId found
     if parse_id(text, len(text), dot_allowed, missing_seq, &found) < 0:
         raise ValueError("Invalid stream ID specified as stream command argument")

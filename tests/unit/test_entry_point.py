@@ -45,8 +45,8 @@ def loaded_after(*arguments: str) -> set[str]:
 
 
 def test_the_help_enters_no_room() -> None:
-    rooms = ("millstream.server", "millstream.commands", "millstream.storage")
-    assert not [name for name in loaded_after("--help") if name.startswith(rooms)]
+    packages = ("millstream.server", "millstream.commands", "millstream.storage")
+    assert not [name for name in loaded_after("--help") if name.startswith(packages)]
 
 
 def test_serving_loads_nothing_that_only_other_commands_want() -> None:
