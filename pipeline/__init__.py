@@ -1,1 +1,1 @@
-"""Spark's side: snapshots and live servers as DataFrames. Needs the extra `spark`."""
+"""The Spark source and sink: snapshots and live servers as DataFrames. Needs the extra `spark`."""

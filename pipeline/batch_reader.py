@@ -1,7 +1,7 @@
 """A live server as a DataFrame: `spark.read.format("millstream").option("server", ...)`.
 
-The ranges are fixed by ids when the read is planned, so what is appended meanwhile is not read, and
-a task that is tried again reads the same.
+The plan fixes each range by IDs. Entries appended after planning are not read, and a task that is
+retried reads the same entries.
 """
 
 from __future__ import annotations

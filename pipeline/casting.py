@@ -1,10 +1,10 @@
-"""Texts of a field cast to the type that a column asks for, and times made texts again.
+"""Casts the texts of a field to the type of a column, and times to texts.
 
-What cannot be cast becomes null.
+A text that cannot be cast becomes null.
 
-Arrow casts whole columns but stops at the first bad value, so a column it refuses is cast again
-value by value. Both ways accept the same: numbers, ISO dates and times, and Spark's words for true
-and false, with blanks around them or not. A time without a zone is UTC.
+Arrow casts whole columns but stops at the first bad value, so a column that Arrow refuses is cast
+again value by value. Both ways accept the same texts: numbers, ISO dates and times, and Spark's
+words for true and false, with or without blanks around them. A time without a zone is UTC.
 """
 
 import re
@@ -35,7 +35,7 @@ _TIME_MIN_US = _DAY_MIN * 86_400_000_000
 _DAY_MAX = 2_932_896
 _TIME_MAX_US = (_DAY_MAX + 1) * 86_400_000_000 - 1
 _YEAR = re.compile(r"(-?)([0-9]+)(.*)", re.ASCII)
-# Decimal digits that always fit.
+# Numbers of decimal digits that always fit into 128 and 256 bits.
 _DIGITS_OF_128 = 38
 _DIGITS_OF_256 = 76
 
@@ -68,8 +68,8 @@ def cast_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """Arrow's cast of the whole column; None where Arrow accepts what is not accepted here. The
-    checks for this cost little compared with the cast."""
+    """Arrow's cast of the whole column; None if Arrow accepts texts that this module refuses. The
+    checks cost little compared with the cast."""
     if pa.types.is_boolean(wanted):
         return _booleans(texts)
     if pa.types.is_decimal128(wanted):
@@ -77,17 +77,17 @@ def _cast_all(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
     if pa.types.is_timestamp(wanted):
         return _times(texts, wanted)
     if wanted in _INTEGERS and _some_has(texts, b"xX"):
-        return None  # it reads hexadecimal
+        return None  # Arrow accepts hexadecimal
     made = texts.cast(wanted)
     if pa.types.is_floating(wanted) and pc.any(pc.is_nan(made)).as_py():
-        return None  # it reads nan(1) and -nan
+        return None  # Arrow accepts nan(1) and -nan
     if pa.types.is_date32(wanted) and _is_below(made.view(pa.int32()), _DAY_MIN):
         return None
     return made
 
 
 def _some_has(texts: pa.Array, letters: bytes) -> bool:
-    """Whether any of these letters is in the texts, which lie back to back in one buffer."""
+    """Whether the texts contain one of these letters. All texts are contiguous in one buffer."""
     data = texts.buffers()[2]
     raw = b"" if data is None else data.to_pybytes()
     return any(letter in raw for letter in letters)
@@ -101,14 +101,15 @@ def _times(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 
 
 def _is_below(numbers: pa.Array, least: int) -> bool:
-    """Whether a day or a time is before the year 1: Arrow reads the year 0, Python has none."""
+    """Whether a day or a time is before the year 1. Arrow accepts the year 0, Python does not."""
     smallest: int | None = pc.min(numbers).as_py()
     return smallest is not None and smallest < least
 
 
 def _decimals(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """Arrow shifts digits to the asked scale without noticing that they overflow, and the number is
-    another one. So they are given twice the digits where a text is long, or not given to it."""
+    """Arrow shifts digits to the wanted scale without an overflow check and can return a wrong
+    number. Long texts are therefore cast with twice the digits, and longer ones are not given to
+    Arrow."""
     if _some_has(texts, b"eE"):
         return None
     digits = (pc.max(pc.binary_length(texts)).as_py() or 0) + wanted.scale
@@ -186,9 +187,9 @@ def _parse_time_without_zone(text: str) -> datetime | None:
 
 
 def time_texts(times: pa.Array) -> pa.Array:
-    """Dates and times as ISO 8601 has them, moments of any zone in UTC:
-    `2026-11-20T15:04:05.123456Z`, and without the Z what has no zone. A year of more than four
-    digits has its sign in front."""
+    """Dates and times in ISO 8601. Times with a zone are given in UTC,
+    `2026-11-20T15:04:05.123456Z`; times without a zone have no Z. A year of more than four digits
+    begins with its sign."""
     if pa.types.is_date32(times.type):
         numbers, plain = times.view(pa.int32()), times
         least, most = _DAY_MIN, _DAY_MAX
@@ -205,7 +206,7 @@ def time_texts(times: pa.Array) -> pa.Array:
 
 
 def is_common_time(times: pa.Array) -> bool:
-    """Whether these are times in microseconds, all within the years 1 to 9999."""
+    """Whether the values are times in microseconds, all in the years 1 to 9999."""
     if not pa.types.is_timestamp(times.type) or times.type.unit != "us":
         return False
     ends = pc.min_max(times.view(pa.int64())).as_py()
@@ -217,7 +218,7 @@ def _has_zone(type_: pa.DataType) -> bool:
 
 
 def _far_texts(plain: pa.Array) -> pa.Array:
-    """Times of all years. Arrow's own texts have another year beyond 32767, or none."""
+    """Times of all years as texts. Arrow's own texts have a wrong or no year above 32767."""
     texts = np.datetime_as_string(plain.to_numpy(zero_copy_only=False))
     nulls = plain.is_null().to_pylist()
     return pa.array(

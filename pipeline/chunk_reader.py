@@ -1,7 +1,7 @@
-"""One portion of a snapshot being read: the chunks that a plan gives to one task.
+"""Reads one partition of a snapshot: the chunks that the plan gives to one task.
 
-The file's uuid tells that it is still the snapshot that was planned: one that was replaced
-meanwhile is an error, never a mixture of two.
+The file's UUID identifies the planned snapshot. If another snapshot has replaced it, reading fails;
+a read never mixes two snapshots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED_MAX = 3
 
 
 class Portion:
-    """One partition being read, once."""
+    """Reads one partition, once."""
 
     def __init__(self, partition: ScanPartition) -> None:
         self._partition = partition
@@ -32,8 +32,8 @@ class Portion:
         self._metas: dict[int, memoryview] = {}
 
     def batches(self, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
-        """Adds what is wanted to `maker`; yields the batches that became full. DataError names the
-        file and the stream that cannot be read."""
+        """Add the wanted entries to `maker`; yield the batches that became full. DataError names
+        the file and the stream that cannot be read."""
         snapshot = self._partition.snapshot
         try:
             with closing(snapshot.folder.open(snapshot.file)) as file:
@@ -55,12 +55,12 @@ class Portion:
                     data, chunk.pieces, (start, end), first, self._partition.last
                 )
         except BadValue:
-            raise  # names its entry, which may be one of an earlier piece
+            raise  # the error names the entry, which may belong to an earlier piece
         except PieceError as error:
             raise self._refused(chunk, error) from None
 
     def _runs(self, chunk: Chunk, data: memoryview) -> Iterator[tuple[int, int, EntryId]]:
-        """Neighbouring pieces that are read from the same id on, and that id."""
+        """Runs of neighbouring pieces that are read from the same first ID: start, end, ID."""
         pieces = chunk.pieces
         start = 0
         for at in sorted({*pieces.firsts, *pieces.metas}):
@@ -75,7 +75,7 @@ class Portion:
             yield start, len(pieces), self._partition.first
 
     def metrics(self, rows: int) -> dict[str, object]:
-        """What was read: the chunks' numbers in the file, their bytes in the file, rows made."""
+        """What was read: the numbers of the chunks, their bytes in the file, and the rows made."""
         snapshot = self._partition.snapshot
         return {
             "partition": self._partition.number,
@@ -97,7 +97,7 @@ class Portion:
             raise DataError(f"{error} (it holds entries of stream {names}{more})") from None
 
     def _first_kept(self, chunk: Chunk, at: int, data: memoryview) -> EntryId:
-        """A stream's first kept id, from metadata that was too long for the index."""
+        """A stream's first kept ID, from metadata that was too long for the index."""
         meta = chunk.pieces.metas[at]
         if meta.chunk != chunk.number:
             if meta.chunk not in self._metas:

@@ -1,7 +1,7 @@
-"""A schema in Spark's words, `key string, ts timestamp, temperature double`, read without Spark.
+"""Parses a Spark schema, `key string, ts timestamp, temperature double`, without Spark.
 
-Only the types that a column can have are known here (`schema` says which column can have which).
-A column without a type has the one that the option `columns` would give it.
+The parser accepts only types that a column can have (`schema` defines which column can have which).
+A column without a type gets the type that the option `columns` would give it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _BLANKS = re.compile(r"\s*([<>(),:])\s*")
 
 
 def arrow_from_ddl(ddl: str | None) -> pa.Schema:
-    """The Arrow schema that Spark would derive from this one; None: the default schema's.
-    OptionError names the column that cannot be read."""
+    """The Arrow schema that Spark would derive from this DDL; None means the default schema.
+    OptionError names the column that cannot be parsed."""
     columns = split_columns(", ".join(DEFAULT_COLUMNS) if ddl is None else ddl)
     names = [name for name, _ in columns]
     for name in names:

@@ -1,9 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Rows of Arrow batches encoded as TAPPENDMANY requests, without a Python object for any of them.
+"""Encodes rows of Arrow batches as TAPPENDMANY requests, without a Python object per row.
 
-Texts, integers and times are read where Arrow has them; other types come as texts that Arrow has
-made. The rows of a batch are put in the order of their streams, so that a request names each of its
-streams once. Rows of one stream keep their order, and have a number or an ID that rises.
+The encoder reads texts, integers and times from Arrow's buffers; Arrow converts other types to
+texts first. The rows of a batch are ordered by stream, so that a request names each of its streams
+once. Rows of one stream keep their order and have increasing numbers or IDs.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -29,20 +29,20 @@ cdef enum:
     KIND_TIME = 6
     KIND_MOMENT = 7
     KIND_DECIMALS = 8
-    # Together at most the entries that TAPPENDMANY takes; some hundred KB stay in the caches of
-    # sender and server, requests of several MB cost twice as much.
+    # ROWS_MAX is at most what TAPPENDMANY accepts. Requests of some hundred KB stay in the CPU
+    # caches of sender and server; requests of several MB cost twice as much.
     ROWS_MAX = 5000
     REQUEST_BYTES = 262144
 
 cdef int64_t DAY_US = 86_400_000_000
-# Decimals that are found without the general way, which takes ten times as long.
+# Doubles with few decimals are formatted without the general algorithm, which is ten times slower.
 cdef enum:
     DECIMALS_MAX = 6
     SCALE = 1000000
 
 
 class Kind(IntEnum):
-    """What a column of Arrow's holds."""
+    """What an Arrow column contains."""
 
     TEXT = KIND_TEXT  # strings or binary with offsets of 32 bits
     LONG_TEXT = KIND_LONG_TEXT  # with offsets of 64 bits
@@ -50,13 +50,13 @@ class Kind(IntEnum):
     INT16 = KIND_INT16
     INT32 = KIND_INT32
     INT64 = KIND_INT64
-    TIME = KIND_TIME  # microseconds since 1970, years 0001 to 9999, in no zone
+    TIME = KIND_TIME  # microseconds since 1970, years 0001 to 9999, without a zone
     MOMENT = KIND_MOMENT  # the same in UTC
     DECIMALS = KIND_DECIMALS  # doubles, each of which `has_few_decimals`
 
 
 class RowFault(ValueError):
-    """A row that cannot become an entry: its index, counted from the encoder's first, and why."""
+    """A row that cannot become an entry: its index in the encoder, and the reason."""
 
     def __init__(self, row: int, reason: str):
         super().__init__(reason)
@@ -77,8 +77,8 @@ cdef const uint8_t* address_of(buffer) except? NULL:
 
 
 cdef class Column:
-    """A column of an Arrow array: its buffers (validity, values; of texts validity, offsets, bytes),
-    the index of its first row in them, and the name of the field that its values are."""
+    """A column of an Arrow array: its buffers (validity and values; for texts validity, offsets and
+    bytes), the index of its first row in them, and the name of its field."""
 
     def __init__(self, int kind, buffers, Py_ssize_t start=0, bytes name=b""):
         self.kept = tuple(buffers)
@@ -97,7 +97,7 @@ cdef class Column:
         return self.valid == NULL or (self.valid[row >> 3] >> (row & 7)) & 1
 
     cdef inline Slice text(self, Py_ssize_t row) noexcept:
-        """Of a column of texts; the row is there."""
+        """The text of a row that is not null, in a column of texts."""
         cdef Slice found
         cdef const int32_t* ends = <const int32_t*>self.offsets
         cdef const int64_t* long_ends = <const int64_t*>self.offsets
@@ -111,7 +111,7 @@ cdef class Column:
         return found
 
     cdef int put(self, Output out, Py_ssize_t row) except -1:
-        """Append the value, which is there, as a bulk string."""
+        """Append the value, which is not null, as a bulk string."""
         cdef Slice found
         if self.kind <= KIND_LONG_TEXT:
             found = self.text(row)
@@ -130,10 +130,10 @@ cdef class Column:
         return put_time(out, (<const int64_t*>self.values)[row], self.kind == KIND_MOMENT)
 
     def has_few_decimals(self, Py_ssize_t rows) -> bool:
-        """Whether these are doubles with at most six decimals and fifteen digits.
+        """Whether the values are doubles with at most six decimals and fifteen digits.
 
-        Such a decimal is the shortest that reads as its double: all decimals of up to fifteen digits
-        read as different doubles. Infinities, NaN and -0.0 are none.
+        Such a decimal is the shortest text of its double, because decimals of up to fifteen digits
+        all parse as different doubles. Infinities, NaN and -0.0 are excluded.
         """
         cdef const double* values = <const double*>self.values
         cdef Py_ssize_t row
@@ -160,13 +160,13 @@ cdef inline int put_int(Output out, int64_t number) except -1:
 
 
 cdef inline int64_t scaled_of(double value) noexcept nogil:
-    """The nearest whole number of millionths."""
+    """The value in millionths, rounded to the nearest integer."""
     value *= <double>SCALE
     return <int64_t>(value + 0.5 if value > 0 else value - 0.5)
 
 
 cdef inline int put_decimals(Output out, double value) except -1:
-    """A double that has few decimals, without zeros at its end."""
+    """Append a double that has few decimals, without trailing zeros."""
     cdef char[32] text
     cdef int64_t scaled = scaled_of(value)
     cdef int size = 0
@@ -194,8 +194,8 @@ cdef inline void put_digits(char* at, int count, int64_t number) noexcept nogil:
 
 
 cdef inline void put_date(char* at, int64_t days) noexcept nogil:
-    """YYYY-MM-DD of a day since 1970, in the proleptic Gregorian calendar. Years of 365.2425 days
-    are counted from the first of March of the year 0, so that leap days come last."""
+    """Write YYYY-MM-DD of a day since 1970, in the proleptic Gregorian calendar. Years of 365.2425
+    days are counted from 1 March of the year 0, so that a leap day is the last day of its year."""
     cdef int64_t since = days + 719468
     cdef int64_t era = since // 146097 if since >= 0 else (since - 146096) // 146097
     cdef int64_t of_era = since - era * 146097
@@ -214,7 +214,8 @@ cdef inline void put_date(char* at, int64_t days) noexcept nogil:
 
 
 cdef inline int put_time(Output out, int64_t time_us, bint is_moment) except -1:
-    """A time of the years 1 to 9999 as ISO 8601 has it, with a Z for a moment."""
+    """Append a time of the years 1 to 9999 in ISO 8601, with a Z for a moment (a time with a
+    zone)."""
     cdef char[32] text
     cdef int64_t days = time_us // DAY_US
     cdef int64_t of_day
@@ -235,16 +236,17 @@ cdef inline int put_time(Output out, int64_t time_us, bint is_moment) except -1:
 
 
 cdef class Request:
-    """One request: its bytes, and how many entries and streams it has."""
+    """One request: its bytes, and its numbers of entries and streams."""
 
 
 cdef class RowEncoder:
-    """The requests for `rows` rows, one by one: `next` until it gives None.
+    """Makes the requests for `rows` rows: call `next` until it returns None.
 
-    The stream is `key` or the row's text in `keys`. The entry has the row's text in `ids` as ID, or
-    is number `first_seq` + row of `producer`. The fields are those `columns` whose value is not
-    null; or `fields`, a column of INT32 with the ends of each row in `columns`, which then are the
-    column of names and the column of values. RowFault names a row that is no entry.
+    The stream is `key` or the row's text in `keys`. The entry's ID is the row's text in `ids`;
+    without `ids`, the entry is number `first_seq` + row of `producer`. The fields are the `columns`
+    whose value is not null. With `fields`, a column of INT32, `columns` are a column of names and a
+    column of values, and `fields` has the end of each row in them. RowFault names a row that cannot
+    become an entry.
     """
 
     def __cinit__(self, Py_ssize_t rows, key, Column keys, Column ids, columns, Column fields=None,
@@ -284,14 +286,14 @@ cdef class RowEncoder:
         return made
 
     def rows_of(self, Request request not None) -> list[int]:
-        """The rows of the request that `next` gave last, in the order of its entries."""
+        """The rows of the request that `next` returned last, in the order of its entries."""
         cdef Py_ssize_t i
         return [self.order[i] for i in range(self.done - request.entries, self.done)]
 
     # ------------------------------------------------------------ streams
 
     cdef int find_groups(self) except -1:
-        """The rows in the order of their streams, and where each stream's rows end."""
+        """Order the rows by stream, and find the end of each stream's rows."""
         cdef Py_ssize_t i
         if self.keys is not None:
             return group_rows(self)
@@ -311,7 +313,7 @@ cdef class RowEncoder:
     # ------------------------------------------------------------ one request
 
     cdef int put_rows(self) except -1:
-        """The entries of a request into `out`, a part for each stream."""
+        """Write the entries of a request to `out`, one part per stream."""
         cdef Py_ssize_t room = ROWS_MAX
         cdef Py_ssize_t taken
         cdef Py_ssize_t wanted
@@ -326,12 +328,12 @@ cdef class RowEncoder:
             self.parts.append((taken, self.out.size))
             room -= taken
             if self.done < self.group_ends[self.group]:
-                break  # the request is full, or the next id needs a request of its own
+                break  # the request is full, or the next ID needs a request of its own
             self.group += 1
         return 0
 
     cdef Py_ssize_t put_group(self, Py_ssize_t most) except -1:
-        """Up to `most` entries of one stream, at least one; returns how many."""
+        """Write up to `most` entries of one stream, at least one; return their number."""
         cdef Py_ssize_t taken = 0
         cdef EntryId before
         cdef EntryId entry_id
@@ -359,7 +361,7 @@ cdef class RowEncoder:
         return 0
 
     cdef int put_entry(self, Py_ssize_t row) except -1:
-        """ID or number, how many fields, and the fields."""
+        """Write the ID or number, the count of fields, and the fields."""
         if self.ids is not None:
             self.ids.put(self.out, row)
         else:
@@ -388,7 +390,7 @@ cdef class RowEncoder:
         return 0
 
     cdef int put_fields(self, Py_ssize_t row) except -1:
-        """The pairs of a map or a list; those with a null value are left out."""
+        """Write the pairs of a map or a list, except pairs with a null value."""
         cdef const int32_t* ends = <const int32_t*>self.fields.values + self.fields.start
         cdef Column names = self.columns[0]
         cdef Column values = self.columns[1]
@@ -410,7 +412,7 @@ cdef class RowEncoder:
         return 0
 
     cdef bytes whole(self):
-        """The request: its head, and the parts with the number of entries before each."""
+        """The whole request: its head, and each part after its number of entries."""
         cdef Output made = Output()
         cdef list ends = []
         cdef Py_ssize_t keys = len(self.part_keys)
@@ -432,7 +434,7 @@ cdef class RowEncoder:
 
 
 cdef bytes interleaved(Output heads, Output bodies, list ends):
-    """Pieces of both in turn; `ends` are pairs of where they end."""
+    """Pieces of `heads` and `bodies` alternately; `ends` has the pairs of end offsets."""
     cdef bytes made = PyBytes_FromStringAndSize(NULL, heads.size + bodies.size)
     cdef char* at = PyBytes_AS_STRING(made)
     cdef Py_ssize_t head = 0
@@ -466,7 +468,7 @@ cdef inline uint32_t hash_of(const char* text, Py_ssize_t size) noexcept nogil:
 
 cdef int group_rows(RowEncoder encoder) except -1:
     """Fill `order` and `group_ends`: streams in the order of their first rows, and the rows of each
-    in theirs."""
+    stream in their own order."""
     cdef Py_ssize_t rows = encoder.rows
     cdef Py_ssize_t places = 16
     cdef int32_t* numbers = <int32_t*>malloc((rows + 1) * sizeof(int32_t))
@@ -490,7 +492,8 @@ cdef int group_rows(RowEncoder encoder) except -1:
 
 cdef int number_streams(RowEncoder encoder, int32_t* numbers, int32_t* table,
                         Py_ssize_t mask) except -1:
-    """Give each row the number of its stream; `order` holds the first row of each meanwhile."""
+    """Give each row the number of its stream; meanwhile `order` holds the first row of each
+    stream."""
     cdef Slice text
     cdef Slice other
     cdef Py_ssize_t row
@@ -514,7 +517,7 @@ cdef int number_streams(RowEncoder encoder, int32_t* numbers, int32_t* table,
 
 
 cdef void order_rows(RowEncoder encoder, const int32_t* numbers) noexcept:
-    """Sort the rows by the numbers of their streams, in time that grows with the rows."""
+    """Sort the rows by the numbers of their streams, in linear time."""
     cdef int32_t* ends = encoder.group_ends
     cdef Py_ssize_t row
     cdef Py_ssize_t group

@@ -1,7 +1,7 @@
 """The command line of `millstream export`; the work is in `exporting`.
 
-Nothing that exporting needs is imported before the command runs: its help can be read, and what is
-missing can be named, where pyarrow is not installed.
+The libraries that exporting needs are imported when the command runs. Without pyarrow, the help
+still works and the command can name the missing library.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def export(
     except ImportError as error:
         _fail_for_missing(error)
     request = Request(source, format_, key, start, end, schema, mode.upper(), db)
-    for ended in (signal.SIGTERM, signal.SIGHUP):  # so that nothing is left
+    for ended in (signal.SIGTERM, signal.SIGHUP):  # exit normally, which removes unfinished files
         signal.signal(ended, lambda number, _: sys.exit(128 + number))
     _run(request, _default_name(source, format_) if output is None else output)
 
@@ -93,7 +93,7 @@ def _run(request: Request, output: str) -> None:
     except (DataError, DataLossError, ServerError, ValueError) as problem:
         _fail(problem)
     except BrokenPipeError:
-        raise  # a reader that has enough, as `head`: click ends the program without a word
+        raise  # the reader closed the pipe, like `head`: click ends the program without a message
     except OSError as problem:
         name = f" ({problem.filename})" if problem.filename else ""
         _fail(f"{problem.strerror or problem}{name}")
@@ -108,7 +108,7 @@ def _fail_for_missing(error: ImportError) -> NoReturn:
 
 
 def _default_name(source: str, format_: str) -> str:
-    """`data.parquet` for `data/`, and for a server its host's name."""
+    """`data.parquet` for `data/`; for a server, the name of its host."""
     parts = urlsplit(source)
     is_server = parts.scheme in ("redis", "rediss")
     name = parts.hostname if is_server else Path(parts.path).absolute().name
@@ -117,7 +117,7 @@ def _default_name(source: str, format_: str) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal; nothing where there is no terminal."""
+    """A progress bar on the terminal; nothing if there is no terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("exporting", total=None)

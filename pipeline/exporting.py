@@ -1,7 +1,7 @@
 """Copies the entries of a snapshot, or of a live server, into one file. Needs pyarrow, not Spark.
 
-What is read, and how, is what Spark's tasks do: the same plan, the same chunks or blocks, the same
-columns. Here one process reads one portion after the other.
+Exporting uses the same plan, the same chunks or blocks and the same columns as Spark's tasks. One
+process reads the partitions one after the other.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from millstream.pipeline.snapshot_plan import ScanPartition, plan
 from millstream.pipeline.stream_counters import Choice, survey
 
 PORTION_BYTES = 16 << 20
-# For how long a server may not answer. Somebody is waiting, so it is less than for Spark's tasks.
+# How long the server may be unreachable. Shorter than for Spark's tasks, because a user is waiting.
 TIMEOUT_S = 10
 
-# How much is done, of how much: bytes of a snapshot, entries of a server.
+# Reports progress as (done, total): bytes of a snapshot, entries of a server.
 Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be exported. `source`: a data directory, its URI, or a server's URL; `start` and
-    `end`: an id, milliseconds or an ISO time, both included."""
+    """What to export. `source`: a data directory, its URI, or a server's URL; `start` and `end`: an
+    ID, milliseconds or an ISO time, both inclusive."""
 
     source: str
     format: str
@@ -56,22 +56,21 @@ class Request:
 
 
 def export_to(name: str, request: Request, tell: Tell) -> int:
-    """Writes the file of this path or URI, replacing an existing one; returns the number of
-    its rows."""
+    """Write the file of this path or URI, replacing an existing one; return its number of rows."""
     with replacing(name) as file:
         return export(file, request, tell)
 
 
 def export(file: IO[bytes], request: Request, tell: Tell) -> int:
-    """Writes everything to an open file; returns the number of rows.
+    """Write everything to an open file; return the number of rows.
 
-    OptionError, DataError or ServerError says in one sentence what cannot be done; BadValue which
-    value does not fit, under the mode FAILFAST.
+    OptionError, DataError or ServerError says in one sentence what cannot be done. In the mode
+    FAILFAST, BadValue names the value that does not fit.
     """
     schema = arrow_from_ddl(request.schema)
-    plan_columns(schema)  # refuses what cannot be had
+    plan_columns(schema)  # refuses columns that cannot be read
     batches = (_of_server if request.is_live else _of_snapshot)(request, schema, tell)
-    first = list(islice(batches, 1))  # what cannot be done is said before anything is written
+    first = list(islice(batches, 1))  # errors are raised before anything is written
     rows = 0
     with closing(OUTPUTS[request.format](file, schema)) as output:
         for batch in chain(first, batches):
@@ -98,7 +97,8 @@ def _size_bytes(part: ScanPartition) -> int:
 
 
 def _of_server(request: Request, schema: pa.Schema, tell: Tell) -> Iterator[pa.RecordBatch]:
-    """What is there now. What is evicted before it is read is missing, with a warning."""
+    """The entries that exist now. Entries evicted before they are read are missing, with a warning
+    in the log."""
     options = Options(_live_options(request), LIVE)
     selection = _selection(request)
     losses = Losses(is_fatal=False)
@@ -139,7 +139,7 @@ def _selection(request: Request) -> Selection:
 
 
 def _bound(flag: str, text: str | None, *names: str) -> dict[str, str]:
-    """The option that this bound is: an id if it can be read as one, else a time."""
+    """The bound as an option: an ID if the text is a valid ID, else a time."""
     if text is None:
         return {}
     for name in names:

@@ -1,7 +1,7 @@
-"""Where snapshots lie: a directory of this machine, or any URI that pyarrow.fs opens.
+"""The location of snapshots: a local directory, or any URI that pyarrow.fs opens.
 
-Reading needs no more of a data directory than its manifest and the base that the manifest names, so
-a copy of these two files on an object store is enough, and a server may go on using the directory.
+Reading needs only the manifest of a data directory and the base that the manifest names. A copy of
+these two files on an object store is enough, and a server may keep using the directory meanwhile.
 """
 
 import re
@@ -21,16 +21,16 @@ def is_uri(name: str) -> bool:
 
 
 def shown_uri(uri: str) -> str:
-    """The URI as it may be shown: user, password and parameters can hold keys. A key with a slash
-    in it makes a wrong URI, and is no less secret: all before the last @ is left out."""
+    """The URI without secrets: user, password and parameters can contain keys. A key with a slash
+    makes the URI invalid but is still secret, so everything before the last @ is left out."""
     scheme, _, rest = uri.partition("?")[0].partition("://")
     return f"{scheme}://{rest.rpartition('@')[2].partition('#')[0]}"
 
 
 def file_system(uri: str) -> tuple[FileSystem, str]:
-    """The file system of a URI, and the path in it. DataError when there is none."""
+    """The file system of a URI, and the path in it. DataError when the URI cannot be opened."""
     try:
-        # Spark's word for what pyarrow calls s3.
+        # Spark writes s3a or s3n where pyarrow writes s3.
         system, path = FileSystem.from_uri(re.sub("^s3[an]://", "s3://", uri))
     except (ValueError, OSError) as error:
         reason = str(error).replace(uri, shown_uri(uri))
@@ -65,8 +65,8 @@ class RemoteFile:
 
 
 class Folder:
-    """A data directory, named by a path of this machine or by a URI. Pickles as its name; as a text
-    it is what errors call it."""
+    """A data directory, named by a local path or by a URI. It is pickled as its name; `str` gives
+    the name for errors."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,13 +76,13 @@ class Folder:
 
     @classmethod
     def of(cls, path: str) -> "Folder":
-        """The folder a user means; a path is taken from the current directory now, not later."""
+        """The folder for a user's path or URI; a relative path is resolved immediately."""
         if path.startswith("file:"):
             path = "/" + path.removeprefix("file:").lstrip("/")
         return cls(path.rstrip("/") if is_uri(path) else str(Path(path).absolute()))
 
     def open(self, file: str) -> SourceFile:
-        """An existing file; FileNotFoundError when it is not there."""
+        """Open an existing file; FileNotFoundError when it does not exist."""
         opened: SourceFile
         if is_uri(self.name):
             system, path = file_system(self.name)
@@ -93,7 +93,7 @@ class Folder:
         return opened
 
     def manifest(self) -> Manifest:
-        """What counts in it; DataError says what the folder is instead."""
+        """The manifest; DataError says what is wrong with the folder."""
         try:
             file = self.open(NAME)
         except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,9 @@
-"""A query's lag: the number of entries between its position and the ends of its streams, as its
-progress reports it, and the same from outside.
+"""A query's lag: the number of entries between its position and the ends of its streams.
 
-Spark shows `metrics` of a source only if the source is written for the JVM. What it does show of a
-Python source is the latest offset that the source reports, so the metrics lie there. They have the
-names of Spark's Kafka source where they mean the same.
+The query's progress reports the lag; `lag` computes it outside the query. Spark shows `metrics` of
+a source only if the source is written for the JVM. For a Python source it shows the latest offset
+that the source reports, so the metrics are part of that offset. Metrics with the same meaning have
+the same names as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from millstream.pipeline.range_plan import begin_of
 from millstream.pipeline.server import Address, Server
 from millstream.pipeline.stream_counters import ALL, Choice, Info, seek, survey
 
-# Streams whose oldest entry is asked for at once.
+# Number of streams whose oldest entries are requested together.
 STREAMS_PER_STEP = 100
 
 
 def lag(offset: str, **options: str) -> dict[str, Any]:
-    """The current lag of an offset: the `endOffset` of a query's progress, or a line
-    of its checkpoint. `options` are those of the query: `server`, `subscribe` and so on."""
+    """The current lag of an offset: the `endOffset` of a query's progress, or a line of its
+    checkpoint. `options` are the options of the query: `server`, `subscribe` and so on."""
     chosen = Options(options, STREAM)
     read = Offset.from_json(json.loads(offset)).streams
     with Address.from_options(chosen).open() as server:
@@ -32,8 +32,8 @@ def lag(offset: str, **options: str) -> dict[str, Any]:
 
 
 def report(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dict[str, Any]:
-    """What a query reports as its latest offset: the metrics, and where the streams end if these
-    are few."""
+    """What a query reports as its latest offset: the metrics, and the ends of the streams unless
+    there are more than PLAIN_MAX."""
     made: dict[str, Any] = {"metrics": metrics(server, read, infos)}
     if len(infos) <= PLAIN_MAX:
         made |= Offset({key: info.latest for key, info in infos.items()}).to_json()
@@ -41,8 +41,8 @@ def report(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dict
 
 
 def metrics(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dict[str, Any]:
-    """Entries that come after the positions read, in all and of a stream, and how long ago the
-    oldest of them was appended by its id; null when there is none."""
+    """The numbers of entries after the positions read, in total and per stream, and the age of the
+    oldest of these entries by its ID; null when there is none."""
     begins = {key: begin_of(read.get(key), info.latest) for key, info in infos.items()}
     counts = unread(server, begins, infos)
     total = sum(counts.values())
@@ -59,8 +59,8 @@ def metrics(server: Server, read: Positions, infos: Mapping[bytes, Info]) -> dic
 
 
 def unread(server: Server, begins: Positions, infos: Mapping[bytes, Info]) -> dict[bytes, int]:
-    """How many entries follow each position, of the streams where there are any. The counters tell,
-    except of a stream from which entries were deleted one by one: there they are counted."""
+    """The number of entries after each position, for the streams that have any. The number comes
+    from the counters, except for streams with individually deleted entries: TSEEK counts those."""
     found = {key: _by_counters(begins[key], info) for key, info in infos.items()}
     asked = {
         key: [(begins[key].id, ALL)]
@@ -79,8 +79,9 @@ def _by_counters(begin: Position, info: Info) -> int:
 
 
 def _oldest_ms(server: Server, after: Mapping[bytes, Id]) -> int | None:
-    """The time of the oldest of all entries that follow these ids. An entry is newer than the id
-    that it follows, so streams are asked from the lowest id on until none can have an older one."""
+    """The time of the oldest entry after these IDs. An entry is newer than the ID that it follows,
+    so the streams are queried in order of these IDs until no further stream can have an older
+    entry."""
     keys = sorted(after, key=lambda key: after[key])
     oldest: Id | None = None
     for start in range(0, len(keys), STREAMS_PER_STEP):
@@ -94,6 +95,6 @@ def _oldest_ms(server: Server, after: Mapping[bytes, Id]) -> int | None:
 
 
 def _now_ms(server: Server) -> int:
-    """The server's time: ids have it, and the driver's may be another."""
+    """The server's time, which IDs are based on; the driver's clock may differ."""
     seconds, microseconds = server.call("TIME")
     return int(seconds) * 1000 + int(microseconds) // 1000

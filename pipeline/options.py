@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-# What is done with the data; an option belongs to some of these.
+# The purposes; each option belongs to some of them.
 SCAN = "reading a snapshot"
 LIVE = "reading a server"
 STREAM = "streaming from a server"
@@ -44,25 +44,25 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     # which columns
     "columns": READS,
     "mode": READS,
-    # in which portions
+    # how reading is divided
     "splitBytes": (SCAN,),
     "minPartitions": READS,
     "maxEntriesPerTrigger": (STREAM,),
     "minOffsetsPerTrigger": (STREAM,),
     "maxTriggerDelay": (STREAM,),
     "maxEntriesPerPartition": _LIVES,
-    # what was done
+    # reports
     "metricsPath": (SCAN,),
     # writing
     "key": _WRITES,
     "dedupeToken": (WRITE,),
     "sortRows": _WRITES,
-    # Spark's own, which it hands on
+    # Spark's own options, which Spark passes on
     "checkpointLocation": (STREAM, STREAM_WRITE),
     "queryName": (STREAM_WRITE,),
 }
 
-# Other names of the same: the first is that of Spark's Kafka source.
+# Synonyms; the first is the name in Spark's Kafka source.
 _OTHER_NAMES = {
     "maxOffsetsPerTrigger": "maxEntriesPerTrigger",
     "minEntriesPerTrigger": "minOffsetsPerTrigger",
@@ -72,21 +72,22 @@ _SPELLED = {name.lower(): name for name in OPTIONS}
 _MEANT = {name.lower(): meant for name, meant in _OTHER_NAMES.items()}
 _WRITTEN = _SPELLED | {name.lower(): name for name in _OTHER_NAMES}
 
-# As Spark writes times; a number alone is milliseconds.
+# Durations in Spark's notation; a number alone is milliseconds.
 _DURATION = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII)
 _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _UNITS_MS |= {"": 1, "d": 86_400_000}
 
 
 class OptionError(ValueError):
-    """An option that is unknown, out of place or of a wrong value; names it and says what fits."""
+    """An unknown or misplaced option, or a wrong value. The text names it and says what is
+    valid."""
 
 
 class Options:
-    """The user's options for one purpose, checked; reads them as what they are.
+    """The user's options for one purpose, checked, with a getter for each type of value.
 
-    `purpose` is one of the constants above. Names are looked up in any case. The texts are kept as
-    a plain dict, because readers travel to Spark's workers pickled.
+    `purpose` is one of the constants above. Names are not case-sensitive. The texts are kept in a
+    plain dict, because readers are pickled for Spark's workers.
     """
 
     def __init__(self, given: Mapping[str, str], purpose: str) -> None:
@@ -111,7 +112,7 @@ class Options:
         return name.lower() in self._texts
 
     def text(self, name: str) -> str | None:
-        """The option's text, None when it is not given."""
+        """The option's text; None when the option is not given."""
         return self._texts.get(name.lower())
 
     def required(self, name: str) -> str:
@@ -121,7 +122,7 @@ class Options:
         return text
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        """One of `choices`, which are given in the case to return; read in any case."""
+        """The matching one of `choices`; case does not matter."""
         text = self.text(name)
         if text is None:
             return default
@@ -146,7 +147,7 @@ class Options:
         return number
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A time with its unit, as `15m`."""
+        """A duration with its unit, such as `15m`."""
         text = self.text(name)
         if text is None:
             return default
@@ -156,17 +157,17 @@ class Options:
         return int(int(match[1]) * _UNITS_MS[match[2]])
 
     def name_of(self, name: str) -> str:
-        """The name by which the user gave an option, or its own."""
+        """The name under which the user gave the option; its own name if it was not given."""
         return _WRITTEN[self._written.get(name.lower(), name.lower())]
 
     def wrong(self, name: str, wanted: str) -> OptionError:
-        """The error for a value that does not fit: `wanted` says what would."""
+        """The error for an invalid value; `wanted` describes valid values."""
         shown = self.name_of(name)
         return OptionError(f"option {shown!r} is {self.text(name)!r}; it must be {wanted}")
 
 
 def belonging(given: Mapping[str, str], purposes: Collection[str]) -> dict[str, str]:
-    """Those of a table's options that belong to one of these purposes. OptionError names one that
+    """The options of a table that belong to one of these purposes. OptionError names an option that
     does not exist."""
     found = {}
     for name, text in given.items():
@@ -186,7 +187,7 @@ def _unknown(name: str, names: list[str]) -> OptionError:
 
 def _check_name(name: str, purpose: str) -> None:
     spelled = _SPELLED.get(name)
-    if name == "paths":  # what Spark makes of load([a, b])
+    if name == "paths":  # the option that Spark passes for load([a, b])
         raise OptionError("load one data directory at a time, and combine them with union")
     names = [one for one, purposes in OPTIONS.items() if purpose in purposes]
     if spelled is None:

@@ -1,7 +1,8 @@
-"""The files that an export writes: Parquet, JSON lines, CSV; whole, or not at all.
+"""The files that an export writes: Parquet, JSON lines, CSV. A file is written completely or not at
+all.
 
-Parquet keeps types as they are. The texts of the two others are: moments in UTC as ISO 8601, binary
-values as base64, decimals as exact digits; a map is an object, and in CSV its JSON.
+Parquet keeps all types. JSON and CSV have texts: times in ISO 8601 (UTC if they have a zone),
+binary values in base64, decimals as exact digits. A map is an object, and in CSV its JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Output(Protocol):
 
 
 class Parquet:
-    """One file; row groups are made of several batches, because small ones pack badly."""
+    """Writes a Parquet file. A row group consists of several batches, because small row groups
+    compress badly."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._schema = schema
@@ -66,7 +68,7 @@ class Parquet:
 
 
 class JsonLines:
-    """One object a line, in UTF-8."""
+    """Writes one object per line, in UTF-8."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._file = file
@@ -85,7 +87,7 @@ class JsonLines:
 
 
 class Csv:
-    """RFC 4180 with a line of names; texts are in quotes, so that a null is not an empty text."""
+    """Writes RFC 4180 with a line of names. Texts are quoted, so null and "" differ."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._schema = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
@@ -107,15 +109,13 @@ OUTPUTS: dict[str, Callable[[IO[bytes], pa.Schema], Output]] = {
 
 
 def replacing(name: str) -> AbstractContextManager[IO[bytes]]:
-    """A file, by its path or URI, that takes this name when the block ends well, and is removed
-    otherwise."""
+    """A file that gets this path or URI when the block succeeds, and is removed otherwise."""
     return _replacing_behind_uri(name) if is_uri(name) else _replacing_here(Path(name))
 
 
 @contextmanager
 def _replacing_here(path: Path) -> Iterator[IO[bytes]]:
-    """The file has the permissions of the one that was there; pipes and devices are written, never
-    replaced."""
+    """A replaced file keeps its permissions. Pipes and devices are written to, never replaced."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
@@ -143,8 +143,8 @@ def _replacing_here(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _replacing_behind_uri(uri: str) -> Iterator[IO[bytes]]:
-    """An object store cannot be told to forget a stream: closing it is the only way to end it, and
-    makes an object of what there is. So here, too, it has another name until it is complete."""
+    """An output stream to an object store cannot be aborted: closing it creates an object from the
+    bytes written so far. Therefore the object has a temporary name until it is complete."""
     system, path = file_system(uri)
     folder, _, name = path.rpartition("/")
     unfinished = f"{folder}/.{name}.{uuid4().hex}.tmp"
@@ -162,7 +162,7 @@ def _replacing_behind_uri(uri: str) -> Iterator[IO[bytes]]:
 
 
 def json_values(column: pa.Array) -> list[Any]:
-    """A column as what `json.dumps` takes."""
+    """A column as values for `json.dumps`."""
     type_ = column.type
     if pa.types.is_temporal(type_):
         return list(time_texts(column).to_pylist())
@@ -180,7 +180,7 @@ def json_values(column: pa.Array) -> list[Any]:
 
 
 def _named(maps: list[Any]) -> Iterator[list[tuple[str, Any]]]:
-    """Names of fields as texts; the bytes of binary ones that are not UTF-8 as U+FFFD."""
+    """Maps with the names of fields as texts; invalid UTF-8 in binary names becomes U+FFFD."""
     for pairs in maps:
         yield [
             (name.decode("utf-8", "replace") if isinstance(name, bytes) else name, value)

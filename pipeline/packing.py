@@ -1,12 +1,12 @@
-"""Positions of many streams in a short text, for the offsets that Spark keeps in its checkpoint.
+"""Packs the positions of many streams into a short text, for the offsets in Spark's checkpoint.
 
-Spark writes an offset for every batch and may go on from any of them, also on another machine, so
-each offset has to hold every stream. The keys are sorted, and of each key only what differs from
-the key before it is kept. The numbers are kept by column, as the distance to the least number of
-the column, and the bytes of equal weight are kept together: the ids of streams that are written now
-differ in two or three bytes. Both are compressed, and become text as base64.
+Spark writes an offset for every batch and may resume from any of them, also on another machine, so
+each offset must contain every stream. The keys are sorted, and each key is stored without the
+prefix that it shares with the key before it. The numbers are stored by column, as differences from
+the minimum of the column. Bytes of equal significance are stored together: the IDs of active
+streams differ in two or three bytes. Keys and numbers are compressed and encoded in base64.
 
-Equal positions become equal texts as long as the same zlib compresses them.
+Equal positions give equal texts as long as the same zlib compresses them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 VERSION = 1
 LEVEL = 6
 
-# One stream's id (two numbers), the entries added up to it (None: not known), its incarnation.
+# One stream's ID (two numbers), the entries added up to it (None: unknown), its incarnation.
 Row = tuple[int, int, int | None, int]
 Keys = tuple[bytes, ...]
 Column = npt.NDArray[np.uint64]
@@ -35,7 +35,7 @@ _NUMBER_BYTES = 8
 
 
 class PackError(ValueError):
-    """A packed value that cannot be unpacked; says why."""
+    """A packed value that cannot be unpacked. The text says why."""
 
 
 def pack(keys: Keys, rows: Sequence[Row]) -> list[Any]:
@@ -45,7 +45,7 @@ def pack(keys: Keys, rows: Sequence[Row]) -> list[Any]:
 
 
 def unpack(packed: Sequence[Any]) -> tuple[Keys, list[Row]]:
-    """The keys and rows that `pack` was given. PackError: another version, or damaged."""
+    """The keys and rows given to `pack`. PackError for another version or a damaged value."""
     if not packed or packed[0] != VERSION:
         raise PackError(f"its version is {packed[:1]}, and this millstream reads [{VERSION}]")
     try:
@@ -56,7 +56,7 @@ def unpack(packed: Sequence[Any]) -> tuple[Keys, list[Row]]:
 
 
 # ------------------------------------------------------------------------------------------- keys
-# The streams of a query seldom change from one batch to the next, so the last answers are kept.
+# The streams of a query seldom change from one batch to the next, so the last results are cached.
 
 
 @lru_cache(maxsize=4)
@@ -82,7 +82,7 @@ def _unpack_keys(text: str, count: int) -> Keys:
 
 
 def _shared(one: bytes, other: bytes) -> int:
-    """The length of the beginning that both have in common."""
+    """The length of the common prefix."""
     size = min(len(one), len(other))
     difference = int.from_bytes(one[:size]) ^ int.from_bytes(other[:size])
     return size - (difference.bit_length() + 7) // 8
@@ -92,8 +92,8 @@ def _shared(one: bytes, other: bytes) -> int:
 
 
 def _pack_rows(rows: Sequence[Row]) -> bytes:
-    """The least number of each column, the columns, and a bit for each row: whether the entries
-    added are known."""
+    """The minimum of each column, the columns, and a bit for each row: whether its number of
+    entries added is known."""
     known = np.array([row[2] is not None for row in rows], np.bool_)
     least_added = min((row[2] for row in rows if row[2] is not None), default=0)
     filled = [(ms, seq, least_added if n is None else n, of) for ms, seq, n, of in rows]

@@ -1,7 +1,7 @@
-"""The base that Spark wants for what it hands to its tasks.
+"""The base class that Spark requires for partitions.
 
-`millstream export` plans and reads as Spark's tasks do, but where Spark need not be installed. So
-the planners take the base from here, and only what Spark itself calls imports Spark.
+`millstream export` uses the same planners as the Spark source, but must run without Spark. The
+planners import the base class from this module; only modules that Spark itself calls import Spark.
 """
 
 try:
@@ -9,7 +9,7 @@ try:
 except ImportError:
 
     class InputPartition:  # type: ignore[no-redef]
-        """Stands in for Spark's where Spark is not installed; nothing is called on it."""
+        """Replaces Spark's class where Spark is not installed; it needs no methods."""
 
 
 __all__ = ["InputPartition"]

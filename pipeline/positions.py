@@ -1,19 +1,19 @@
-"""How far streams have been read: the offsets that Spark keeps in its checkpoint.
+"""Positions of streams: the offsets that Spark keeps in its checkpoint.
 
-A position is the id of the last entry read and the facts by which a reader can notice later that
-something is missing: how many entries had been added up to that id, and which incarnation of the
-stream it was. As JSON: `{"streams": {"sensor:7": {"id": "17-0", "added": 12, "incarnation": 3}}}`.
-More than `PLAIN_MAX` streams are packed (`packing`): `{"streams": [1, 20000, "...", "..."]}`.
+A position is the ID of the last entry read, with two values that reveal lost entries later: the
+number of entries added up to that ID, and the incarnation of the stream. As JSON: `{"streams":
+{"sensor:7": {"id": "17-0", "added": 12, "incarnation": 3}}}`. More than `PLAIN_MAX` streams are
+packed (`packing`): `{"streams": [1, 20000, "...", "..."]}`.
 
-The first batch of a query starts where `initialOffset` said. When the process dies in the middle of
-that batch, Spark asks for the initial offset a second time, and *latest* is somewhere else by then.
-So the end of the first batch also holds the beginning, as `"from"`.
+The first batch of a query starts at the result of `initialOffset`. If the process dies during that
+batch, Spark requests the initial offset again, and *latest* has changed since. Therefore the end of
+the first batch also contains its beginning, as `"from"`.
 
-A batch that is repeated after a crash must have the same rows in the same partitions, for the sink
-knows a row by its place. So its end also holds how it was to be divided, as `"divided"`; options
-that were changed before the restart hold from the next batch on.
+A batch that is repeated after a crash must have the same rows in the same partitions, because the
+sink identifies a row by its position. Therefore the end of a batch also contains its division, as
+`"divided"`. Options that changed before the restart apply from the next batch on.
 
-Keys that are not UTF-8 become lone surrogates, which JSON writes as escapes and gives back.
+Keys that are not UTF-8 become lone surrogates, which JSON preserves as escapes.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ Id = tuple[int, int]
 
 LARGEST = (1 << 64) - 1
 FIRST: Id = (0, 0)
-# Offsets of at most this many streams can be read by people, in Spark's pages and the checkpoint.
+# Offsets of up to this number of streams are readable, in Spark's pages and in the checkpoint.
 PLAIN_MAX = 100
 
 
 class PositionError(ValueError):
-    """Offsets that are not what they should be; says which."""
+    """Invalid offsets. The text says which."""
 
 
 class Position(NamedTuple):
-    """The last entry read of one stream; `added` entries had been added up to it (None: not
-    known)."""
+    """The last entry read of one stream; `added` entries had been added up to it (None:
+    unknown)."""
 
     id: Id
     added: int | None
     incarnation: int
 
     def is_ahead_of(self, added: int) -> bool:
-        """Whether more had been added up to here than a stream says that it ever had: then it is an
-        older copy of what was read."""
+        """Whether more entries had been added up to this position than the stream has ever had. If
+        so, the stream is an older copy of the stream that was read."""
         return self.added is not None and self.added > added
 
 
@@ -57,8 +57,8 @@ Positions = dict[bytes, Position]
 
 
 class Division(NamedTuple):
-    """Into what partitions entries are divided, as the options `minPartitions` and
-    `maxEntriesPerPartition` say it; 0: as the planner thinks best."""
+    """How entries are divided into partitions: the options `minPartitions` and
+    `maxEntriesPerPartition`; 0 means the planner's default."""
 
     partitions_min: int = 0
     entries_max: int = 0
@@ -69,7 +69,7 @@ BEST = Division()
 
 @dataclass
 class Offset:
-    """Where each stream stands at the end of a batch. `is_initial`: no batch has ended here;
+    """The position of each stream at the end of a batch. `is_initial`: no batch has ended here;
     `begin`: where the first batch began; `division`: how this batch is divided."""
 
     streams: Positions
@@ -78,7 +78,8 @@ class Offset:
     division: Division = BEST
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark keeps. Equal offsets are equal texts: Spark compares those."""
+        """What Spark stores. Equal offsets must give equal texts, because Spark compares the
+        texts."""
         made: dict[str, Any] = {"streams": _to_json(self.streams)}
         if self.is_initial:
             made["initial"] = True
@@ -90,7 +91,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, made: Mapping[str, Any]) -> Offset:
-        """PositionError when it is no offset of this source."""
+        """PositionError when the value is not an offset of this source."""
         begin = made.get("from")
         return cls(
             _from_json(made["streams"]),
@@ -113,12 +114,12 @@ def id_text(id_: Id) -> str:
 
 
 def id_from_text(text: str | bytes) -> Id:
-    """The id, whichever separator it is written with. ValueError when it is none."""
+    """The ID of a text with either separator. ValueError when the text is not an ID."""
     return parse(text.encode() if isinstance(text, str) else text)
 
 
 def before(id_: Id) -> Id:
-    """The greatest id below this one; 0-0 is below all entries."""
+    """The greatest ID below this one; 0-0 is below all entries."""
     ms, seq = id_
     if seq:
         return ms, seq - 1
@@ -126,8 +127,8 @@ def before(id_: Id) -> Id:
 
 
 def named_positions(text: str) -> dict[bytes, Id | str]:
-    """What a user writes as `startingOffsets` or `endingOffsets`: for each key an id, `"earliest"`
-    or `"latest"`; or, out of a checkpoint, an object with an `id`, or a whole offset."""
+    """Parse the option `startingOffsets` or `endingOffsets`: for each key an ID, `"earliest"`,
+    `"latest"` or an object with an `id`, as in a checkpoint; or a whole offset of a checkpoint."""
     try:
         made = json.loads(text)
         if _is_offset(made):
@@ -140,8 +141,8 @@ def named_positions(text: str) -> dict[bytes, Id | str]:
 
 
 def named_times(text: str, is_end: bool) -> dict[bytes, int]:
-    """What a user writes as `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp`: for each
-    key milliseconds since 1970, or a time as ISO text."""
+    """Parse the option `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp`: for each key
+    milliseconds since 1970, or a time in ISO 8601."""
     try:
         made = json.loads(text)
         return {key_bytes(key): _named_time(value, is_end) for key, value in made.items()}
@@ -160,7 +161,7 @@ def _named_time(value: Any, is_end: bool) -> int:
 
 
 def _is_offset(made: Any) -> bool:
-    """Whether this is a whole offset, and not a stream that is called `streams`."""
+    """Whether this is a whole offset, and not positions with a stream named `streams`."""
     streams = made.get("streams")
     if isinstance(streams, dict):
         return all(isinstance(at, dict) for at in streams.values())

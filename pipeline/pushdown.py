@@ -1,8 +1,8 @@
-"""The filters that Spark pushes down, made part of what is wanted of a snapshot.
+"""Applies the filters that Spark pushes down to the selection of a snapshot's entries.
 
-A stream's key is known before anything is read, so any filter on `key` alone is decided exactly
-here. Filters on `ts`, `ms` and `id` become the bounds of a range of ids. What cannot be expressed
-that way is left to Spark.
+Keys are known before anything is read, so this module decides any filter on `key` alone exactly.
+Filters on `ts`, `ms` and `id` become the bounds of a range of IDs. Spark evaluates all other
+filters.
 """
 
 import math
@@ -51,7 +51,7 @@ COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 def push(selection: Selection, asked: Filter) -> bool:
-    """Take a filter into account; whether that is all of it, so that Spark need not look."""
+    """Apply a filter; True if it is applied completely, so Spark need not evaluate it."""
     path = getattr(asked.child if isinstance(asked, Not) else asked, "attribute", ())
     if path == ("key",):
         return _push_key(selection, asked)
@@ -78,7 +78,7 @@ def _push_key(selection: Selection, asked: Filter) -> bool:
 def _push_number(
     selection: Selection, asked: Filter, convert: Callable[[Any], Fraction | None], most: int
 ) -> bool:
-    """A comparison of milliseconds with a number, which need not be a whole one."""
+    """Apply a comparison of milliseconds with a number, which may have a fraction."""
     if isinstance(asked, IsNotNull):
         selection.lower_last((most, NUMBER_MAX))
         return True
@@ -108,13 +108,13 @@ def _push_number(
 
 
 def _want_ms(selection: Selection, low: int, high: int) -> None:
-    """Want only ids with low <= ms <= high, which may lie outside of what an id can have."""
+    """Keep only IDs with low <= ms <= high; the bounds may be outside the range of an ID."""
     selection.raise_first((max(low, 0), 0) if low <= NUMBER_MAX else None)
     selection.lower_last((min(high, NUMBER_MAX), NUMBER_MAX) if high >= 0 else None)
 
 
 def _push_id(selection: Selection, asked: Filter) -> bool:
-    """Equality of ids. Texts do not sort as ids do, so `<` and its kin are left to Spark."""
+    """Apply equality of IDs. Texts do not sort as IDs do, so Spark evaluates `<` and similar."""
     if isinstance(asked, IsNotNull):
         return True
     if isinstance(asked, EqualTo | EqualNullSafe | In):
@@ -129,7 +129,7 @@ def _push_id(selection: Selection, asked: Filter) -> bool:
 
 
 def _hashed(asked: Filter) -> Filter:
-    """The same filter, in which IN with many values is no slower: it is asked of each stream."""
+    """The same filter with the values of IN as a set: it is evaluated for each stream."""
     if isinstance(asked, Not):
         return Not(_hashed(asked.child))
     if isinstance(asked, In):
@@ -146,7 +146,7 @@ def _holds(asked: Filter, key: Key) -> bool:
 
 
 def _plain_id(text: str) -> EntryId | None:
-    """The id of which this is the text as the column `id` has it; None: of none."""
+    """The ID whose text in the column `id` is exactly this one; None if there is none."""
     found = _PLAIN_ID.fullmatch(text)
     if found is None:
         return None

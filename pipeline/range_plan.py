@@ -1,9 +1,10 @@
-"""From positions to Spark's partitions: which entries are to be read, whether they are still there,
-and how they are divided.
+"""Plans Spark's partitions: which entries to read, whether they still exist, and how to divide
+them.
 
-A range is fixed by two ids, the first exclusive and the last inclusive, and its place in the plan
-by the counts of what lies between: so the same offsets give the same partitions with the same rows
-in the same order, as long as nothing between them is deleted. Streaming writers rely on that.
+Two IDs define a range, the first exclusive and the last inclusive. The numbers of entries between
+such IDs define its place in the plan. Therefore the same offsets give the same partitions with the
+same rows in the same order, as long as no entry between them is deleted. Streaming writers rely on
+this.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from millstream.pipeline.trigger_limit import COUNT_MAX
 
 log = logging.getLogger(__name__)
 
-# Partitions are made at most this large, so that a task that is tried again does not cost much, and
-# not smaller than this, because each task costs some milliseconds.
+# The maximum limits the cost of a task that is retried. The minimum exists because each task costs
+# some milliseconds.
 ENTRIES_PER_PARTITION_MAX = 1_000_000
 ENTRIES_PER_PARTITION_MIN = 10_000
-# Into how many partitions a large batch is divided at least.
+# Minimum number of partitions of a large batch.
 PARTITIONS_WANTED = 8
 # Cuts requested at once, in a transaction during which the server serves no other client.
 CUTS_PER_REQUEST = 1000
@@ -44,12 +45,12 @@ NOTHING_KNOWN: Mapping[bytes, Info] = MappingProxyType({})
 
 
 class DataLossError(Exception):
-    """Entries that should be read are gone; says how many of which stream."""
+    """Entries that should be read no longer exist. The text says how many, and of which stream."""
 
 
 class Range(NamedTuple):
-    """The entries of one stream with after < id <= until; `entries`: how many there were when the
-    range was planned."""
+    """The entries of one stream with after < ID <= until; `entries`: their number at planning
+    time."""
 
     key: bytes
     after: Id
@@ -60,19 +61,19 @@ class Range(NamedTuple):
 
 @dataclass
 class Ranges(InputPartition):
-    """What one task reads, in this order."""
+    """The ranges that one task reads, in this order."""
 
     ranges: list[Range]
 
 
 class Losses:
-    """What to do when entries are gone: the option `failOnDataLoss`."""
+    """What to do when entries are lost: the option `failOnDataLoss`."""
 
     def __init__(self, is_fatal: bool) -> None:
         self.is_fatal = is_fatal
 
     def report(self, what: str) -> None:
-        """DataLossError, or a warning in the log if reading is to go on without them."""
+        """Raise DataLossError, or log a warning if `failOnDataLoss` is false."""
         if self.is_fatal:
             raise DataLossError(
                 f"{what}. To continue with the remaining entries, set the option"
@@ -108,8 +109,8 @@ class Losses:
 
 
 class Planner:
-    """Divides what lies between positions into partitions, by the options `minPartitions` and
-    `maxEntriesPerPartition`."""
+    """Divides the entries between positions into partitions, according to the options
+    `minPartitions` and `maxEntriesPerPartition`."""
 
     def __init__(self, options: Options, losses: Losses) -> None:
         self.losses = losses
@@ -126,9 +127,9 @@ class Planner:
         division: Division | None = None,
         infos: Mapping[bytes, Info] = NOTHING_KNOWN,
     ) -> list[Ranges]:
-        """The partitions of what lies between; a stream that is not in `start` is read from its
-        first entry. `division`: as a batch was planned before; None: as the options say. `infos`:
-        what was just seen of the streams, which then need not be asked for once more."""
+        """The partitions for the entries between two positions. A stream that is not in `start` is
+        read from its first entry. `division`: the division of a batch that is planned again; None:
+        as in the options. `infos`: current counters of the streams, which saves requests."""
         ranges = list(self._between(server, start, end, infos))
         return [Ranges(part) for part in _divide(server, ranges, division or self.division)]
 
@@ -152,7 +153,8 @@ class Planner:
     def _counted(
         self, key: bytes, begin: Position, last: Position, seen: SeekResult | None
     ) -> Iterable[Range]:
-        """What lies between in a stream that was asked; nothing if it is not what it was."""
+        """The range of a stream whose entries were counted; none if the stream was deleted or
+        replaced."""
         if seen is None:
             self.losses.deleted(key, begin.id)
             return
@@ -173,12 +175,12 @@ class Planner:
             return
         lost = last.added - begin.added - count
         if lost > 0:
-            # What was deleted cannot be told from what was evicted.
+            # Deleted and evicted entries cannot be distinguished.
             self.losses.evicted(key, begin.id, lost, is_exact=not info.entries_deleted)
 
 
 def _divide(server: Server, ranges: list[Range], division: Division) -> list[list[Range]]:
-    """Fill one partition after the other; ranges larger than a partition are cut."""
+    """Fill partitions one after the other; ranges larger than a partition are cut."""
     ranges = [range_ for range_ in ranges if range_.entries]
     size = _size(sum(range_.entries for range_ in ranges), division)
     parts: list[list[Range]] = [[]]
@@ -194,7 +196,7 @@ def _divide(server: Server, ranges: list[Range], division: Division) -> list[lis
 
 
 def _size(total: int, division: Division) -> int:
-    """Entries in a partition."""
+    """The number of entries in a partition."""
     if not division.partitions_min:
         size = max(ceil(total / PARTITIONS_WANTED), ENTRIES_PER_PARTITION_MIN)
     else:
@@ -203,14 +205,14 @@ def _size(total: int, division: Division) -> int:
 
 
 def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]:
-    """A range that is larger than a partition, in pieces: the first takes the room that is
-    left, if that is worth a piece."""
+    """Cut a range that is larger than a partition. The first piece fills the current partition if
+    at least half a partition is free."""
     if range_.entries <= size:
         return [range_]
     cuts = list(range(room if 2 * room >= size else size, range_.entries, size))
     found = _ids_at(server, range_, cuts)
     if len(found) < len(cuts):
-        return [range_]  # gone in the meantime: the task that reads it will report it
+        return [range_]  # entries were lost meanwhile: the task that reads the range reports it
     ids = [range_.after, *found, range_.until]
     ends = [*cuts, range_.entries]
     counts = [end - begin for begin, end in zip([0, *cuts], ends, strict=True)]
@@ -221,7 +223,7 @@ def _cut(server: Server, range_: Range, room: int, size: int) -> Iterable[Range]
 
 
 def _ids_at(server: Server, range_: Range, counts: list[int]) -> list[Id]:
-    """The ids after `counts` entries of a range; fewer when entries have gone."""
+    """The IDs after `counts` entries of a range; fewer when entries were lost."""
     ids: list[Id] = []
     for start in range(0, len(counts), CUTS_PER_REQUEST):
         asked = [(range_.after, count) for count in counts[start : start + CUTS_PER_REQUEST]]
@@ -231,7 +233,7 @@ def _ids_at(server: Server, range_: Range, counts: list[int]) -> list[Id]:
 
 
 def begin_of(start: Position | None, last: Position) -> Position:
-    """Where to begin a stream: at the beginning, if it is new or was made again."""
+    """Where to begin reading a stream: at its first entry if it is new or was created again."""
     if start is None or start.incarnation != last.incarnation:
         return Position(FIRST, 0, last.incarnation)
     return start

@@ -1,6 +1,7 @@
-"""Ranges of entries read from a live server, block-wise: `TBLOCKS` answers whole blocks, and the
-compiled decoder that also reads snapshots turns them into columns. No Python object is made of an
-entry.
+"""Reads ranges of entries from a live server, block by block.
+
+`TBLOCKS` returns whole blocks, and the compiled decoder that also reads snapshots turns them into
+columns. No entry becomes a Python object.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ RANGES_PER_REQUEST = 200
 
 
 class Page(NamedTuple):
-    """An answer to TBLOCKS: the entries from `first` to `last` that are in these blocks. `next_id`:
-    where the next page begins, None at the end."""
+    """A reply to TBLOCKS: the entries from `first` to `last` in these blocks. `next_id`: where the
+    next page begins; None at the end."""
 
     first: Id
     last: Id
@@ -38,21 +39,21 @@ class Page(NamedTuple):
 
 
 class RangeReader:
-    """Reads a partition; travels to the workers."""
+    """Reads a partition. It is pickled for Spark's workers."""
 
     def __init__(
         self, schema: pa.Schema, options: Options, address: Address, losses: Losses
     ) -> None:
         self.schema = schema
         self.mode = options.choice("mode", MODES, PERMISSIVE)
-        BatchMaker(schema, self.mode)  # a schema that cannot be had is refused now
+        BatchMaker(schema, self.mode)  # refuses an invalid schema before any task starts
         self.address = address
         self.losses = losses
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's entries, range by range, as batches."""
         if not isinstance(partition, Ranges):
-            return  # Spark's own, when there is nothing to read
+            return  # Spark passes a partition of its own when there is nothing to read
         maker = BatchMaker(self.schema, self.mode)
         with self.address.open() as server:
             for group in _groups(partition.ranges):
@@ -66,7 +67,7 @@ class RangeReader:
         yield from maker.finish()
 
     def _check_loss(self, range_: Range, page: Page | None, entries: int) -> None:
-        """Whether entries were there when the range was planned and are gone."""
+        """Report entries that existed when the range was planned and no longer exist."""
         if page is None:
             self.losses.deleted(range_.key, range_.after)
         elif page.incarnation != range_.incarnation:
@@ -77,7 +78,7 @@ class RangeReader:
 
 
 class _Reading:
-    """One range being read, page by page."""
+    """Reads one range, page by page."""
 
     def __init__(self, server: Server, range_: Range, first_page: Page | None) -> None:
         self.last_page = first_page
@@ -85,7 +86,7 @@ class _Reading:
         self._range = range_
 
     def pages(self) -> Iterator[Page]:
-        """All pages; ends early when the stream is gone or another."""
+        """All pages; ends early when the stream was deleted or replaced."""
         while True:
             page = self.last_page
             if page is None or page.incarnation != self._range.incarnation:
@@ -99,7 +100,7 @@ class _Reading:
 
 
 def _groups(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Ranges that are asked for together."""
+    """Groups of ranges that are requested together."""
     group: list[Range] = []
     entries = 0
     for range_ in ranges:

@@ -1,9 +1,9 @@
-"""From a DataFrame's rows to entries: key, id, and fields as bytes.
+"""Converts the rows of a DataFrame to entries: key, ID, and fields as bytes.
 
-A row arrives as part of an Arrow batch. An encoder (`encoder.pyx`) makes requests of a whole batch;
-what Arrow has to convert to text is converted by columns. `entries` gives the same rows one by one,
-for those that the server has refused. What does not become a field is decided once, from the
-schema, and what would silently get lost is refused there.
+Rows arrive in Arrow batches. An encoder (`encoder.pyx`) makes requests from a whole batch; Arrow
+converts values to text by columns where that is necessary. `entries` returns rows one by one, for
+rows that the server has refused. `Layout` decides once, from the schema, which columns become
+fields, and refuses a schema in which a column would be lost silently.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from millstream.pipeline.positions import Id, key_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What the reader makes of an entry's id in addition to the id.
+# The columns that the reader derives from an entry's ID.
 _OF_THE_ID = ("ts", "ms", "seq")
-# Up to here Arrow writes decimals as digits whatever they are.
+# Up to this scale Arrow writes all decimals without an exponent.
 _SCALE_OF_DIGITS = 6
-# What the encoder reads as it is.
+# The types that the encoder reads without a conversion.
 _AS_THEY_ARE = {
     pa.string(): Kind.TEXT,
     pa.binary(): Kind.TEXT,
@@ -66,11 +66,11 @@ _AS_TEXT = (
 
 
 class RowError(ValueError):
-    """A row that cannot become an entry; names the row and says why."""
+    """A row that cannot become an entry. The text names the row and the reason."""
 
 
 class Entry(NamedTuple):
-    """What is appended. `id` None: the server gives it one. `words`: field, value, field, ..."""
+    """An entry to append. `id` None: the server assigns one. `words`: field, value, field, ..."""
 
     key: bytes
     id: Id | None
@@ -78,9 +78,9 @@ class Entry(NamedTuple):
 
 
 class Layout:
-    """Which column is what: the key from the option `key` or the column `key`; the id from the
-    column `id`, if there is one; the fields from the column `fields`, if there is one, else every
-    other column under its own name."""
+    """The roles of the columns. The key comes from the option `key` or the column `key`, the ID
+    from the column `id` if there is one. The fields come from the column `fields` if there is one,
+    else every other column is a field."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         types = {field.name: field.dataType for field in schema.fields}
@@ -110,14 +110,15 @@ class Layout:
         return name in _OF_THE_ID and (self.has_id or self.has_fields)
 
     def encoder(self, batch: pa.RecordBatch, producer: bytes, first_seq: int) -> RowEncoder:
-        """Makes requests of the batch's rows. Without ids, they are numbered from `first_seq`."""
+        """An encoder for the batch's rows. Rows without IDs are numbered from `first_seq`."""
         ids = _column(batch.column("id")) if self.has_id else None
         keys = _column(batch.column("key")) if self.key is None else None
         columns, ends = self._field_columns(batch)
         return RowEncoder(batch.num_rows, self.key, keys, ids, columns, ends, producer, first_seq)
 
     def _field_columns(self, batch: pa.RecordBatch) -> tuple[list[Column], Column | None]:
-        """The columns of values; or those of names and of values, and where each row's end."""
+        """The columns of values; or the columns of names and of values, with the end of each
+        row."""
         if not self.has_fields:
             return [_column(batch.column(name), name) for name in self.names], None
         fields = batch.column("fields")
@@ -175,7 +176,7 @@ class Layout:
 
 
 def _column(array: pa.Array, name: str = "") -> Column:
-    """The array as the encoder reads it."""
+    """The array in a form that the encoder reads."""
     kind = _AS_THEY_ARE.get(array.type)
     if kind is None and is_common_time(array):
         kind = Kind.TIME if array.type.tz is None else Kind.MOMENT
@@ -190,7 +191,7 @@ def _column(array: pa.Array, name: str = "") -> Column:
 
 
 def _text_array(column: pa.Array) -> pa.Array:
-    """Every value as the text that is stored. Times are ISO 8601, moments in UTC."""
+    """Every value as the text to store. Times are ISO 8601, in UTC if they have a zone."""
     type_ = column.type
     if pa.types.is_decimal(type_) and type_.scale > _SCALE_OF_DIGITS:
         # Arrow would write 0.0000001 as 1E-7.
@@ -202,13 +203,13 @@ def _text_array(column: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array) -> Sequence[bytes | None]:
-    """Every value as the bytes that are stored."""
+    """Every value as the bytes to store."""
     values: list[bytes | None] = _text_array(column).cast(pa.large_binary()).to_pylist()
     return values
 
 
 def _names_and_values(fields: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The two columns that a map, or a list of pairs, points into."""
+    """The two child columns of a map or of a list of pairs."""
     if pa.types.is_map(fields.type):
         return fields.keys, fields.items
     return fields.values.field(0), fields.values.field(1)

@@ -1,7 +1,7 @@
 """Reads a snapshot as a DataFrame: `spark.read.format("millstream").load("data/")`.
 
-The planning process makes the plan (`plan`), each task decodes its portion of the
-chunks (`portion`, `schema.BatchMaker`).
+The planning process makes the plan (`snapshot_plan`). Each task decodes its chunks (`chunk_reader`,
+`schema.BatchMaker`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SnapshotScan(DataSourceReader):
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
-        plan_columns(arrow_schema(schema))  # refuses what cannot be had
+        plan_columns(arrow_schema(schema))  # refuses columns that cannot be read
         self._folder = Folder.of(options.required("path"))
         self._mode = options.choice("mode", MODES, PERMISSIVE)
         self._db = options.integer("db", 0, 0, DATABASES_MAX)
@@ -53,7 +53,7 @@ class SnapshotScan(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ScanPartition):
-            return  # Spark makes one of its own where nothing was planned
+            return  # Spark passes a partition of its own when nothing was planned
         maker = BatchMaker(arrow_schema(self._schema), self._mode)
         portion = Portion(partition)
         yield from portion.batches(maker)
@@ -63,12 +63,12 @@ class SnapshotScan(DataSourceReader):
 
 
 class PushFilters:
-    """What Spark finds as the reader's `pushFilters`.
+    """The reader's `pushFilters`, as an object that Spark does not recognise as an override.
 
-    While Spark's switch `spark.sql.python.filterPushdown.enabled` is off it fails every query of a
-    reader that overrides this method, also one without filters; it recognises that by the method's
-    `__func__`. Here that is Spark's own, which is true as long as there is no call: a reader whose
-    method is not called pushes nothing.
+    While `spark.sql.python.filterPushdown.enabled` is off, Spark fails every query of a reader that
+    overrides `pushFilters`, even without filters. Spark detects the override by the `__func__` of
+    the method. This object has the `__func__` of Spark's own method. That is correct: without a
+    call no filter is pushed.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -77,12 +77,12 @@ class PushFilters:
         self._selection = selection
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Takes the filters into account; returns those that Spark must look at itself."""
+        """Apply the filters; return those that Spark must evaluate."""
         return [one for one in filters if not push(self._selection, one)]
 
 
 def _append(path: str, line: dict[str, object]) -> None:
-    """Tasks of several processes write to one file, a line at a time."""
+    """Append a line. Tasks in several processes write to the same file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, json.dumps(line).encode() + b"\n")

@@ -1,11 +1,11 @@
-"""What a schema asks for, and the record batches that it gets.
+"""The columns of a schema, and record batches made from blocks.
 
-The user's schema is the only pruning of columns that Spark's Python sources have, so every column
-costs only when it is asked for. `key`, `id`, `ts`, `ms`, `seq` and `fields` are parts of an entry;
+The user's schema is the only column pruning that Spark's Python sources have, so a column that is
+not requested must cost nothing. `key`, `id`, `ts`, `ms`, `seq` and `fields` are parts of an entry;
 any other column is the field of that name, cast to the column's type. The batches have exactly the
-Arrow schema that is asked for: Spark refuses any other than it derives from its own.
+Arrow schema that Spark derives from its own schema: Spark refuses any other.
 
-Reading a snapshot and reading a server share this: blocks go in, batches come out.
+Reading a snapshot and reading a server both use this module.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ALLOWED = {
     " (either may have binary in place of string)",
 }
 
-# What Spark calls the types that Arrow has other names for.
+# Spark's names for types that have other names in Arrow.
 _TYPE_NAMES = {
     pa.bool_(): "boolean",
     pa.int8(): "tinyint",
@@ -77,11 +77,11 @@ _NAME = re.compile(r"`(?:[^`]|``)*`|[^\s`]+")
 
 
 class BadValue(ValueError):
-    """A value that cannot be what its column asks for, in the mode FAILFAST."""
+    """A value that cannot be cast to the type of its column, in the mode FAILFAST."""
 
 
 def default_schema(columns: str | None) -> str:
-    """The DDL of the option `columns`: names, each with a type or without; the default for None."""
+    """The DDL of the option `columns`: names with optional types; the default schema for None."""
     wanted = (
         [(name, None) for name in DEFAULT_COLUMNS] if columns is None else split_columns(columns)
     )
@@ -91,8 +91,8 @@ def default_schema(columns: str | None) -> str:
 
 
 def check_columns(columns: str | None, schema: StructType) -> None:
-    """OptionError when the option `columns` names others than the schema: the user gave both, and
-    Spark would pass over the option."""
+    """OptionError when the user gave a schema and the option `columns` names other columns: Spark
+    would ignore the option."""
     if columns is None:
         return
     named = [name for name, _ in split_columns(columns)]
@@ -104,8 +104,8 @@ def check_columns(columns: str | None, schema: StructType) -> None:
 
 
 def split_columns(columns: str) -> list[tuple[str, str | None]]:
-    """`a, b double, c map<string,string>` as names and types; commas inside brackets and backquotes
-    do not separate."""
+    """Split `a, b double, c map<string,string>` into names and types. Commas inside brackets and
+    backquotes do not separate."""
     parts: list[str] = [""]
     depth, quoted = 0, False
     for letter in columns:
@@ -138,7 +138,7 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One asked column: what the decoder gives for it, and the Arrow type it must become."""
+    """One requested column: what the decoder provides for it, and its Arrow type."""
 
     name: str
     kind: Kind
@@ -146,14 +146,14 @@ class Column:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark derives from its own, and wants batches to have."""
+    """The Arrow schema that Spark derives from its own schema and requires of batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def plan_columns(arrow: pa.Schema) -> list[Column]:
-    """What each asked column takes; OptionError names the first that cannot be had."""
+    """The requested columns; OptionError names the first one that cannot be read."""
     return [_column(field) for field in arrow]
 
 
@@ -177,7 +177,7 @@ def _kind(name: str, wanted: pa.DataType) -> Kind:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """The type in Spark's words."""
+    """Spark's name of the type."""
     if pa.types.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
     if pa.types.is_list(type_):
@@ -231,11 +231,11 @@ _PARTS = {
 
 
 class BatchMaker:
-    """Makes record batches of blocks, for one task: `add` runs of blocks, at last `finish`.
+    """Makes record batches from blocks, for one task: `add` runs of blocks, then `finish`.
 
-    Texts that are not UTF-8 and fields that cannot be cast are dealt with as `mode` says:
-    PERMISSIVE puts U+FFFD for bad bytes and null for bad casts, DROPMALFORMED leaves the row out,
-    FAILFAST raises BadValue with stream and id.
+    `mode` defines what happens to texts that are not UTF-8 and fields that cannot be cast:
+    PERMISSIVE writes U+FFFD for bad bytes and null for bad casts, DROPMALFORMED omits the row,
+    FAILFAST raises BadValue with stream and ID.
     """
 
     def __init__(self, schema: pa.Schema, mode: str = PERMISSIVE) -> None:
@@ -246,7 +246,7 @@ class BatchMaker:
             (column.kind, column.name.encode() if column.kind is Kind.FIELD else b"")
             for column in self._columns
         ]
-        if mode == FAILFAST:  # to name the entry
+        if mode == FAILFAST:  # needed to name the entry
             kinds.append((Kind.ID, b""))
         self._decoder = Decoder(kinds, ROWS_MAX, BYTES_MAX)
         self._keys: list[bytes] = []
@@ -256,14 +256,14 @@ class BatchMaker:
 
     @property
     def entries(self) -> int:
-        """Entries that were added so far, also those whose rows are left out."""
+        """The number of entries added so far, including those whose rows are omitted."""
         return self._entries_taken + self._decoder.rows
 
     def add(
         self, blocks: bytes | memoryview, key: bytes, first: EntryId, last: EntryId
     ) -> Iterator[pa.RecordBatch]:
-        """Add the entries with first <= id <= last of blocks that lie back to back; yields the
-        batches that became full. ValueError names the byte at which a malformed block starts."""
+        """Add the entries with first <= ID <= last of contiguous blocks; yield the batches that
+        became full. ValueError names the byte at which a malformed block starts."""
         rest = memoryview(blocks)
         while True:
             self._keys.append(key)
@@ -282,13 +282,13 @@ class BatchMaker:
         first: EntryId,
         last: EntryId,
     ) -> Iterator[pa.RecordBatch]:
-        """As `add`, but quicker for many small streams: add the entries of the pieces of `data`
-        from number between[0] up to between[1] (exclusive). PieceError is a ValueError that knows
-        the piece."""
+        """Like `add`, but faster for many small streams: add the entries of the pieces of `data`
+        with numbers from between[0] up to between[1] (exclusive). PieceError is a ValueError with
+        the number of the piece."""
         at, end = between
         done = 0
         while at < end:
-            # One at a time where rows must be named.
+            # FAILFAST adds one piece at a time, because an error must name the entry.
             stop = at + 1 if self._mode == FAILFAST else end
             self._keys.append(pieces.keys[at])
             self._key_rows.append(self._decoder.rows)
@@ -299,7 +299,7 @@ class BatchMaker:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """The batch that is not full, unless it is empty."""
+        """Yield the last batch, unless it is empty."""
         rows = self._decoder.rows
         if rows == 0:
             return
@@ -326,7 +326,7 @@ class BatchMaker:
 
 @dataclass(frozen=True)
 class _Naming:
-    """Which entry a row is, for an error."""
+    """Names the entry of a row, for an error."""
 
     keys: list[bytes]
     key_rows: list[int]
@@ -339,7 +339,7 @@ class _Naming:
 
 
 def shown(text: bytes) -> str:
-    """A key or a value in an error: readable, and not longer than a line."""
+    """A key or a value for an error: readable, and at most a line long."""
     cut = text[:100]
     return repr(cut.decode("utf-8", "replace")) + ("..." if len(text) > len(cut) else "")
 
@@ -353,7 +353,7 @@ def _adopted(buffer: Buffer | None) -> pa.Buffer | None:
 
 
 class _Batch:
-    """One batch on its way from the decoder's buffers to Arrow arrays."""
+    """Converts the decoder's buffers of one batch to Arrow arrays."""
 
     def __init__(self, rows: int, mode: str, naming: _Naming) -> None:
         self._rows = rows
@@ -414,8 +414,8 @@ class _Batch:
         buffers: list[Buffer | None],
         row_offsets: npt.NDArray[np.int32] | None = None,
     ) -> pa.Array:
-        """Texts as string or binary. `row_offsets` tells which row each belongs to, where a row has
-        several."""
+        """Texts as string or binary. If a row has several texts, `row_offsets` maps them to
+        rows."""
         if pa.types.is_binary(type_):
             return _binary(type_, count, nulls, buffers)
         offsets, data = buffers[1], buffers[2]

@@ -1,4 +1,4 @@
-"""Which streams and which ids are wanted, as the options say it; `pushdown` adds Spark's part."""
+"""The streams and IDs that the options select; `pushdown` adds Spark's filters."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from millstream.pipeline.options import Options
 NUMBER_MAX = 2**64 - 1
 FIRST = (0, 0)
 LAST = (NUMBER_MAX, NUMBER_MAX)
-# The greatest milliseconds that are a timestamp, whose microseconds hold 64 bits with sign.
+# The largest milliseconds of a timestamp, which is signed 64-bit microseconds.
 TIME_MS_MAX = (2**63 - 1) // 1000
 BIGINT_MAX = 2**63 - 1
 
@@ -24,7 +24,7 @@ Key = bytes | str
 
 
 def after(id_: EntryId) -> EntryId | None:
-    """The id right above; None above the last."""
+    """The next ID; None after the last ID."""
     ms, seq = id_
     if seq < NUMBER_MAX:
         return ms, seq + 1
@@ -32,7 +32,7 @@ def after(id_: EntryId) -> EntryId | None:
 
 
 def before(id_: EntryId) -> EntryId | None:
-    """The id right below; None below the first."""
+    """The previous ID; None before the first ID."""
     ms, seq = id_
     if seq > 0:
         return ms, seq - 1
@@ -41,7 +41,7 @@ def before(id_: EntryId) -> EntryId | None:
 
 @dataclass
 class Selection:
-    """The streams and the ids that are wanted: first <= id <= last, nothing when last < first."""
+    """The selected streams and IDs: first <= ID <= last; nothing when last < first."""
 
     key_is_binary: bool = False
     first: EntryId = FIRST
@@ -52,8 +52,8 @@ class Selection:
 
     @classmethod
     def of(cls, options: Options, key_is_binary: bool) -> "Selection":
-        """What the options subscribe, subscribePattern, startId, endId, startingTimestamp and
-        endingTimestamp choose."""
+        """The selection that the options subscribe, subscribePattern, startId, endId,
+        startingTimestamp and endingTimestamp make."""
         made = cls(key_is_binary)
         names = options.text("subscribe")
         if names is not None:
@@ -70,21 +70,21 @@ class Selection:
         return self.last < self.first
 
     def raise_first(self, id_: EntryId | None) -> None:
-        """Want nothing below `id_`; None: nothing at all."""
+        """Exclude IDs below `id_`; None excludes all IDs."""
         if id_ is None:
             self.first, self.last = LAST, FIRST
         else:
             self.first = max(self.first, id_)
 
     def lower_last(self, id_: EntryId | None) -> None:
-        """Want nothing above `id_`; None: nothing at all."""
+        """Exclude IDs above `id_`; None excludes all IDs."""
         if id_ is None:
             self.first, self.last = LAST, FIRST
         else:
             self.last = min(self.last, id_)
 
     def key_test(self) -> Callable[[bytes], bool]:
-        """Whether a stream of this key is wanted."""
+        """A function that says whether a key is selected."""
         matches = matcher(self._pattern.encode()) if self._pattern is not None else None
         names, tests, binary = self._names, self._tests, self.key_is_binary
 
@@ -101,12 +101,13 @@ class Selection:
         return wanted
 
     def want_key(self, test: Callable[[Key], bool]) -> None:
-        """Want only the streams whose keys pass the test; it must pickle."""
+        """Exclude the streams whose keys fail the test. The test must be picklable."""
         self._tests.append(test)
 
 
 def take_start(options: Options) -> EntryId | None:
-    """The option `startId`: an id, `ms` for its first id, `(` before it for above it."""
+    """The option `startId`: an ID, or `ms` for the first ID of that millisecond; `(` excludes
+    it."""
     text = options.text("startId")
     if text is None or text == "-":
         return FIRST
@@ -117,7 +118,7 @@ def take_start(options: Options) -> EntryId | None:
 
 
 def take_end(options: Options) -> EntryId | None:
-    """The option `endId`: as `startId`, but `ms` is its last id and `(` is for below it."""
+    """The option `endId`: like `startId`, but `ms` means the last ID of that millisecond."""
     text = options.text("endId")
     if text is None or text == "+":
         return LAST
@@ -137,7 +138,7 @@ def _parsed(options: Options, name: str, text: str, missing_seq: int) -> EntryId
 
 
 def take_time(options: Options, name: str, default: int) -> int:
-    """A time in milliseconds since the epoch, given so or as ISO text; without a zone it is UTC."""
+    """A time option in milliseconds since the epoch: a number, or ISO 8601 (UTC without a zone)."""
     text = options.text(name)
     if text is None:
         return default
@@ -148,8 +149,8 @@ def take_time(options: Options, name: str, default: int) -> int:
 
 
 def time_ms(text: str, is_end: bool) -> int | None:
-    """The milliseconds of a time, as a number or as ISO text; None when it is none. Where a range
-    ends, parts of a millisecond are cut off, and where it begins they count as a whole one."""
+    """The milliseconds of a time given as a number or as ISO text; None for an invalid text.
+    Fractions of a millisecond are rounded down for the end of a range, and up for its beginning."""
     if text.isascii() and text.isdigit() and int(text) <= NUMBER_MAX:
         return int(text)
     try:

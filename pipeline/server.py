@@ -1,9 +1,9 @@
-"""A connection to a live server: one URL, and errors that say which server answered what.
+"""A connection to a live server: one URL, and errors that name the server and its reply.
 
-An `Address` is what travels to Spark's workers; a `Server` is opened where it is used. Everything
-that is sent may be sent twice, reads and `TAPPENDONCE` alike, so a connection that breaks is opened
-again and the request repeated, until the option `timeout` is used up: a server that restarts costs
-a job some seconds and not its life.
+An `Address` is pickled for Spark's workers; a `Server` is opened in the process that uses it. All
+requests may be sent twice, both reads and `TAPPENDONCE`. After a connection error the connection is
+opened again and the request is repeated, until the option `timeout` expires. A restart of the
+server therefore only delays a job.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 
 
 class ServerError(Exception):
-    """The server cannot be reached or refused something; names the server and says what."""
+    """The server cannot be reached or refused a request. The text names the server and the
+    reason."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server is and who we are there, as the options `server`, `username`, `password`,
-    `db` and `timeout` (seconds) say it."""
+    """Address and credentials: the options `server`, `username`, `password`, `db` and `timeout`
+    (seconds)."""
 
     url: str
     username: str | None
@@ -67,7 +68,7 @@ class Address:
         )
 
     def __str__(self) -> str:
-        """The URL as it may be shown: without user, password and parameters."""
+        """The URL without user, password and parameters."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -76,14 +77,14 @@ class Address:
 
 
 def _check_url(url: str) -> None:
-    """OptionError for what is no address. It does not show the URL, which may hold a password."""
+    """OptionError for an invalid URL. The text omits the URL, which may contain a password."""
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise OptionError(
             "option 'server' must be a URL such as redis://localhost:6455 (rediss: with TLS)"
         )
     try:
-        parts.port  # noqa: B018 - reading it checks it
+        parts.port  # noqa: B018 - reading the attribute checks the port
     except ValueError:
         raise OptionError(_BAD_URL) from None
     if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
@@ -91,7 +92,7 @@ def _check_url(url: str) -> None:
 
 
 class Server:
-    """One connection. Replies are plain: bytes, int, None, lists of these."""
+    """One connection. Replies are bytes, int, None, and lists of these."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -107,9 +108,9 @@ class Server:
                 socket_timeout=address.timeout_s,
                 socket_connect_timeout=address.timeout_s,
                 socket_keepalive=True,
-                retry=Retry(NoBackoff(), 0),  # ours: redis-py's do not say how long they take
+                retry=Retry(NoBackoff(), 0),  # `_persist` retries: redis-py's has no time limit
             )
-            # Not as arguments: the URL's would win, and a wrong database be read silently.
+            # As arguments, these would be overridden by the URL's, and a wrong database be read.
             pool.connection_kwargs.update({name: x for name, x in given.items() if x is not None})
             self._client: Any = redis.Redis.from_pool(pool)
         except (ValueError, TypeError) as error:
@@ -125,20 +126,20 @@ class Server:
         self._client.close()
 
     def call(self, *words: Word) -> Any:
-        """One command; ServerError when it is refused."""
+        """Run one command; ServerError when the server refuses it."""
         (reply,) = self.pipeline([words])
         return self.checked(reply)
 
     def pipeline(self, commands: Iterable[Command]) -> list[Any]:
-        """The replies of all commands, sent together; a refused one's reply is the error."""
+        """Send all commands together; the reply to a refused command is the error."""
         return self._run(list(commands), transaction=False)
 
     def transaction(self, commands: Iterable[Command]) -> list[Any]:
-        """As `pipeline`, all at one moment: nothing comes between, or nothing is done at all."""
+        """Like `pipeline`, but atomic: all commands run without others in between, or none runs."""
         return self._run(list(commands), transaction=True)
 
     def encoded(self, request: bytes) -> Any:
-        """The reply to one request that is encoded already; a refused one's reply is the error."""
+        """Send an encoded request; the reply to a refused request is the error."""
 
         def once() -> Any:
             connection = self._client.connection_pool.get_connection()
@@ -153,7 +154,7 @@ class Server:
         return self._persist(once)
 
     def checked(self, reply: Any) -> Any:
-        """The reply, unless it is an error."""
+        """Return the reply; ServerError if it is an error."""
         if isinstance(reply, redis.RedisError):
             raise ServerError(f"the server at {self.address} answered: {reply}") from reply
         return reply
@@ -169,7 +170,8 @@ class Server:
         return self._persist(once) if commands else []
 
     def _persist(self, attempt: Callable[[], Answer]) -> Answer:
-        """The attempt's answer; after a temporary failure it is repeated until time is up."""
+        """The result of the attempt, which is repeated after temporary failures until the
+        timeout."""
         end, pause_s = time.monotonic() + self.address.timeout_s, PAUSE_S
         while True:
             try:
@@ -195,5 +197,5 @@ class Server:
 
 
 def _is_lasting(error: redis.RedisError) -> bool:
-    """Whether a broken connection would break again: a wrong password, a foreign certificate."""
+    """Whether another attempt would fail, too: a wrong password, an untrusted certificate."""
     return isinstance(error, _REFUSED) or isinstance(error.__context__, ssl.SSLError)

@@ -1,11 +1,13 @@
-"""Plans the reading of a snapshot: which chunks, and what of each, in how many portions.
+"""Plans the reading of a snapshot: which chunks, which parts of each chunk, and how many
+partitions.
 
-The index alone is read. A plan is made of whole chunks, since a chunk is what can be read alone and
-small streams share one: a task takes a chunk once, with everything that is wanted from it. The plan
-carries each chunk's place and checksum, so a task reads nothing else of the file but its header.
+Planning reads only the index. A plan consists of whole chunks, because a chunk is the smallest unit
+that can be read and small streams share chunks: one task reads a chunk once, with all parts that
+are wanted. The plan contains offset, length and checksum of each chunk, so a task reads only its
+chunks and the header of the file.
 
-A snapshot may hold very many small streams, so no object is made for a stream: what is wanted of a
-chunk lies in a few lists, which also travel to the tasks quickly.
+A snapshot may contain very many small streams, so the plan has no object per stream. The wanted
+parts of a chunk are a few lists, which also pickle fast.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _TRIES = 10
 
 
 class Meta(NamedTuple):
-    """Where a stream's metadata lies, when its first kept id is still to be looked up there."""
+    """The place of a stream's metadata, if the task must read its first kept ID there."""
 
     chunk: int
     offset: int
@@ -38,8 +40,8 @@ class Meta(NamedTuple):
 @dataclass
 class Pieces:
     """The pieces of streams that are wanted from a chunk, in the chunk's order. Offsets and lengths
-    count unpacked bytes. Of pieces that `firsts` does not name, all entries from the partition's
-    first id are wanted."""
+    count unpacked bytes. `firsts` has the first wanted ID of a piece if it is not the partition's
+    first ID."""
 
     keys: list[bytes] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -57,12 +59,12 @@ class Pieces:
 
     @property
     def length(self) -> int:
-        """Bytes of all of them."""
+        """The number of bytes of all pieces."""
         return sum(self.lengths)
 
 
 class Chunk(NamedTuple):
-    """One chunk of the file, and what is wanted from it."""
+    """One chunk of the file, and the wanted pieces of it."""
 
     number: int
     place: Place
@@ -71,7 +73,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The snapshot that a plan was made of."""
+    """The snapshot that a plan was made for."""
 
     folder: Folder
     file: str
@@ -79,7 +81,7 @@ class Snapshot:
 
 
 class ScanPartition(InputPartition):
-    """What one task reads. `meta_places` are chunks that hold nothing but metadata it needs."""
+    """What one task reads. `meta_places` are chunks from which the task needs only metadata."""
 
     def __init__(
         self,
@@ -99,15 +101,15 @@ class ScanPartition(InputPartition):
 def plan(
     folder: Folder, db: int, selection: Selection, split_bytes: int, partitions_min: int
 ) -> list[InputPartition]:
-    """The partitions of about `split_bytes` unpacked bytes, at least `partitions_min` if there are
-    that many chunks. DataError when the folder has no sound snapshot."""
+    """Partitions of about `split_bytes` unpacked bytes; at least `partitions_min` of them if there
+    are enough chunks. DataError when the folder has no valid snapshot."""
     for _ in range(_TRIES):
         manifest = folder.manifest()
         file_name = _newest(folder, manifest)
         try:
             file = folder.open(file_name)
         except FileNotFoundError:
-            continue  # a newer one was published since the manifest was read
+            continue  # a newer snapshot was published after the manifest was read
         with closing(file):
             reader = SnapshotReader(file)
             _check_owner(folder, manifest, file_name, reader.summary.directory)
@@ -142,7 +144,7 @@ def _newest(folder: Folder, manifest: Manifest) -> str:
 
 
 def _chunks(reader: SnapshotReader, db: int, selection: Selection) -> list[Chunk]:
-    """The chunks in which something is wanted, in the file's order."""
+    """The chunks that contain wanted pieces, in the file's order."""
     if selection.is_empty:
         return []
     wanted = _Wanted(reader.summary.chunks, selection)
@@ -160,7 +162,7 @@ def _chunks(reader: SnapshotReader, db: int, selection: Selection) -> list[Chunk
 
 
 class _Wanted:
-    """The chunks in which something is wanted, while the index is read."""
+    """Collects the chunks that contain wanted pieces while the index is read."""
 
     def __init__(self, places: tuple[Place, ...], selection: Selection) -> None:
         self.chunks: dict[int, Chunk] = {}
@@ -169,8 +171,8 @@ class _Wanted:
         self._last = selection.last
 
     def add(self, key: bytes, meta: Any, meta_place: Any, pieces: Any) -> None:
-        """What is wanted of one stream, as the index has it. Its first kept id lies in the first
-        piece, if anywhere."""
+        """Add the wanted pieces of one stream, given as in the index. Only the first piece can
+        contain its first kept ID."""
         first = self._first if meta is None else max(self._first, tuple(meta["first_kept"]))
         for number, offset, length, _, _, min_ms, min_seq, max_ms, max_seq in pieces:
             if first <= (max_ms, max_seq) and (min_ms, min_seq) <= self._last:
@@ -191,8 +193,8 @@ class _Wanted:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the search for garbage, which takes as long as reading the index of many streams and
-    finds nothing."""
+    """Disable garbage collection, which would double the time to read the index of many streams and
+    would find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -203,7 +205,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _portions(chunks: list[Chunk], split_bytes: int, partitions_min: int) -> Iterator[list[Chunk]]:
-    """Neighbouring chunks together, so that a task reads one stretch of the file."""
+    """Groups of neighbouring chunks, so that each task reads a contiguous part of the file."""
     sizes = [chunk.pieces.length for chunk in chunks]
     count = min(max(-(-sum(sizes) // split_bytes), partitions_min), len(chunks))
     done = number = 0

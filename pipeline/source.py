@@ -1,8 +1,8 @@
-"""The data source `millstream`: finds out what is asked for and hands it to the part that does it.
+"""The data source `millstream`: chooses the reader or writer for the options.
 
-With the option `server` it is a live server that is read or written, otherwise a snapshot that is
-scanned. Spark makes a source on the driver and in each of its planning processes, from the options
-alone; so this holds nothing but them, and imports each part when it is asked for.
+With the option `server` the source reads or writes a live server, otherwise it scans a snapshot.
+Spark creates a source from the options on the driver and in each of its planning processes. The
+source therefore holds only the options, and imports readers and writers when they are needed.
 """
 
 from typing import TYPE_CHECKING
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class MillstreamDataSource(DataSource):
     """`spark.read.format("millstream")`, `.readStream`, `.write` and `.writeStream`.
 
-    Spark discovers it through a module `pyspark_millstream`; where that is not found,
-    `spark.dataSource.register(MillstreamDataSource)` does.
+    Spark discovers the class through the module `pyspark_millstream`. Where that fails, call
+    `spark.dataSource.register(MillstreamDataSource)`.
     """
 
     options: "MutableMapping[str, str]"
@@ -44,8 +44,8 @@ class MillstreamDataSource(DataSource):
         return "millstream"
 
     def schema(self) -> StructType | str:
-        """The schema when the user gives none: that of the option `columns`, or the default. That
-        of a table which is being created holds its options."""
+        """The schema when the user gives none: the columns of the option `columns`, or the default.
+        The schema of a table that is being created contains the table's options."""
         from millstream.pipeline.schema import default_schema
         from millstream.pipeline.table import is_table, table_schema
 

@@ -1,6 +1,6 @@
-"""Where reading begins and ends when no checkpoint says so: `startingOffsets`, `endingOffsets`,
-`startingTimestamp`, `endingTimestamp`, `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`, as
-Spark's Kafka source has them.
+"""Where reading begins and ends without a checkpoint: the options `startingOffsets`,
+`endingOffsets`, `startingTimestamp`, `endingTimestamp`, `startingOffsetsByTimestamp` and
+`endingOffsetsByTimestamp`, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class Bound:
-    """One end of what is read. `name` is the option: `starting` or `ending`; `default` is where
-    streams are read from or to that the option does not name."""
+    """One end of the entries to read. `name` is `starting` or `ending`; `default` applies to
+    streams that the option does not name."""
 
     def __init__(self, options: Options, name: str, default: str) -> None:
         self.option = f"{name}Offsets"
@@ -77,12 +77,13 @@ class Bound:
             )
 
     def _at(self, ms: int) -> Id:
-        """From this time on, or up to it."""
+        """The ID for reading from this time on, or up to it."""
         return (ms, LARGEST) if self.is_end else before((ms, 0))
 
     def find(self, server: Server, infos: Mapping[bytes, Info], losses: Losses) -> Positions:
-        """This end for each stream. Where reading begins, an id beyond the last one stays: what is
-        added up to it is not read. Where it ends, it is the last one, so that the read is fixed."""
+        """This end for each stream. A starting ID above the stream's last ID is kept: entries
+        appended up to it are not read. An ending ID above the last ID becomes the last ID, so later
+        appends do not change the read."""
         wanted = {key: self._wanted(key) for key in infos}
         asked = {key: [(at, ALL)] for key, at in wanted.items() if not isinstance(at, str)}
         counted = seek(server, asked)
@@ -101,7 +102,7 @@ class Bound:
         return found
 
     def check_named(self, choice: Choice) -> None:
-        """OptionError when a stream is named that is not read: it was meant to be another one."""
+        """OptionError when the option names a stream that is not read, which must be a mistake."""
         named = dict.fromkeys(self.times, self.option_of_times)
         for key, option in (named | dict.fromkeys(self.named, self.option)).items():
             if not choice.wants(key):
@@ -118,8 +119,9 @@ class Bound:
         return self.default if self.time is None else self.time
 
     def _check_evicted(self, key: bytes, at: Id, info: Info, losses: Losses) -> None:
-        """An id that a user names was read once, so the entries after it should be there. 0-0 and a
-        time mean the entries that exist."""
+        """Report a loss if entries after an ID that the user named were evicted: such an ID was
+        read before, so the entries after it should exist. 0-0 and times mean the entries that
+        exist."""
         if key in self.named and FIRST < at < info.max_evicted_id:
             losses.report(
                 f"entries of {key_text(key)!r} after {id_text(at)} were evicted before they were "

@@ -1,7 +1,7 @@
-"""What is in a server's streams, asked without reading an entry: which there are, from where to
-where they go, and how many entries lie between two ids.
+"""Queries a server's streams without reading entries: which streams exist, their first and last
+IDs, and the number of entries between two IDs.
 
-`TINFO` and `TSEEK` of one stream are asked in one transaction, so that the counts fit the counters.
+`TINFO` and `TSEEK` of a stream run in one transaction, so their counts are consistent.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from millstream.pipeline.positions import (
 )
 from millstream.pipeline.server import Command, Server, ServerError
 
-# Streams asked in one go: some thousand short answers.
+# Streams queried together; the replies are short.
 STREAMS_PER_REQUEST = 1000
 KEYS_PER_SCAN = 1000
-# More than a stream can hold: TSEEK then counts all that follow.
+# More than a stream can hold: TSEEK counts all entries after the ID.
 ALL = (1 << 63) - 1
 
 
@@ -43,8 +43,9 @@ class Info(NamedTuple):
     incarnation: int
 
     def count_between(self, begin: Position, last: Position) -> int | None:
-        """How many entries lie between two positions of this stream, if its counters tell: nothing
-        was deleted individually or evicted there, and the counters were not set. None: unknown."""
+        """The number of entries between two positions of this stream, computed from its counters.
+        None if the counters do not suffice: entries were deleted individually, entries between the
+        positions were evicted, or a command set the counters."""
         counted = self.length + self.entries_evicted
         if (
             begin.added is None
@@ -61,7 +62,7 @@ class Info(NamedTuple):
 
     @property
     def earliest(self) -> Position:
-        """Just before the first entry that is there."""
+        """The position just before the first existing entry."""
         if self.first_id is None:
             return self.latest
         return self.position(before(self.first_id), self.length)
@@ -71,21 +72,21 @@ class Info(NamedTuple):
         return self.position(self.last_id, 0)
 
     def position(self, at: Id, following: int) -> Position:
-        """The position with this id, which `following` entries follow."""
+        """The position with this ID, given the number of entries after it."""
         return Position(at, self.entries_added - following, self.incarnation)
 
 
 class SeekResult(NamedTuple):
-    """A stream's counters, and for each (id, n) asked: how many entries, at most n, follow the id,
-    and the id of the last of them."""
+    """A stream's counters, and for each requested (ID, n): the number of entries after the ID, at
+    most n, and the ID of the last of them."""
 
     info: Info
     sought: list[tuple[int, Id | None]]
 
 
 class Choice:
-    """Which streams: the options `subscribe` (keys, separated by commas) or `subscribePattern` (a
-    pattern as KEYS knows it: `sensor:*`), exactly one of both."""
+    """The streams to read: exactly one of the options `subscribe` (keys, separated by commas) and
+    `subscribePattern` (a pattern as in KEYS: `sensor:*`)."""
 
     def __init__(self, options: Options) -> None:
         names, pattern = options.text("subscribe"), options.text("subscribePattern")
@@ -101,13 +102,13 @@ class Choice:
             raise options.wrong("subscribe", "one or more keys, separated by commas")
 
     def wants(self, key: bytes) -> bool:
-        """Whether this key is asked for, be it there or not."""
+        """Whether the options select this key, whether it exists or not."""
         if self.pattern is None:
             return key in self.keys
         return bool(matcher(key_bytes(self.pattern))(key))
 
     def find(self, server: Server) -> list[bytes]:
-        """The keys that are asked for, in order; those of a pattern are there now."""
+        """The selected keys, sorted. For a pattern, these are the existing keys that match it."""
         if self.pattern is None:
             return sorted(set(self.keys))
         found: set[bytes] = set()
@@ -123,15 +124,15 @@ class Choice:
 
 
 def survey(server: Server, keys: Iterable[bytes]) -> dict[bytes, Info]:
-    """The counters of those streams that exist."""
+    """The counters of the streams that exist."""
     return {key: seen.info for key, seen in seek(server, dict.fromkeys(keys, ())).items()}
 
 
 def seek(
     server: Server, asked: Mapping[bytes, Sequence[tuple[Id, int]]]
 ) -> dict[bytes, SeekResult]:
-    """What each (id, n) asked of a stream comes to, with its counters of the same moment; streams
-    that do not exist are missing."""
+    """The results for each (ID, n) of each stream, with the stream's counters at the same moment;
+    streams that do not exist are left out."""
     found: dict[bytes, SeekResult] = {}
     rest = iter(asked.items())
     while part := list(islice(rest, STREAMS_PER_REQUEST)):

@@ -1,8 +1,8 @@
 """`spark.readStream.format("millstream")`: tails a live server's streams.
 
-Spark keeps the offsets; this finds out how far a batch goes and divides it into partitions, which
-`ranges.RangeReader` reads. A batch is fixed by its two offsets: run again after a crash it has the
-same rows, or fails because they are gone.
+Spark keeps the offsets. The reader determines the end of each batch and divides the batch into
+partitions, which `range_reader.RangeReader` reads. Two offsets define a batch: if it is repeated
+after a crash it has the same rows, or fails because entries were lost.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in a process of the driver for as long as the query runs; copies of it read in the
-    workers."""
+    """Runs in a process of the driver as long as the query; copies of it read in the workers."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self.address = Address.from_options(options)
@@ -74,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(found, is_initial=True).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes: to the end, or as far as the limit allows."""
+        """The end of the next batch: the ends of the streams, or as far as the limit allows."""
         begin = Offset.from_json(start)
         infos = self._survey()
         self._check_deleted(begin.streams, infos)
@@ -92,23 +91,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.entries_max:
             return ReadMaxRows(self.entries_max)
-        # Spark has no way to say both; what it hands back says at least that limits hold.
+        # Spark cannot express both limits. Any limit other than ReadAllAvailable means that
+        # latestOffset applies both.
         entries_min = self.patience.entries_min
         return ReadMinRows(entries_min) if entries_min else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Shown in the query's progress as `latestOffset`: how far the batch that was just planned
-        ends before the streams did."""
+        """The value of `latestOffset` in the query's progress: the lag of the end of the batch that
+        was just planned."""
         return report(self.server, self._planned, self._surveyed or self._survey())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on nothing counts that comes later, streams included."""
+        """Read only the entries that exist now: later entries and later streams are ignored."""
         self._target = {key: info.latest for key, info in self._survey().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         last = Offset.from_json(end)
         self._planned = last.streams
-        # After a crash in the first batch, `start` is where streams begin today.
+        # After a crash in the first batch, Spark passes a new initial offset as `start`.
         begin = Offset.from_json(start).streams if last.begin is None else last.begin
         return self.planner.plan(self.server, begin, last.streams, last.division, self._surveyed)
 
@@ -140,8 +140,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.losses.put_back(key, at, info.entries_added)
 
     def _waits(self, begins: Positions, infos: dict[bytes, Info], limit: ReadLimit) -> bool:
-        """Whether there are too few new entries for a batch. The triggers that read what is there
-        and end do not wait."""
+        """Whether there are too few new entries for a batch. Triggers that read the existing
+        entries and then end do not wait."""
         if (
             not self.patience.entries_min
             or self._target is not None
@@ -161,18 +161,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._limited(begins, lasts, limit.max_rows)
 
     def _last(self, key: bytes, begin: Position, info: Info) -> Position | None:
-        """How far this stream may be read; None: not at all, it is new after AvailableNow began."""
+        """The last position to read in this stream; None if it was created after AvailableNow
+        began."""
         last: Position | None = info.latest
         if self._target is not None:
             last = self._target.get(key)
             if last is None or last.incarnation != info.incarnation:
                 return begin if begin.added else None
         if begin.is_ahead_of(info.entries_added):
-            return last  # the stream was put back, and is read on from where it is
+            return last  # the stream was restored to an older state: continue from its end
         return max(begin, last, key=lambda position: position.id)
 
     def _limited(self, begins: Positions, lasts: Positions, rows_max: int) -> Positions:
-        """The ends after which at most `rows_max` entries are read."""
+        """Ends such that the batch has at most `rows_max` entries."""
         starts = {key: begins[key].id for key, last in lasts.items() if last.id > begins[key].id}
         counted = seek(self.server, {key: [(after, ALL)] for key, after in starts.items()})
         waiting = {key: (seen.sought[0][0], starts[key]) for key, seen in counted.items()}

@@ -1,12 +1,13 @@
 """Tables: `CREATE TABLE t USING millstream OPTIONS (...)`.
 
-Spark keeps a table's options in its catalog, but hands a Python source none of them when the table
-is read or written: only the schema, as the catalog has it. A schema that the source itself gave is
-kept with the metadata of its columns, so the options are put there. Spark asks for it when a table
-is created without a list of columns, and that is seen by options which only a table has.
+Spark keeps a table's options in its catalog, but does not pass them to a Python source when the
+table is read or written: it passes only the schema from the catalog. The catalog keeps the column
+metadata of a schema that the source returned, so the source stores the options there. Spark
+requests the schema when a table is created without a list of columns. The source recognises this
+case by options that only a table has.
 
-When a table is written, the schema is that of the query and may have the metadata of another table.
-So only reading takes options from there.
+When a table is written, Spark passes the schema of the query, which may have the metadata of
+another table. Therefore only reading takes options from the metadata.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _INSTEAD = (
 
 
 def is_table(given: Mapping[str, str]) -> bool:
-    """Whether these are the options of a table that is being created, and not of `load()`."""
+    """Whether the options belong to a table that is being created, not to `load()`."""
     return "provider" in given
 
 
 def table_schema(given: Mapping[str, str]) -> StructType:
-    """The schema of a table with these options, which are kept in it. OptionError when there is an
-    option that does not exist, or one that a table must not keep."""
+    """The schema of a table, with the table's options in its metadata. OptionError for an option
+    that does not exist or that a table must not keep."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from millstream.pipeline.ddl import arrow_from_ddl
@@ -65,8 +66,8 @@ def table_schema(given: Mapping[str, str]) -> StructType:
 def reading_options(
     given: Mapping[str, str], schema: StructType, purpose: str
 ) -> Mapping[str, str]:
-    """The options given, and those that the table was created with and that belong to the purpose.
-    What is given wins."""
+    """The given options and the table's options for this purpose; a given option overrides the
+    table's."""
     if "server" in given or "path" in given:
         return given
     kept = _kept(schema)
@@ -76,14 +77,14 @@ def reading_options(
 
 
 def writing_options(given: Mapping[str, str]) -> Mapping[str, str]:
-    """The options given; OptionError when there are none, as for a table."""
+    """The given options; OptionError when there are none, which is the case for a table."""
     if not given:
         raise OptionError(f"there are no options. {_INSTEAD}")
     return given
 
 
 def is_of_server(given: Mapping[str, str], schema: StructType) -> bool:
-    """Whether a server is meant, by the options given or by those of the table."""
+    """Whether the given options or the table's options name a server."""
     return "server" in given or ("path" not in given and "server" in _kept(schema))
 
 

@@ -1,8 +1,9 @@
-"""A trigger's limits: whether it waits for more entries, and dividing its most among streams.
+"""A trigger's limits: whether it waits for more entries, and how streams share its maximum.
 
-Every stream gets the same, and what a short one does not need goes to the others; so a stream with
-a large backlog does not keep the rest waiting. Where the limit does not reach for all, those that
-with the largest lag in time come first: streams that are served advance, so none starves.
+Each stream gets an equal share, and streams with fewer entries leave the rest of theirs to the
+others, so a stream with a large backlog does not delay the rest. If the limit is smaller than the
+number of streams, the streams with the oldest unread entries come first. Streams that are read
+advance, so no stream starves.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from millstream.pipeline.options import OptionError, Options
 from millstream.pipeline.positions import Id
 
 COUNT_MAX = (1 << 31) - 1
-# That of Spark's Kafka source.
+# The default of Spark's Kafka source.
 DELAY_MAX_MS = 15 * 60_000
 
 
 class Patience:
-    """Whether a trigger waits for more entries: `minOffsetsPerTrigger`, and `maxTriggerDelay` for
-    how long at most. As in Spark's Kafka source the first trigger after a start does not wait."""
+    """Decides whether a trigger waits for more entries: `minOffsetsPerTrigger`, and at most
+    `maxTriggerDelay`. As in Spark's Kafka source, the first trigger after a start does not wait."""
 
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
         self.entries_min = options.integer("minOffsetsPerTrigger", 0, 1, COUNT_MAX)
@@ -37,7 +38,7 @@ class Patience:
             )
 
     def waits(self, entries: int) -> bool:
-        """Whether a trigger that finds this number of new entries leaves them to a later one."""
+        """Whether a trigger with this number of new entries leaves them to a later trigger."""
         now_s = self._clock()
         is_time = self._last_s is None or now_s - self._last_s >= self._delay_max_s
         if entries < self.entries_min and not is_time:
@@ -47,14 +48,14 @@ class Patience:
 
 
 def share(limit: int, waiting: Mapping[bytes, tuple[int, Id]]) -> dict[bytes, int]:
-    """How many entries of each stream are read: at most `limit` in all. `waiting` has for each
-    stream the number of its entries that wait and the id that they follow."""
+    """The number of entries to read from each stream, at most `limit` in total. `waiting` has the
+    number of unread entries of each stream and the ID that they follow."""
     shares: dict[bytes, int] = {}
     left, streams = limit, len(waiting)
     by_count = sorted(waiting, key=lambda key: waiting[key][0])
     for at, key in enumerate(by_count):
         count = waiting[key][0]
-        if count * (streams - at) > left:  # from here on all want more than they can get
+        if count * (streams - at) > left:  # the rest of the streams exceed an equal share
             return shares | _split(left, by_count[at:], waiting)
         shares[key] = count
         left -= count
@@ -64,7 +65,7 @@ def share(limit: int, waiting: Mapping[bytes, tuple[int, Id]]) -> dict[bytes, in
 def _split(
     left: int, keys: list[bytes], waiting: Mapping[bytes, tuple[int, Id]]
 ) -> dict[bytes, int]:
-    """The same for each, the rest one by one to those with the largest lag."""
+    """Equal shares; the remainder goes, one entry each, to the streams with the largest lag."""
     each, rest = divmod(left, len(keys))
     oldest = sorted(keys, key=lambda key: (waiting[key][1], key))
     return {key: each + (at < rest) for at, key in enumerate(oldest)}

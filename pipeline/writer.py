@@ -1,19 +1,19 @@
 """`df.write.format("millstream")` and `df.writeStream`: rows become entries, each exactly once.
 
-Spark may run a task twice, at the same time even, and a query that was killed repeats its last
-batch. So every row has a number that is the same each time, and `TAPPENDMANY` appends it once: the
-server keeps the last number of each producer. A streaming write's producer is the query and the
-partition, and the number holds the batch; a batch write's producer is the option `dedupeToken` (or
-a fresh one) and the partition. Rows that bring their ids need no number: `TAPPENDMANY` with `ID`
-skips an id that is not above the stream's last.
+Spark may run a task twice, even at the same time, and a query that was killed repeats its last
+batch. Therefore every row has a number that is the same each time, and `TAPPENDMANY` appends each
+number once: the server keeps the last number of each producer. For a streaming write, the producer
+is the query and the partition, and the number contains the batch. For a batch write, the producer
+is the option `dedupeToken` (or a random token) and the partition. Rows with their own IDs need no
+number: `TAPPENDMANY` with `ID` skips an ID that is not above the stream's last ID.
 
-This rests on a partition having the same rows in the same order when it is computed again. Where
-the order may differ, after a shuffle for example, the option `sortRows` puts the rows of a
-partition in the order of all their columns first.
+This requires that a partition has the same rows in the same order when it is computed again. Where
+the order may differ, for example after a shuffle, the option `sortRows` first sorts the rows of a
+partition by all their columns.
 
-A request is sent when the one before it was answered, and taken or refused as a whole. If a row
-were refused and rows after it taken, it would be below the producer's number when it is tried
-again, and lost. docs/decisions/032-rows-in-bulk.md has the figures.
+A request is sent after the reply to the previous one, and the server accepts or refuses it as a
+whole. If a row were refused and later rows accepted, the retried row would be below the producer's
+number and be lost. docs/decisions/032-rows-in-bulk.md has the figures.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How many sorted rows are encoded at once.
+# Number of sorted rows that are encoded together.
 ROWS_PER_BATCH = 10_000
 
-# A producer's name may have 1,024 bytes, the partition included.
+# A producer's name may have 1,024 bytes, including the partition.
 TOKEN_BYTES_MAX = 1000
 
-# The low bits of a streaming write's number are the row, those above it the batch.
+# In the numbers of a streaming write, the low bits are the row and the bits above are the batch.
 ROW_BITS = 20
 ROWS_PER_PRODUCER = 1 << ROW_BITS
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did: rows appended, and rows that were there already."""
+    """The result of one task: rows appended, and rows that already existed."""
 
     appended: int
     repeated: int
@@ -71,8 +71,8 @@ class Numbering(NamedTuple):
     batch: int | None
 
     def __call__(self, row: int) -> tuple[str, int]:
-        """The producer and the number of a row. A producer's numbers rise from batch to batch, so
-        rows beyond 2^20 in a batch of a streaming write belong to further producers."""
+        """The producer and the number of a row. A producer's numbers must increase from batch to
+        batch, so rows above 2^20 in a batch of a streaming write belong to further producers."""
         if self.batch is None:
             return self.name, row
         beyond, low = divmod(row, ROWS_PER_PRODUCER)
@@ -81,7 +81,7 @@ class Numbering(NamedTuple):
 
 
 class RowWriter:
-    """What batch and streaming writes share; travels to the workers."""
+    """The common part of batch and streaming writes. It is pickled for Spark's workers."""
 
     def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
         if overwrite:
@@ -108,8 +108,8 @@ class RowWriter:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`. Without a `dedupeToken` a job writes once however often its tasks are tried; with
-    one, running the same job again writes nothing again."""
+    """`df.write`. A job writes each row once, even if its tasks are retried. With a `dedupeToken`,
+    running the same job again also writes nothing twice."""
 
     def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
         self.rows = RowWriter(schema, options, overwrite)
@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`. The query's id is that of its checkpoint, so it outlives the process."""
+    """`df.writeStream`. The query's ID is stored in its checkpoint, so it survives a restart."""
 
     def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
         self.rows = RowWriter(schema, options, overwrite)
@@ -139,7 +139,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Sender:
-    """Sends rows, and looks at what became of those that the server did not append."""
+    """Sends rows, and checks the rows that the server did not append."""
 
     def __init__(self, server: Server, layout: Layout, numbering: Numbering) -> None:
         self.written = Written(0, 0)
@@ -151,7 +151,7 @@ class _Sender:
     def add(self, batch: pa.RecordBatch) -> None:
         """Append the rows of a batch."""
         while batch.num_rows:
-            # Rows of a request have one producer.
+            # All rows of a request have the same producer.
             part = batch.slice(0, ROWS_PER_PRODUCER - self._next_row % ROWS_PER_PRODUCER)
             self._send(_Part(part, self._next_row, self._layout))
             self._next_row += part.num_rows
@@ -179,14 +179,15 @@ class _Sender:
         self.written.appended += reply
         if reply < request.entries and self._layout.has_id:
             rows = encoder.rows_of(request)
-            # Of one stream's rows the first are skipped; of several streams nothing tells which.
+            # With one stream, the skipped rows are the first ones. With several streams, the reply
+            # does not show which rows were skipped.
             self._check_refused(
                 part.entries(rows[: request.entries - reply] if request.streams == 1 else rows)
             )
         self.written.repeated += request.entries - reply
 
     def _send_singly(self, rows: list[tuple[int, Entry]], refusal: Exception) -> None:
-        """Append rows that were refused together, up to the one that is at fault."""
+        """Append the rows of a refused request one by one, up to the row that is at fault."""
         if not str(refusal).startswith("WRONGTYPE"):
             self._server.checked(refusal)
         refused = []
@@ -207,8 +208,8 @@ class _Sender:
         return "TAPPENDONCE", entry.key, "PRODUCER", name, number, *entry.words
 
     def _check_refused(self, refused: list[tuple[int, Entry]]) -> None:
-        """Rows whose id is not above the stream's last must have been written before: the entry is
-        there, or was evicted since. Otherwise they would be lost without a word."""
+        """Check that skipped rows, whose ID is not above the stream's last ID, were written before:
+        the entry exists, or was evicted since. Otherwise rows would be lost silently."""
         found = self._server.pipeline(
             ("TRANGE", entry.key, id_text(entry.id), id_text(entry.id))
             for _, entry in refused
@@ -237,8 +238,8 @@ class _Sender:
 
 
 class _Part:
-    """A batch, or a part of it, whose rows have one producer; `first_row` is the first row's number
-    in the partition."""
+    """A batch, or a part of it, whose rows have the same producer; `first_row` is the number of the
+    first row in the partition."""
 
     def __init__(self, batch: pa.RecordBatch, first_row: int, layout: Layout) -> None:
         self.batch = batch
@@ -247,7 +248,7 @@ class _Part:
         self._entries: list[Entry] = []
 
     def entries(self, rows: list[int]) -> list[tuple[int, Entry]]:
-        """Some rows, by their indexes, with their numbers."""
+        """The rows with these indexes, with their numbers."""
         if not self._entries:
             self._entries = list(self._layout.entries(self.batch, self.first_row))
         return [(self.first_row + row, self._entries[row]) for row in rows]
@@ -275,7 +276,7 @@ def _sorted(
     held = list(batches)
     if not held:
         return []
-    # In small batches: each is made into Python objects as a whole.
+    # Small batches, because each batch becomes Python objects as a whole.
     table = pa.Table.from_batches(held).sort_by(columns)
     parts: list[pa.RecordBatch] = table.to_batches(ROWS_PER_BATCH)
     return parts
