@@ -167,18 +167,10 @@ class Follower:
 
         With a timeout of 0 every server that answers is asked, and nothing waits for entries.
         """
-        try:
-            return (yield from self._read(timeout_s))
-        except MillstreamError:
-            yield from self.flush()  # a gap is passed on before it is raised
-            raise
-
-    def _read(self, timeout_s: float | None) -> Steps[Record[Any] | None]:
         deadline_s = float("inf") if timeout_s is None else self._now() + max(0.0, timeout_s)
         asked: set[ShardState] = set()
         while True:
-            record = self._next()
-            yield from self.flush()
+            record = yield from self._next()
             if record is not None or self.ended or self.stopped:
                 return record
             now_s = self._now()
@@ -203,21 +195,27 @@ class Follower:
         while self.events:
             yield Notify(self.events.popleft())
 
-    def _next(self) -> Record[Any] | None:
-        """The next record, or None. Raises RecordsExpired for a gap before it."""
+    def _next(self) -> Steps[Record[Any] | None]:
+        """The next record, or None. Raises RecordsExpired for a gap before it.
+
+        What happened is passed on first, because passing it on may fail or be cancelled, and then
+        the record must still be here. What a record causes is passed on by the next call.
+        """
         while True:
+            yield from self.flush()
             shard = self._merge.first()
             gaps = self._lineage.orphans if shard is not None or self.ended else []
             if shard is not None and not gaps:
                 gaps = shard.gaps
             if not gaps:
                 return None if shard is None else self._hand_out(shard)
-            self._report(gaps[0])
+            gap = gaps[0]
+            yield Notify(gap)
+            self._report(gap)
 
     def _report(self, gap: Gap) -> None:
         self._lineage.report(gap)
         self.gaps.append(gap)
-        self.events.append(gap)
         self._counts["gaps"] += 1
         if self.options.on_gap == "raise":
             raise RecordsExpired(gap.shard, gap.after, gap.resumed)
@@ -372,10 +370,11 @@ class Follower:
     def _moments(self, now_s: float) -> list[float]:
         """When something has to be asked again."""
         live = self._lineage.live()
+        # A time that is over does not count: the server was not asked, because of another one.
         moments = [
             server.retry_at_s
-            for server in by_server(live)
-            if server.failing and not server.in_flight
+            for server in self._servers
+            if server.failing and not server.in_flight and server.retry_at_s > now_s
         ]
         idle = any(not state.buffer and not state.ended for state in live)
         if idle and not self._held.due(now_s):
