@@ -59,8 +59,12 @@ class Lineage:
     done: dict[str, tuple[str, ...]] = field(default_factory=dict)
     infos: dict[str, Info] = field(default_factory=dict)
     """TINFO of children that exist and were not opened yet."""
-    carried: dict[str, Place] = field(default_factory=dict)
-    """The places of shards that are gone, until the gap there is reported."""
+    before: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """For shards that are done: the names of the shards before them."""
+    names: dict[tuple[ServerState, str], str] = field(default_factory=dict)
+    """The names of shards by server and key."""
+    carried: dict[str, tuple[Place, list[Gap]]] = field(default_factory=dict)
+    """The places of shards that are gone, until the gaps there are reported."""
     orphans: list[Gap] = field(default_factory=list)
     """Gaps at the end of shards without children."""
     end: ID = BEGINNING
@@ -101,6 +105,8 @@ class Lineage:
     def set_children(self, state: ShardState, info: Info) -> None:
         names = [text(child) for child in info.get("children", ())]
         state.children = tuple(self.servers.child(name, state.server) for name in names)
+        state.final = info.get("handed-out-id")
+        state.named_parents = tuple(map(text, info.get("parents", state.named_parents)))
 
     def parents_of(self, info: Info, server: ServerState) -> set[str]:
         """The names of the parents that are in this stream and not read to their end."""
@@ -134,9 +140,12 @@ class Lineage:
         children = state.children or ()
         names = tuple(map(shard_name, children))
         if state.gaps:
-            self.carried[state.name] = state.found()
+            self.carried[state.name] = state.found(), list(state.gaps)
         del self.states[state.name]
         self.done[state.name] = names
+        self.before[state.name] = tuple(
+            self.names.get((state.server, parent), parent) for parent in state.named_parents
+        )
         self.end = max(self.end, state.fetched)
         opened = [self.open(child, state.gaps) for child in children]
         if not any(opened):
@@ -147,8 +156,12 @@ class Lineage:
         fresh = [child for child in opened if child is not None]
         return [
             ShardEnded(state.name, names),
-            *(ShardOpened(s.name) for s in {*fresh, *freed} if not s.parents),
+            *(ShardOpened(s.name) for s in dict.fromkeys([*fresh, *freed]) if not s.parents),
         ]
+
+    def add(self, state: ShardState) -> None:
+        self.states[state.name] = state
+        self.names[state.server, text(state.key)] = state.name
 
     def open(self, child: Shard, gaps: Iterable[Gap] = ()) -> ShardState | None:
         """Add a child at its beginning. None if it was opened before: a child is opened once."""
@@ -160,15 +173,19 @@ class Lineage:
         place = Place(BEGINNING, info.get("incarnation"))
         state = ShardState.at(child, server, place)
         state.parents = self.parents_of(info, server)
+        state.named_parents = tuple(map(text, info.get("parents", ())))
         state.gaps = list(gaps)
-        self.states[name] = state
+        self.add(state)
         return state
 
     # ------------------------------------------------------------ gaps and tokens
 
     def report(self, gap: Gap) -> None:
         """A gap is reported: once, even if several children came after it."""
-        self.carried.pop(gap.shard, None)
+        for name, (_, gaps) in list(self.carried.items()):
+            gaps[:] = [other for other in gaps if other != gap]
+            if not gaps:
+                del self.carried[name]
         self.orphans = [other for other in self.orphans if other != gap]
         for state in self.states.values():
             if gap in state.gaps:
@@ -189,12 +206,26 @@ class Lineage:
         places = {
             name: state.found() for name, state in self.states.items() if name not in after_gaps
         }
+        carried = {name: place for name, (place, _) in self.carried.items()}
+        early = self._early(carried)
         done = {
-            root: self._unfinished(root)
-            for root in self.roots
-            if root in self.done and root not in self.carried
+            name: self._unfinished(name)
+            for name in dict.fromkeys([*self.roots, *early])
+            if name in self.done and name not in carried
         }
-        return Token({**places, **self.carried}, done)
+        return Token(
+            {**places, **carried}, done, {name: early[name] for name in done if name in early}
+        )
+
+    def _early(self, carried: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """The shards that are done although a shard before them is not, with those before. They
+        would be opened again after a restore if the token did not say that they are done."""
+        found = {}
+        for name, parents in self.before.items():
+            unread = [other for other in parents if other not in self.done or other in carried]
+            if unread:
+                found[name] = tuple(unread)
+        return found
 
     def _unfinished(self, name: str) -> tuple[str, ...]:
         """The shards in which a shard that is done continues now."""

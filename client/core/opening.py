@@ -119,7 +119,8 @@ class Opening:
         if not names & token.names():
             shown = ", ".join(repr(name) for name in self.listed)
             raise InvalidStream(f"the token is of other shards; it has no place of {shown}")
-        self.lineage.done |= {name: token.done[name] for name in names & token.done.keys()}
+        self.lineage.done |= token.done
+        self.lineage.before |= token.early
         for name in sorted(names - self.lineage.done.keys()):
             self.restore(name, token.places.get(name))
         self.refuse_if_gone()
@@ -136,7 +137,7 @@ class Opening:
             for child in self.token.children(name):
                 if child in self.listed or child in wanted or child == name:
                     continue
-                if name in self.token.places and child not in self.token.places:
+                if name in self.token.places and child not in self.token.names():
                     continue  # not opened: it is looked up when its parent was read
                 wanted[child] = self.servers.child(child, self.servers.of(shard))
                 names.append((child, wanted[child]))
@@ -196,7 +197,7 @@ class Opening:
         """The shard was sealed and is gone; the token knows where it continues."""
         assert place.end is not None
         state.ended = True
-        state.fetched = place.end
+        state.fetched = max(place.at, place.end)
         state.children = tuple(self.servers.child(name, state.server) for name in place.children)
         if place.at < place.end:
             state.gaps.append(Gap(state.name, place.at, None))
@@ -223,7 +224,7 @@ class Opening:
         state = ShardState.at(shard, self.servers.of(shard), place)
         if info is not None and place.incarnation is None:
             state.incarnation = state.place_incarnation = info.get("incarnation")
-        self.lineage.states[state.name] = state
+        self.lineage.add(state)
         return state
 
     def connect(self) -> None:

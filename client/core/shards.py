@@ -54,6 +54,10 @@ class ShardState:
     """Sealed, settled and fetched to the end: `fetched` is the final ID."""
     children: tuple[Shard, ...] | None = None
     """The shards after this one, known soon after `ended`."""
+    final: ID | None = None
+    """The final ID, once it is known that the shard is sealed."""
+    named_parents: tuple[str, ...] = ()
+    """The shards before this one, as its server names them."""
     missing_since_s: float | None = None
 
     buffer: deque[Record[Any]] = field(default_factory=deque)
@@ -103,15 +107,11 @@ class ShardState:
     def found(self) -> Place:
         """The shard's place for a token."""
         self.note_place()
-        names = tuple(shard_name(child) for child in self.children or ())
-        known_end = self.ended and self.children is not None
-        return Place(
-            self.place,
-            self.place_incarnation,
-            self.fresh,
-            self.fetched if known_end else None,
-            names if known_end else (),
-        )
+        end = self.fetched if self.ended else self.final
+        if end is None or self.children is None:
+            return Place(self.place, self.place_incarnation, self.fresh)
+        names = tuple(map(shard_name, self.children))
+        return Place(self.place, self.place_incarnation, self.fresh, end, names)
 
     @property
     def settled_up_to(self) -> ID:

@@ -8,13 +8,14 @@
 | `in` | the incarnation of the key that `at` belongs to; absent if it is not known |
 | `fresh` | true while nothing was read yet: what is evicted before the first read is not lost |
 | `end`, `children` | the final ID of a sealed shard, and the names of the shards after it |
-| `done` | for a shard that was read to its end: which shards it continues in now. No other member |
+| `done` | for a shard that was read to its end: which shards it continues in now |
+| `parents` | with `done`, if the shard was read before shards that it continues: those shards |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.client.errors import InvalidPosition
@@ -66,6 +67,8 @@ class Token:
 
     places: Mapping[str, Place]
     done: Mapping[str, tuple[str, ...]]
+    early: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For shards that are done although a shard before them is not: those before."""
 
     def names(self) -> set[str]:
         return {*self.places, *self.done}
@@ -78,7 +81,10 @@ class Token:
 
     def dump(self) -> dict[str, Any]:
         shards: dict[str, Any] = {name: place.dump() for name, place in self.places.items()}
-        shards |= {name: {"done": list(names)} for name, names in self.done.items()}
+        for name, names in self.done.items():
+            shards[name] = {"done": list(names)}
+            if name in self.early:
+                shards[name]["parents"] = list(self.early[name])
         return {"v": VERSION, "shards": shards}
 
     @classmethod
@@ -96,14 +102,18 @@ class Token:
             raise InvalidPosition("the token is malformed: it has no map of 'shards'")
         places: dict[str, Place] = {}
         done: dict[str, tuple[str, ...]] = {}
+        early: dict[str, tuple[str, ...]] = {}
         for name, entry in shards.items():
             check(isinstance(name, str), name, "a name must be text")
             check(isinstance(entry, Mapping), name, "its entry is not a map")
-            if set(entry) == {"done"}:
-                done[name] = read_names(name, entry["done"])
-            else:
+            if "done" not in entry:
                 places[name] = Place.load(name, entry)
-        return cls(places, done)
+                continue
+            check(set(entry) <= {"done", "parents"}, name, "unknown members")
+            done[name] = read_names(name, entry["done"])
+            if "parents" in entry:
+                early[name] = read_names(name, entry["parents"])
+        return cls(places, done, early)
 
 
 def check(holds: bool, name: object, fault: str) -> None:
@@ -123,6 +133,6 @@ def read_names(name: str, value: object) -> tuple[str, ...]:
     check(
         isinstance(value, list | tuple) and all(isinstance(child, str) for child in value),
         name,
-        "the names of the shards after it are not a list of texts",
+        "the names of other shards are not a list of texts",
     )
     return tuple(value)  # type: ignore[arg-type]
