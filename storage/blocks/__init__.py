@@ -1,1 +1,1 @@
-"""Packed blocks of entries, the list that holds the sealed ones, and freeing them."""
+"""Packed blocks of entries, the skiplist of sealed blocks, and lazy freeing."""

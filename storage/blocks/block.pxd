@@ -17,7 +17,7 @@ cdef class Block:
 
 
 cdef class OpenBlock:
-    # What every append touches comes first.
+    # The members that every append touches come first.
     cdef uint8_t* data
     cdef uint32_t size
     cdef uint32_t capacity

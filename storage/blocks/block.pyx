@@ -1,16 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The block: a packed run of entries that decodes alone, and the unit of everything above it.
+"""The block: a packed run of entries that can be decoded alone. Streams, snapshots and replies
+consist of blocks.
 
-Entries are written one after another into an OpenBlock; when it is full an exact copy, a Block, is
-kept and never modified again (a deletion makes another copy), so a snapshot or a long reply may
-hold it while the server goes on. docs/formats.md has the byte layout. Three choices carry it: field
-names are stored once a block, already in RESP form, so a reply copies them; an id is the difference
-to the one before, mostly no byte at all; and every 32nd entry can be decoded without those before
-it, which serves seeks and backward reading without a back-length in every entry.
+Entries are appended to an OpenBlock. When the OpenBlock is full, an exact copy, a Block, is kept
+and never modified again (a deletion makes another copy). Therefore a snapshot or a long reply may
+hold a Block while the server continues. docs/formats.md has the byte layout. It has three main
+properties. Field names are stored once per block, in RESP form, so a reply copies them. An ID is
+stored as the difference from the previous ID, mostly in no byte at all. Every 32nd entry can be
+decoded without the entries before it, so seeks and backward reads need no back-length in each
+entry.
 
-The functions on View, Cursor and Entry are the only readers of the layout. They trust the bytes:
-what comes from a file goes through `Block.from_bytes` or `Block.unpack`, and there `block_check`
-looks at every length first.
+The functions on View, Cursor and Entry are the only readers of the layout. They do not validate the
+bytes: data from files goes through `Block.from_bytes` or `Block.unpack`, where `block_check` first
+checks every length.
 """
 
 from cpython.buffer cimport PyBUF_READ
@@ -38,13 +40,13 @@ cdef enum:
     # A block is sealed after this many nodes (the unit of approximate trimming) or entries.
     NODES_MAX = 4
     BLOCK_ENTRIES_MAX = 4096
-    # Readable bytes kept after the entries, so that short copies may read past their end.
+    # Readable bytes after the entries, because short copies may read past the end.
     SLACK = 32
     PAYLOAD_MAX = 0x7fffffff
 
 
 cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0:
-    """Bytes of these names and values together."""
+    """The total size of these names and values."""
     cdef uint64_t payload = 0
     cdef Py_ssize_t i
     for i in range(count):
@@ -58,7 +60,7 @@ cdef uint64_t payload_of(Slice* items, Py_ssize_t count) except? 0:
 # ---------------------------------------------------------------- bytes in Redis
 
 cdef inline uint32_t listpack_int(int64_t number) noexcept nogil:
-    """Bytes of a number in a listpack of Redis."""
+    """The size of a number in a Redis listpack."""
     if 0 <= number <= 127:
         return 2
     if -4096 <= number <= 4095:
@@ -71,7 +73,8 @@ cdef inline uint32_t listpack_int(int64_t number) noexcept nogil:
 
 
 cdef inline uint64_t listpack_text(uint64_t size) noexcept nogil:
-    """Bytes of a text of this size in a listpack of Redis, with its length before and after it."""
+    """The size in a Redis listpack of a text of `size` bytes, with the lengths before and after
+    it."""
     return size + 2 + (size >= 64) + (size >= 126) + 3 * (size >= 4096)
 
 
@@ -95,8 +98,8 @@ cdef inline uint8_t* write_varint(uint8_t* at, uint64_t value) noexcept nogil:
 
 
 cdef inline void copy_short(char* to, const uint8_t* source, uint64_t size) noexcept nogil:
-    """memcpy for bytes inside a block and a reserved reply: short ones are copied by whole vectors,
-    which reads and writes up to SLACK bytes more than asked for."""
+    """memcpy from a block to a reserved reply. Short texts are copied in whole vectors, which reads
+    and writes up to SLACK bytes past their end."""
     if size <= 16:
         memcpy(to, source, 16)
     elif size <= 32:
@@ -109,7 +112,7 @@ cdef inline void copy_short(char* to, const uint8_t* source, uint64_t size) noex
 
 cdef inline const uint8_t* read_entry(const View* view, const uint8_t* at,
                                       Entry* entry) noexcept nogil:
-    """Decode the head of the entry at `at`; `entry` holds the id before it. Returns its values."""
+    """Decode the head of the entry at `at`; `entry` holds the previous ID. Return its values."""
     cdef uint8_t head = at[0]
     cdef uint32_t ref = head & 31
     cdef uint32_t form = (head >> 5) & 3
@@ -149,8 +152,8 @@ cdef inline const uint8_t* skip_values(const uint8_t* at, uint32_t fields) noexc
 
 
 cdef const uint8_t* entry_head(const View* view, const uint8_t* at, Entry* entry) noexcept nogil:
-    """`read_entry` for other modules, which go through the values themselves: those of the next
-    entry begin where these end."""
+    """`read_entry` for other modules. They iterate over the values, and the next entry begins at
+    the end of the values."""
     return read_entry(view, at, entry)
 
 
@@ -163,7 +166,8 @@ cdef void cursor_start(Cursor* cursor, const View* view) noexcept nogil:
 
 cdef inline void cursor_checkpoint(Cursor* cursor, const View* view,
                                    uint32_t checkpoint) noexcept nogil:
-    """Stand before entry 32 x checkpoint; those but the first carry their whole id."""
+    """Move before entry 32 x checkpoint. These entries, except the first, contain their whole
+    ID."""
     if checkpoint == 0:
         cursor_start(cursor, view)
     else:
@@ -172,7 +176,7 @@ cdef inline void cursor_checkpoint(Cursor* cursor, const View* view,
 
 
 cdef bint cursor_next(Cursor* cursor, const View* view) noexcept nogil:
-    """Step to the next entry, deleted ones too; False at the end."""
+    """Move to the next entry, deleted or not; False at the end."""
     if cursor.index >= view.count:
         return False
     read_entry(view, cursor.at, &cursor.entry)
@@ -195,9 +199,9 @@ cdef void checkpoint_id(const View* view, uint32_t checkpoint, Entry* entry) noe
 
 cdef inline uint32_t likely_checkpoint(const View* view, uint64_t ms,
                                        uint32_t most) noexcept nogil:
-    """The checkpoint (1 to most) before which an id is likely to be found, were the entries spread
-    evenly over the block's time. Every probe of a large stream is a miss of the caches; for ids made
-    by a clock this one and its neighbour mostly suffice."""
+    """The checkpoint (1 to most) before which an ID is likely, by interpolation over the block's
+    time. Each probe of a large stream is a cache miss; for IDs made by a clock this checkpoint and
+    its neighbour are usually enough."""
     cdef double part
     cdef uint32_t guess
     if view.last_ms <= view.first_ms:
@@ -210,7 +214,7 @@ cdef inline uint32_t likely_checkpoint(const View* view, uint64_t ms,
 
 
 cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
-    """Stand so that the next entry is the first with an id of at least ms-seq."""
+    """Move so that the next entry is the first one with an ID of at least ms-seq."""
     cdef uint32_t low = 0
     cdef uint32_t high
     cdef uint32_t middle
@@ -247,14 +251,14 @@ cdef void cursor_seek(Cursor* cursor, const View* view, uint64_t ms, uint64_t se
 
 
 cdef void cursor_to_index(Cursor* cursor, const View* view, uint32_t index) noexcept nogil:
-    """Stand before the entry with this index (deleted ones counted)."""
+    """Move before the entry with this index (deleted entries counted)."""
     cursor_checkpoint(cursor, view, index // CHECKPOINT_EVERY)
     while cursor.index < index:
         cursor_next(cursor, view)
 
 
 cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil:
-    """True, and the entry, when an undeleted entry has exactly this id."""
+    """Find the undeleted entry with exactly this ID; False when there is none."""
     cdef Cursor cursor
     cursor_seek(&cursor, view, ms, seq)
     if not cursor_next(&cursor, view):
@@ -264,7 +268,7 @@ cdef bint view_find(const View* view, uint64_t ms, uint64_t seq, Entry* out) noe
 
 
 cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noexcept nogil:
-    """How many undeleted entries have an id below ms-seq."""
+    """The number of undeleted entries with an ID below ms-seq."""
     cdef Cursor cursor
     cdef uint32_t live = 0
     cdef uint32_t end
@@ -282,7 +286,7 @@ cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noex
 
 cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq,
                                 Entry* out) noexcept nogil:
-    """The last undeleted entry with an id below ms-seq."""
+    """Find the last undeleted entry with an ID below ms-seq."""
     cdef Cursor cursor
     cdef bint found = False
     if view.live == view.count:
@@ -301,7 +305,7 @@ cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq,
 
 cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth,
                         Entry* out) noexcept nogil:
-    """The nth (from 0) undeleted entry among those with an id of at least ms-seq."""
+    """Find the nth (from 0) undeleted entry among those with an ID of at least ms-seq."""
     cdef Cursor cursor
     cursor_seek(&cursor, view, ms, seq)
     if view.live == view.count:
@@ -323,7 +327,8 @@ cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nt
 
 cdef inline Py_ssize_t write_id(char* at, uint64_t ms, uint64_t seq,
                                 IdText* id_text) noexcept nogil:
-    """An id as a bulk string. Neighbours mostly share their milliseconds, so that text is kept."""
+    """Write an ID as a bulk string. Consecutive entries often have the same milliseconds, so the
+    text of these is cached."""
     cdef char seq_text[20]
     cdef int seq_size
     cdef Py_ssize_t head
@@ -351,7 +356,7 @@ cdef inline Py_ssize_t write_id(char* at, uint64_t ms, uint64_t seq,
 
 
 cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end) noexcept nogil:
-    """Names and values as bulk strings; `end` becomes the position after the values."""
+    """Write names and values as bulk strings; `end` becomes the position after the values."""
     cdef const uint8_t* name = entry.names
     cdef const uint8_t* value = entry.values
     cdef uint64_t size
@@ -375,9 +380,10 @@ cdef inline char* write_fields(char* to, const Entry* entry, const uint8_t** end
 
 cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* entry,
                                      IdText* id_text) except NULL:
-    """Encode one entry in the dialect of id_text; returns the position after its values."""
+    """Encode one entry in the dialect of id_text; return the position after its values."""
     cdef const uint8_t* end
-    # What is left of the block bounds the values; a value's length and line ends take at most 14.
+    # The values cannot exceed the rest of the block. A value's length and line ends take at most 14
+    # bytes.
     cdef Py_ssize_t bound = (view.entries + view.size - entry.values) + entry.names_size
     cdef char* start = out.reserve(bound + 16 * <Py_ssize_t>entry.fields + 160)
     cdef char* to = start
@@ -395,7 +401,7 @@ cdef inline const uint8_t* put_entry(Output out, const View* view, const Entry* 
 
 
 cdef int encode_entry(Output out, const View* view, const Entry* entry, IdText* id_text) except -1:
-    """One entry as a reply element, flat in the draft's dialect, nested in Redis'."""
+    """Encode one entry as a reply element: flat for T commands, nested for X commands."""
     put_entry(out, view, entry, id_text)
     return 0
 
@@ -403,8 +409,8 @@ cdef int encode_entry(Output out, const View* view, const Entry* entry, IdText* 
 cdef int64_t encode_forward(Output out, const View* view, uint64_t ms, uint64_t seq,
                             uint64_t end_ms, uint64_t end_seq, uint64_t limit,
                             Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1:
-    """Encode up to `limit` entries with start <= id <= end, oldest first, until `out` has reached
-    full_size; returns how many, and the id of the last in `last`."""
+    """Encode up to `limit` entries with start <= ID <= end, oldest first, until `out` reaches
+    full_size. Return their number; `last` becomes the ID of the last one."""
     cdef Cursor cursor
     cdef const uint8_t* at
     cdef uint64_t done = 0
@@ -430,7 +436,7 @@ cdef int64_t encode_forward(Output out, const View* view, uint64_t ms, uint64_t 
 cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t seq,
                              uint64_t end_ms, uint64_t end_seq, uint64_t limit,
                              Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1:
-    """As encode_forward, newest first: 32 entries are decoded forward, then written backward."""
+    """Like encode_forward, newest first: decode 32 entries forward, then write them backward."""
     cdef Cursor cursor
     cdef Entry[CHECKPOINT_EVERY] group
     cdef uint64_t done = 0
@@ -483,7 +489,7 @@ cdef list entry_words(const Entry* entry):
 
 
 cdef uint64_t listpack_names_of(const Entry* entry) noexcept nogil:
-    """As `listpack_names`, of an entry that is written."""
+    """`listpack_names` of an entry in a block."""
     cdef const uint8_t* name = entry.names
     cdef uint64_t names = 0
     cdef uint64_t size
@@ -500,7 +506,7 @@ cdef uint64_t listpack_names_of(const Entry* entry) noexcept nogil:
 
 
 cdef list view_entries(const View* view):
-    """Every undeleted entry as (ms, seq, words); for tests and tools, not for the hot road."""
+    """Every undeleted entry as (ms, seq, words); for tests and tools, not for the hot path."""
     cdef Cursor cursor
     cdef list entries = []
     cursor_start(&cursor, view)
@@ -511,7 +517,7 @@ cdef list view_entries(const View* view):
 
 
 cdef list view_nodes(const View* view):
-    """The entries of `view_entries`, node by node."""
+    """The entries of `view_entries`, grouped by node."""
     cdef Cursor cursor
     cdef uint32_t node, end
     cdef list entries
@@ -534,19 +540,19 @@ cdef inline uint64_t table_size(uint32_t count, uint32_t sets, uint32_t nodes) n
 
 
 cdef inline uint64_t form_size(const Head* head) noexcept nogil:
-    """Bytes of the disk form that begins with this header."""
+    """The size of the disk form that begins with this header."""
     return table_size(head.count, head.set_count, head.node_count) + (
         BLOCK_HEADER_BYTES + <uint64_t>head.size)
 
 
 cdef uint64_t view_disk_size(const View* view) noexcept nogil:
-    """Bytes of the disk form."""
+    """The size of the disk form."""
     return BLOCK_HEADER_BYTES + <uint64_t>view.size + table_size(
         view.count, view.set_count, view.node_count)
 
 
 cdef void view_of(const Head* head, View* out) noexcept nogil:
-    """Read the layout of the block that follows this header."""
+    """Set `out` to the layout of the block that follows this header."""
     cdef const uint32_t* tables = <const uint32_t*>(head + 1)
     out.count = head.count
     out.live = head.live
@@ -565,8 +571,8 @@ cdef void view_of(const Head* head, View* out) noexcept nogil:
 
 
 cdef const char* form_fault(const Head* head, Py_ssize_t size) noexcept nogil:
-    """The fault in the header of a disk form of which `size` bytes are present, or NULL. Does not
-    check the checksum or the entries."""
+    """The fault in the header of a disk form of which `size` bytes are present, or NULL. The
+    checksum and the entries are not checked."""
     if size < BLOCK_HEADER_BYTES:
         return b"it is shorter than its header"
     if head.magic[0] != c'M' or head.magic[1] != c'B':
@@ -593,7 +599,7 @@ cdef Head* new_head(Block owner, uint64_t data_size) except NULL:
 
 
 cdef class Block:
-    """A sealed block: its disk form, header, tables and entries, in one piece."""
+    """A sealed block: its disk form (header, tables, entries) in contiguous memory."""
 
     def __init__(self) -> None:
         raise TypeError("a block comes from OpenBlock.freeze, Block.from_bytes or Block.unpack")
@@ -603,20 +609,20 @@ cdef class Block:
 
     @property
     def count(self) -> int:
-        """Entries, deleted ones too."""
+        """The number of entries, including deleted ones."""
         return self.head.count
 
     @property
     def live(self) -> int:
-        """Entries that are not deleted."""
+        """The number of undeleted entries."""
         return self.head.live
 
     cdef Py_ssize_t data_size(self) noexcept:
-        """Bytes of tables and entries."""
+        """The size of tables and entries."""
         return form_size(self.head) - BLOCK_HEADER_BYTES
 
     cdef Block without(self, uint64_t ms, uint64_t seq):
-        """A copy in which this entry is deleted; None when no undeleted entry has the id."""
+        """A copy in which this entry is deleted; None when no undeleted entry has this ID."""
         cdef View view
         cdef Cursor cursor
         cdef const uint8_t* at
@@ -633,7 +639,7 @@ cdef class Block:
         return copy
 
     cdef Block without_all(self, list ids):
-        """A copy in which the undeleted entries with these ids (ms, seq), in order, are deleted."""
+        """A copy in which the undeleted entries with these IDs (ms, seq), sorted, are deleted."""
         cdef View view
         cdef Cursor cursor
         cdef const uint8_t* at
@@ -651,7 +657,7 @@ cdef class Block:
         return copy
 
     cdef inline void mark(self, Py_ssize_t at) noexcept:
-        """Delete the entry whose head is at this byte; only in a copy that is not shared yet."""
+        """Delete the entry whose head is at this byte. Only for a copy that is not shared yet."""
         (<uint8_t*>self.head)[at] |= DELETED
         self.head.live -= 1
 
@@ -663,17 +669,17 @@ cdef class Block:
 
     @property
     def first_id(self) -> tuple[int, int]:
-        """The id of the first entry written, deleted or not."""
+        """The ID of the first entry written, deleted or not."""
         return self.head.first_ms, self.head.first_seq
 
     @property
     def last_id(self) -> tuple[int, int]:
-        """The id of the last entry written, deleted or not."""
+        """The ID of the last entry written, deleted or not."""
         return self.head.last_ms, self.head.last_seq
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its disk form."""
+        """The size of the disk form."""
         return form_size(self.head)
 
     def to_bytes(self) -> bytes:
@@ -683,7 +689,7 @@ cdef class Block:
         return whole
 
     cdef int write(self, char* at) except -1:
-        """The disk form, to where there is room for all of it."""
+        """Write the disk form to `at`, which must have enough space."""
         cdef Py_ssize_t size = form_size(self.head)
         cdef Head* written = <Head*>at
         memcpy(at, self.head, size)
@@ -694,9 +700,9 @@ cdef class Block:
 
     @staticmethod
     def pack(blocks, Py_ssize_t bytes_max, Py_ssize_t entries_max):
-        """The disk forms of these blocks back to back: of the first at least, and none after
-        the one that reaches bytes_max bytes or entries_max entries. (bytes, blocks, entries with
-        the deleted ones, entries without)."""
+        """The concatenated disk forms of these blocks: at least the first block, and up to the
+        block that reaches bytes_max bytes or entries_max entries. Returns (bytes, blocks, entries,
+        undeleted entries)."""
         cdef Py_ssize_t taken = 0
         cdef Py_ssize_t size = 0
         cdef Py_ssize_t count = 0
@@ -719,7 +725,7 @@ cdef class Block:
 
     @staticmethod
     def from_bytes(data) -> Block:
-        """Read a disk form that fills `data`; ValueError says what is wrong with it."""
+        """Read a disk form that fills `data`; ValueError names the fault."""
         cdef const uint8_t[::1] raw = data
         cdef const Head* head = sound_head(&raw[0], raw.shape[0])
         cdef Py_ssize_t size = form_size(head)
@@ -732,9 +738,9 @@ cdef class Block:
 
     @staticmethod
     def unpack(data, Py_ssize_t at, Py_ssize_t count):
-        """Read disk forms that lie back to back in `data` from byte `at` on: (blocks, the byte
-        after them). BlockError at the first invalid one. Their checksums are not checked: a
-        chunk of a snapshot has one over all of it."""
+        """Read `count` contiguous disk forms in `data` from byte `at` on: (blocks, the byte after
+        them). BlockError at the first invalid one. The checksums of blocks are not checked, because
+        a chunk of a snapshot has its own."""
         cdef const uint8_t[::1] raw = data
         cdef list blocks = []
         cdef const Head* head
@@ -749,14 +755,14 @@ cdef class Block:
         return blocks, at
 
     def check(self) -> None:
-        """Walk every length and offset; ValueError names the first that does not fit."""
+        """Check every length and offset; ValueError names the first invalid one."""
         cdef View view
         view_of(self.head, &view)
         check_view(&view)
 
     def encoded_entries(self, list ids not None, first_kept) -> list:
-        """The undeleted entries with these ids, (ms, seq) each, which rise, as RESP; None for one
-        that the block does not have, or that is below first_kept."""
+        """The undeleted entries with these ascending IDs (ms, seq), as RESP; None for an entry that
+        does not exist or is below first_kept."""
         cdef Output out = Output()
         cdef View view
         cdef Cursor cursor
@@ -772,7 +778,7 @@ cdef class Block:
         here = cursor_next(&cursor, &view)
         for entry_id in ids:
             ms, seq = entry_id
-            steps = 32  # an entry further on is searched for
+            steps = 32  # beyond this distance, search
             while here and id_less(cursor.entry.ms, cursor.entry.seq, ms, seq):
                 if steps == 0:
                     cursor_seek(&cursor, &view, ms, seq)
@@ -794,18 +800,19 @@ cdef class Block:
 
     @property
     def node_count(self) -> int:
-        """Nodes, the units of `~`; also those of which all entries are deleted."""
+        """The number of nodes, the units of `~`, including nodes whose entries are all deleted."""
         return self.head.node_count
 
     def nodes(self) -> list[list[tuple[int, int, list[bytes]]]]:
-        """The undeleted entries of each node, as `entries` returns them."""
+        """The undeleted entries of each node, in the form of `entries`."""
         cdef View view
         view_of(self.head, &view)
         return view_nodes(&view)
 
 
 cdef const Head* sound_head(const uint8_t* data, Py_ssize_t size) except NULL:
-    """The header of the disk form that starts these bytes; ValueError: there is none."""
+    """The header of the disk form at the beginning of these bytes; ValueError when it is
+    invalid."""
     cdef const Head* head = <const Head*>data
     cdef const char* fault = form_fault(head, size)
     if fault != NULL:
@@ -814,7 +821,7 @@ cdef const Head* sound_head(const uint8_t* data, Py_ssize_t size) except NULL:
 
 
 cdef Block read_block(const Head* form, Py_ssize_t size):
-    """The block whose disk form these bytes are."""
+    """Make a block from its disk form."""
     cdef Block block = Block.__new__(Block)
     cdef Head* head = new_head(block, size - BLOCK_HEADER_BYTES)
     memcpy(head, form, size)
@@ -827,8 +834,9 @@ cdef Block read_block(const Head* form, Py_ssize_t size):
 
 cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
                          Py_ssize_t* length) noexcept nogil:
-    """Look at the disk form that starts `data` where it lies, without a copy: its View and its
-    length, or what is wrong. Neither checksum nor entries are looked at: `find_fault` does."""
+    """Set `out` to the View of the disk form at the beginning of `data`, without a copy, and
+    `length` to its size; or return the fault. Checksum and entries are not checked: `find_fault`
+    checks the entries."""
     cdef const Head* head = <const Head*>data
     cdef const char* fault = form_fault(head, size)
     if fault != NULL:
@@ -840,18 +848,18 @@ cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
 
 # ---------------------------------------------------------------- open
 
-# Bytes that the open blocks of all streams have for entries.
+# Bytes that the open blocks of all streams have allocated for entries.
 cdef uint64_t all_capacity_bytes = 0
 
 
 def open_bytes() -> int:
-    """Bytes that the open blocks of all streams take for their entries."""
+    """Bytes that the open blocks of all streams have allocated for entries."""
     return all_capacity_bytes
 
 
 cdef class OpenBlock:
-    """The block at a stream's end, which still takes entries. Its parts are made when needed, so
-    that a stream of one entry stays small."""
+    """The block at a stream's end, which accepts entries. Its parts are allocated when needed, so
+    that a stream of one entry is small."""
 
     def __dealloc__(self):
         self.count_capacity(0)
@@ -876,11 +884,11 @@ cdef class OpenBlock:
         out.node_count = self.node_count
 
     cdef Py_ssize_t data_size(self) noexcept:
-        """As of the block that `freeze` would make."""
+        """The data_size of the block that `freeze` would make."""
         return table_size(self.count, self.set_count, self.node_count) + self.size
 
     cdef void reset(self) noexcept:
-        """Empty it and keep its memory for the next entries, but not that of a huge one."""
+        """Clear the block and keep its memory for the next entries, unless it is very large."""
         if self.capacity > 2 * BLOCK_BYTES_MAX:
             free(self.data)
             self.data = NULL
@@ -894,18 +902,18 @@ cdef class OpenBlock:
         self.closed = False
 
     cdef bint place(self, uint64_t payload, uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Make room for an entry of this many bytes; False: the block must be sealed first.
+        """Reserve space for an entry of this many bytes; False: the block must be sealed first.
 
-        Redis' rule: a node is full at node_entries entries or when the entry would bring it to
-        node_bytes, counted as Redis' listpack would be long (`measure`), so that `~` trims what it
-        trims there; 0 lifts a limit. Full nodes are followed by another in the same block, and an
-        entry larger than a node gets a block of its own.
+        Nodes follow Redis' rule, so that `~` trims the same entries as in Redis: a node is full at
+        node_entries entries, or when the entry would bring the size of Redis' listpack (`measure`)
+        to node_bytes; 0 means no limit. After a full node, the next node begins in the same block.
+        An entry larger than a node gets a block of its own.
         """
         cdef bint large = node_bytes != 0 and payload >= node_bytes
         cdef bint full
         if self.count == 0:
             self.closed = large
-            self.node_count = 0  # 1 when memory ran out after an earlier call
+            self.node_count = 0  # it is 1 when an earlier call ran out of memory
             return self.start_node() == 0
         full = node_entries != 0 and self.count - self.node_start >= node_entries
         full = full or (node_bytes != 0 and self.node_listpack + payload >= node_bytes)
@@ -929,8 +937,8 @@ cdef class OpenBlock:
 
     cdef int append(self, uint64_t ms, uint64_t seq, Slice* items, Py_ssize_t count,
                     uint64_t payload) except -1:
-        """Write one entry of count // 2 fields, `payload` bytes together, after a true `place`;
-        its id must be above the last one."""
+        """Write one entry of count // 2 fields with `payload` bytes in total, after `place`
+        returned True. Its ID must be above the last one."""
         cdef Py_ssize_t i
         cdef uint8_t* at
         cdef uint64_t size
@@ -957,23 +965,24 @@ cdef class OpenBlock:
         return 0
 
     cdef inline bint is_new_to_node(self, uint8_t ref) noexcept:
-        """Whether Redis would write an entry's names: those of a node's first entry are written
-        once."""
+        """Whether Redis would write the entry's names: it writes the names of a node's first entry
+        only once."""
         return ref != self.node_ref or self.count == self.node_start or ref == REF_LITERAL
 
     cdef inline void measure(self, uint8_t ref, uint64_t ms, uint64_t seq, uint64_t names,
                              uint64_t values, uint64_t fields) noexcept:
-        """Record how much the entry after the last would add to a listpack of Redis, where its names
-        and values take `values` and `fields` bytes. Numbers count as the text they were sent as."""
+        """Record how many bytes the next entry would add to a Redis listpack, where its names and
+        values take `values` and `fields` bytes. Numbers count with the text in which they were
+        sent."""
         if self.count == self.node_start:
             self.node_ref = ref
             self.node_ms = ms
             self.node_seq = seq
-            # Head and end; entries, deleted entries, fields, their names, and a 0.
+            # Header and end; counts of entries, deleted entries and fields; the names; a 0.
             self.node_listpack = 7 + 6 + listpack_int(fields) + <uint32_t>names
         elif names:
             self.node_listpack += listpack_int(fields) + <uint32_t>names
-        # Flags, the id's difference to the first one's, the values, and the number of parts.
+        # Flags, the ID's difference from the first ID, the values, and the number of elements.
         self.node_listpack += 2 + listpack_int(<int64_t>(ms - self.node_ms)) + listpack_int(
             <int64_t>(seq - self.node_seq)) + <uint32_t>values + 2
 
@@ -1008,7 +1017,8 @@ cdef class OpenBlock:
         return 0
 
     cdef inline uint8_t* write_id_difference(self, uint8_t* at, uint64_t ms, uint64_t seq) noexcept:
-        """The head byte without its set reference, and the id's difference to the last one."""
+        """Write the head byte without its set reference, and the ID's difference from the last
+        ID."""
         cdef bint anchored = self.count and self.count % CHECKPOINT_EVERY == 0
         if not anchored:
             if ms == self.last_ms and seq == self.last_seq + 1:
@@ -1024,7 +1034,7 @@ cdef class OpenBlock:
         return write_varint(write_varint(at + 1, ms - self.first_ms), seq)
 
     cdef inline uint8_t* write_names(self, uint8_t* at, Slice* items, Py_ssize_t count) except NULL:
-        """Refer to the field-name set of these items in the head byte; define it when it is new."""
+        """Put the reference to these items' field-name set into the head byte; define a new set."""
         cdef uint8_t* head = self.data + self.size
         cdef int ref = self.find_set(items, count)
         if ref >= 0:
@@ -1048,8 +1058,8 @@ cdef class OpenBlock:
         cdef int ref
         if self.set_count == 0:
             return -1
-        # The first set is stored after the first entry's head byte: with very many streams every
-        # place in memory less that an append touches counts.
+        # The first set is stored after the first entry's head byte. With very many streams, each
+        # cache line that an append does not touch saves time.
         if same_names(self.data + (1 if self.last_ref == 0 else self.sets[self.last_ref]), items,
                       count):
             return self.last_ref
@@ -1077,7 +1087,7 @@ cdef class OpenBlock:
         return True
 
     cpdef Block freeze(self):
-        """An exact-size sealed copy of what is written."""
+        """A sealed copy of the entries, of exact size."""
         cdef Block block
         cdef Head* head
         cdef uint32_t checkpoints = checkpoint_count(self.count)
@@ -1109,15 +1119,15 @@ cdef class OpenBlock:
 
     @staticmethod
     def reopen(Block block not None) -> OpenBlock | None:
-        """An open block that goes on where this one, which stays as it is, was frozen; None when it
-        was not written here."""
+        """An open block that continues this block, which is not modified; None when the block was
+        not written by this implementation."""
         cdef OpenBlock made = OpenBlock.__new__(OpenBlock)
         cdef View view
         cdef uint32_t checkpoints = checkpoint_count(block.head.count)
         cdef uint32_t nodes = block.head.node_count - 1
         view_of(block.head, &view)
         if view.set_count and view.sets[0] != 1:
-            return None  # appending looks for the first set there
+            return None  # appending expects the first set there
         made.data = <uint8_t*>grown(NULL, view.size + SLACK, 1)
         memcpy(made.data, view.entries, view.size + SLACK)
         made.count_capacity(view.size + SLACK)
@@ -1143,7 +1153,7 @@ cdef class OpenBlock:
         return made
 
     cdef int measure_again(self, const View* view) noexcept:
-        """Measure the entries of the last node."""
+        """Compute the listpack size of the last node from its entries."""
         cdef Cursor cursor
         cdef uint8_t ref
         cdef uint32_t count = self.count
@@ -1205,7 +1215,7 @@ cdef class OpenBlock:
         return view_entries(&view)
 
     def check(self) -> None:
-        """Walk every length and offset; ValueError names the first that does not fit."""
+        """Check every length and offset; ValueError names the first invalid one."""
         cdef View view
         if self.count:
             self.view(&view)
@@ -1257,12 +1267,12 @@ cdef uint8_t* write_definition(uint8_t* at, Slice* items, Py_ssize_t count) noex
 
 
 def bulk_size_of(Py_ssize_t size) -> int:
-    """Bytes of a RESP bulk string with this many bytes of content (for tests)."""
+    """The size of a RESP bulk string with this many bytes of content (for tests)."""
     return bulk_size(size)
 
 
 def verdicts(data) -> tuple[bool, str | None]:
-    """What `fits` and `first_fault` say of a disk form: for tests."""
+    """The results of `fits` and `first_fault` for a disk form (for tests)."""
     cdef const uint8_t[::1] raw = data
     cdef const Head* head = sound_head(&raw[0], raw.shape[0])
     cdef View view

@@ -1,12 +1,12 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
-"""Whether the bytes of a block are one: every length and offset in it is looked at.
+"""Validates a block: checks every length and offset in its bytes.
 
-The readers of the layout (`block`) trust what they read. Nothing that comes from a file or a socket
-reaches them before it was checked here, so that no bytes from any source can lead a reader out
-of its block. `first_fault` walks a block entry by entry and says what does not fit. Nearly every
-block is sound, and a start checks millions of entries, so `fits` comes first: it only says yes or
-no, and walks two stretches between checkpoints at once. In a walk each step waits for the length
-that it has just read; the processor does the other stretch's step meanwhile.
+The readers of the layout (`block`) do not validate. Bytes from a file or a socket are checked here
+first, so no bytes from any source can make a reader leave its block. `first_fault` checks a block
+entry by entry and describes the first fault. Nearly every block is valid, and a start checks
+millions of entries, so `fits` runs first. `fits` only returns yes or no, and walks two ranges
+between checkpoints at the same time. Each step of a walk depends on the length that the previous
+step read; with two walks the processor can overlap their steps.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -19,15 +19,15 @@ from millstream.storage.blocks.layout cimport (
 
 
 cdef const char* find_fault(const View* view, uint32_t* entry) noexcept nogil:
-    """NULL when every length and offset fits, otherwise what does not, and at which entry (`count`:
-    at none of them). What it accepts can be read without leaving the block."""
+    """NULL when every length and offset is valid; otherwise the fault, with its entry (`count` when
+    the fault is in no entry). A block without a fault can be read without leaving the block."""
     if fits(view):
         return NULL
     return first_fault(view, entry)
 
 
 cdef int check_view(const View* view) except -1:
-    """ValueError when find_fault finds something."""
+    """ValueError when find_fault finds a fault."""
     cdef uint32_t entry
     cdef const char* fault = find_fault(view, &entry)
     if fault != NULL:
@@ -36,16 +36,16 @@ cdef int check_view(const View* view) except -1:
 
 
 cdef str fault_text(const char* fault, uint32_t entry, uint32_t count):
-    """The sentence for what find_fault or view_at found."""
+    """The sentence for a fault from find_fault or view_at."""
     where = "" if entry >= count else f" entry {entry}:"
     return f"block:{where} {fault.decode()}"
 
 
-# ---------------------------------------------------------------- what does not fit
+# ---------------------------------------------------------------- faults
 
 cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
                                           uint64_t* out) noexcept nogil:
-    """As read_varint; NULL when the number does not end before `end`."""
+    """Like read_varint; NULL when the number does not end before `end`."""
     cdef const uint8_t* stop = at
     if at < end and at[0] < 128:
         out[0] = at[0]
@@ -58,7 +58,8 @@ cdef inline const uint8_t* checked_varint(const uint8_t* at, const uint8_t* end,
 
 
 cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) noexcept nogil:
-    """Check one field name, a bulk string after its length; the position after it, or NULL."""
+    """Check one field name, a bulk string after its length; return the position after it, or
+    NULL."""
     cdef uint64_t size
     cdef uint64_t length = 0
     cdef const uint8_t* digit
@@ -79,7 +80,7 @@ cdef inline const uint8_t* check_name(const uint8_t* at, const uint8_t* stop) no
 
 cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
                                      uint64_t* fields) noexcept nogil:
-    """Check one field-name set; the position after it, or NULL."""
+    """Check one field-name set; return the position after it, or NULL."""
     cdef uint64_t names_size
     cdef uint64_t _
     cdef const uint8_t* stop
@@ -99,7 +100,7 @@ cdef const uint8_t* check_definition(const uint8_t* at, const uint8_t* end,
 
 cdef const uint8_t* check_values(const uint8_t* at, const uint8_t* end,
                                  uint64_t fields) noexcept nogil:
-    """Check an entry's values; the position after them, or NULL."""
+    """Check an entry's values; return the position after them, or NULL."""
     cdef uint64_t number
     cdef uint64_t _
     for _ in range(fields):
@@ -128,7 +129,7 @@ cdef inline const char* at_entry(const char* fault, uint32_t index,
 
 
 cdef const char* first_fault(const View* view, uint32_t* entry) noexcept nogil:
-    """As find_fault, entry by entry."""
+    """Like find_fault, entry by entry."""
     cdef const uint8_t* at = view.entries
     cdef const uint8_t* end = view.entries + view.size
     cdef uint64_t number
@@ -204,23 +205,24 @@ cdef const char* first_fault(const View* view, uint32_t* entry) noexcept nogil:
 
 # ---------------------------------------------------------------- whether all fits
 
-# Larger parts of an id are left to first_fault: here no step can pass the largest number.
+# first_fault handles larger parts of an ID. Below this limit no step can overflow.
 cdef uint64_t ID_PART_MAX = <uint64_t>1 << 62
 
 
 cdef struct Sets:
-    # Of each field-name set of a block: its fields, and the bytes of its definition.
+    # For each field-name set of a block: its number of fields, and the size of its definition.
     uint64_t[SETS_MAX] fields
     uint32_t[SETS_MAX] sizes
 
 
 cdef struct Lane:
-    # A stretch from one checkpoint on: the id of the entry before (ms, seq), the sets defined before.
+    # A range that begins at a checkpoint: the ID of the entry before (ms, seq), and the number of
+    # sets defined before.
     uint64_t ms
     uint64_t seq
     uint32_t known
     uint32_t deleted
-    # As it was at its start, its first id, and where it ended.
+    # The state at its start, its first ID, and its end.
     const uint8_t* start
     const uint8_t* end
     uint64_t first_ms
@@ -229,8 +231,8 @@ cdef struct Lane:
 
 
 cdef bint fits(const View* view) noexcept nogil:
-    """Whether first_fault would find nothing; may say no of a block in which that finds nothing.
-    (`index` cannot wrap: an entry has two bytes at least, and `size` is a 32-bit number.)"""
+    """True only if first_fault would find no fault; may be False for a valid block. (`index` cannot
+    overflow: an entry has at least two bytes, and `size` is a 32-bit number.)"""
     cdef Sets sets
     cdef Lane done, first, second
     cdef const uint8_t* at
@@ -289,8 +291,8 @@ cdef bint read_sets(const View* view, Sets* sets) noexcept nogil:
 
 cdef const uint8_t* begin_lane(const View* view, const Sets* sets, uint32_t index,
                                Lane* lane) noexcept nogil:
-    """The position after the first entry of the lane that starts with entry `index`, which has a
-    checkpoint; NULL if that entry is not valid."""
+    """Begin a lane at entry `index`, which has a checkpoint; return the position after that entry,
+    or NULL if it is not valid."""
     cdef const uint8_t* at
     cdef uint32_t offset = 0
     lane.ms, lane.seq = view.first_ms, view.first_seq - 1
@@ -312,7 +314,7 @@ cdef const uint8_t* begin_lane(const View* view, const Sets* sets, uint32_t inde
 
 cdef bint end_lane(const uint8_t* at, Lane* lane, const Lane* before,
                    const View* view) noexcept nogil:
-    """End a lane here; whether it started where and as the one before it had ended."""
+    """End a lane; return whether its start matches the end of the lane before it."""
     lane.end = at
     return at != NULL and lane.start == before.end and lane.known_first == before.known and (
         lane.start == view.entries
@@ -321,8 +323,8 @@ cdef bint end_lane(const uint8_t* at, Lane* lane, const Lane* before,
 
 cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View* view,
                                       const Sets* sets) noexcept nogil:
-    """The position after the lane's next entry, NULL when that is not valid. A typical entry, whose id is
-    the next, whose names are known and whose values are short, is passed here."""
+    """The position after the lane's next entry, or NULL when the entry is not valid. This function
+    handles typical entries itself: consecutive ID, known names, short values."""
     cdef const uint8_t* end = view.entries + view.size
     cdef uint64_t fields, size, is_next_ms
     cdef uint32_t head
@@ -331,7 +333,7 @@ cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View*
     head = at[0]
     if head >= FORM_LATER_MS << 5 or (head & 31) >= lane.known:
         return pass_any(at, lane, view, sets)
-    # Without a branch: which of the two it is cannot be foreseen.
+    # Without a branch, because the processor cannot predict it.
     is_next_ms = head >> 5
     lane.ms += is_next_ms
     lane.seq = (lane.seq + 1) & (is_next_ms - 1)
@@ -350,7 +352,7 @@ cdef inline const uint8_t* pass_entry(const uint8_t* at, Lane* lane, const View*
 
 cdef const uint8_t* pass_any(const uint8_t* at, Lane* lane, const View* view,
                              const Sets* sets) noexcept nogil:
-    """As pass_entry, whatever the entry is."""
+    """Like pass_entry, for all entries."""
     cdef const uint8_t* end = view.entries + view.size
     cdef const uint8_t* entry = at
     cdef uint64_t before_ms = lane.ms

@@ -1,7 +1,7 @@
-"""CRC-32 as gzip has it, over files' frames, chunks and blocks.
+"""The CRC-32 of gzip, for the frames, chunks and blocks of files.
 
-ISA-L's is four times as quick as the C library's where the processor multiplies without carry;
-elsewhere zlib has the same function.
+ISA-L's implementation is four times as fast as zlib's on processors with carry-less multiplication.
+Where ISA-L is not available, zlib has the same function.
 """
 
 try:

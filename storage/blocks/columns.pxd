@@ -31,7 +31,7 @@ cdef struct Layout:
     uint32_t fields
     uint32_t names_size
     uint8_t* names
-    # For each field: the column it goes to, whether it is in the map, where its name ends in `kept`.
+    # For each field: its column, whether it is in the map, and the end of its name in `kept`.
     int* column
     uint8_t* in_map
     uint32_t kept_fields

@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Blocks decoded into columns, in the memory layout of Apache Arrow.
+"""Decodes blocks into columns, in the memory layout of Apache Arrow.
 
-Who reads entries by the million wants no Python object for any of them. A Decoder walks the disk
-forms of blocks where they lie, without the interpreter's lock, and writes what was asked for into
-buffers that Arrow adopts without a copy: keys, ids as text, times, numbers, single fields, or all
-fields as a map or a list. This module knows Arrow's layout and nothing of the library, so that a
-server does not need it.
+Reading millions of entries must not create a Python object for each. A Decoder reads the disk forms
+of blocks in place, without the interpreter's lock, and writes the requested columns into buffers
+that Arrow uses without a copy: keys, IDs as text, times, numbers, single fields, or all fields as a
+map or a list. The module uses Arrow's layout but not its library, so a server does not need the
+library.
 
-What comes from elsewhere is not trusted: every block is checked (`block_check.find_fault`) before its
-entries are read, so no sequence of bytes leads outside of it.
+Every block is checked (`block_check.find_fault`) before its entries are read, so no sequence of
+bytes can make the decoder leave the block.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -38,18 +38,18 @@ cdef enum:
     KIND_FIELD = 9
     # Arrow's offsets are 32 bits wide and signed.
     BUFFER_BYTES_MAX = 0x7fffffff
-    # Writable bytes kept after the written ones, so that short copies may use whole vectors.
+    # Writable bytes after the written ones, because short copies use whole vectors.
     SLACK = 64
     LAYOUTS_MAX = 64
     SETS_IN_BLOCK_MAX = 31
-    # What fails inside; everything else is a fault of the bytes.
+    # Internal failures; every other result is a fault of the bytes.
     DONE = 0
     FULL = 1
     FAILED = -1
 
 
 class Kind(IntEnum):
-    """What a column holds of every entry, and the buffers that `Decoder.take` gives for it.
+    """What a column contains for each entry, and the buffers that `Decoder.take` returns for it.
 
     An entry that has no such field, or a time that does not fit, is null.
     """
@@ -57,12 +57,12 @@ class Kind(IntEnum):
     KEY = KIND_KEY  # the stream's key: offsets, bytes
     ID = KIND_ID  # `ms-seq`: offsets, bytes
     TS = KIND_TS  # ms as microseconds, signed 64 bits: values
-    INT_MS = KIND_INT_MS  # signed 64 bits; larger ones are refused: values
+    INT_MS = KIND_INT_MS  # signed 64 bits, larger numbers are refused: values
     INT_SEQ = KIND_INT_SEQ
     DECIMAL_MS = KIND_DECIMAL_MS  # 128 bits, scale 0: values
     DECIMAL_SEQ = KIND_DECIMAL_SEQ
-    # Rows' offsets, names' offsets, names' bytes, values' offsets, values' bytes.
-    MAP = KIND_MAP  # of fields with the same name the last
+    # Row offsets, name offsets, name bytes, value offsets, value bytes.
+    MAP = KIND_MAP  # the last one of fields with the same name
     LIST = KIND_LIST  # every field, in order
     FIELD = KIND_FIELD  # the last field of one name: offsets, bytes
 
@@ -78,8 +78,8 @@ class PieceError(ValueError):
 # ---------------------------------------------------------------- memory
 
 cdef bint grow(Heap* heap, size_t extra) noexcept nogil:
-    """Room for `extra` more bytes and the slack. False when there is none, or more than Arrow can
-    point into."""
+    """Ensure space for `extra` more bytes and the slack. False when out of memory, or above the
+    limit of Arrow's offsets."""
     cdef size_t wanted = heap.size + extra
     cdef void* moved
     if wanted > BUFFER_BYTES_MAX:
@@ -99,13 +99,13 @@ cdef bint grow(Heap* heap, size_t extra) noexcept nogil:
 
 
 cdef inline bint reserve(Heap* heap, size_t extra) noexcept nogil:
-    if heap.size + extra < heap.capacity:  # never true of a heap that has no memory yet
+    if heap.size + extra < heap.capacity:  # never true for a heap without memory
         return True
     return grow(heap, extra)
 
 
 cdef inline void push_offset(Texts* texts) noexcept nogil:
-    """Note where the text that was just written ends; room was reserved."""
+    """Record the end of the text that was just written; the space is reserved."""
     (<int32_t*>(texts.offsets.data + texts.offsets.size))[0] = <int32_t>texts.data.size
     texts.offsets.size += 4
 
@@ -123,7 +123,7 @@ cdef inline bint begin_offsets(Heap* offsets) noexcept nogil:
 
 cdef inline bint put_text(Texts* texts, const uint8_t* source, uint64_t size,
                           const uint8_t* limit) noexcept nogil:
-    """Append one text. Short ones are copied as whole vectors, which reads past their end but not
+    """Append one text. Short texts are copied in whole vectors, which reads past their end but not
     past `limit`."""
     cdef uint8_t* to
     if not reserve(&texts.offsets, 4) or not reserve(&texts.data, size):
@@ -141,7 +141,7 @@ cdef inline bint put_text(Texts* texts, const uint8_t* source, uint64_t size,
 
 
 cdef class Buffer:
-    """Memory that a column lies in, handed on without a copy: `memoryview(buffer)`."""
+    """The memory of a column, available without a copy: `memoryview(buffer)`."""
 
     def __dealloc__(self):
         free(self.data)
@@ -154,7 +154,8 @@ cdef class Buffer:
 
 
 cdef Buffer handed_over(Heap* heap):
-    """The heap's memory as a Buffer; the heap is empty afterwards and expects as much again."""
+    """Move the heap's memory to a Buffer. The heap is then empty and expects about the same size
+    again."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
     if heap.data == NULL and not grow(heap, 1):
         raise MemoryError("no memory for a column")
@@ -187,7 +188,8 @@ cdef void free_layout(Layout* layout) noexcept nogil:
 # ---------------------------------------------------------------- numbers
 
 cdef inline bint put_ids(Column* column, const EntryId* ids, Py_ssize_t count) noexcept nogil:
-    """Ids as `ms-seq`. Neighbours mostly share their milliseconds, so that text is kept."""
+    """Append IDs as `ms-seq`. Consecutive entries often have the same milliseconds, so the text of
+    these is cached."""
     cdef char[24] text
     cdef int text_size = 0
     cdef uint64_t text_ms = 0
@@ -229,7 +231,7 @@ cdef inline bint put_keys(Column* column, const uint8_t* key, Py_ssize_t key_siz
 
 
 cdef inline bint put_times(Column* column, const EntryId* ids, Py_ssize_t count) noexcept nogil:
-    """Milliseconds as microseconds; null where these do not fit 64 bits."""
+    """Append milliseconds as microseconds; null where the microseconds do not fit 64 bits."""
     cdef Py_ssize_t i
     cdef int64_t* to
     cdef uint8_t* valid
@@ -283,7 +285,8 @@ cdef inline bint put_decimals(Column* column, const EntryId* ids, Py_ssize_t cou
 # ---------------------------------------------------------------- single fields
 
 cdef inline bint fill_nulls(Column* column, Py_ssize_t row) noexcept nogil:
-    """Nulls up to `row` in the column of a field, which is written only where an entry has it."""
+    """Append nulls up to `row` to the column of a field; only entries that have the field write to
+    the column."""
     cdef Py_ssize_t missing = row - column.filled
     cdef Py_ssize_t _
     if missing <= 0:
@@ -316,7 +319,7 @@ cdef inline bint put_field(Column* column, Py_ssize_t row, const uint8_t* value,
 
 
 cdef bint pack_bits(Heap* valid) noexcept nogil:
-    """A byte for each row becomes a bit for each row, in place."""
+    """Convert a byte per row to a bit per row, in place."""
     cdef size_t rows = valid.size
     cdef size_t i
     cdef uint8_t byte = 0
@@ -380,14 +383,14 @@ cdef class Decoder:
         free(self.ids)
 
     def add(self, data, bytes key not None, first, last) -> int:
-        """Add the undeleted entries with first <= id <= last of the blocks that lie back to back in
-        `data`; `first` and `last` are (ms, seq).
+        """Add the undeleted entries with first <= ID <= last of the contiguous blocks in `data`;
+        `first` and `last` are (ms, seq).
 
-        Returns how many bytes were dealt with: all, unless the batch is full. Then take it and call
-        again with the rest of `data` and the same key and ids; nothing is added twice.
+        Returns the number of bytes processed: all, unless the batch is full. If so, take the batch
+        and call again with the rest of `data` and the same key and IDs; nothing is added twice.
 
-        ValueError says what is wrong with a block, and at which byte of `data` it starts; the
-        decoder is of no use after it.
+        ValueError describes the fault of a block and the byte of `data` at which the block starts.
+        The decoder cannot be used afterwards.
         """
         cdef const uint8_t[::1] raw = data
         cdef const uint8_t* at = &raw[0] if raw.shape[0] else NULL
@@ -407,12 +410,13 @@ cdef class Decoder:
     def add_pieces(self, data, list keys not None, const int64_t[::1] offsets,
                    const int64_t[::1] lengths, Py_ssize_t at, Py_ssize_t end, Py_ssize_t done,
                    first, last) -> tuple[int, int]:
-        """As `add`, for many pieces of `data`, each with a key of its own: piece i has lengths[i]
+        """Like `add`, for many pieces of `data`, each with its own key: piece i has lengths[i]
         bytes at offsets[i]. Adds the pieces from number `at` up to `end` (exclusive); `done` bytes
-        of the first one were dealt with before.
+        of the first one were processed before.
 
-        Returns (end, 0), or where the batch became full: the piece, and how many of its bytes were
-        dealt with. Then take the batch and go on there. PieceError as `add` raises ValueError.
+        Returns (end, 0), or the point at which the batch became full: the piece, and the number of
+        its bytes that were processed. If so, take the batch and continue there. Raises PieceError
+        where `add` raises ValueError.
         """
         cdef const uint8_t[::1] raw = data
         cdef Py_ssize_t size = raw.shape[0]
@@ -448,8 +452,8 @@ cdef class Decoder:
         return end, 0
 
     def take(self) -> list[tuple[int, list[Buffer | None]]]:
-        """The batch so far, which is empty afterwards: for each column how many nulls it has, and
-        its buffers; the first is the bitmap of what is not null, None when nothing is null."""
+        """Return the batch and begin a new one: for each column its number of nulls and its
+        buffers. The first buffer is the validity bitmap, None when the column has no null."""
         cdef int i
         taken = [self.take_column(i) for i in range(self.column_count)]
         self.rows = 0
@@ -483,7 +487,7 @@ cdef class Decoder:
         return nulls, [valid, *texts]
 
     def fault_sentence(self) -> str:
-        """What add_blocks found."""
+        """The sentence for the fault that add_blocks found."""
         what = self.fault.what.decode()
         if self.fault.of_block:
             what = fault_text(self.fault.what, self.fault.entry, self.fault.count)
@@ -491,7 +495,8 @@ cdef class Decoder:
 
     cdef Py_ssize_t add_blocks(self, const uint8_t* data, Py_ssize_t size, const uint8_t* key,
                                Py_ssize_t key_size, EntryId first, EntryId last) noexcept nogil:
-        """How many bytes were dealt with, up to the block in which the batch was full; FAILED."""
+        """Return the number of bytes processed, up to the block in which the batch became full, or
+        FAILED."""
         cdef Py_ssize_t at = 0
         cdef Py_ssize_t length
         cdef View view
@@ -537,8 +542,8 @@ cdef class Decoder:
 
     cdef bint is_counted(self, const View* view, Py_ssize_t key_size, EntryId first,
                          EntryId last) noexcept nogil:
-        """Whether it is enough to know how many entries the block has: only their key is asked for,
-        all of them are, and the batch has room."""
+        """Whether the number of the block's entries is enough: only the key is requested, all
+        entries are selected, and they fit into the batch."""
         return (not self.wants_walk and self.resume_at == 0 and view.live <= view.count
                 and not id_less(view.first_ms, view.first_seq, first.ms, first.seq)
                 and not id_less(last.ms, last.seq, view.last_ms, view.last_seq)
@@ -547,8 +552,8 @@ cdef class Decoder:
 
     cdef int walk(self, const View* view, Py_ssize_t key_size, EntryId first, EntryId last,
                   const uint8_t* limit, Py_ssize_t* taken) noexcept nogil:
-        """Add the values of one block's entries, and note their ids; `resume_at` is the entry to
-        begin at, and when the batch becomes full the one to go on at."""
+        """Add the values of one block's entries, and record their IDs. `resume_at` is the entry to
+        begin at; when the batch becomes full, it is set to the entry to continue at."""
         cdef Entry entry
         cdef const uint8_t* at = view.entries
         cdef const uint8_t* values
@@ -612,7 +617,8 @@ cdef class Decoder:
 
     cdef const uint8_t* add_values(self, Layout* layout, const uint8_t* at, const uint8_t* limit,
                                    Py_ssize_t row) noexcept nogil:
-        """Put one entry's values where its layout says; the position after them, or NULL."""
+        """Write one entry's values to the columns of its layout; return the position after them, or
+        NULL."""
         cdef Column* all_fields = NULL
         cdef uint64_t size
         cdef uint32_t i
@@ -632,7 +638,7 @@ cdef class Decoder:
         return at
 
     cdef int add_names(self, Layout* layout, Column* column) noexcept nogil:
-        """One row of all fields: its names, and where it ends."""
+        """Write one row of all fields: its names, and its end."""
         cdef Texts* names = &column.names
         cdef uint32_t i
         cdef uint32_t size = layout.kept_ends[layout.kept_fields]
@@ -659,7 +665,7 @@ cdef class Decoder:
 
     cdef int put_columns(self, Py_ssize_t count, const uint8_t* key,
                          Py_ssize_t key_size) noexcept nogil:
-        """What is not a value, for `count` entries whose ids were noted."""
+        """Write the columns that are not fields, for `count` entries whose IDs were recorded."""
         cdef Column* column
         cdef bint done = True
         cdef bint fits = True
@@ -690,8 +696,8 @@ cdef class Decoder:
 
     cdef Layout* layout_of(self, const uint8_t* names, uint32_t fields,
                            uint32_t size) noexcept nogil:
-        """What a field-name set means to the columns. Found by where it lies in this block, then by
-        its bytes: blocks of a stream mostly name the same fields."""
+        """The columns of a field-name set. The cache is searched by its position in this block,
+        then by its bytes, because blocks of a stream mostly have the same fields."""
         cdef int i
         cdef Layout* layout
         for i in range(self.seen_count):
@@ -719,7 +725,7 @@ cdef class Decoder:
         else:
             i = self.layout_next
             self.layout_next = (i + 1) % LAYOUTS_MAX
-            self.seen_count = 0  # they may point to the one that goes
+            self.seen_count = 0  # they may point to the layout that is removed
         layout = &self.layouts[i]
         free_layout(layout)
         layout.names = <uint8_t*>malloc(size + 1)
@@ -740,8 +746,9 @@ cdef class Decoder:
         return layout
 
     cdef bint describe(self, Layout* layout) noexcept nogil:
-        """Find out which fields go where. From the last to the first, since of fields with the same
-        name the last counts; a table of names keeps that linear for entries of very many fields."""
+        """Determine the column of each field. The loop runs from the last field to the first,
+        because the last one of fields with the same name counts. A table of names makes this linear
+        for entries with very many fields."""
         cdef uint32_t slots = 16
         cdef uint32_t i, slot
         cdef uint64_t size
@@ -795,7 +802,7 @@ cdef class Decoder:
         return True
 
     cdef int column_named(self, const uint8_t* name, Py_ssize_t size) noexcept nogil:
-        """The column of the field of this name, -1: none."""
+        """The column of the field with this name; -1 if there is none."""
         cdef int i
         for i in range(self.column_count):
             if (self.columns[i].kind == KIND_FIELD and self.field_names[i].size == size
@@ -806,7 +813,7 @@ cdef class Decoder:
 
 cdef inline const uint8_t* name_in(const uint8_t* bulk, uint64_t bulk_size,
                                    uint32_t* size) noexcept nogil:
-    """A field name inside its bulk string, which was checked: `$3 CR LF abc CR LF`."""
+    """The field name in its bulk string, which is valid: `$3 CR LF abc CR LF`."""
     cdef const uint8_t* at = bulk
     while at[0] != c'\n':
         at += 1
@@ -834,7 +841,7 @@ cdef inline bint is_ascii(const uint8_t* at, Py_ssize_t size) noexcept nogil:
 
 
 cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """Whether these bytes are UTF-8 as Unicode has it: shortest form, no surrogates."""
+    """Whether these bytes are valid UTF-8: shortest form, no surrogates."""
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t more, k
     cdef uint8_t head
@@ -859,7 +866,7 @@ cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
 
 
 def not_utf8(offsets, data) -> list[int]:
-    """Which of the texts of a column (its two buffers) are not UTF-8; mostly none."""
+    """The indexes of the texts of a column (its two buffers) that are not UTF-8; mostly none."""
     cdef const uint8_t[::1] raw = data
     cdef const uint8_t[::1] raw_offsets = offsets
     cdef Py_ssize_t count = raw_offsets.shape[0] // 4 - 1

@@ -1,4 +1,4 @@
-# The layout of a block in memory: what `block` and `block_check` share. Only these two know it.
+# The layout of a block in memory. Only `block` and `block_check` use it.
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -8,7 +8,7 @@ cdef enum:
     CHECKPOINT_EVERY = 32
     BLOCK_BYTES_MAX = 65536  # a block is sealed after this many bytes
     SETS_MAX = 30
-    # An entry's first byte: deleted or not, how its id follows the one before, its field-name set.
+    # An entry's first byte: the deletion flag, the encoding of its ID, its field-name set.
     DELETED = 0x80
     FORM_NEXT_SEQ = 0
     FORM_NEXT_MS = 1
@@ -17,8 +17,9 @@ cdef enum:
     REF_LITERAL = 31
 
 
-# A block's first 64 bytes, in memory as on the disk, but for two numbers: `crc32`, which is computed
-# when the block is written out, and `owner`, the Block that has these bytes, which is 0 there.
+# A block's first 64 bytes. They are the same in memory and on the disk except for two numbers:
+# `crc32` is computed when the block is written to a file, and `owner`, the Block that owns these
+# bytes, is 0 on the disk.
 cdef struct Head:
     char[2] magic
     uint8_t version
@@ -92,7 +93,7 @@ cdef inline const uint8_t* read_varint(const uint8_t* at, uint64_t* out) noexcep
 
 
 cdef inline uint64_t bulk_size(Py_ssize_t size) noexcept nogil:
-    """Bytes of a bulk string whose content has this many."""
+    """The size of a bulk string whose content has `size` bytes."""
     cdef uint64_t total = <uint64_t>size + 6
     while size >= 10:
         size //= 10

@@ -1,10 +1,10 @@
-"""Lazy freeing: what is large and no longer used is freed a little at a time.
+"""Lazy freeing of large objects, in small steps.
 
-That can be the blocks of a large stream that was deleted, those cut off by a trim, the tables of a
-database that was flushed, the pending entries of a group. Freeing a million objects at once would
-stop the server for a tenth of a second and more. What is kept here is freed in the server's idle
-moments, 1000 objects in about half a millisecond. A thread would hold the interpreter's lock for as
-long. Only a server frees in parts (`defer`); everywhere else all is freed at once.
+Such objects are the blocks of a deleted stream, the blocks removed by a trim, the tables of a
+flushed database, and the pending entries of a group. Freeing a million objects at once would block
+the server for a tenth of a second or more. This module keeps the objects and frees them while the
+server is idle, 1000 objects in about half a millisecond. A thread would hold the interpreter's lock
+for the same time. Only a server frees lazily (`defer`); elsewhere everything is freed immediately.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from millstream.storage.blocks.skiplist import SkipList
     from millstream.storage.streams.keyspace import Keyspace
 
-_AT_ONCE = 1024  # blocks of a trim, or items of a container, that are freed at once
-_AT_ONCE_EACH = 16  # blocks of a deleted stream: very many streams may be deleted together
+_AT_ONCE = 1024  # blocks of a trim, or items of a container, that are freed immediately
+_AT_ONCE_EACH = 16  # the same for blocks of a deleted stream: many streams may be deleted together
 _ALL = 2**64 - 1
 
 Container = list[Any] | dict[Any, Any] | deque[Any]
@@ -29,7 +29,7 @@ class Freeable(Protocol):
 
 
 class _Items:
-    """A container that only this module holds."""
+    """A container that has no other reference."""
 
     def __init__(self, items: Container) -> None:
         self._items = items
@@ -52,12 +52,12 @@ class _Table(_Items):
         return self._keyspace.is_walked
 
 
-WASTE: list[Freeable] = []  # all that is kept to be freed later
+WASTE: list[Freeable] = []  # everything to be freed later
 _deferring = False
 
 
 def defer(wanted: bool) -> None:
-    """Whether large objects are kept here to be freed later; if not, all that is kept is freed."""
+    """Turn lazy freeing on or off. Turning it off frees everything that is waiting."""
     global _deferring
     _deferring = wanted
     if not wanted:
@@ -71,56 +71,56 @@ def is_deferring() -> bool:
 
 
 def discard(blocks: SkipList) -> None:
-    """Take over the blocks of a deleted stream; nothing else may hold the list."""
+    """Free the blocks of a deleted stream; there must be no other reference to the list."""
     if _deferring and blocks.blocks > _AT_ONCE_EACH:
         WASTE.append(blocks)
 
 
 def discard_part(part: SkipList) -> None:
-    """Take over what was cut off from a list, and free the beginning of it at once."""
+    """Free blocks that were cut off from a list: the first ones immediately, the rest later."""
     if part.free_step(_AT_ONCE):
         WASTE.append(part)
 
 
 def free_parts(whole: SkipList) -> None:
-    """Free all that was cut off from a list: its totals then count only what it has."""
+    """Free everything that was cut off from a list; its totals then count only its own blocks."""
     for part in [item for item in WASTE if getattr(item, "cut_from", None) is whole]:
         part.free_step(_ALL)
         WASTE.remove(part)
 
 
 def discard_table(keyspace: Keyspace, table: dict[Any, Any]) -> None:
-    """Take over a dict of a database. A dict with few keys may have many blocks, so the number of
-    keys does not matter."""
+    """Free a dict of a database. The number of keys does not matter, because few keys may have many
+    blocks."""
     if _deferring and table:
         WASTE.append(_Table(keyspace, table))
 
 
 def discard_items(items: Container) -> None:
-    """Take over a container that nothing else holds; a short one is freed at once."""
+    """Free a container that has no other reference; a short one is freed immediately."""
     if _deferring and len(items) > _AT_ONCE:
         WASTE.append(_Items(items))
 
 
 def discard_pending(shared: Freeable) -> None:
-    """Take over the pending entries of a deleted group."""
+    """Free the pending entries of a deleted group."""
     WASTE.append(shared)
 
 
 def has_waste() -> bool:
-    """Whether anything is kept to be freed later."""
+    """Whether anything is waiting to be freed."""
     return bool(WASTE)
 
 
 def free_step(most: int) -> bool:
-    """Free about `most` blocks or items; whether more can be freed now. What a snapshot or a long
-    KEYS reads can be freed only after its end."""
+    """Free about `most` blocks or items; return whether more can be freed now. Objects that a
+    snapshot or a long KEYS reads can be freed only after its end."""
     for place in range(len(WASTE) - 1, -1, -1):
         item = WASTE[place]
         if isinstance(item, _Table) and item.is_read():
             continue
         if not item.free_step(most):
-            # Freeing values may have added to the list, so that the place need not be the last.
+            # Freeing values may have appended to the list, so this may not be the last index.
             del WASTE[place]
         return True
     return False

@@ -7,9 +7,9 @@ cdef enum:
     HEIGHT_MAX = 12
 
 
-# A block: its first id, and how many undeleted entries are in the page before it, counted from
-# anywhere. The slot has a reference to the object, `head.owner`, and points to its bytes, so that a
-# reader goes there at once.
+# A block: its first ID, and its rank: the number of undeleted entries before it in the page, plus
+# an arbitrary offset. The slot owns a reference to the object, `head.owner`, and points to its
+# bytes, which saves readers an indirection.
 cdef struct Slot:
     uint64_t ms
     uint64_t seq
@@ -17,8 +17,8 @@ cdef struct Slot:
     uint64_t before
 
 
-# A page's blocks, from `first` to `count`. `holders`: the page, and who was given them to read;
-# `likely_size`: bytes of one of the blocks, the others will not differ much.
+# A page's blocks, from `first` to `count`. `holders`: the reference count, for the page and
+# readers; `likely_size`: the size of one of the blocks, which predicts the sizes of the others.
 cdef struct Slots:
     uint32_t holders
     uint32_t first
@@ -28,14 +28,14 @@ cdef struct Slots:
     Slot[1] items
 
 
-# next_ms repeats the next page's: a seek that goes down here need not touch that page.
+# next_ms is a copy from the next page: a seek that goes down a level does not touch that page.
 cdef struct Level:
     Page* next
     uint64_t next_ms
     uint64_t span
 
 
-# No id in the page is below ms-seq, and none in the pages before it is above.
+# No ID in the page is below ms-seq, and no ID in the pages before it is above.
 cdef struct Page:
     uint64_t ms
     uint64_t seq
@@ -46,7 +46,7 @@ cdef struct Page:
     Level[1] levels
 
 
-# One block of a list; `page` is NULL for none. It is valid while the list stays as it is.
+# One block of a list; `page` is NULL for none. It is valid until the list changes.
 cdef struct Place:
     Page* page
     uint32_t at
@@ -59,7 +59,7 @@ cdef class Blocks:
     cdef Py_ssize_t pages
     cdef Py_ssize_t size
     cdef object tail
-    # Where the last reading ended: the number of a page, and that of its first block.
+    # The end of the last read: the number of a page, and the number of its first block.
     cdef Py_ssize_t page
     cdef Py_ssize_t before
 
@@ -72,8 +72,8 @@ cdef class SkipList:
     cdef uint64_t last_rank[HEIGHT_MAX]
     cdef uint32_t height
     cdef uint32_t seed
-    cdef readonly SkipList cut_from  # None, or the list that these blocks were cut off from
-    cdef readonly uint32_t parts  # that were cut off and are not freed yet
+    cdef readonly SkipList cut_from  # the list that these blocks were cut off from, or None
+    cdef readonly uint32_t parts  # the number of parts that were cut off and are not freed yet
     cdef readonly uint64_t live
     cdef readonly uint64_t blocks
     cdef readonly uint64_t block_nodes
@@ -120,7 +120,7 @@ cdef inline Place no_place() noexcept:
 
 
 cdef inline Place place_behind(Place place) noexcept:
-    """The next block's place, none after the last."""
+    """The place of the next block; none after the last."""
     place.at += 1
     if place.at == place.page.slots.count:
         place.page = place.page.levels[0].next
@@ -129,7 +129,7 @@ cdef inline Place place_behind(Place place) noexcept:
 
 
 cdef inline Place place_before(Place place) noexcept:
-    """The block's place before this one, none before the first."""
+    """The place of the previous block; none before the first."""
     if place.at > place.page.slots.first:
         place.at -= 1
     else:

@@ -1,18 +1,18 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first ids.
+"""A stream's sealed blocks: a doubly linked skiplist of pages, in the order of their first IDs.
 
-It is the draft's structure, with up to 128 blocks to a node: a page. A seek goes from page to page
-in O(log pages) steps and then searches numbers that lie side by side, so that it meets few lines of
-memory also among hundreds of thousands of blocks. Spans count undeleted entries, so the n-th entry
-and the number of entries below an id are found on the same walk. Appending and dropping happen at
-the ends. The heights come from a generator of our own with a fixed seed: the same history gives the
-same list.
+The structure is the draft's skiplist, with up to 128 blocks per node; a node is called a page. A
+seek moves between pages in O(log pages) steps and then searches contiguous numbers, so it touches
+few cache lines even among hundreds of thousands of blocks. Spans count undeleted entries, so the
+same walk finds the n-th entry and the number of entries below an ID. Blocks are appended and
+dropped at the ends. The heights come from a private generator with a fixed seed: the same history
+gives the same list.
 
-A point in time of a list (`share`) is its pages' slots, of which there are few. Who changes slots
-shares copies them first. Only blocks appended after the last block go into the same slots, at
-positions that holders of older shares never read.
+A point-in-time view of a list (`share`) holds the slots of its pages, of which there are few.
+Shared slots are copied before they change. Only new blocks after the last one are added to shared
+slots, at positions that older views never read.
 
-A page stays until its last block has gone, however few are left.
+A page exists until its last block is removed, even if it has few blocks.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -32,7 +32,7 @@ cdef extern from *:
 cdef enum:
     PAGE_BLOCKS = 128
     LINE_BYTES = 64
-    # A page begins with room for this number, and doubles.
+    # The initial capacity of a page; it doubles when the page is full.
     PAGE_BLOCKS_FIRST = 4
     GALLOP_MAX = 8
 
@@ -62,7 +62,7 @@ cdef Slots* new_slots(uint32_t capacity) except NULL:
 
 
 cdef void release(Slots* slots) noexcept:
-    """One holder less."""
+    """Release one reference."""
     cdef uint32_t i
     slots.holders -= 1
     if slots.holders:
@@ -73,7 +73,8 @@ cdef void release(Slots* slots) noexcept:
 
 
 cdef int renew_slots(Page* page, uint32_t capacity) except -1:
-    """Give the page slots of its own with room for `capacity` blocks; all stay at their places."""
+    """Copy the page's slots to new ones with space for `capacity` blocks; positions do not
+    change."""
     cdef Slots* old = page.slots
     cdef Slots* made = new_slots(capacity)
     cdef uint32_t i
@@ -89,27 +90,27 @@ cdef int renew_slots(Page* page, uint32_t capacity) except -1:
 
 
 cdef inline int own_slots(Page* page) except -1:
-    """Called before the page's slots are changed: makes them unshared."""
+    """Copy the page's slots if they are shared. Call this before changing them."""
     if page.slots.holders > 1:
         renew_slots(page, page.slots.capacity)
     return 0
 
 
 cdef inline void cut_slot(Slots* slots, uint32_t at) noexcept:
-    """Close the gap that a block leaves."""
+    """Remove a block's slot and close the gap."""
     slots.count -= 1
     memmove(&slots.items[at], &slots.items[at + 1], (slots.count - at) * sizeof(Slot))
 
 
-cdef inline void lower_behind(Slots* slots, uint32_t at, uint64_t gone) noexcept:
-    """`gone` entries fewer are before the blocks after this one."""
+cdef inline void lower_after(Slots* slots, uint32_t at, uint64_t gone) noexcept:
+    """Subtract `gone` entries from the ranks of the blocks after this one."""
     cdef uint32_t i
     for i in range(at + 1, slots.count):
         slots.items[i].before -= gone
 
 
 cdef inline uint64_t rank_in(Slots* slots, uint32_t at) noexcept:
-    """Undeleted entries in the page before this block."""
+    """The number of undeleted entries in the page before this block."""
     return slots.items[at].before - slots.items[slots.first].before
 
 
@@ -118,10 +119,10 @@ cdef inline bint is_above(const Slot* slot, uint64_t ms, uint64_t seq) noexcept:
 
 
 cdef uint32_t first_above(Page* page, uint64_t ms, uint64_t seq) noexcept:
-    """The first slot of the page whose block begins above ms-seq, `count` when none does.
+    """The first slot of the page whose block begins above ms-seq; `count` when there is none.
 
-    It begins where the block would be if they were spread evenly over the page's time, and goes on
-    from there in steps that double: for ids made by a clock that is one line of memory.
+    The search starts at a position found by interpolation over the page's time, and continues in
+    doubling steps. For IDs made by a clock it touches one cache line.
     """
     cdef Slots* slots = page.slots
     cdef uint32_t low = slots.first
@@ -155,8 +156,8 @@ cdef inline uint32_t likely_slot(Page* page, uint64_t ms) noexcept:
 
 
 cdef inline void fetch(Place place, uint64_t ms) noexcept:
-    """Let the processor fetch at the same time what a reader of the block looks at one after the
-    other: header, tables and names, and where an entry of this time is likely to be."""
+    """Prefetch in parallel what a reader of the block accesses one after the other: the header,
+    tables and names, and the likely position of an entry with this time."""
     cdef Slots* slots = place.page.slots
     cdef Slot* slot = &slots.items[place.at]
     cdef const char* head = <const char*>slot.head
@@ -168,7 +169,7 @@ cdef inline void fetch(Place place, uint64_t ms) noexcept:
     if slot.ms < ms < end_ms:
         likely = head + <uint64_t>(
             <double>slots.likely_size * <double>(ms - slot.ms) / <double>(end_ms - slot.ms))
-        # Entries are decoded from a checkpoint on, which is mostly some lines before.
+        # Decoding begins at a checkpoint, which is usually some cache lines before the entry.
         for line in range(-5, 5):
             fetch_line(likely + LINE_BYTES * line)
 
@@ -204,7 +205,7 @@ cdef inline void link(Level* level, Page* page) noexcept:
 
 
 cdef class SkipList:
-    """Blocks in id order. `live` and `blocks` are the totals; spans of last pages are unused."""
+    """Blocks in ID order. `live` and `blocks` are totals; the spans of last pages are unused."""
 
     def __cinit__(self):
         cdef int i
@@ -226,14 +227,14 @@ cdef class SkipList:
             page = after
 
     cdef Place first(self) noexcept:
-        """The first block's place, none when empty."""
+        """The place of the first block; none when the list is empty."""
         cdef Place place
         place.page = self.head.levels[0].next
         place.at = 0 if place.page == NULL else place.page.slots.first
         return place
 
     cdef Place end(self) noexcept:
-        """The last block's place, none when empty."""
+        """The place of the last block; none when the list is empty."""
         cdef Place place
         if self.last[0] == self.head:
             return no_place()
@@ -242,7 +243,7 @@ cdef class SkipList:
         return place
 
     cdef uint32_t random_height(self) noexcept:
-        """1 with probability 3/4, one more each time with 1/4."""
+        """A height: 1 with probability 3/4, and each further level with probability 1/4."""
         cdef uint32_t height = 1
         cdef uint32_t bits
         self.seed ^= self.seed << 13
@@ -262,7 +263,7 @@ cdef class SkipList:
     # ------------------------------------------------------------ the ends
 
     cpdef int push(self, Block block) except -1:
-        """Append a block after the last one; its ids are above all others."""
+        """Append a block; its IDs are above all others."""
         cdef Page* page = self.last[0]
         cdef Slots* slots
         cdef Slot* slot
@@ -288,7 +289,7 @@ cdef class SkipList:
         return 0
 
     cdef Page* add_page(self, Block block) except NULL:
-        """An empty page after the last one, for blocks from this one on."""
+        """Add an empty page after the last one, for this block and later ones."""
         cdef uint32_t height = self.random_height()
         cdef Slots* slots = new_slots(PAGE_BLOCKS_FIRST)
         cdef Page* page
@@ -312,7 +313,7 @@ cdef class SkipList:
         return page
 
     cpdef int drop_head(self) except -1:
-        """Take the first block away."""
+        """Remove the first block."""
         if self.first().page == NULL:
             raise IndexError("no block to drop")
         return self.remove(self.first())
@@ -320,7 +321,7 @@ cdef class SkipList:
     # ------------------------------------------------------------ finding
 
     cdef Place seek(self, uint64_t ms, uint64_t seq, uint64_t* rank) noexcept:
-        """The last block whose first id is at most ms-seq, none when there is none.
+        """The last block whose first ID is at most ms-seq, if any.
 
         rank, unless NULL, becomes the number of undeleted entries in the blocks before it.
         """
@@ -340,7 +341,7 @@ cdef class SkipList:
             return no_place()
         place.page = page
         place.at = first_above(page, ms, seq)
-        if place.at == page.slots.first:  # blocks have gone from the page's beginning
+        if place.at == page.slots.first:  # blocks were removed from the page's beginning
             place = place_before(place)
             if place.page == NULL:
                 return place
@@ -353,7 +354,7 @@ cdef class SkipList:
         return place
 
     cdef Place seek_rank(self, uint64_t rank, uint64_t* before) noexcept:
-        """The block that holds the undeleted entry of this rank (from 0), none when past the end.
+        """The block with the undeleted entry of this rank (from 0); none when past the end.
 
         before becomes the number of undeleted entries in the blocks before it.
         """
@@ -382,8 +383,9 @@ cdef class SkipList:
         return place
 
     cdef uint64_t find_path(self, Page* page, Page** path, uint64_t* ranks) noexcept:
-        """Per level the last page before this one (the head included) and, unless `ranks` is NULL,
-        how many undeleted entries are before that page; returns how many are before this one."""
+        """For each level, find the last page before this one (the head counts as a page) and,
+        unless `ranks` is NULL, the number of undeleted entries before that page. Return the number
+        before this page."""
         cdef Page* here = self.head
         cdef Level* level
         cdef uint64_t before = 0
@@ -403,21 +405,21 @@ cdef class SkipList:
     # ------------------------------------------------------------ changes
 
     cdef int replace(self, Place place, Block block) except -1:
-        """Put a block with the same ids but fewer undeleted entries in another one's place."""
+        """Replace a block with one that has the same IDs but fewer undeleted entries."""
         cdef Page* path[HEIGHT_MAX]
         cdef Block old
         own_slots(place.page)
         old = block_at(place)
         self.find_path(place.page, path, NULL)
         self.lower(place.page, old.head.live - block.head.live, path)
-        lower_behind(place.page.slots, place.at, old.head.live - block.head.live)
+        lower_after(place.page.slots, place.at, old.head.live - block.head.live)
         Py_INCREF(block)
         place.page.slots.items[place.at].head = block.head
         Py_DECREF(old)
         return 0
 
     cdef int remove(self, Place place) except -1:
-        """Take a block away."""
+        """Remove a block."""
         cdef Page* path[HEIGHT_MAX]
         cdef Page* page = place.page
         cdef Block block
@@ -428,7 +430,7 @@ cdef class SkipList:
         if place.at == page.slots.first:
             page.slots.first += 1
         else:
-            lower_behind(page.slots, place.at, block.head.live)
+            lower_after(page.slots, place.at, block.head.live)
             cut_slot(page.slots, place.at)
         Py_DECREF(block)
         if page.slots.first == page.slots.count:
@@ -439,7 +441,7 @@ cdef class SkipList:
         return 0
 
     cdef void lower(self, Page* page, uint64_t gone, Page** path) noexcept:
-        """`gone` entries of a page are removed; `path` leads to it."""
+        """Subtract `gone` entries from the spans over a page; `path` leads to it."""
         cdef Page* before
         cdef uint32_t i
         for i in range(self.height):
@@ -451,7 +453,7 @@ cdef class SkipList:
         self.live -= gone
 
     cdef void take_out(self, Page* page, Page** path) noexcept:
-        """Take away a page that has no block any more; `path` leads to it."""
+        """Remove a page without blocks; `path` leads to it."""
         cdef Page* after = page.levels[0].next
         cdef uint32_t i
         for i in range(page.height):
@@ -467,9 +469,9 @@ cdef class SkipList:
     # ------------------------------------------------------------ large parts
 
     cdef SkipList cut_before(self, Place place):
-        """Take all blocks before this one away, those in other pages in O(log pages): the pages
-        become a list of their own, which supports only `free_blocks`. Until that is done
-        the totals of blocks and bytes count what it has; `live` does not."""
+        """Remove all blocks before this one, whole pages in O(log pages): these pages become a
+        separate list, which supports only `free_blocks`. Until that list is freed, the totals of
+        blocks and bytes include it; `live` does not."""
         cdef SkipList part = SkipList.__new__(SkipList)
         cdef Place first
         own_slots(place.page)
@@ -484,7 +486,7 @@ cdef class SkipList:
         return part
 
     cdef uint64_t cut_pages(self, SkipList part, Page* page) noexcept:
-        """Move the pages before this one to another list; returns how many entries they have."""
+        """Move the pages before this one to another list; return their number of entries."""
         cdef Page* path[HEIGHT_MAX]
         cdef Level* level
         cdef uint64_t ranks[HEIGHT_MAX]
@@ -506,8 +508,8 @@ cdef class SkipList:
         return gone
 
     cdef bint free_blocks(self, uint64_t most) except -1:
-        """Free about `most` blocks, whole pages, of a list that is no longer in use; False when none
-        is left."""
+        """Free about `most` blocks, in whole pages, of a list that is no longer used; False when
+        none is left."""
         cdef SkipList whole = self if self.cut_from is None else self.cut_from
         cdef Page* page = self.head.levels[0].next
         cdef uint64_t freed = 0
@@ -523,7 +525,7 @@ cdef class SkipList:
         return page != NULL
 
     cdef void forget(self, Slots* slots) noexcept:
-        """Count these blocks no more."""
+        """Subtract these blocks from the totals."""
         cdef Block block
         cdef uint32_t i
         for i in range(slots.first, slots.count):
@@ -533,8 +535,8 @@ cdef class SkipList:
             self.count_bytes(-block.data_size())
 
     cdef Blocks share(self, tail):
-        """The blocks as they are now, readable whatever happens to the list; `tail`, unless None,
-        is one more after them."""
+        """A view of the current blocks that stays readable when the list changes; `tail`, unless
+        None, is one more block at the end."""
         cdef Blocks made = Blocks.__new__(Blocks)
         cdef Page* page = self.head.levels[0].next
         cdef Py_ssize_t pages = 0
@@ -567,17 +569,17 @@ cdef class SkipList:
         return iter(self.share(None)[:])
 
     def shared(self) -> Blocks:
-        """The blocks as they are now."""
+        """A view of the current blocks."""
         return self.share(None)
 
     def find(self, uint64_t ms, uint64_t seq) -> tuple[Block, int] | None:
-        """The last block whose first id is at most ms-seq and the entries before that block."""
+        """The last block whose first ID is at most ms-seq, and the number of entries before it."""
         cdef uint64_t rank
         cdef Place place = self.seek(ms, seq, &rank)
         return None if place.page == NULL else (block_at(place), rank)
 
     def cut(self, uint64_t ms, uint64_t seq) -> SkipList | None:
-        """`cut_before` the last block whose first id is at most ms-seq, if there is one."""
+        """`cut_before` the last block whose first ID is at most ms-seq, if there is one."""
         cdef Place place = self.seek(ms, seq, NULL)
         return None if place.page == NULL else self.cut_before(place)
 
@@ -645,8 +647,8 @@ cdef class SkipList:
 
 
 cdef class Blocks:
-    """Blocks as they once were, in order: a sequence that is read slice by slice. It may be read by
-    one thread while the list they are of is changed by another, both with the interpreter's lock.
+    """A point-in-time view of a list: a sequence of blocks that is read in slices. One thread may
+    read it while another changes the list; both must hold the interpreter's lock.
     """
 
     def __dealloc__(self):
@@ -658,8 +660,8 @@ cdef class Blocks:
         free(self.counts)
 
     def free_step(self, Py_ssize_t most) -> bool:
-        """Release about `most` blocks from the end, whole pages; False when none is left. Releasing
-        very many blocks at once would hold the interpreter for long."""
+        """Release about `most` blocks from the end, in whole pages; False when none is left.
+        Releasing very many blocks at once would hold the interpreter's lock for long."""
         cdef Py_ssize_t held
         self.tail = None
         self.page = self.before = 0
@@ -686,7 +688,7 @@ cdef class Blocks:
         return self.take(index, index + 1)[0]
 
     cdef list take(self, Py_ssize_t start, Py_ssize_t stop):
-        """Blocks start to stop: 0 <= start <= stop <= len. Quickest near those read last."""
+        """Blocks start to stop: 0 <= start <= stop <= len. Fastest near the previous slice."""
         cdef list found = []
         cdef Py_ssize_t within = min(stop, self.size)
         cdef uint32_t i
