@@ -18,6 +18,7 @@ PORT ?= 6455
 DIR ?= data
 TESTS ?=
 MODULES ?=
+TOGETHER ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,14 +34,14 @@ serve: build
 	@exec $(BIN)/millstream serve --port $(PORT) --dir $(DIR)
 
 ifeq ($(MODULES),)
-build: $(VENV)/compiled
+build: $(VENV)/compiled $(VENV)/installed-package
 else
-build: $(VENV)/installed-package
+build: $(VENV)/installed-compiler $(VENV)/installed-package
 	$(BIN)/python scripts/compile.py $(MODULES)
 endif
 
 test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis
-	$(BIN)/pytest -n 2 --dist worksteal $(TESTS)
+	$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick)
@@ -56,7 +57,7 @@ lint: $(VENV)/installed-package $(VENV)/installed-lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-asan: $(VENV)/installed-package $(VENV)/installed-test
+asan: $(VENV)/installed-compiler $(VENV)/installed-package $(VENV)/installed-test
 	scripts/asan.sh $(TESTS)
 
 clean:
@@ -74,9 +75,17 @@ $(VENV)/created:
 
 # The virtualenv records what is installed. A changed pyproject.toml causes a new installation only
 # if its requirements changed.
+# TOGETHER="package test" names more to install in the same run of pip.
 $(VENV)/installed-%: pyproject.toml | $(VENV)/created
-	$(BIN)/python scripts/install.py $*
+	$(BIN)/python scripts/install.py $* $(TOGETHER)
 
-$(VENV)/compiled: $(SOURCES) setup.py | $(VENV)/installed-package
+# Compiling needs only the compiler's packages, so that it can run while the others are installed.
+$(VENV)/installed-compiler: pyproject.toml | $(VENV)/created
+	$(BIN)/python scripts/install.py compiler
+
+$(VENV)/installed-package $(VENV)/installed-lint $(VENV)/installed-test: | $(VENV)/installed-compiler
+$(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis: | $(VENV)/installed-test
+
+$(VENV)/compiled: $(SOURCES) setup.py | $(VENV)/installed-compiler
 	$(BIN)/python scripts/compile.py
 	@touch $@

@@ -3,20 +3,21 @@
     .venv/bin/python scripts/compile.py                    all
     .venv/bin/python scripts/compile.py storage.blocks.block ...  these
 
-Plain `build_ext --inplace` compiles in a folder of its own and copies, which repeats the work that
-the editable install has done; this script looks at what lies in place. CFLAGS, when set, replaces
-the flags in setup.py: a build with a sanitizer is not optimised.
+Plain `build_ext --inplace` compiles everything in a folder of its own and copies it; this script
+looks at what lies in place. CFLAGS, when set, replaces the flags in setup.py: a build with a
+sanitizer is not optimised. Where ccache is installed and CC does not name another compiler, what
+ccache has compiled before is not compiled again.
 """
 
 import fcntl
 import logging
 import os
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
@@ -48,6 +49,11 @@ def remove_orphans(folders: Iterable[str]) -> None:
                 module.unlink()
 
 
+def use_ccache() -> None:
+    if shutil.which("ccache"):
+        os.environ.setdefault("CC", f"ccache {sysconfig.get_config_var('CC').split()[0]}")
+
+
 def stale(extension: Extension) -> bool:
     source = Path(extension.sources[0])
     module = source.with_suffix(SUFFIX)
@@ -58,7 +64,7 @@ def stale(extension: Extension) -> bool:
 def compile_stale(distribution: Distribution) -> None:
     jobs = os.cpu_count() or 1
     modules = distribution.ext_modules
-    translated = cythonize(modules, include_path=["src"], nthreads=jobs, quiet=True)
+    translated = distribution.cmdclass["build_ext"].translate(modules, jobs)
     distribution.ext_modules = [extension for extension in translated if stale(extension)]
     for extension in distribution.ext_modules:
         print(f"compiling {extension.name}", flush=True)
@@ -73,6 +79,7 @@ def compile_stale(distribution: Distribution) -> None:
 
 def main() -> None:
     os.chdir(ROOT)
+    use_ccache()
     Path("build").mkdir(exist_ok=True)
     with open("build/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would write the same files
