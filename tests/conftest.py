@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.support import needs
+from tests.support import needs, order
 from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
 
@@ -38,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not lacks_something(item)]
+    if hasattr(config, "workerinput"):
+        items[:] = order.longest_first(items, config.workerinput["workercount"])
 
 
 @pytest.fixture(scope="session")

@@ -39,8 +39,8 @@ def copy(url: str, checkpoint: str, marker: str, until_done: bool) -> None:
         .schema("key string, id string, n string")
         .option("server", url)
         .option("subscribePattern", "in:*")
-        .option("maxEntriesPerTrigger", "3000")
-        .option("maxEntriesPerPartition", "800")
+        .option("maxEntriesPerTrigger", "1200")
+        .option("maxEntriesPerPartition", "320")
         .load()
     )
     copied = entries.select(

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SPARK_DEADLINE_S = 240.0
 KEYS = (b"a", b"b", b"c")
 KILLS = 3
+ROUNDS = 800  # an entry of each stream; two batches of the query and more
 
 pytestmark = pytest.mark.needs("TAPPENDONCE", "TBLOCKS", "TSEEK", "TINFO")
 
@@ -101,9 +102,9 @@ def test_every_entry_is_copied_once_although_the_driver_is_killed(
                 if kill == 0:
                     wait_for(driver, lambda: has_begun(client), log)
                 start = total
-                total += 3000
+                total += ROUNDS
                 append(client, range(start, total))
-                goal = copied(client) + chance.randrange(1, 3000)
+                goal = copied(client) + chance.randrange(1, 2 * ROUNDS)
                 wait_for(driver, lambda goal=goal: copied(client) >= goal, log)
         with copying(spark_environment, log, url, checkpoint, marker, "available-now") as process:
             assert process.wait(SPARK_DEADLINE_S) == 0, log.read_text()[-5000:]

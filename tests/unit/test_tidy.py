@@ -176,21 +176,16 @@ def words_to_avoid() -> list[tuple[re.Pattern[str], str]]:
     ]
 
 
-def plain_lines(text: str) -> list[str]:
-    """The lines of a text, with spaces in place of the underscores in names of tests."""
-    spaced = TEST_NAME.sub(lambda name: name[0].replace("_", " "), text)
-    return spaced.splitlines()
-
-
 def avoidable(text: str) -> list[tuple[int, str, str]]:
-    """(line, words, advice) for each phrase of the list in a text."""
-    return [
-        (number, found[0], advice)
-        for number, line in enumerate(plain_lines(text), 1)
+    """(line, words, advice) for each phrase of the list in a text. Names of tests are read with
+    spaces in place of the underscores."""
+    plain = TEST_NAME.sub(lambda name: name[0].replace("_", " "), text)
+    return sorted(
+        (plain.count("\n", 0, found.start()) + 1, found[0], advice)
         for words, advice in words_to_avoid()
-        for found in words.finditer(line)
+        for found in words.finditer(plain)
         if not found[0].isupper()  # a constant
-    ]
+    )
 
 
 def is_ours(path: Path) -> bool:
