@@ -43,6 +43,7 @@ container(
     group="connection",
     since="5.0.0",
     summary="Returns the unique client ID of the connection.",
+    traits="dataless",
 )
 def client_id(ctx: Context, args: Args) -> object:
     return ctx.session.id
@@ -56,6 +57,8 @@ def client_id(ctx: Context, args: Args) -> object:
     since="2.6.9",
     summary="Sets the connection name.",
     syntax="connection-name",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+    traits="dataless",
 )
 def client_setname(ctx: Context, args: Args) -> object:
     """An empty name removes the name."""
@@ -83,6 +86,8 @@ def client_getname(ctx: Context, args: Args) -> object:
     since="7.2.0",
     summary="Sets information specific to the client or connection.",
     syntax="<attr: LIB-NAME libname | LIB-VER libver>",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+    traits="dataless",
 )
 def client_setinfo(ctx: Context, args: Args) -> object:
     attribute, value = args.take(), args.take()
@@ -243,6 +248,8 @@ def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbati
     group="connection",
     since="6.2.0",
     summary="Returns information about the connection.",
+    tips="nondeterministic_output",
+    traits="dataless",
 )
 def client_info(ctx: Context, args: Args) -> object:
     return _client_text(ctx, args, [ctx.server.clients[ctx.session.id]])
@@ -286,6 +293,8 @@ def _take_type(args: Args) -> Filter:
     syntax="[TYPE <client-type: NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id "
     "...]]",
     complexity="O(N), N the number of connections",
+    tips="nondeterministic_output",
+    traits="dataless",
 )
 def client_list(ctx: Context, args: Args) -> object:
     """Text: a line of `name=value` pairs for each connection, oldest first."""
@@ -368,6 +377,7 @@ def _kill(ctx: Context, chosen: list[Client]) -> None:
     "REPLICA | PUBSUB> | USER username | ADDR ip:port | LADDR ip:port | SKIPME <skipme: YES | NO> "
     "| MAXAGE maxage> ...>",
     complexity="O(N), N the number of connections",
+    traits="dataless",
 )
 def client_kill(ctx: Context, args: Args) -> object:
     """With only an address: OK, or an error if there is no such client. With options: the number of

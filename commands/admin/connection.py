@@ -46,6 +46,8 @@ NO_CLUSTER = "ERR This instance has cluster support disabled"
     group="connection",
     summary="Returns the server's liveliness response.",
     syntax="[message]",
+    tips="request_policy:all_shards response_policy:all_succeeded",
+    traits="hot subscribed dataless",
 )
 def ping(ctx: Context, args: Args) -> object:
     """PONG, or the message as a bulk string. A RESP2 client with subscriptions gets an array of
@@ -67,6 +69,7 @@ def ping(ctx: Context, args: Args) -> object:
     group="connection",
     summary="Returns the given string.",
     syntax="message",
+    traits="dataless",
 )
 def echo(ctx: Context, args: Args) -> object:
     return args.take()
@@ -79,6 +82,7 @@ def echo(ctx: Context, args: Args) -> object:
     flags="noscript loading stale fast no_auth allow_busy",
     group="connection",
     summary="Closes the connection.",
+    traits="unqueued subscribed",
 )
 def quit_(ctx: Context, args: Args) -> object:
     """OK; the server closes the connection after sending it."""
@@ -93,6 +97,7 @@ def quit_(ctx: Context, args: Args) -> object:
     flags="noscript loading stale fast no_auth allow_busy",
     group="connection",
     summary="Resets the connection.",
+    traits="unqueued subscribed",
 )
 def reset(ctx: Context, args: Args) -> object:
     """Returns the connection to its initial state: no transaction, no watched keys, no
@@ -126,6 +131,7 @@ def _authenticate(ctx: Context, user: bytes, password: bytes) -> None:
     group="connection",
     summary="Authenticates the connection.",
     syntax="[username] password",
+    traits="dataless",
 )
 def auth(ctx: Context, args: Args) -> object:
     """The only user is `default`; its password is the directive `requirepass`."""
@@ -154,6 +160,7 @@ def _take_protocol(args: Args) -> int:
     group="connection",
     summary="Handshakes with the server.",
     syntax="[arguments: protover [{auth: AUTH username password}] [SETNAME clientname]]",
+    traits="dataless",
 )
 def hello(ctx: Context, args: Args) -> object:
     """A map of the server's properties. `protover` 2 or 3 selects the protocol of this reply and of
@@ -196,6 +203,7 @@ def hello(ctx: Context, args: Args) -> object:
     group="connection",
     summary="Changes the selected database.",
     syntax="index",
+    traits="dataless",
 )
 def select(ctx: Context, args: Args) -> object:
     ctx.session.db_index = take_database(ctx, args).index

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     summary="Returns information and statistics about the server.",
     syntax="[section [section ...]]",
     categories=("dangerous",),
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+    traits="dataless",
 )
 def info(ctx: Context, args: Args) -> object:
     """Text: `# Section` lines, each followed by `name:value` lines with Redis' names. Sections:
@@ -46,6 +48,8 @@ def info(ctx: Context, args: Args) -> object:
     group="server",
     since="2.6.0",
     summary="Returns the server time.",
+    tips="nondeterministic_output",
+    traits="dataless",
 )
 def time(ctx: Context, args: Args) -> object:
     """[seconds since 1970, microseconds of that second] at this moment. Other commands use the
@@ -74,6 +78,7 @@ container(
     summary="Returns the effective values of configuration parameters.",
     syntax="parameter [parameter ...]",
     complexity="O(N), N the number of directives",
+    traits="dataless",
 )
 def config_get(ctx: Context, args: Args) -> object:
     """A map from directive to value, for the directives that match one of the glob patterns."""
@@ -92,6 +97,8 @@ def config_get(ctx: Context, args: Args) -> object:
     summary="Sets configuration parameters in-flight.",
     syntax="parameter value [parameter value ...]",
     complexity="O(N), N the number of pairs",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+    traits="dataless",
 )
 def config_set(ctx: Context, args: Args) -> object:
     """OK, or an error; after an error none of the pairs has been set."""
@@ -109,6 +116,7 @@ def config_set(ctx: Context, args: Args) -> object:
     group="server",
     since="2.0.0",
     summary="Resets the server's statistics.",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def config_resetstat(ctx: Context, args: Args) -> object:
     ctx.server.reset_stats()
@@ -123,6 +131,7 @@ def config_resetstat(ctx: Context, args: Args) -> object:
     since="2.8.0",
     summary="Persists the effective configuration to file.",
     complexity="O(N), N the number of directives",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def config_rewrite(ctx: Context, args: Args) -> object:
     """OK when the configuration file has the values that the server runs with. Comments and the

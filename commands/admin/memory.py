@@ -34,6 +34,7 @@ container(
     since="4.0.0",
     summary="Estimates the memory usage of a key.",
     syntax="key [SAMPLES count]",
+    key_use="RO",
 )
 def memory_usage(ctx: Context, args: Args) -> object:
     """The bytes that the key and its value take, or null if the key does not exist. A stream knows
@@ -56,6 +57,7 @@ def memory_usage(ctx: Context, args: Args) -> object:
     group="server",
     since="4.0.0",
     summary="Returns details about memory usage.",
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
 )
 def memory_stats(ctx: Context, args: Args) -> object:
     """A map with Redis' names. `total.allocated` is the memory in use: what the process holds minus
@@ -72,6 +74,7 @@ def memory_stats(ctx: Context, args: Args) -> object:
     group="server",
     since="4.0.0",
     summary="Outputs a memory problems report.",
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
 )
 def memory_doctor(ctx: Context, args: Args) -> object:
     """A report as text."""
@@ -106,6 +109,7 @@ def memory_doctor(ctx: Context, args: Args) -> object:
     group="server",
     since="4.0.0",
     summary="Asks the allocator to release memory.",
+    tips="request_policy:all_shards response_policy:all_succeeded",
 )
 def memory_purge(ctx: Context, args: Args) -> object:
     """OK, after the C library has returned the memory that it can return."""
@@ -119,6 +123,7 @@ def memory_purge(ctx: Context, args: Args) -> object:
     group="server",
     since="4.0.0",
     summary="Returns the allocator statistics.",
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
 )
 def memory_malloc_stats(ctx: Context, args: Args) -> object:
     """Text: the allocator is the C library's, which has no statistics."""

@@ -35,6 +35,7 @@ container("SLOWLOG", group="server", since="2.2.12", summary="A container for sl
     summary="Returns the slow log's entries.",
     syntax="[count]",
     complexity="O(N), N the number of entries returned",
+    tips="request_policy:all_nodes nondeterministic_output",
 )
 def slowlog_get(ctx: Context, args: Args) -> object:
     """The newest `count` entries (10; -1 for all), newest first, each as [number, Unix time in
@@ -58,6 +59,7 @@ def slowlog_get(ctx: Context, args: Args) -> object:
     group="server",
     since="2.2.12",
     summary="Returns the number of entries in the slow log.",
+    tips="request_policy:all_nodes response_policy:agg_sum nondeterministic_output",
 )
 def slowlog_len(ctx: Context, args: Args) -> object:
     return len(ctx.server.slowlog)
@@ -71,6 +73,7 @@ def slowlog_len(ctx: Context, args: Args) -> object:
     since="2.2.12",
     summary="Clears all entries from the slow log.",
     complexity="O(N), N the number of entries",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def slowlog_reset(ctx: Context, args: Args) -> object:
     ctx.server.slowlog.clear()
@@ -94,6 +97,7 @@ container(
     group="server",
     since="2.8.13",
     summary="Returns the latest latency samples for all events.",
+    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
 )
 def latency_latest(ctx: Context, args: Args) -> object:
     """For each event: [name, Unix time in seconds and milliseconds of the last spike, greatest
@@ -110,6 +114,7 @@ def latency_latest(ctx: Context, args: Args) -> object:
     since="2.8.13",
     summary="Returns timestamp-latency samples for an event.",
     syntax="event",
+    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
 )
 def latency_history(ctx: Context, args: Args) -> object:
     """[Unix time in seconds, milliseconds], oldest first, at most 160."""
@@ -124,6 +129,7 @@ def latency_history(ctx: Context, args: Args) -> object:
     since="2.8.13",
     summary="Resets the latency data for one or more events.",
     syntax="[event [event ...]]",
+    tips="request_policy:all_nodes response_policy:agg_sum",
 )
 def latency_reset(ctx: Context, args: Args) -> object:
     """The number of events that had samples."""
@@ -143,6 +149,7 @@ GRAPH_ROWS = 4
     since="2.8.13",
     summary="Returns a latency graph for an event.",
     syntax="event",
+    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
 )
 def latency_graph(ctx: Context, args: Args) -> object:
     """A graph as text: one column per second, the newest at the right, with the age below each
@@ -204,6 +211,7 @@ ADVICE = {
     group="server",
     since="2.8.13",
     summary="Returns a human-readable latency analysis report.",
+    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
 )
 def latency_doctor(ctx: Context, args: Args) -> object:
     """A report on the samples, as text."""
@@ -231,6 +239,7 @@ def latency_doctor(ctx: Context, args: Args) -> object:
     summary="Returns the cumulative distribution of latencies of a subset or all commands.",
     syntax="[command [command ...]]",
     complexity="O(N), N the number of commands",
+    tips="nondeterministic_output request_policy:all_nodes response_policy:special",
 )
 def latency_histogram(ctx: Context, args: Args) -> object:
     """A map from command (a subcommand as `container|sub`) to its `calls` and `histogram_usec`: the

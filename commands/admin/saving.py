@@ -71,6 +71,7 @@ def bgrewriteaof(ctx: Context, args: Args) -> object:
     group="server",
     summary="Returns the Unix timestamp of the last successful save to disk.",
     categories=("admin", "dangerous"),
+    tips="nondeterministic_output",
 )
 def lastsave(ctx: Context, args: Args) -> object:
     return ctx.server.last_save_s
@@ -84,6 +85,7 @@ def lastsave(ctx: Context, args: Args) -> object:
     summary="Synchronously saves the database(s) to disk and shuts down the server.",
     syntax="[save-selector: NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
     complexity="O(N) when saving, N the number of keys in all databases",
+    traits="unblocked",
 )
 def shutdown(ctx: Context, args: Args) -> object:
     """Closes the connection and stops the server. The journal always gets a last fsync; SAVE also
@@ -139,6 +141,7 @@ class ReplicasWait(BlockedRead):
     "connection is completed.",
     syntax="numreplicas timeout",
     categories=("connection",),
+    tips="request_policy:all_shards response_policy:agg_min",
 )
 def wait(ctx: Context, args: Args) -> object:
     """0: there are no replicas. The reply comes at once if no replica is requested, otherwise after
@@ -185,6 +188,7 @@ AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is dis
     "to the append-only file of the master and/or replicas.",
     syntax="numlocal numreplicas timeout",
     categories=("connection",),
+    tips="request_policy:all_shards response_policy:agg_min",
 )
 def waitaof(ctx: Context, args: Args) -> object:
     """[1, 0] when everything done so far is in the journal on disk, whatever appendfsync says; [0,

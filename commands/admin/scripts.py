@@ -159,6 +159,7 @@ def find_keys(words: list[bytes]) -> list[int]:
     syntax="script numkeys [key [key ...]] [arg [arg ...]]",
     complexity="O(1), as every script known here",
     find_keys=find_keys,
+    key_count=(2, 1),
 )
 def eval_(ctx: Context, args: Args) -> object:
     """The result of the script. There is no Lua: the server knows only the scripts of redis-py's
@@ -179,6 +180,7 @@ def eval_(ctx: Context, args: Args) -> object:
     syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
     complexity="O(1), as every script known here",
     find_keys=find_keys,
+    key_count=(2, 1),
 )
 def evalsha(ctx: Context, args: Args) -> object:
     """As EVAL, for a script that was loaded by SCRIPT LOAD or EVAL. If it was not loaded the error
@@ -219,6 +221,7 @@ container(
     summary="Loads a server-side Lua script to the script cache.",
     syntax="script",
     complexity="O(N), N the length of the script",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def script_load(ctx: Context, args: Args) -> object:
     """The SHA1 of the text, for EVALSHA. If the script is not one of the known scripts (see EVAL),
@@ -236,6 +239,7 @@ def script_load(ctx: Context, args: Args) -> object:
     summary="Determines whether server-side Lua scripts exist in the script cache.",
     syntax="sha1 [sha1 ...]",
     complexity="O(N), N the number of digests",
+    tips="request_policy:all_shards response_policy:agg_logical_and",
 )
 def script_exists(ctx: Context, args: Args) -> object:
     """For each digest 1 if its script is loaded, otherwise 0."""
@@ -250,6 +254,7 @@ def script_exists(ctx: Context, args: Args) -> object:
     since="2.6.0",
     summary="Removes all server-side Lua scripts from the script cache.",
     syntax="[flush-type: ASYNC | SYNC]",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def script_flush(ctx: Context, args: Args) -> object:
     """OK; scripts must be loaded again."""
@@ -266,6 +271,7 @@ def script_flush(ctx: Context, args: Args) -> object:
     group="scripting",
     since="2.6.0",
     summary="Terminates a server-side Lua script during execution.",
+    tips="request_policy:all_shards response_policy:one_succeeded",
 )
 def script_kill(ctx: Context, args: Args) -> object:
     """Always the error `NOTBUSY`: no script is still running when another command arrives."""
@@ -285,6 +291,7 @@ container(
     since="7.0.0",
     summary="Deletes all libraries and functions.",
     syntax="[flush-type: ASYNC | SYNC]",
+    tips="request_policy:all_shards response_policy:all_succeeded",
 )
 def function_flush(ctx: Context, args: Args) -> object:
     """OK: there are no functions, and none can be loaded."""

@@ -37,6 +37,7 @@ def has_changed_watches(watches: Watches) -> bool:
     group="transactions",
     since="1.2.0",
     summary="Starts a transaction.",
+    traits="unqueued",
 )
 def multi(ctx: Context, args: Args) -> object:
     """OK; the following commands are answered with QUEUED, and EXEC runs them."""
@@ -54,6 +55,7 @@ def multi(ctx: Context, args: Args) -> object:
     since="1.2.0",
     summary="Executes all commands in a transaction.",
     complexity="O(N), N the queued requests, and what each of them takes",
+    traits="unqueued",
 )
 def exec_(ctx: Context, args: Args) -> object:
     """An array of the replies. If a watched key was changed the reply is null, and if a request was
@@ -79,6 +81,7 @@ def exec_(ctx: Context, args: Args) -> object:
     since="2.0.0",
     summary="Discards a transaction.",
     complexity="O(N), when N is the number of queued commands",
+    traits="unqueued",
 )
 def discard(ctx: Context, args: Args) -> object:
     """OK; the watched keys are also forgotten."""
@@ -98,6 +101,8 @@ def discard(ctx: Context, args: Args) -> object:
     summary="Monitors changes to keys to determine the execution of a transaction.",
     syntax="key [key ...]",
     complexity="O(1) for every key",
+    key_use="RO",
+    traits="unqueued",
 )
 def watch(ctx: Context, args: Args) -> object:
     """OK; the next EXEC does nothing if any client changes one of the keys before it. A client

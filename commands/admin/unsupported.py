@@ -82,6 +82,7 @@ container("MODULE", group="server", since="4.0.0", summary="A container for modu
     group="server",
     since="4.0.0",
     summary="Returns all loaded modules.",
+    tips="nondeterministic_output_order",
 )
 def module_list(ctx: Context, args: Args) -> object:
     """An empty array: there are no modules."""

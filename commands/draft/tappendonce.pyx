@@ -169,6 +169,8 @@ def many_key_positions(list words not None) -> list[int]:
     syntax="numkeys key [key ...] <ID | PRODUCER name> <numentries <id-or-seq numfields field "
            "value [field value ...]> [...]> [...]",
     complexity="O(n), n the number of entries",
+    key_use="RW update",
+    key_count=(1, 1),
 )
 def tappendmany(Context ctx not None, Args args not None):
     cdef Sending sending

@@ -65,6 +65,7 @@ cdef bint take_number(Args args, int64_t most, int64_t* number) except -1:
     "TRESERVE", arity=-3, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
     summary="Reserves IDs for entries that a writer completes later.",
     syntax="key writer [COUNT n] [LEASE ms]", complexity="O(n), n the number of IDs",
+    traits="hot",
 )
 def treserve(Context ctx not None, Args args not None):
     """The reserved ID; with COUNT an array of consecutive IDs. The stream is created if it doesn't
@@ -208,6 +209,7 @@ def apply_reserve(Keyspace keyspace, int db, list words):
     summary="Completes a reserved entry; returns the stream's position.",
     syntax="key writer id field value [field value ...]",
     complexity="O(1), and O(n) of the entries that become visible",
+    traits="hot",
 )
 def tcomplete(Context ctx not None, Args args not None):
     """The position afterwards: entries up to it are visible. If the reply of a completion is lost,

@@ -42,6 +42,8 @@ from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, wro
     summary="Appends an entry to a stream and returns its ID. "
             "Creates the stream if it doesn't exist.",
     syntax="key field value [field value ...]", complexity="O(1)",
+    tips="nondeterministic_output",
+    traits="hot",
 )
 def tappend(Context ctx not None, Args args not None):
     cdef Stream stream
@@ -68,6 +70,7 @@ cdef boundary_by_age(Context ctx, Stream stream, uint64_t age_ms):
     "TAPPEV", arity=-4, flags="write denyoom fast", keys=(1, 1, 1), group="stream",
     summary="Appends an entry and evicts old ones, or only evicts.",
     syntax="key COUNT|TIME n [field value ...]", complexity="O(1) and O(n) of evicted blocks",
+    tips="nondeterministic_output",
 )
 def tappev(Context ctx not None, Args args not None):
     cdef Stream stream
@@ -469,6 +472,7 @@ cdef class LongDelivery(Encodable):
     "TACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream",
     summary="Acknowledges entries of a group, so that they are no longer pending.",
     syntax="key group id [id ...]", complexity="O(log n) for each id",
+    traits="hot",
 )
 def tack(Context ctx not None, Args args not None):
     return acknowledge(ctx, args, True)

@@ -52,6 +52,8 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
     summary="Increments the integer value of a key by one. "
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key",
+    key_use="RW access update",
+    traits="hot",
 )
 def incr(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
@@ -67,6 +69,7 @@ def incr(ctx: Context, args: Args) -> object:
     summary="Decrements the integer value of a key by one. "
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key",
+    key_use="RW access update",
 )
 def decr(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
@@ -82,6 +85,7 @@ def decr(ctx: Context, args: Args) -> object:
     summary="Increments the integer value of a key by a number. "
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key increment",
+    key_use="RW access update",
 )
 def incrby(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
@@ -98,6 +102,7 @@ def incrby(ctx: Context, args: Args) -> object:
     summary="Decrements a number from the integer value of a key. "
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key decrement",
+    key_use="RW access update",
 )
 def decrby(ctx: Context, args: Args) -> object:
     """The new value, a signed 64-bit integer. The expiry is kept."""
@@ -130,6 +135,7 @@ def _float_at(ctx: Context, key: bytes) -> LongDouble:
     summary="Increment the floating point value of a key by a number. "
     "Uses 0 as initial value if the key doesn't exist.",
     syntax="key increment:double",
+    key_use="RW access update",
 )
 def incrbyfloat(ctx: Context, args: Args) -> object:
     """The new value, as text with up to 17 decimals. The expiry is kept."""
@@ -288,6 +294,7 @@ def _float_pair(ctx: Context, value: LongDouble, applied: LongDouble) -> list[ob
     syntax="key [increment: BYFLOAT float | BYINT integer] [SATURATE] [LBOUND lowerbound] [UBOUND "
     "upperbound] [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
     "unix-time-milliseconds | PERSIST] [ENX]",
+    key_use="RW access update",
 )
 def increx(ctx: Context, args: Args) -> object:
     """The new value and the number that was added to it; the number is 1 without BYINT and BYFLOAT.

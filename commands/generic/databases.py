@@ -46,6 +46,7 @@ ANY_KEY = b"*"
     syntax="pattern",
     complexity="O(N), N the number of keys in the database",
     categories=("keyspace", "dangerous"),
+    tips="request_policy:all_shards nondeterministic_output_order",
 )
 def keys(ctx: Context, args: Args) -> object:
     r"""`*` matches any text, `?` any byte, `[a-z]` and `[^x]` sets of bytes, and `\` the next byte
@@ -93,6 +94,7 @@ def _take_cursor(args: Args) -> int:
     syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
     complexity="O(1) for every call, O(N) for a complete iteration",
     categories=("keyspace",),
+    tips="nondeterministic_output request_policy:special response_policy:special",
 )
 def scan(ctx: Context, args: Args) -> object:
     """[next cursor, keys]. Cursor 0 starts an iteration, and a next cursor of 0 ends it. A key that
@@ -133,6 +135,7 @@ def scan(ctx: Context, args: Args) -> object:
     group="generic",
     summary="Returns a random key name from the database.",
     categories=("keyspace",),
+    tips="request_policy:all_shards response_policy:special nondeterministic_output",
 )
 def randomkey(ctx: Context, args: Args) -> object:
     """Null if the database is empty."""
@@ -150,6 +153,7 @@ def randomkey(ctx: Context, args: Args) -> object:
     group="server",
     summary="Returns the number of keys in the database.",
     categories=("keyspace",),
+    tips="request_policy:all_shards response_policy:agg_sum",
 )
 def dbsize(ctx: Context, args: Args) -> object:
     """Expired keys count until they are deleted."""
@@ -187,6 +191,7 @@ def _flush(args: Args, databases: list[Database]) -> int:
     syntax="[flush-type: ASYNC | SYNC]",
     complexity="O(N), N the number of keys in the database",
     categories=("keyspace", "dangerous"),
+    tips="request_policy:all_shards response_policy:all_succeeded",
 )
 def flushdb(ctx: Context, args: Args) -> object:
     """OK. ASYNC and SYNC are the same here."""
@@ -204,6 +209,7 @@ def flushdb(ctx: Context, args: Args) -> object:
     syntax="[flush-type: ASYNC | SYNC]",
     complexity="O(N), N the number of keys in all databases",
     categories=("keyspace", "dangerous"),
+    tips="request_policy:all_shards response_policy:all_succeeded",
 )
 def flushall(ctx: Context, args: Args) -> object:
     """OK. ASYNC and SYNC are the same here. If save points are set, an empty snapshot replaces the

@@ -211,7 +211,7 @@ def _time_left(ctx: Context, args: Args) -> int:
 
 
 def _teller(
-    name: str, since: str, summary: str
+    name: str, since: str, summary: str, tips: str = ""
 ) -> Callable[[Callable[[Context, Args], object]], Callable[[Context, Args], object]]:
     return command(
         name,
@@ -223,16 +223,27 @@ def _teller(
         summary=summary,
         syntax="key",
         categories=("keyspace",),
+        tips=tips,
     )
 
 
-@_teller("TTL", "1.0.0", "Returns the expiration time in seconds of a key.")
+@_teller(
+    "TTL",
+    "1.0.0",
+    "Returns the expiration time in seconds of a key.",
+    tips="nondeterministic_output",
+)
 def ttl(ctx: Context, args: Args) -> object:
     """The seconds left, -1 if the key has no expiry, -2 if it does not exist."""
     return _seconds(_time_left(ctx, args))
 
 
-@_teller("PTTL", "2.6.0", "Returns the expiration time in milliseconds of a key.")
+@_teller(
+    "PTTL",
+    "2.6.0",
+    "Returns the expiration time in milliseconds of a key.",
+    tips="nondeterministic_output",
+)
 def pttl(ctx: Context, args: Args) -> object:
     """The milliseconds left, -1 if the key has no expiry, -2 if it does not exist."""
     return _time_left(ctx, args)

@@ -131,6 +131,8 @@ def apply_del(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     syntax="key [key ...]",
     complexity="O(N), N the number of keys",
     categories=("keyspace",),
+    key_use="RM delete",
+    tips="request_policy:multi_shard response_policy:agg_sum",
 )
 def del_(ctx: Context, args: Args) -> object:
     """The number of keys that existed. The groups and pending entries of a stream are deleted with
@@ -150,6 +152,8 @@ def del_(ctx: Context, args: Args) -> object:
     syntax="key [key ...]",
     complexity="O(N), N the number of keys",
     categories=("keyspace",),
+    key_use="RM delete",
+    tips="request_policy:multi_shard response_policy:agg_sum",
 )
 def unlink(ctx: Context, args: Args) -> object:
     """The same as DEL, which also frees large values lazily: the memory of a large stream is freed
@@ -168,6 +172,8 @@ def unlink(ctx: Context, args: Args) -> object:
     syntax="key [key ...]",
     complexity="O(N), N the number of keys",
     categories=("keyspace",),
+    key_use="RO",
+    tips="request_policy:multi_shard response_policy:agg_sum",
 )
 def exists(ctx: Context, args: Args) -> object:
     """The number of keys that exist; a key that is given twice counts twice."""
@@ -186,6 +192,8 @@ def exists(ctx: Context, args: Args) -> object:
     syntax="key [key ...]",
     complexity="O(N), N the number of keys",
     categories=("keyspace",),
+    key_use="RO",
+    tips="request_policy:multi_shard response_policy:agg_sum",
 )
 def touch(ctx: Context, args: Args) -> object:
     """The number of keys that exist. It updates access times even for a client with CLIENT NO-TOUCH
@@ -208,6 +216,7 @@ def touch(ctx: Context, args: Args) -> object:
     summary="Determines the type of value stored at a key.",
     syntax="key",
     categories=("keyspace",),
+    key_use="RO",
 )
 def type_(ctx: Context, args: Args) -> object:
     """`string`, `stream`, or `none` if the key does not exist."""
@@ -263,6 +272,7 @@ def _rename(ctx: Context, args: Args, *, only_new: bool) -> bool:
     summary="Renames a key and overwrites the destination.",
     syntax="key newkey",
     categories=("keyspace",),
+    key_use="RW access delete, OW update",
 )
 def rename(ctx: Context, args: Args) -> object:
     """OK. The expiry moves with the key. A stream stays the same stream, with its groups, pending
@@ -282,6 +292,7 @@ def rename(ctx: Context, args: Args) -> object:
     summary="Renames a key only when the target key name doesn't exist.",
     syntax="key newkey",
     categories=("keyspace",),
+    key_use="RW access delete, OW insert",
 )
 def renamenx(ctx: Context, args: Args) -> object:
     """1, or 0 if the new key exists."""
@@ -297,6 +308,7 @@ def renamenx(ctx: Context, args: Args) -> object:
     summary="Moves a key to another database.",
     syntax="key db",
     categories=("keyspace",),
+    key_use="RW access update",
 )
 def move(ctx: Context, args: Args) -> object:
     """1, or 0 if the key does not exist here or already exists there. The expiry moves with the
@@ -361,6 +373,7 @@ def _take_copy_options(ctx: Context, args: Args) -> tuple[Database, bool]:
     syntax="source destination [DB destination-db] [REPLACE]",
     complexity="O(1) for strings; for a stream O(N), N its blocks, groups and pending entries",
     categories=("keyspace",),
+    key_use="RO access, OW update",
 )
 def copy(ctx: Context, args: Args) -> object:
     """1, or 0 if the source does not exist, or if the destination exists and REPLACE is not given.
@@ -460,6 +473,8 @@ def encoding_name(key: bytes, value: Value) -> bytes:
     summary="Returns the internal encoding of a Redis object.",
     syntax="key",
     categories=("keyspace",),
+    key_use="RO",
+    tips="nondeterministic_output",
 )
 def object_encoding(ctx: Context, args: Args) -> object:
     """`stream`; for a string `int`, `embstr` (up to 41 bytes with its key) or `raw`, as in Redis.
@@ -480,6 +495,8 @@ def object_encoding(ctx: Context, args: Args) -> object:
     summary="Returns the logarithmic access frequency counter of a Redis object.",
     syntax="key",
     categories=("keyspace",),
+    key_use="RO",
+    tips="nondeterministic_output",
 )
 def object_freq(ctx: Context, args: Args) -> object:
     """Always an error for a key that exists: keys are not evicted, so there are no frequencies."""
@@ -498,6 +515,8 @@ def object_freq(ctx: Context, args: Args) -> object:
     summary="Returns the time since the last access to a Redis object.",
     syntax="key",
     categories=("keyspace",),
+    key_use="RO",
+    tips="nondeterministic_output",
 )
 def object_idletime(ctx: Context, args: Args) -> object:
     """Seconds since the key was last read or written; null if it does not exist."""
@@ -515,6 +534,8 @@ def object_idletime(ctx: Context, args: Args) -> object:
     summary="Returns the reference count of a value of a key.",
     syntax="key",
     categories=("keyspace",),
+    key_use="RO",
+    tips="nondeterministic_output",
 )
 def object_refcount(ctx: Context, args: Args) -> object:
     """1, because keys do not share values; null if the key does not exist."""

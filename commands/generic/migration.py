@@ -145,6 +145,7 @@ class SlicedStringDump(Sliced):
     syntax="key",
     complexity="O(N), N the bytes of the value",
     categories=("keyspace",),
+    tips="nondeterministic_output",
 )
 def dump(ctx: Context, args: Args) -> object:
     """The value in Redis' own format, without the key and its expiry; null if the key does not
@@ -324,6 +325,7 @@ def _set_window(ctx: Context, key: bytes, stream: Stream) -> None:
     syntax="key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
     complexity="O(N), N the bytes of the value",
     categories=("keyspace", "dangerous"),
+    key_use="OW update",
 )
 def restore(ctx: Context, args: Args) -> object:
     """OK. `ttl` is in milliseconds, 0 for none; with ABSTTL it is a Unix time. An existing key is

@@ -101,6 +101,8 @@ def _take_set_options(args: Args) -> SetOptions:
     syntax="key value [condition: NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest "
     "| IFDNE ifdne-digest] [GET] [expiration: EX seconds | PX milliseconds | EXAT "
     "unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+    key_use="RW access update variable_flags",
+    traits="hot",
 )
 def set_(ctx: Context, args: Args) -> object:
     """OK, or null if a condition prevented the change: NX (the key must not exist), XX (it must
@@ -131,6 +133,7 @@ def set_(ctx: Context, args: Args) -> object:
     group="string",
     summary="Sets the string value of a key only when the key doesn't exist.",
     syntax="key value",
+    key_use="OW insert",
 )
 def setnx(ctx: Context, args: Args) -> object:
     """1, or 0 if the key exists."""
@@ -159,6 +162,7 @@ def _set_with_expiry(ctx: Context, args: Args, name: str, unit: bytes) -> object
     summary="Sets the string value and expiration time of a key. "
     "Creates the key if it doesn't exist.",
     syntax="key seconds value",
+    key_use="OW update",
 )
 def setex(ctx: Context, args: Args) -> object:
     """OK: as SET with EX."""
@@ -175,6 +179,7 @@ def setex(ctx: Context, args: Args) -> object:
     summary="Sets both string value and expiration time in milliseconds of a key. "
     "The key is created if it doesn't exist.",
     syntax="key milliseconds value",
+    key_use="OW update",
 )
 def psetex(ctx: Context, args: Args) -> object:
     """OK: as SET with PX."""
@@ -191,6 +196,8 @@ def psetex(ctx: Context, args: Args) -> object:
     summary="Atomically creates or modifies the string values of one or more keys.",
     syntax="key value [key value ...]",
     complexity="O(N), N the number of keys",
+    key_use="OW update",
+    tips="request_policy:multi_shard response_policy:all_succeeded",
 )
 def mset(ctx: Context, args: Args) -> object:
     """OK. If a key is given twice, the last value is used."""
@@ -209,6 +216,7 @@ def mset(ctx: Context, args: Args) -> object:
     group="string",
     summary="Returns the previous string value of a key after setting it to a new value.",
     syntax="key value",
+    key_use="RW access update",
 )
 def getset(ctx: Context, args: Args) -> object:
     """The previous value, or null: the same as SET with GET."""
@@ -229,6 +237,7 @@ def getset(ctx: Context, args: Args) -> object:
     "exist.",
     syntax="key value [key value ...]",
     complexity="O(N), N the number of keys",
+    key_use="OW insert",
 )
 def msetnx(ctx: Context, args: Args) -> object:
     """1, or 0 if one of the keys exists; then nothing is set."""
@@ -263,6 +272,9 @@ def find_msetex_keys(words: list[bytes]) -> list[int]:
     "milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
     complexity="O(N), N the number of keys",
     find_keys=find_msetex_keys,
+    key_use="OW update",
+    key_count=(1, 2),
+    tips="request_policy:multi_shard response_policy:all_succeeded",
 )
 def msetex(ctx: Context, args: Args) -> object:
     """1, or 0 if one of the keys exists (NX) or does not exist (XX); then nothing is set."""
@@ -301,6 +313,7 @@ def msetex(ctx: Context, args: Args) -> object:
     syntax="key [condition: IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE "
     "ifdne-digest]",
     complexity="O(1) for IFEQ and IFNE, O(N) for IFDEQ and IFDNE, N the length of the value",
+    key_use="RW delete variable_flags",
 )
 def delex(ctx: Context, args: Args) -> object:
     """1, or 0 if the key does not exist or the condition is not met. Without a condition it is DEL

@@ -173,6 +173,7 @@ class Expiry:
     group="string",
     summary="Returns the string value of a key.",
     syntax="key",
+    traits="hot",
 )
 def get(ctx: Context, args: Args) -> object:
     """The value, or null if the key does not exist."""
@@ -188,6 +189,7 @@ def get(ctx: Context, args: Args) -> object:
     summary="Atomically returns the string values of one or more keys.",
     syntax="key [key ...]",
     complexity="O(N), N the number of keys",
+    tips="request_policy:multi_shard",
 )
 def mget(ctx: Context, args: Args) -> object:
     """The values in order, null for a key that does not exist or does not hold a string."""
@@ -204,6 +206,7 @@ def mget(ctx: Context, args: Args) -> object:
     since="2.2.0",
     summary="Returns the length of a string value.",
     syntax="key",
+    key_use="RO",
 )
 def strlen(ctx: Context, args: Args) -> object:
     """The length in bytes, 0 if the key does not exist."""
@@ -297,6 +300,7 @@ def digest(value: bytes) -> bytes:
     since="6.2.0",
     summary="Returns the string value of a key after deleting the key.",
     syntax="key",
+    key_use="RW access delete",
 )
 def getdel(ctx: Context, args: Args) -> object:
     """The previous value, or null."""
@@ -328,6 +332,7 @@ def _take_getex_options(args: Args) -> Expiry:
     summary="Returns the string value of a key after setting its expiration time.",
     syntax="key [expiration: EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT "
     "unix-time-milliseconds | PERSIST]",
+    key_use="RW access update",
 )
 def getex(ctx: Context, args: Args) -> object:
     """The value, or null. Without an option it changes nothing. PERSIST removes the expiry, and a
@@ -376,6 +381,7 @@ def _check_length(ctx: Context, size_bytes: int) -> None:
     summary="Appends a string to the value of a key. Creates the key if it doesn't exist.",
     syntax="key value",
     complexity="O(N), N the length of what is appended; O(the value's length) after a read of it",
+    key_use="RW insert",
 )
 def append(ctx: Context, args: Args) -> object:
     """The new length of the value."""
@@ -403,6 +409,7 @@ def append(ctx: Context, args: Args) -> object:
     "Creates the key if it doesn't exist.",
     syntax="key offset value",
     complexity="O(N), N the length of the value afterwards",
+    key_use="RW update",
 )
 def setrange(ctx: Context, args: Args) -> object:
     """The new length of the value. If the value ends before the offset, it is padded with zero

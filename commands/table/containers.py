@@ -43,6 +43,8 @@ def container(
     since: str = "1.0.0",
     categories: tuple[str, ...] = (),
     bare: Handler | None = None,
+    tips: str = "",
+    traits: str = "",
 ) -> None:
     """Register the container NAME and its HELP; subcommands are registered after it.
 
@@ -69,6 +71,8 @@ def container(
         summary=summary,
         syntax="" if bare else "subcommand [argument ...]",
         categories=categories,
+        tips=tips,
+        traits=traits,
     )(answer)
     command(
         f"{name}|HELP",

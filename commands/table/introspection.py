@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.commands.runtime.replies import OrderedSet, Simple
 from millstream.commands.table.containers import container
-from millstream.commands.table.keyspecs import TIPS, KeySpec, key_specs, keys_with_flags
+from millstream.commands.table.keyspecs import KeySpec, key_specs, keys_with_flags
 from millstream.commands.table.registry import COMMANDS, Command, command
 from millstream.commands.table.syntax import Argument, parse_syntax
 from millstream.errors import SYNTAX, CommandError
@@ -67,7 +67,7 @@ def details(row: Command) -> list[object]:
         {Simple(flag.encode()) for flag in row.flags},
         *row.keys,
         {Simple(b"@" + name.encode()) for name in categories(row)},
-        OrderedSet(tip.encode() for tip in TIPS.get(row.name, ())),
+        OrderedSet(tip.encode() for tip in row.tips.split()),
         OrderedSet(_described(spec) for spec in key_specs(row)),
         # Redis calls nothing a set, but some an array.
         [details(sub) for sub in row.subcommands.values()] or OrderedSet(),
@@ -142,6 +142,8 @@ container(
     summary="Returns detailed information about all commands.",
     categories=("connection",),
     bare=_all_details,
+    tips="nondeterministic_output_order",
+    traits="dataless",
 )
 
 
@@ -153,6 +155,7 @@ container(
     since="2.8.13",
     summary="Returns a count of commands.",
     categories=("connection",),
+    traits="dataless",
 )
 def command_count(ctx: Context, args: Args) -> object:
     return len(COMMANDS)
@@ -168,6 +171,8 @@ def command_count(ctx: Context, args: Args) -> object:
     syntax="[command-name [command-name ...]]",
     complexity="O(N), N the number of commands looked up",
     categories=("connection",),
+    tips="nondeterministic_output_order",
+    traits="dataless",
 )
 def command_info(ctx: Context, args: Args) -> object:
     """For each name its row as a list of ten, or null for an unknown command."""
@@ -187,6 +192,8 @@ def command_info(ctx: Context, args: Args) -> object:
     syntax="[command-name [command-name ...]]",
     complexity="O(N), N the number of commands looked up",
     categories=("connection",),
+    tips="nondeterministic_output_order",
+    traits="dataless",
 )
 def command_docs(ctx: Context, args: Args) -> object:
     """A map from name to documentation; unknown names are left out."""
@@ -226,6 +233,8 @@ def _matching_names(args: Args) -> list[bytes]:
     syntax="[FILTERBY <filterby: MODULE module-name | ACLCAT category | PATTERN pattern>]",
     complexity="O(N), N the number of commands",
     categories=("connection",),
+    tips="nondeterministic_output_order",
+    traits="dataless",
 )
 def command_list(ctx: Context, args: Args) -> object:
     """Names in lower case; subcommands are `container|sub`."""

@@ -36,6 +36,26 @@ FLAGS = frozenset(
     }
 )
 
+# What the server itself does with a command; COMMAND does not report these.
+TRAITS = frozenset(
+    {
+        # Quick in few words, unless it says otherwise (Context.timed_alone): equal ones in a row share
+        # their time.
+        "hot",
+        # MULTI does not queue it: it acts on the transaction itself, or ends the conversation.
+        "unqueued",
+        # A RESP2 client may still ask for it once it has subscribed.
+        "subscribed",
+        # The reply shows no data, so it does not wait until a crash would leave the data as it is:
+        # health checks and new connections do not wait for the disk. Nor does a look at what the
+        # server itself does, which is wanted most while the disk is slow: INFO's count of keys is
+        # the one in memory.
+        "dataless",
+        # It runs while the journal's queue is full, because it ends that.
+        "unblocked",
+    }
+)
+
 
 @dataclass(slots=True)
 class Command:
@@ -43,6 +63,9 @@ class Command:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) with
     0 for none; `find_keys` lists the key positions of commands whose keys move.
     `writes_with` is the option with which a command that else only reads may change data.
+    `key_use` says how the keys are used where the flags do not, with a comma before the use of the
+    second key. Keys follow the word `keyword`, searched from a position on, or their number, which
+    stands at a position (`key_count`, with their step). `tips` are COMMAND's, for clients.
     `unlisted` subcommands are known to dispatch and to nothing else: they answer an error."""
 
     name: str
@@ -58,6 +81,11 @@ class Command:
     categories: tuple[str, ...] = ()
     find_keys: Callable[[list[bytes]], list[int]] | None = None
     writes_with: bytes | None = None
+    key_use: str = ""
+    keyword: tuple[str, int] | None = None
+    key_count: tuple[int, int] | None = None
+    tips: str = ""
+    traits: frozenset[str] = frozenset()
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     unlisted: dict[bytes, Command] = field(default_factory=dict)
 
@@ -89,21 +117,26 @@ def command(
     categories: tuple[str, ...] = (),
     find_keys: Callable[[list[bytes]], list[int]] | None = None,
     writes_with: bytes | None = None,
+    key_use: str = "",
+    keyword: tuple[str, int] | None = None,
+    key_count: tuple[int, int] | None = None,
+    tips: str = "",
+    traits: str = "",
 ) -> Callable[[Handler], Handler]:
     """Register a handler under NAME or ``CONTAINER|SUB`` and return it as it is.
 
     A container's own row (``CLIENT``) is registered before its subcommands; its handler answers
     a bare or unknown subcommand.
     """
-    words = frozenset(flags.split())
-    unknown = words - FLAGS
+    words, own = frozenset(flags.split()), frozenset(traits.split())
+    unknown = words - FLAGS | own - TRAITS
     if unknown:
-        raise ValueError(f"command {name}: unknown flags {sorted(unknown)}")
+        raise ValueError(f"command {name}: unknown flags or traits {sorted(unknown)}")
 
     def register(handler: Handler) -> Handler:
         row = Command(
             name.lower(), handler, arity, words, keys, group, since, summary, syntax, complexity,
-            categories, find_keys, writes_with,
+            categories, find_keys, writes_with, key_use, keyword, key_count, tips, own,
         )  # fmt: skip
         container, _, sub = row.name.encode().partition(b"|")
         table = COMMANDS[container].subcommands if sub else COMMANDS

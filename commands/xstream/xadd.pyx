@@ -105,6 +105,8 @@ cdef inline bint is_star(Slice* word) noexcept:
     "IDMP producer-id idempotent-id] [trim: <strategy: MAXLEN | MINID> [operator: = | ~] "
     "threshold [LIMIT count]] <id-selector: * | id> field value [field value ...]",
     complexity="O(1), and O(n) of evicted blocks with trimming",
+    tips="nondeterministic_output",
+    traits="hot",
 )
 def xadd(Context ctx not None, Args args not None):
     """The entry's ID; nil with NOMKSTREAM if the stream does not exist. IDMP and IDMPAUTO identify
@@ -334,6 +336,8 @@ cdef boundary_of(Context ctx, Stream stream, Trim* trim):
     syntax="key {trim: <strategy: MAXLEN | MINID> [operator: = | ~] threshold [LIMIT count]} "
     "[condition: KEEPREF | DELREF | ACKED]",
     complexity="O(n) of evicted blocks",
+    key_use="RW delete",
+    tips="nondeterministic_output",
 )
 def xtrim(Context ctx not None, Args args not None):
     """Evicts the oldest entries until at most `threshold` entries are left (MAXLEN) or no ID is
@@ -362,6 +366,7 @@ def xtrim(Context ctx not None, Args args not None):
 @command(
     "XLEN", arity=2, flags="readonly fast", keys=(1, 1, 1), group="stream", since="5.0.0",
     summary="Returns the number of entries of a stream.", syntax="key",
+    key_use="RO",
 )
 def xlen(Context ctx not None, Args args not None):
     cdef Stream stream = ctx.read_stream_at(&args.items[1])

@@ -50,6 +50,7 @@ NO_SUCH_ENTRY, DELETED, REFERENCED = -1, 1, 2
     summary="Deletes entries by ID and returns the number deleted.",
     syntax="key id [id ...]",
     complexity="O(log n) for each id, and a copy of its block",
+    key_use="RW delete",
 )
 def xdel(ctx: Context, args: Args) -> int:
     key = args.take()
@@ -98,6 +99,7 @@ def _take_options(args: Args) -> tuple[bytes, int, int]:
     summary="Deletes entries by ID, with a choice of what happens to references to them.",
     syntax="key [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
     complexity="O(log n) for each id, and a copy of its block",
+    key_use="RW delete",
 )
 def xdelex(ctx: Context, args: Args) -> list[int]:
     """An array with one number per ID: 1 (deleted), -1 (no such entry) or, with ACKED, 2 (a group
@@ -146,6 +148,7 @@ def _delete_each(
     summary="Acknowledges entries for a group and deletes them, if the option allows it.",
     syntax="key group [condition: KEEPREF | DELREF | ACKED] {ids: IDS numids id [id ...]}",
     complexity="O(log n) for each id, and a copy of its block",
+    key_use="RW update delete",
 )
 def xackdel(ctx: Context, args: Args) -> list[int]:
     """An array with one number per ID: 1 (acknowledged, and the entry is deleted or was gone

@@ -92,6 +92,7 @@ def _group_start(word: bytes, stream: Stream | None) -> tuple[int, int]:
     since="5.0.0",
     summary="Creates a consumer group.",
     syntax="key group <id-selector: id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+    key_use="RW insert",
 )
 def xgroup_create(ctx: Context, args: Args) -> Simple:
     key, name, start = args.take(), args.take(), args.take()
@@ -157,6 +158,7 @@ def xgroup_setid(ctx: Context, args: Args) -> Simple:
     summary="Destroys a consumer group.",
     syntax="key group",
     complexity="O(n), n the number of its pending entries",
+    key_use="RW delete",
 )
 def xgroup_destroy(ctx: Context, args: Args) -> int:
     key, name = args.take(), args.take()
@@ -176,6 +178,7 @@ def xgroup_destroy(ctx: Context, args: Args) -> int:
     since="6.2.0",
     summary="Creates a consumer in a consumer group.",
     syntax="key group consumer",
+    key_use="RW insert",
 )
 def xgroup_createconsumer(ctx: Context, args: Args) -> int:
     key, name, consumer = args.take(), args.take(), args.take()
@@ -198,6 +201,7 @@ def xgroup_createconsumer(ctx: Context, args: Args) -> int:
     summary="Deletes a consumer from a consumer group.",
     syntax="key group consumer",
     complexity="O(n), n the number of the group's pending entries",
+    key_use="RW delete",
 )
 def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     key, name, consumer = args.take(), args.take(), args.take()

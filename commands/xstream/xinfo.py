@@ -195,6 +195,7 @@ def xinfo_groups(ctx: Context, args: Args) -> Encodable:
     summary="Returns the consumers of a consumer group.",
     syntax="key group",
     complexity="O(n), n the number of consumers",
+    tips="nondeterministic_output",
 )
 def xinfo_consumers(ctx: Context, args: Args) -> Encodable:
     """A map for each consumer, in the order of their names. In milliseconds, `idle` is the time

@@ -79,6 +79,7 @@ def _group_in(
     summary="Returns a summary or a list of a group's pending entries.",
     syntax="key group [filters: [IDLE min-idle-time:integer] start end count [consumer]]",
     complexity="O(log n) to find the start and O(m) for the m pending entries looked at",
+    tips="nondeterministic_output",
 )
 def xpending(ctx: Context, args: Args) -> object:
     if args.count == 3:
@@ -155,6 +156,7 @@ class _ClaimOptions:
     syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] "
     "[RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
     complexity="O(log n) for each id, n the number of the group's pending entries",
+    tips="nondeterministic_output",
 )
 def xclaim(ctx: Context, args: Args) -> list[Raw] | list[Id]:
     key, stream, group = _asked(ctx, args)
@@ -257,6 +259,8 @@ def _move_offset(ctx: Context, key: bytes, group: Group, last_id: EntryId) -> No
     summary="Transfers pending entries with a given idle time to a consumer, in ID order.",
     syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
     complexity="O(1) if COUNT is small",
+    key_use="RW delete",
+    tips="nondeterministic_output",
 )
 def xautoclaim(ctx: Context, args: Args) -> Several | list[object]:
     refusal = stream = None

@@ -96,6 +96,7 @@ def stream_key_positions(list words not None) -> list[int]:
     syntax="[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] {streams: "
     "STREAMS key [key ...] id [id ...]}",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
+    keyword=("STREAMS", 1),
 )
 def xread(Context ctx not None, Args args not None):
     cdef StreamsRead read

@@ -63,6 +63,8 @@ MEANINGLESS = (
     "...] id [id ...]}",
     complexity="O(log n) to find the start and O(m) for the m entries answered",
     find_keys=stream_key_positions,
+    key_use="RO access",
+    keyword=("STREAMS", 4),
 )
 def xreadgroup(Context ctx not None, Args args not None):
     cdef ConsumerRead read = ConsumerRead.__new__(ConsumerRead)
@@ -509,6 +511,7 @@ cdef int deliver_again(Context ctx, bytes key, Group group, Ids again) except -1
     "XACK", arity=-4, flags="write fast", keys=(1, 1, 1), group="stream", since="5.0.0",
     summary="Acknowledges entries of a group, so that they are no longer pending.",
     syntax="key group id [id ...]", complexity="O(log n) for each id",
+    traits="hot",
 )
 def xack(Context ctx not None, Args args not None):
     return acknowledge(ctx, args, False)

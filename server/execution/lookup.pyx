@@ -24,31 +24,6 @@ cdef enum:
     # More kinds of errors than anybody reads; a client cannot fill the memory with new ones.
     CODES_MAX = 128
 
-# Quick in few words, unless they say otherwise (Context.timed_alone): equal ones in a row share their
-# time.
-HOT = frozenset({"tappend", "xadd", "tack", "xack", "treserve", "tcomplete", "get", "set", "incr",
-                 "ping"})
-# Commands that act on the transaction itself and those that end the conversation.
-NEVER_QUEUED = frozenset({"multi", "exec", "discard", "watch", "quit", "reset"})
-# What a RESP2 client may still ask for once it has subscribed.
-WHEN_SUBSCRIBED = frozenset({
-    "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",
-    "ping", "quit", "reset",
-})
-
-# Replies of these commands show no data, so they do not wait until a crash would leave the data
-# as it is: health checks and new connections do not wait for the disk. Nor does
-# a look at what the server itself does, which is wanted most while the disk is slow: INFO's count
-# of keys is the one in memory.
-SHOW_NO_DATA = frozenset({
-    "ping", "echo", "time", "hello", "auth", "select", "client|id", "client|setname",
-    "client|setinfo", "client|list", "client|info", "client|kill", "config|get", "config|set", "info",
-    "command", "command|count", "command|docs", "command|info", "command|list",
-})
-
-# What runs while the journal's queue is full, besides what shows no data: what ends that.
-RUN_WHEN_FULL = SHOW_NO_DATA | {"shutdown"}
-
 # Refused, before MULTI queues them, unless a directive allows them.
 PROTECTED = frozenset({"debug"})
 
@@ -111,17 +86,17 @@ cdef class Row:
         }
         self.top = "|" not in command.name
         self.fast = "fast" in command.flags
-        self.hot = command.name in HOT
+        self.hot = "hot" in command.traits
         self.writes_with = command.writes_with
-        self.queued = command.name not in NEVER_QUEUED
+        self.queued = "unqueued" not in command.traits
         self.refused_in_multi = "no_multi" in command.flags
-        self.when_subscribed = command.name in WHEN_SUBSCRIBED
+        self.when_subscribed = "subscribed" in command.traits
         # Redis shows what skip_monitor names (scripts) by another way, before what they do.
         self.shown_to_monitors = "admin" not in command.flags
         self.logged_when_slow = "skip_slowlog" not in command.flags
-        self.shows_data = command.name not in SHOW_NO_DATA
+        self.shows_data = "dataless" not in command.traits
         self.protected = command.name in PROTECTED
-        self.waits_when_full = command.name not in RUN_WHEN_FULL
+        self.waits_when_full = self.shows_data and "unblocked" not in command.traits
 
     def will_write(self, Args args not None) -> bool:
         """Whether this request may change data: some commands do with one of their options."""

@@ -14,7 +14,6 @@ from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.effects import Effects, apply_effects
 from millstream.commands.runtime.replies import NO_REPLY, OK
-from millstream.commands.table import keyspecs
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
@@ -695,13 +694,3 @@ def test_command_getkeys(room: Room, words: tuple[str, ...], keys: list[bytes]) 
 )
 def test_command_getkeys_refuses(room: Room, words: tuple[str, ...], message: str) -> None:
     assert room.refusal("COMMAND", "GETKEYS", *words) == message
-
-
-@pytest.mark.parametrize(
-    "table", [keyspecs.KEY_FLAGS, keyspecs.SECOND_KEY, keyspecs.KEYWORD, keyspecs.KEY_COUNT,
-              keyspecs.TIPS],
-)  # fmt: skip
-def test_what_is_said_of_a_commands_keys_is_of_one_that_is_there(table: dict[str, Any]) -> None:
-    names = {row.name for row in COMMANDS.values()}
-    names |= {sub.name for row in COMMANDS.values() for sub in row.subcommands.values()}
-    assert table.keys() <= names
