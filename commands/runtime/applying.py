@@ -1,7 +1,7 @@
 """Applying effects on streams, groups and consumers at start.
 
-APPEND, which most journals consist of, is applied by `effects` itself, and a few effects next to
-the commands that record them. docs/formats.md lists all of them.
+APPEND, DELIVER and ACK, which most journals consist of, are applied by `effects` itself, and a few
+effects next to the commands that record them. docs/formats.md lists all of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from millstream.storage.streams.stream import Stream
 
 Words = list[bytes]
-
-UNOWNED = 0  # stands for the number of a consumer
-NO_POLICY = 0  # stands for the number of a retry pair
 
 
 def id_of(text: bytes) -> tuple[int, int]:
@@ -137,36 +134,6 @@ def apply_seen(keyspace: Keyspace, db: int, words: Words) -> None:
 # ---------------------------------------------------------------- pending entries
 
 
-@effect(b"DELIVER")
-def apply_deliver(keyspace: Keyspace, db: int, words: Words) -> None:
-    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
-
-    The undeleted entries from..to were delivered and the group's offset moved to `to`. Mode `keep`
-    makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
-    no owner.
-    """
-    key, _, name, start, stop, at_ms, entries_read, retry_ms, expire_ms, mode = words
-    group = _group_of(keyspace, db, words)
-    now_ms = int(at_ms)
-    keyspace.note_steady(now_ms)
-    owner, policy = UNOWNED, NO_POLICY
-    if name:
-        consumer = _consumer_of(group, name)
-        owner = consumer.index
-        consumer.seen_ms = now_ms
-        if mode == b"keep":
-            consumer.active_ms = now_ms
-    end = id_of(stop)
-    if mode == b"keep":
-        if retry_ms != b"-":
-            policy = group.policy(int(retry_ms), int(expire_ms))
-        stream = stream_of(keyspace, db, key)
-        stream.deliver_between(group, id_of(start), end, now_ms, owner, policy)
-    group.offset_ms, group.offset_seq = end
-    group.entries_read = int(entries_read)
-    keyspace.schedule(db, key, group)
-
-
 @effect(b"REDELIVER")
 def apply_redeliver(keyspace: Keyspace, db: int, words: Words) -> None:
     """REDELIVER key group ms retry-ms expire-ms id [id ...]: pending entries delivered again;
@@ -178,14 +145,6 @@ def apply_redeliver(keyspace: Keyspace, db: int, words: Words) -> None:
     for word in words[5:]:
         group.redeliver_id(*id_of(word), now_ms, retry)
     keyspace.schedule(db, words[0], group)
-
-
-@effect(b"ACK")
-def apply_ack(keyspace: Keyspace, db: int, words: Words) -> None:
-    """ACK key group id [id ...]: no longer pending (acknowledged, expired, or its entry gone)."""
-    group = _group_of(keyspace, db, words)
-    for word in words[2:]:
-        group.acknowledge(*id_of(word))
 
 
 @effect(b"CLAIM")

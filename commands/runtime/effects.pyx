@@ -8,13 +8,14 @@ replicas. An effect names a database once (`SELECT n`); each frame starts at dat
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.encoding cimport Output, Slice, format_u64
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id, parse_u64
+from millstream.storage.streams.group cimport NO_POLICY, UNOWNED, Consumer, Group
 from millstream.storage.streams.held cimport Held, add_entry, handed_out
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport RESERVING, Stream
@@ -271,6 +272,10 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
                 apply_append(keyspace, db, args)
             elif name.size == 10 and memcmp(name.ptr, b"APPENDONCE", 10) == 0:
                 apply_append_once(keyspace, db, args)
+            elif name.size == 3 and memcmp(name.ptr, b"ACK", 3) == 0:
+                apply_ack(keyspace, db, args)
+            elif name.size == 7 and memcmp(name.ptr, b"DELIVER", 7) == 0:
+                apply_deliver(keyspace, db, args)
             elif name.size == 6 and memcmp(name.ptr, b"SELECT", 6) == 0:
                 db = args.take_int()
                 if not 0 <= db < len(keyspace.databases):
@@ -316,6 +321,95 @@ def split_effects(bytes payload not None) -> list:
     except (ValueError, IndexError) as error:
         raise EffectError(here - start, str(error)) from error
     return found
+
+
+cdef int id_at(Args args, Py_ssize_t place, EntryId* entry_id) except -1:
+    if parse_id(args.items[place].ptr, args.items[place].size, False, 0, entry_id) < 0:
+        raise ValueError(f"{args[place]!r} is not an id")
+    return 0
+
+
+cdef uint64_t number_at(Args args, Py_ssize_t place) except? 0xffffffffffffffff:
+    cdef uint64_t number
+    if parse_u64(args.items[place].ptr, args.items[place].size, &number) < 0:
+        raise ValueError(f"{args[place]!r} is not a number")
+    return number
+
+
+cdef bint is_word_at(Args args, Py_ssize_t place, const char* word, Py_ssize_t size) noexcept:
+    return args.items[place].size == size and memcmp(args.items[place].ptr, word, size) == 0
+
+
+cdef Stream stream_of(Keyspace keyspace, int db, Args args):
+    cdef Stream stream = (<Database>keyspace.databases[db]).stream_at(&args.items[1])
+    if stream is None:
+        raise ValueError(f"key {args[1]!r} has no stream")
+    return stream
+
+
+cdef Group group_of(Stream stream, Args args):
+    cdef Group group = stream.group(args[2])
+    if group is None:
+        raise ValueError(f"stream {args[1]!r} has no group {args[2]!r}")
+    return group
+
+
+cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
+    """ACK key group id [id ...]: no longer pending (acknowledged, expired, or its entry gone)."""
+    cdef EntryId entry_id
+    cdef Group group
+    cdef Py_ssize_t place
+    if args.count < 3:
+        raise ValueError("ACK without a group")
+    group = group_of(stream_of(keyspace, db, args), args)
+    for place in range(3, args.count):
+        id_at(args, place, &entry_id)
+        group.acknowledge(entry_id.ms, entry_id.seq)
+    return 0
+
+
+cdef int apply_deliver(Keyspace keyspace, int db, Args args) except -1:
+    """DELIVER key group consumer from to ms entries-read retry-ms expire-ms mode: new entries.
+
+    The undeleted entries from..to were delivered and the group's offset moved to `to`. Mode `keep`
+    makes them pending, `forget` does not; retry-ms `-` stands for no retry. An empty consumer means
+    no owner.
+    """
+    cdef Stream stream
+    cdef Group group
+    cdef Consumer consumer
+    cdef EntryId start
+    cdef EntryId end
+    cdef uint64_t now_ms
+    cdef uint32_t owner = UNOWNED
+    cdef uint32_t policy = NO_POLICY
+    cdef bint keep
+    if args.count != 11:
+        raise ValueError(f"DELIVER with {args.count - 1} words")
+    stream = stream_of(keyspace, db, args)
+    group = group_of(stream, args)
+    keep = is_word_at(args, 10, b"keep", 4)
+    now_ms = number_at(args, 6)
+    keyspace.note_steady(now_ms)
+    if args.items[3].size:
+        consumer = group.consumer(args[3])
+        if consumer is None:
+            raise ValueError(f"group {group.name!r} has no consumer {args[3]!r}")
+        owner = consumer.index
+        consumer.seen_ms = now_ms
+        if keep:
+            consumer.active_ms = now_ms
+    id_at(args, 5, &end)
+    if keep:
+        if not is_word_at(args, 8, b"-", 1):
+            policy = group.policy(number_at(args, 8), number_at(args, 9))
+        id_at(args, 4, &start)
+        stream.deliver_between(group, (start.ms, start.seq), (end.ms, end.seq), now_ms, owner, policy)
+    group.offset_ms = end.ms
+    group.offset_seq = end.seq
+    group.entries_read = int(args[7])
+    keyspace.schedule(db, args[1], group)
+    return 0
 
 
 cdef int apply_append(Keyspace keyspace, int db, Args args) except -1:

@@ -119,7 +119,9 @@ def test_every_effect_has_its_line() -> None:
     lines = re.findall(r"^\| `([A-Z]+)` \|", page, re.MULTILINE)
     assert len(lines) == len(set(lines))
     # These are read without the table.
-    assert set(lines) == {name.decode() for name in APPLY} | {"APPEND", "APPENDONCE", "SELECT"}
+    assert set(lines) == {name.decode() for name in APPLY} | {
+        *("ACK", "APPEND", "APPENDONCE", "DELIVER", "SELECT")
+    }
 
 
 STREAM_COMMANDS = """
