@@ -15,6 +15,17 @@ from tests.pipeline.essentials import PUSHDOWN, SETTINGS
 ROOT = Path(__file__).resolve().parents[2]
 
 
+# A query takes seconds, but a minute and more while other tests use the processors.
+SPARK_TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        uses_spark = "_spark" in getattr(item, "fixturenames", ())
+        if uses_spark and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+
+
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
     """What a process that starts Spark needs: a Java that it runs on, and this Python. Tests are
