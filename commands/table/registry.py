@@ -39,8 +39,8 @@ FLAGS = frozenset(
 # What the server itself does with a command; COMMAND does not report these.
 TRAITS = frozenset(
     {
-        # Quick in few words, unless it says otherwise (Context.timed_alone): equal ones in a row share
-        # their time.
+        # Quick in few words, unless it says otherwise (Context.timed_alone): equal ones in a row
+        # share their time.
         "hot",
         # MULTI does not queue it: it acts on the transaction itself, or ends the conversation.
         "unqueued",
