@@ -1,9 +1,9 @@
-"""A stream's entries in the dump format of Redis, which keeps them in nodes.
+"""A stream's entries in the dump format of Redis, which stores them in nodes.
 
-A node is a listpack: a row of texts and numbers, each followed by its length. The names of the
-first entry stand once at the head of the node; IDs are differences to the node's key. A node stays
-a node in both directions, so that trimming with `~` evicts afterwards what it would have evicted
-before. Reading checks every length, count and ID, because a payload may come from anywhere.
+A node is a listpack: a sequence of texts and numbers, each followed by its length. The names of the
+first entry are stored once at the beginning of the node; IDs are differences from the node's key.
+Nodes are preserved in both directions, so trimming with `~` evicts the same entries before and
+after. Reading checks every length, count and ID, because a payload may come from any source.
 
 `read_node` and `write_node` yield None after each step, for other work.
 """
@@ -27,23 +27,23 @@ END = b"\xff"
 COUNT_UNKNOWN = 0xFFFF  # more elements than the header can count
 DELETED = 1
 SAME_FIELDS = 2
-# A few bytes of LZF can stand for hundreds of fields, which take memory while they are read.
+# A few bytes of LZF can expand to hundreds of fields, which need memory while they are read.
 FIELDS_MAX = 1 << 20
-# Elements of a step: about a quarter of a millisecond's work.
+# Elements per step: about a quarter of a millisecond's work.
 STEP_ELEMENTS = 256
 NODE_MAX_BYTES = 0xFFFFFFFF
 
-# By the first byte of a number of fixed width: the bytes after it.
+# First byte of a number of fixed width: the number of bytes after it.
 _NUMBER_WIDTHS = {0xF1: 2, 0xF2: 3, 0xF3: 4, 0xF4: 8}
 _SMALL_NUMBERS = [bytes((number, 1)) for number in range(128)]
-# For texts of fewer than 64 bytes: what stands before and after.
+# For texts of fewer than 64 bytes, by size: the bytes before and after the text.
 _SHORT_TEXTS = [(bytes((0x80 | size,)), bytes((size + 1,))) for size in range(64)]
 
 
 def _back_length(size_bytes: int) -> bytes:
-    """The length after an element of this size, to be read from its end: seven bits in each byte,
-    all but the first byte marked. From two bytes on, Redis takes one more for the largest number
-    that would fit, and refuses a length of another width."""
+    """The length after an element of this size, which is parsed from its end: seven bits in each
+    byte, all bytes but the first marked. From two bytes on, Redis uses one more byte for the
+    largest number that would fit, and refuses any other width."""
     if size_bytes < 128:
         return bytes((size_bytes,))
     limits = (16_383, 2_097_151, 268_435_455)
@@ -86,7 +86,7 @@ def _elements(listpack: bytes) -> Iterator[Element]:
 
 
 def _long_element(listpack: bytes, at: int) -> tuple[Element, int]:
-    """An element with more than one byte before its text, and where it ends."""
+    """An element with more than one byte before its text, and its end."""
     kind = listpack[at]
     if kind < 0xE0:
         number = (kind & 0x1F) << 8 | listpack[at + 1]
@@ -104,7 +104,7 @@ def _long_element(listpack: bytes, at: int) -> tuple[Element, int]:
 
 
 def _end_of_long(listpack: bytes, at: int, after: int) -> int:
-    """Where the length ends that stands after an element of more than 127 bytes."""
+    """The end of the length that follows an element of more than 127 bytes."""
     back = _back_length(after - at)
     end = after + len(back)
     if end >= len(listpack) or listpack[after:end] != back:
@@ -153,7 +153,7 @@ def _fields(elements: Iterator[Element], each: int) -> Generator[None, None, lis
 
 
 def read_node(stream: Stream, key: EntryId, listpack: bytes) -> Iterator[None]:
-    """Append the entries of a node to a stream that nothing else has yet.
+    """Append the entries of a node to a stream that has no other user yet.
 
     PayloadError when the node is not as Redis writes it; the stream is then incomplete.
     """
@@ -186,7 +186,7 @@ def read_node(stream: Stream, key: EntryId, listpack: bytes) -> Iterator[None]:
 def _read_words(
     elements: Iterator[Element], flags: Element, names: list[bytes]
 ) -> Generator[None, None, tuple[list[bytes], int]]:
-    """The words of an entry, and how many elements the entry has before their count."""
+    """The words of an entry, and the number of its elements before their count."""
     if flags not in range(1 + (DELETED | SAME_FIELDS)):
         raise PayloadError("an entry has unknown flags")
     if not int(flags) & SAME_FIELDS:
@@ -201,15 +201,15 @@ def _read_words(
 def _append(
     stream: Stream, key: EntryId, difference: list[int], words: list[bytes], node_bytes: int
 ) -> None:
-    """Append an entry with this difference to the key of its node. The first one begins a node, of
-    `node_bytes` bytes."""
+    """Append an entry with this difference from the key of its node. The first entry begins a node
+    of `node_bytes` bytes."""
     entry_id = (key[0] + difference[0]) % (1 << 64), (key[1] + difference[1]) % (1 << 64)
     if entry_id < key:
         raise PayloadError("the ID of an entry is below the ID of its node")
     if node_bytes:
         stream.begin_node(node_bytes)
     try:
-        # A limit of one entry begins a node, and no limit continues one.
+        # A limit of one entry begins a new node; no limit continues the node.
         stream.append_entry(*entry_id, words, 1 if node_bytes else 0, 0)
     except ValueError as error:
         raise PayloadError("the IDs of entries do not rise") from error
@@ -219,7 +219,7 @@ def _append(
 
 
 def _number_element(number: int) -> bytes:
-    """A number as Redis encodes it: as short as it can be."""
+    """A number in Redis' shortest encoding."""
     if 0 <= number < 128:
         return _SMALL_NUMBERS[number]
     if -4096 <= number < 4096:
@@ -231,7 +231,7 @@ def _number_element(number: int) -> bytes:
 
 
 def _text_element(text: bytes) -> bytes:
-    """A name or value; one that is a number of 64 bits is encoded as one."""
+    """A name or value; a text that is a 64-bit number is encoded as a number."""
     number = canonical_int(text)
     if number is not None and _signed(number) == number:
         return _number_element(number)
@@ -252,8 +252,8 @@ def _signed(number: int) -> int:
 
 
 def live_nodes(block: Block, first_kept: EntryId) -> list[list[Entry]]:
-    """The nodes of a block that have an entry which is neither deleted nor below the first one
-    kept, with these entries."""
+    """The entries of a block that are neither deleted nor below the first kept ID, by node, without
+    empty nodes."""
     nodes = block.nodes()
     if block.first_id < first_kept:
         nodes = [[entry for entry in node if entry[:2] >= first_kept] for node in nodes]
@@ -261,7 +261,7 @@ def live_nodes(block: Block, first_kept: EntryId) -> list[list[Entry]]:
 
 
 def count_live_nodes(block: Block, first_kept: EntryId) -> int:
-    """How many nodes `live_nodes` returns."""
+    """The number of nodes that `live_nodes` returns."""
     if block.live == block.count and block.first_id >= first_kept:
         return block.node_count
     return len(live_nodes(block, first_kept))

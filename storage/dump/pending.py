@@ -1,7 +1,7 @@
 """A group's pending entries in the dump format of Redis.
 
-The group lists them in ID order, without their owners; each consumer then names its own. There may
-be millions, so reading and writing pause after STEP_ENTRIES entries.
+The group lists the entries in ID order, without their owners; each consumer then lists its own IDs.
+There may be millions, so reading and writing pause after STEP_ENTRIES entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.storage.dump.primitives import Reader, length_bytes, shifted_ms
 from millstream.storage.streams.group import PENDING_SIZE
 
 STEP_ENTRIES = 256
-# A group's pending entry has an ID, a time and at least one byte for the number of deliveries.
+# A pending entry of a group has an ID, a time and at least one byte for the number of deliveries.
 ENTRY_MIN_BYTES = 25
 ID_BYTES = 16
 
@@ -33,16 +33,16 @@ _NO_OWNER, _OWNED, _RELEASED = range(3)
 
 
 class PendingReader:
-    """The pending entries of one group, read from a payload in steps.
+    """Reads the pending entries of one group from a payload in steps.
 
-    `read` takes the group's own list, `give` the IDs that a consumer names, `release` those without
-    an owner. `records` then returns what Group.load takes, with `large_counts`.
+    `read` reads the group's own list, `give` the IDs of a consumer, `release` the IDs without an
+    owner. `records` then returns the argument of Group.load, with `large_counts`.
     """
 
     def __init__(self, reader: Reader) -> None:
         self.large_counts: LargeCounts = []
         self._reader = reader
-        self._ids = bytearray()  # as in the payload: their bytes have the order of the IDs
+        self._ids = bytearray()  # as in the payload, where bytes sort in ID order
         self._records = bytearray()
         self._states = array("B")
         self._named = 0
@@ -74,7 +74,7 @@ class PendingReader:
         return _RECORD.pack(ms, seq, low, high, low, high, *counts, 0, 0, 0)
 
     def give(self, count: int, consumer: int) -> Iterator[None]:
-        """The next `count` IDs of the payload, which rise, are this consumer's."""
+        """Assign the next `count` IDs of the payload, which are ascending, to this consumer."""
         place = 0
         for i, entry_id in enumerate(self._take_ids(count)):
             if i % STEP_ENTRIES == STEP_ENTRIES - 1:
@@ -86,7 +86,7 @@ class PendingReader:
             place += 1
 
     def release(self, count: int) -> Iterator[None]:
-        """The next `count` IDs of the payload, in any order, have no owner."""
+        """Record that the next `count` IDs of the payload, in any order, have no owner."""
         for i, entry_id in enumerate(self._take_ids(count)):
             if i % STEP_ENTRIES == STEP_ENTRIES - 1:
                 yield
@@ -94,7 +94,7 @@ class PendingReader:
             self._name(place, _RELEASED, "a released entry is owned, or named twice")
 
     def records(self) -> bytes:
-        """Every record; each must be a consumer's or released."""
+        """All records; each must be assigned to a consumer or released."""
         if self._named != len(self._states):
             raise PayloadError("a pending entry has no owner")
         return bytes(self._records)
@@ -105,8 +105,8 @@ class PendingReader:
         return (self._reader.take(ID_BYTES) for _ in range(count))
 
     def _find(self, entry_id: bytes, low: int) -> int:
-        """The place of an ID, which is at `low` or after it. Often it is there: a binary search
-        would take ten times as long."""
+        """The index of an ID, which is at `low` or after it. Often it is at `low`; a binary search
+        alone would take ten times as long."""
         if self._id_at(low) == entry_id:
             return low
         high = len(self._states)
@@ -131,13 +131,13 @@ class PendingReader:
 
 
 def _halves(number: int, bits: int) -> tuple[int, int]:
-    """The lowest bits of a number, and the others."""
+    """The lowest bits of a number, and the rest."""
     return number & (1 << bits) - 1, number >> bits
 
 
 def write_pending(records: bytes, large_counts: LargeCounts, wall_ahead_ms: int) -> Iterator[bytes]:
-    """A group's pending entries, without their number, in pieces. Their times are of the wall
-    clock, which is ahead of the steady clock by `wall_ahead_ms`."""
+    """A group's pending entries, without their number, in pieces. Times are wall clock times; the
+    wall clock is ahead of the steady clock by `wall_ahead_ms`."""
     large = {(ms, seq): deliveries for ms, seq, deliveries in large_counts}
     for rows in _in_steps(records):
         made = []
@@ -152,8 +152,8 @@ def write_pending(records: bytes, large_counts: LargeCounts, wall_ahead_ms: int)
 
 
 def ids_by_consumer(records: bytes, consumers: int) -> Generator[None, None, list[bytearray]]:
-    """The IDs of a group's pending entries, by the number of their consumer: those without an
-    owner first."""
+    """The IDs of a group's pending entries by the number of the consumer; first the IDs without an
+    owner."""
     found = [bytearray() for _ in range(consumers)]
     for rows in _in_steps(records):
         for ms, seq, *_, low, high, _ in rows:

@@ -1,4 +1,4 @@
-"""What payloads of the dump format consist of: lengths, IDs, strings and times. Both directions."""
+"""Reads and writes the elements of the dump format: lengths, IDs, strings and times."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from millstream.storage.dump.rdb_bytes import compress, decompress
 EntryId = tuple[int, int]
 
 STRING_MAX_BYTES = 512 << 20  # as in Redis
-# Limit of all compressed strings of a payload together, unpacked: 12 MB can stand for this much.
+# Limit of the unpacked size of all compressed strings of a payload: 12 MB can expand to this much.
 UNPACKED_MAX_BYTES = 1 << 30
-# A longer string is not compressed: it is sent while it is read.
+# Longer strings are not compressed, because they are sent while they are read.
 COMPRESSED_MAX_BYTES = 1 << 20
 COMPRESSED_MIN_BYTES = 21
 INTEGER_MAX_BYTES = 11
-# Less is no step of the wall clock: the two clocks were read one after the other.
+# A smaller difference is not a step of the wall clock: the clocks are read one after the other.
 STEP_MIN_MS = 100
 
 _INTEGERS = ((0, "<b"), (1, "<h"), (2, "<i"))
@@ -27,13 +27,13 @@ _LZF = 3
 
 
 def shifted_ms(moment_ms: int, by_ms: int) -> int:
-    """A moment of one clock on another, which is ahead by `by_ms`. 0 and -1 stand for no moment."""
+    """A time of one clock, converted to a clock that is ahead by `by_ms`. 0 and -1 mean no time."""
     return moment_ms if moment_ms <= 0 else max(moment_ms + by_ms, 1)
 
 
 def ahead_ms(wall_ms: int, steady_ms: int) -> int:
-    """How far the wall clock is ahead of the steady clock, 0 for less than STEP_MIN_MS. Otherwise
-    the same moment would be shown with a difference of a millisecond from one call to the next."""
+    """How far the wall clock is ahead of the steady clock; 0 for less than STEP_MIN_MS, because
+    otherwise the same time would vary by a millisecond from one call to the next."""
     ahead = wall_ms - steady_ms
     return ahead if abs(ahead) >= STEP_MIN_MS else 0
 
@@ -42,7 +42,7 @@ def ahead_ms(wall_ms: int, steady_ms: int) -> int:
 
 
 def canonical_int(text: bytes) -> int | None:
-    """The number that a text is; None if the number would be written in another way."""
+    """The number of a text; None if the text is not the canonical form of a number."""
     digits = text[1:] if text[:1] == b"-" else text
     if len(text) > 20 or not digits.isdigit():
         return None
@@ -54,7 +54,7 @@ def canonical_int(text: bytes) -> int | None:
 
 
 class Reader:
-    """What a payload's bytes are made of, one after another from `at` on."""
+    """Reads the elements of a payload, one after another from `at` on."""
 
     def __init__(self, data: bytes, end: int, wall_ahead_ms: int) -> None:
         self.data = data
@@ -77,7 +77,7 @@ class Reader:
         return number
 
     def moment_ms(self) -> int:
-        """A unix time as a time of the steady clock; -1 for none."""
+        """A unix time, converted to the steady clock; -1 for none."""
         wall_ms = self.unpack("<q")
         if wall_ms < -1:
             raise PayloadError("a time is before 1970")
@@ -98,7 +98,7 @@ class Reader:
         return self.length(), self.length()
 
     def string(self, most_bytes: int = STRING_MAX_BYTES) -> bytes:
-        """A string as it is, as a number, or compressed."""
+        """A string: plain, encoded as a number, or compressed."""
         head = self.data[self.at] if self.at < self.end else 0
         if head < 0xC0:
             return self._within(self.take(self.length()), most_bytes)
@@ -135,12 +135,12 @@ def length_bytes(number: int) -> bytes:
 
 
 def string_head(text: bytes) -> bytes:
-    """What stands before a string that is written as it is."""
+    """The bytes before a plain string."""
     return length_bytes(len(text))
 
 
 def string_bytes(text: bytes) -> bytes:
-    """A string: as a number if it is one of up to 32 bits, compressed if that is shorter."""
+    """Encode a string: as a number if it is one of up to 32 bits, compressed if that is shorter."""
     if len(text) <= INTEGER_MAX_BYTES:
         number = _integer_bytes(text)
         if number is not None:

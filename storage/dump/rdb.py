@@ -1,12 +1,13 @@
-"""Values as Redis writes them for DUMP: strings and streams, in both directions.
+"""Values in the format of Redis' DUMP: strings and streams, in both directions.
 
-A payload is a type byte, the value, two bytes with the version of the format and eight of a CRC-64.
-Reading checks everything, since a payload may come from anywhere: PayloadError says that it is no
-value, and nothing is reserved for a length before the bytes are there. Writing takes the oldest
-type that has a place for what the stream holds, so that as old a Redis as possible takes it.
+A payload is a type byte, the value, two bytes with the version of the format and an eight-byte
+CRC-64. Reading checks everything, because a payload may come from any source: PayloadError means an
+invalid value, and no memory is allocated for a length before the bytes are present. Writing uses
+the oldest type that can represent the stream, so that the oldest possible Redis accepts the
+payload.
 
-Both work through a value in steps, with a pause between them for other work. What Redis
-has no place for is left out; docs/commands/dump.md lists it.
+Reading and writing work in steps, with pauses for other work. Properties that Redis cannot
+represent are left out; docs/commands/dump.md lists them.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.stream import Stream
 
 STRING = 0
-# Each of them adds to the one before: the first id, the greatest deleted id and how much was added
-# and read; when a consumer was active; the idempotence window; released entries.
+# Each type adds to the one before: first ID, greatest deleted ID, entries added and entries read;
+# the active times of consumers; the idempotence window; released entries.
 STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
 STREAMS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
-# The version of the format that brought the type: an older Redis refuses the payload.
+# The version of the format that introduced the type: an older Redis refuses the payload.
 VERSIONS = {STRING: 9, STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}
 VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
 OTHER_TYPES = {
@@ -59,9 +60,9 @@ FOOTER_BYTES = 10
 LISTPACK_MAX_BYTES = 1 << 30  # as in Redis
 STEP_BYTES = 1 << 18
 
-UNKNOWN = 2**64 - 1  # entries read, when that is not known
+UNKNOWN = 2**64 - 1  # entries read, if unknown
 INT64_MAX = 2**63 - 1
-# XSETID sets a count of up to 2^63 - 1, which appending brings above that, but never near 2^64.
+# XSETID sets a count of up to 2^63 - 1. Appends can increase it further, but never to near 2^64.
 ENTRIES_ADDED_MAX = 2**63 + 2**62
 
 Value = bytes | Stream
@@ -69,7 +70,7 @@ Result = TypeVar("Result")
 
 
 def whole(steps: Generator[None, None, Result]) -> Result:
-    """What steps end with, done one after another."""
+    """Run all steps and return their result."""
     try:
         while True:
             next(steps)
@@ -82,13 +83,13 @@ def whole(steps: Generator[None, None, Result]) -> Result:
 
 
 def footer(version: int, crc: int) -> bytes:
-    """The end of a payload; `crc` is that of all before it."""
+    """The end of a payload; `crc` is the checksum of all bytes before it."""
     mark = struct.pack("<H", version)
     return mark + struct.pack("<Q", crc64(mark, crc))
 
 
 def is_intact(payload: bytes) -> Generator[None, None, bool]:
-    """Whether the checksum fits, and the version is one that is known here; in steps.
+    """Whether the checksum is valid and the version is supported; in steps.
 
     A checksum of 0 means that there is none, as in Redis 8.
     """
@@ -107,11 +108,11 @@ def is_intact(payload: bytes) -> Generator[None, None, bool]:
 
 
 class OtherTypeError(PayloadError):
-    """A value of a type that Redis has and millstream has not."""
+    """A value of a type that millstream does not support."""
 
 
 class Loaded(NamedTuple):
-    """A value, and the type that its payload has."""
+    """A value, and the type in its payload."""
 
     value: Value
     kind: int
@@ -120,10 +121,10 @@ class Loaded(NamedTuple):
 def load(
     payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int = 0
 ) -> Generator[None, None, Loaded]:
-    """The value of an intact payload, in steps; PayloadError when it is none.
+    """The value of an intact payload, in steps; PayloadError when it is invalid.
 
-    Times in a payload are of the wall clock, those of the value and `now_ms` of the steady clock;
-    the wall clock is ahead by `wall_ahead_ms`.
+    Times in a payload are wall clock times; times of the value and `now_ms` are steady clock times.
+    The wall clock is ahead by `wall_ahead_ms`.
     """
     reader = Reader(payload, len(payload) - FOOTER_BYTES, wall_ahead_ms)
     kind = reader.byte()
@@ -142,7 +143,7 @@ def load(
         raise
     except OverflowError as error:
         raise PayloadError(f"a number is out of range: {error}") from error
-    except ValueError as error:  # of a part that does not load
+    except ValueError as error:  # from a part that does not load
         raise PayloadError(str(error)) from error
     if reader.at != reader.end:
         raise PayloadError("bytes follow the value")
@@ -161,7 +162,7 @@ def _load_stream(
         raise PayloadError("a stream's length or last id does not fit its entries")
     stream.entries_added = length
     if kind >= STREAM_2:
-        reader.id()  # the first entry's: known
+        reader.id()  # the first entry's ID, which is known
         stream.max_deleted_ms, stream.max_deleted_seq = reader.id()
         stream.entries_added = reader.length()
         if stream.entries_added < length:
@@ -241,7 +242,7 @@ def _load_window(reader: Reader) -> Generator[None, None, Window | None]:
         name, messages = reader.string(), []
         for _ in range(reader.length()):
             iid, (ms, seq) = reader.string(), reader.id()
-            messages.append([iid, ms, seq, ms])  # Redis counts from the entry's time
+            messages.append([iid, ms, seq, ms])  # Redis uses the entry's time
         if messages:
             producers.append([name, messages])
         yield
@@ -263,7 +264,7 @@ def _load_window(reader: Reader) -> Generator[None, None, Window | None]:
 
 
 def _with_pauses(steps: Generator[None, None, Result]) -> Generator[bytes, None, Result]:
-    """As `whole`, with an empty piece at each pause."""
+    """Like `whole`, with an empty piece at each pause."""
     try:
         while True:
             next(steps)
@@ -274,10 +275,11 @@ def _with_pauses(steps: Generator[None, None, Result]) -> Generator[bytes, None,
 
 
 class StreamDump:
-    """A stream as it is when this is made, to be written in steps while it changes.
+    """A point-in-time copy of a stream, which is written in steps while the stream changes.
 
-    `version` is that of the format, for the footer; `steps` gives the bytes before it. The times in
-    them are of the wall clock, which is ahead of the steady clock by `wall_ahead_ms`.
+    `version` is the version of the format, for the footer; `steps` yields the bytes before the
+    footer. Times are wall clock times; the wall clock is ahead of the steady clock by
+    `wall_ahead_ms`.
     """
 
     def __init__(self, stream: Stream, wall_ahead_ms: int = 0) -> None:
@@ -295,8 +297,8 @@ class StreamDump:
         return STREAM_2 if self._window is None else STREAM_4
 
     def steps(self) -> Iterator[bytes]:
-        """The bytes in pieces: a node, a consumer, all pending entries of a group. Some are empty:
-        a step was done."""
+        """The bytes in pieces: a node, a consumer, all pending entries of a group. An empty piece
+        marks the end of a step."""
         meta = self._meta
         yield bytes((self._kind,))
         yield from self._nodes(tuple(meta["first_kept"]))
@@ -361,7 +363,7 @@ class StreamDump:
 
 
 class StringDump:
-    """A string, as StreamDump."""
+    """Like StreamDump, for a string."""
 
     version = VERSIONS[STRING]
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
 """The checksum and the compression of Redis' dump format: CRC-64 and LZF.
 
-Both are loops over every byte: in plain Python a string of 100 MB would take ten seconds for its
-checksum alone. The packages that have them have no wheels, or no CRC with Redis' polynomial.
+Both loop over every byte: in plain Python the checksum of a 100 MB string alone would take ten
+seconds. Existing packages have no wheels, or no CRC with Redis' polynomial.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -12,17 +12,17 @@ from libc.string cimport memcpy, memset
 from millstream.errors import PayloadError
 
 cdef enum:
-    # LZF: a match is 3 to 264 bytes long and begins at most 8192 bytes before its copy; a run of
-    # bytes that match nothing has at most 32.
+    # LZF: a match is 3 to 264 bytes long and begins at most 8192 bytes before its copy. A run of
+    # literal bytes has at most 32.
     MATCH_MIN = 3
     MATCH_MAX = 264
     DISTANCE_MAX = 8192
     RUN_MAX = 32
     HASH_BITS = 13
-    # Three bytes stand for at most MATCH_MAX others.
+    # Three bytes expand to at most MATCH_MAX bytes.
     GROWTH_MAX = 88
 
-# The polynomial of Jones, its bits reversed.
+# Jones' polynomial, with its bits reversed.
 cdef uint64_t POLYNOMIAL = 0x95ac9329ac4bc9b5ULL
 cdef uint64_t[8][256] TABLE
 
@@ -80,7 +80,7 @@ cdef inline uint32_t hash_of(const uint8_t* at) noexcept nogil:
 
 cdef uint8_t* put_run(uint8_t* to, const uint8_t* run, Py_ssize_t size,
                       const uint8_t* end) noexcept nogil:
-    """Bytes that match nothing; NULL when there is no room left."""
+    """Write a run of literal bytes; NULL when there is not enough space."""
     cdef Py_ssize_t some
     while size:
         some = min(size, RUN_MAX)
@@ -96,7 +96,8 @@ cdef uint8_t* put_run(uint8_t* to, const uint8_t* run, Py_ssize_t size,
 
 cdef uint8_t* put_match(uint8_t* to, Py_ssize_t distance, Py_ssize_t size,
                         const uint8_t* end) noexcept nogil:
-    """`size` bytes as they stand `distance` bytes before; NULL when there is no room left."""
+    """Write a match of `size` bytes from `distance` bytes before; NULL when there is not enough
+    space."""
     if end - to < 3:
         return NULL
     distance -= 1
@@ -113,8 +114,9 @@ cdef uint8_t* put_match(uint8_t* to, Py_ssize_t distance, Py_ssize_t size,
 
 cdef Py_ssize_t pack(const uint8_t* data, Py_ssize_t size, uint8_t* to,
                      Py_ssize_t room) noexcept nogil:
-    """Compress into `room` bytes; returns how many were needed, 0 when they are not enough."""
-    cdef uint32_t[1 << HASH_BITS] seen  # one more than the place where three bytes were met last
+    """Compress into `room` bytes; return the number of bytes written, 0 when `room` is too
+    small."""
+    cdef uint32_t[1 << HASH_BITS] seen  # the last offset of each hash of three bytes, plus one
     cdef const uint8_t* end = to + room
     cdef uint8_t* start = to
     cdef Py_ssize_t at = 0
@@ -146,7 +148,7 @@ cdef Py_ssize_t pack(const uint8_t* data, Py_ssize_t size, uint8_t* to,
 
 
 def compress(bytes data not None) -> bytes | None:
-    """The data as LZF, None when that is not at least four bytes shorter. For up to 4 GiB."""
+    """The data as LZF; None when that does not save at least four bytes. For up to 4 GiB."""
     cdef Py_ssize_t size = len(data)
     cdef Py_ssize_t room = size - 4
     cdef Py_ssize_t needed
@@ -161,7 +163,7 @@ def compress(bytes data not None) -> bytes | None:
 
 cdef bint unpack(const uint8_t* at, Py_ssize_t packed_size, uint8_t* to,
                  Py_ssize_t size) noexcept nogil:
-    """Decompress to exactly `size` bytes; False when the data are not those."""
+    """Decompress to exactly `size` bytes; False when the data is invalid."""
     cdef const uint8_t* end = at + packed_size
     cdef uint8_t* start = to
     cdef uint8_t* limit = to + size
@@ -202,8 +204,8 @@ cdef bint unpack(const uint8_t* at, Py_ssize_t packed_size, uint8_t* to,
 
 
 def decompress(bytes packed not None, uint64_t size) -> bytes:
-    """The `size` bytes that were compressed; PayloadError when the data are not those. Nothing is
-    reserved for a size that the data cannot have."""
+    """Decompress to `size` bytes; PayloadError when the data is invalid. No memory is allocated for
+    an impossible size."""
     cdef Py_ssize_t packed_size = len(packed)
     cdef bytes data
     if size > <uint64_t>packed_size * GROWTH_MAX:

@@ -1,12 +1,11 @@
 """The only module that opens files.
 
-Everything that persistence does to a data directory goes through a `Disk`, so that the tests can
-put one in its place that loses unsynced writes, tears them, or fails. Names are plain file names
-inside one directory; files are append-only, which is all that journals and snapshots need and what
-makes a crash easy to reason about.
+Persistence accesses a data directory only through a `Disk`. Tests replace it with one that loses
+unsynced writes, tears them, or fails. Names are plain file names in one directory. Files are
+append-only, which is all that journals and snapshots need and makes crashes easy to reason about.
 
-Durability rules a caller must keep: bytes are safe after `File.sync()`, names (created, renamed,
-removed) after `Disk.sync_directory()`.
+Durability: bytes are durable after `File.sync()`; names (created, renamed, removed) are durable
+after `Disk.sync_directory()`.
 """
 
 import contextlib
@@ -31,33 +30,34 @@ Bytes = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """An open file. `size` is its length in bytes, and up to `reserved_end` there is space for
-    more; every method may raise OSError."""
+    """An open file. `size` is its length in bytes; space is reserved up to `reserved_end`. Every
+    method may raise OSError."""
 
     name: str
     size: int
     reserved_end: int
 
     def write(self, data: Bytes) -> None:
-        """Append all of `data`; after an error an unknown part of it is in the file."""
+        """Append all of `data`. After an error the file contains an unknown part of it."""
 
     def sync(self) -> None:
         """Return when everything written is on the disk (fdatasync)."""
 
     def begin_sync(self) -> None:
-        """Let what was written be on its way to the disk; a later `sync` waits for less."""
+        """Start writing data to the disk without waiting, so that a later `sync` takes less
+        time."""
 
     def reserve(self, end: int) -> None:
-        """Keep space free up to offset `end`; the size stays. ENOSPC if there is none."""
+        """Reserve space up to offset `end`; the size does not change. ENOSPC if there is none."""
 
     def read_at(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; fewer at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes and give back reserved space."""
+        """Cut the file to `size` bytes and release reserved space."""
 
     def close(self) -> None:
-        """Close; nothing is synced. May be called twice."""
+        """Close the file without a sync. May be called twice."""
 
 
 class Disk(Protocol):
@@ -66,21 +66,21 @@ class Disk(Protocol):
     directory: Path
 
     def lock(self) -> None:
-        """Take the directory, made if need be, for this process.
+        """Lock the directory for this process; create it if it does not exist.
 
-        DataError when another server has it or it cannot be used.
+        DataError when another server has locked it or it cannot be used.
         """
 
     def unlock(self) -> None: ...
 
     def holds(self, name: str) -> bool:
-        """Whether the directory is still the one that was locked and has a file of this name."""
+        """Whether the path is still the locked directory and contains a file of this name."""
 
     def names(self) -> list[str]:
         """All file names in the directory, sorted."""
 
     def create(self, name: str) -> File:
-        """A new empty file for appending; one of that name is emptied."""
+        """A new empty file for appending; an existing file of that name is truncated."""
 
     def append(self, name: str) -> File:
         """An existing file, for appending and reading."""
@@ -89,40 +89,38 @@ class Disk(Protocol):
         """An existing file, for reading."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing the file that had it."""
+        """Rename a file, replacing any file with the new name."""
 
     def remove(self, name: str) -> None: ...
 
     def sync_directory(self) -> None:
-        """Return when names created, renamed and removed so far are on the disk."""
+        """Return when all creations, renames and removals so far are on the disk."""
 
     def random(self, size: int) -> bytes:
-        """Bytes that no client can guess: IDs and salts of files."""
+        """Unpredictable bytes, for the IDs and salts of files."""
 
     def keep(self, names: Sequence[str], folder: str) -> None:
-        """Put these files, as they are, into a new folder of the directory, too; durably.
+        """Copy these files durably into a new folder of the directory.
 
-        Where it can it shares their bytes with them, so they may be removed and renamed
+        The copies are hard links where possible. The originals may be removed and renamed
         afterwards, but not written.
         """
 
 
 def unusable(directory: Path, error: OSError) -> DataError:
-    """What there is to say when a directory cannot be opened."""
+    """The error for a directory that cannot be opened."""
     return DataError(f"cannot use the data directory {directory}: {error.strerror}")
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, so that no power failure takes it
-    away: each new name is synced in the directory that holds it, if that may be read. OSError when
-    that fails."""
+    """Create a directory and its missing parents durably: each new name is synced in its parent
+    directory, if the parent is readable. OSError when that fails."""
     missing = [directory]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
-        # A directory may be open to writers and closed to readers. Linux syncs it only for the
-        # latter.
+        # A directory may be writable but not readable. Linux requires read permission to sync it.
         with contextlib.suppress(PermissionError):
             _sync_path(path.parent)
 
@@ -136,7 +134,7 @@ def _sync_path(directory: Path) -> None:
 
 
 def _find(*names: str, arguments: Sequence[Any]) -> Callable[..., int] | None:
-    """The first of these functions that the C library has; Python has none of them."""
+    """The first of these functions that the C library has. Python does not offer them."""
     library = ctypes.CDLL(None, use_errno=True)
     for name in names:
         function = getattr(library, name, None)
@@ -183,7 +181,7 @@ class SystemFile:
             raise self._named(error) from None
 
     def begin_sync(self) -> None:
-        if _sync_file_range is not None:  # nothing depends on it: an error shows in `sync`
+        if _sync_file_range is not None:  # optional: `sync` reports any error
             _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     def reserve(self, end: int) -> None:
@@ -193,7 +191,7 @@ class SystemFile:
             self._descriptor, _KEEP_SIZE, self.size, end - self.size
         ):
             number = ctypes.get_errno()
-            if number not in _CANNOT_RESERVE:  # a file system without it is no error
+            if number not in _CANNOT_RESERVE:  # the file system may not support it
                 raise OSError(number, os.strerror(number), str(self._path))
         self.reserved_end = max(self.reserved_end, end)
 
@@ -204,7 +202,7 @@ class SystemFile:
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """The error with the file's path: a call on a descriptor tells none."""
+        """The error with the file's path, which errors of calls on descriptors lack."""
         return OSError(error.errno, error.strerror, str(self._path))
 
     def _read_at(self, offset: int, length: int) -> bytes:
@@ -213,7 +211,7 @@ class SystemFile:
             return data
         parts = [data]
         have = len(data)
-        while have < length:  # Linux gives at most 2 GiB in one call
+        while have < length:  # Linux reads at most 2 GiB per call
             data = os.pread(self._descriptor, length - have, offset + have)
             if not data:
                 break
@@ -231,12 +229,12 @@ class SystemFile:
             os.close(descriptor)
 
 
-def _is_nobodys(descriptor: int) -> bool:
-    """Whether a file has no name any more and no other process has it open: only then is a lease
-    given.
+def _is_unused(descriptor: int) -> bool:
+    """Whether a file has no name and no other process has it open: the kernel grants a write lease
+    only then.
 
-    The lease is returned at once. A process that opened the file by /proc would wait for it, and
-    the kernel would notify this process with SIGIO, which ends it; with SIGURG it does not.
+    The lease is returned immediately. If a process opened the file through /proc meanwhile, the
+    kernel would send SIGIO, which would terminate this process; SIGURG is ignored.
     """
     if sys.platform != "linux" or os.fstat(descriptor).st_nlink:
         return False
@@ -244,16 +242,16 @@ def _is_nobodys(descriptor: int) -> bool:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError:  # somebody has, or the file system cannot tell
+    except OSError:  # another process has it open, or the file system has no leases
         return False
     return True
 
 
 def _shrink(descriptor: int) -> None:
-    """Free a file's space a little at a time. The kernel would do it in one step, and processes on
-    the same processor would wait some 10 ms for 50 MB."""
+    """Free a file's space in small steps. If the kernel freed 50 MB in one step, processes on the
+    same processor would wait some 10 ms."""
     size = os.fstat(descriptor).st_size
-    with contextlib.suppress(OSError):  # whatever is left goes with the descriptor
+    with contextlib.suppress(OSError):  # closing the descriptor frees the rest
         for end in range(size - _SHRINK_STEP_BYTES, 0, -_SHRINK_STEP_BYTES):
             os.ftruncate(descriptor, end)
 
@@ -261,9 +259,9 @@ def _shrink(descriptor: int) -> None:
 class SystemDisk:
     """A directory of the operating system.
 
-    The directory itself is locked, which cannot be removed under a server as a file in it
-    could be; and a file too, since network file systems do not lock directories. Its text names
-    the owner.
+    `lock` locks the directory itself, because a lock file could be removed while a server runs. It
+    also locks a file, because network file systems do not lock directories. The text of the file
+    names the owner.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -288,7 +286,7 @@ class SystemDisk:
             self.unlock()
             raise
         self._identity = status.st_dev, status.st_ino
-        with contextlib.suppress(OSError):  # a full disk may still be read
+        with contextlib.suppress(OSError):  # a full disk can still be read
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
 
@@ -296,15 +294,15 @@ class SystemDisk:
         if not self.directory.is_dir():
             make_directory(self.directory)
             return
-        # A process that was killed may have made it and not synced its name.
-        with contextlib.suppress(OSError):  # the one above need not be ours to read
+        # A killed process may have created the directory without syncing its name.
+        with contextlib.suppress(OSError):  # the parent may be unreadable for this user
             _sync_path(self.directory.parent)
 
     def lock_for(self, purpose: str, *, alone: bool) -> None:
-        """Keep servers out of an existing directory; nothing is written.
+        """Lock an existing directory against servers, without writing anything.
 
-        `alone` keeps other programs out, too. DataError when a server has the directory; `purpose`
-        ends the sentence "stop it first, or ...".
+        `alone` locks it against other programs, too. DataError when a server has the directory;
+        `purpose` ends the sentence "stop it first, or ...".
         """
         operation = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         try:
@@ -353,7 +351,7 @@ class SystemDisk:
             os.stat(self.directory / name)
         except FileNotFoundError:
             return False
-        except OSError:  # not known: reading or writing it will tell
+        except OSError:  # unknown: reading or writing will report it
             return True
         return (status.st_dev, status.st_ino) == self._identity
 
@@ -375,11 +373,11 @@ class SystemDisk:
     def remove(self, name: str) -> None:
         path = self.directory / name
         descriptor = -1
-        with contextlib.suppress(OSError):  # it may be removed all the same
+        with contextlib.suppress(OSError):  # it can be removed anyway
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.unlink(path)
-            if descriptor >= 0 and _is_nobodys(descriptor):
+            if descriptor >= 0 and _is_unused(descriptor):
                 _shrink(descriptor)
         finally:
             if descriptor >= 0:

@@ -1,22 +1,23 @@
-"""Frames of effects: written with group commit, read back with a judgement on what a crash left.
+"""The journal: frames of effects, written with group commit. The reader distinguishes a torn end
+from damage.
 
-`Journal` writes. Under `appendfsync always` the loop only queues a frame; a worker takes everything
-that has come together, writes it, syncs once and reports the sequence number: that is group commit,
-and the loop does not wait for it; it waits for the worker only in `close`. After a change from
-`always` to another mode frames still go to the worker, until the worker has done all it was given.
-What waits in memory is counted (`queued_bytes`); the owner bounds it by adding no more while
-`is_full`. Under `everysec` and `no` the loop itself writes (a write(2) of a small frame costs less
-than passing it to a thread), and the worker syncs (`everysec`) or there is no sync (`no`).
+`Journal` writes. Under `appendfsync always` the loop only queues frames. A worker writes all queued
+frames, syncs once and reports the sequence number: this is group commit. The loop waits for the
+worker only in `close`. After a change from `always` to another mode, frames still go to the worker
+until its queue is empty. `queued_bytes` counts the queued frames; the owner bounds the queue by
+adding none while `is_full`. Under `everysec` and `no` the loop itself writes, because a write(2) of
+a small frame costs less than passing the frame to a thread. Under `everysec` the worker syncs;
+under `no` there is no sync.
 
-`JournalReader` reads all journals of a directory as one sequence. Where it ends badly it decides
-between a torn end, which is cut, and damage, which is refused; the rules are in docs/formats.md. A
-frame therefore carries how many frames before it were not yet synced: a later frame then proves
-that an unreadable one had been safe. Without that proof out-of-order disk writes after a power loss
-could not be told from a broken file.
+`JournalReader` reads all journals of a directory as one sequence. An invalid end is either a torn
+end, which is cut, or damage, which is refused; docs/formats.md has the rules. Each frame contains
+the number of frames before it that were not yet synced. With this number a later frame can prove
+that an unreadable frame had been synced. Without such a proof, out-of-order disk writes after a
+power loss could not be distinguished from a damaged file.
 
-Rejected: a Condition or a raw lock to wake the worker (within 5 % of a SimpleQueue's round trip,
-which is the disk's), and one pwritev with RWF_DSYNC (saves a change of threads, but leaves frames
-written before a switch of modes unsynced).
+Rejected: a Condition or a raw lock to wake the worker (within 5 % of a SimpleQueue, because the
+disk dominates the round trip), and one pwritev with RWF_DSYNC (saves a thread switch, but leaves
+frames written before a change of modes unsynced).
 """
 
 import contextlib
@@ -39,37 +40,39 @@ HEADER_SIZE = 128
 FRAME_SIZE = 24
 ID_SIZE = 16
 SALT_SIZE = 8
-# With less than this kept ahead writes are refused. A quarter of it is for automatic changes: what
-# expires, is trimmed or ends in one turn, a few thousand short effects.
+# Writes are refused when less than this is reserved. A quarter of it is for automatic changes: keys
+# that expire, entries that are trimmed and leases that end in one tick, a few thousand short
+# effects.
 RESERVE_LEAST = 1 << 20
 UNBOUNDED = 1 << 62
-# The most that one frame may hold. Its length has four bytes in the file.
+# Maximum payload of a frame. Its length has four bytes in the file.
 PAYLOAD_MAX = 1 << 30
-# What a queued frame takes in memory besides its bytes.
+# Memory that a queued frame uses in addition to its bytes.
 FRAME_OVERHEAD = 64
 
-_HEADER = struct.Struct("<8sIIQI")  # the same in every version, and a crc32 after it
+_HEADER = struct.Struct("<8sIIQI")  # the same in every version, followed by a crc32
 _IDENTITY = struct.Struct("<16s8s4x")
 _FRAME = struct.Struct("<IIQI")
-_SALTED_FRAME = struct.Struct("<IIQII")  # the same, and the checksum of these 20 bytes
+_SALTED_FRAME = struct.Struct("<IIQII")  # the same, followed by the checksum of these 20 bytes
 _SALT = struct.Struct("<II")
 _U32 = struct.Struct("<I")
 _CHECKED = struct.Struct("<QI")  # version 1: the part of a frame's header that its crc32 covers
 _COMMON_SIZE = 32
-_COPY_SIZE = 64  # the header is there twice
+_COPY_SIZE = 64  # the file has two copies of the header
 _U32_MAX = 2**32 - 1
 _SECTOR = 512
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_SIZE = 1 << 20
-_SLICE_SIZE = 1 << 18  # what is read of many frames in a few milliseconds
+_SLICE_SIZE = 1 << 18  # bytes of small frames that are read in a few milliseconds
 _WRITE_SIZE = 1 << 20  # queued frames are joined up to this size, which bounds the copy
 
 
 class FrameFormat:
-    """How the frames of one file are written: version 2, with the checksums of this very file.
+    """The encoding of frames in one file: version 2, with checksums specific to the file.
 
-    The seeds come from the file's salt, and that of a frame's header from its place, too. Bytes of
-    another file, of a client, or of another place in this file therefore never look like a frame.
+    The seeds of the checksums come from the file's salt; the seed for a frame's header also depends
+    on its offset. Bytes of another file, of a client, or of another offset in this file are
+    therefore never a valid frame.
     """
 
     header_size = HEADER_SIZE
@@ -82,8 +85,8 @@ class FrameFormat:
         self.head_seed, self.payload_seed = _SALT.unpack(salt)
 
     def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
-        """The frame for offset `at`; `unsynced` is the number of frames before it not known to be
-        on the disk."""
+        """The frame for offset `at`; `unsynced` is the number of frames before it that may not be
+        on the disk yet."""
         head = _FRAME.pack(len(payload), crc32(payload, self.payload_seed), seq, unsynced)
         crc = crc32(head, (self.head_seed + at) & _U32_MAX)
         return head + crc.to_bytes(4, "little") + payload
@@ -94,8 +97,8 @@ class FrameFormat:
         return crc == int.from_bytes(head[20:24], "little")
 
     def payload_end(self, file: File, offset: int, due: int) -> int | None:
-        """Where the payload of frame `due` at `offset` ends, although the payload is damaged.
-        None: the frame's header is damaged too, or says nothing about the length."""
+        """The end of the damaged payload of frame `due` at `offset`. None: the frame's header is
+        damaged too, or does not contain the length."""
         head = file.read_at(offset, FRAME_SIZE)
         if len(head) < FRAME_SIZE or not self.head_fits(head, offset):
             return None
@@ -103,19 +106,19 @@ class FrameFormat:
         return offset + FRAME_SIZE + int(length) if seq == due else None
 
     def only_length_is_wrong(self, file: File, offset: int, head: bytes) -> bool:
-        """Whether the header of a frame at `offset` is right when its length is that of the rest of
-        the file."""
+        """Whether the header of a frame at `offset` becomes valid when its length is replaced by
+        the size of the rest of the file."""
         length = ((file.size - offset - FRAME_SIZE) & _U32_MAX).to_bytes(4, "little")
         return length != head[:4] and self.head_fits(length + head[4:], offset)
 
     def proves(self, file: File, offset: int) -> bool:
-        """Whether a sound frame at `offset`, found by searching after a damaged one, was written as
-        a frame there: bytes of a client cannot look like it."""
+        """Whether a valid frame at `offset`, found by a search after a damaged one, was written as
+        a frame: bytes of a client cannot imitate it."""
         return True
 
 
 class OldFormat(FrameFormat):
-    """Version 1: no ID, no salt, one checksum. Such files are read and continued."""
+    """Version 1: no ID, no salt, one checksum. Such files can be read and continued."""
 
     header_size = 32
     frame_size = 20
@@ -141,7 +144,8 @@ class OldFormat(FrameFormat):
         return found == int(_FRAME.unpack_from(head)[1])
 
     def proves(self, file: File, offset: int) -> bool:
-        """A client's value can look like a frame. It does not go on to the end of the file."""
+        """A client's value can imitate a frame, but frames do not follow it up to the end of the
+        file."""
         end = offset
         for at, _, _, payload in _sound_frames(file, self, offset):
             end = at + self.frame_size + len(payload)
@@ -153,14 +157,14 @@ OLD_FORMAT = OldFormat()
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A file's header. `first_seq` 0: with which frame it begins was not known when it was made."""
+    """A file's header. `first_seq` 0: the first frame was not known when the file was created."""
 
     format: FrameFormat
     first_seq: int
 
 
 def encode_header(directory: bytes, salt: bytes) -> bytes:
-    """A file's first bytes. With which frame it begins is not known when it is made."""
+    """The first bytes of a file. Its first frame is not known when it is created."""
     common = _HEADER.pack(MAGIC, VERSION, 0, 0, 0)
     copy = common + crc32(common).to_bytes(4, "little") + _IDENTITY.pack(directory, salt)
     copy += crc32(copy).to_bytes(4, "little")
@@ -168,7 +172,8 @@ def encode_header(directory: bytes, salt: bytes) -> bytes:
 
 
 def read_head(file: File) -> Head:
-    """A journal's header, every byte checked. DamageError, or FormatError: of another version."""
+    """A journal's header, with every byte checked. DamageError, or FormatError for another
+    version."""
     head = file.read_at(0, HEADER_SIZE)
     if len(head) < _COMMON_SIZE:
         raise _damage(file, 0, f"it has {len(head)} of {HEADER_SIZE} bytes of its header")
@@ -188,22 +193,22 @@ def read_head(file: File) -> Head:
 
 
 def readable_head(file: File) -> Head:
-    """The same of a file that may be damaged: either copy will do. What has none is read as
-    version 1, whose header says nothing that its frames do not."""
+    """The header of a file that may be damaged, from either copy. A file without a valid header is
+    read as version 1, whose frames contain all information of its header."""
     head = file.read_at(0, HEADER_SIZE)
     found = _parse_copy(head[:_COPY_SIZE]) or _parse_copy(head[_COPY_SIZE:])
     return found or Head(OLD_FORMAT, 0)
 
 
 def readable_owner(file: File) -> bytes | None:
-    """The ID of the directory that a file, which may be damaged, belongs to: b"" in version 1,
-    which had none. None: the file does not tell, or is of a version to come."""
+    """The ID of the directory that a file belongs to; the file may be damaged. b"" for version 1,
+    which had no ID. None: unknown, or a later version."""
     form = readable_head(file).format
     return form.directory if form.is_salted or _is_old(file) else None
 
 
 def _is_old(file: File) -> bool:
-    """Whether a file that may be damaged is of version 1: its header says so, or its frames do."""
+    """Whether a file, which may be damaged, has version 1 according to its header or its frames."""
     try:
         return not read_head(file).format.is_salted
     except (DamageError, FormatError):
@@ -224,8 +229,8 @@ def _parse_copy(copy: bytes) -> Head | None:
 
 
 def create_journal(disk: Disk, name: str, directory: bytes) -> File:
-    """A new journal of no frames, of the data directory with this ID. Its header is synced, so
-    that a file that a manifest names and that is shorter has lost something."""
+    """A new journal without frames, for the data directory with this ID. Its header is synced, so
+    if a manifest names a shorter file, that file has lost data."""
     file = disk.create(name)
     try:
         file.write(encode_header(directory, disk.random(SALT_SIZE)))
@@ -237,15 +242,15 @@ def create_journal(disk: Disk, name: str, directory: bytes) -> File:
 
 
 def reserve_ahead(file: File, wanted_bytes: int) -> int:
-    """Keep up to `wanted_bytes` free after the end of `file`; returns how many were reserved.
+    """Reserve up to `wanted_bytes` after the end of `file`; return the number of bytes reserved.
 
-    What does not fit is halved down to RESERVE_LEAST; OSError when not even that much fits.
+    If the disk lacks space, the size is halved down to RESERVE_LEAST; OSError when even that fails.
     """
-    return _reserve_behind(file, file.size, wanted_bytes, min(wanted_bytes, RESERVE_LEAST))
+    return _reserve_after(file, file.size, wanted_bytes, min(wanted_bytes, RESERVE_LEAST))
 
 
-def _reserve_behind(file: File, end: int, wanted_bytes: int, least_bytes: int) -> int:
-    """Keep up to `wanted_bytes` free after offset `end`, at least `least_bytes`."""
+def _reserve_after(file: File, end: int, wanted_bytes: int, least_bytes: int) -> int:
+    """Reserve up to `wanted_bytes` after offset `end`, at least `least_bytes`."""
     step_bytes = wanted_bytes
     while True:
         try:
@@ -259,43 +264,43 @@ def _reserve_behind(file: File, end: int, wanted_bytes: int, least_bytes: int) -
 
 
 def give_back(file: File) -> None:
-    """Free what is reserved after the end of a journal that gets no more frames."""
-    with contextlib.suppress(OSError):  # only space is lost, and the file's removal frees it
+    """Release the space reserved after the end of a journal that gets no more frames."""
+    with contextlib.suppress(OSError):  # the space is freed when the file is removed
         file.truncate(file.size)
 
 
 class Worker(Protocol):
-    """Runs tasks one after the other, away from the event loop."""
+    """Runs tasks one after the other, outside the event loop."""
 
     def submit(self, task: Callable[[], None]) -> None: ...
 
     def drain(self, tell: Callable[[float], None] | None = None) -> None:
-        """Return when everything submitted so far has run. `tell(seconds)` is called now and then
-        while that takes long."""
+        """Return when all tasks submitted so far have run. `tell(seconds)` is called from time to
+        time during a long wait."""
 
 
 class JournalOwner(Protocol):
-    """Whom a journal tells what happened; called on the worker's thread or on the loop's."""
+    """Callbacks of a journal; called on the worker's thread or on the loop's."""
 
     def journal_synced(self, journal: "Journal", seq: int) -> None:
-        """Everything up to `seq` is on the disk."""
+        """All frames up to `seq` are on the disk."""
 
     def journal_failed(self, journal: "Journal", error: OSError) -> None:
-        """A write or sync failed: nothing more will be written. Called once."""
+        """A write or sync failed; the journal writes no more. Called once."""
 
     def journal_written(self, journal: "Journal", seq: int) -> None:
-        """The worker has written everything up to `seq`, not yet synced. Called in the modes
-        everysec and no, and under always only after `tell_written` was set."""
+        """The worker has written all frames up to `seq` but not synced them. Called in the modes
+        everysec and no; in the mode always only after `tell_written` was set."""
 
     def journal_space(self, journal: "Journal", error: OSError | None) -> None:
         """Reserving space failed, or works again (None)."""
 
 
 class Journal:
-    """The journal being written: one file at a time, `rotate` goes on in another.
+    """The journal that is written, one file at a time; `rotate` continues in another file.
 
-    Until it fails, `append` accepts consecutive sequence numbers. After a failure it drops
-    everything: the owner abandons it and begins another.
+    `append` accepts consecutive sequence numbers. After a failure the journal drops all frames; the
+    owner abandons it and begins another one.
     """
 
     def __init__(
@@ -307,7 +312,7 @@ class Journal:
         owner: JournalOwner,
         reserve_bytes: int,
     ) -> None:
-        """Go on in `file`, which has a header, at frame `first_seq`."""
+        """Write to `file`, which has a header, beginning with frame `first_seq`."""
         self.mode = mode
         self.synced_seq = first_seq - 1
         self.error: OSError | None = None
@@ -317,23 +322,22 @@ class Journal:
         self._seq = first_seq - 1
         self._pending: deque[bytes | File] = deque()
         self._kicked = False
-        # Whether frames go to the worker. The worker counts what it has done only when it will
-        # touch the file no more for it: where both counts are equal the loop may write.
+        # Whether frames go to the worker. The worker counts an item as done only after its last
+        # access to the file for it. When both counts are equal, the loop may write.
         self._queues = mode == "always"
         self._queued_items = 0  # the loop's count
         self._taken_items = self._done_items = 0  # the worker's
         self._task = self._write_pending
         self._written_seq = first_seq - 1
         self._reserve_bytes = reserve_bytes
-        self._ahead_bytes = reserve_bytes // 2  # reserved again when less than this is left
+        self._ahead_bytes = reserve_bytes // 2  # reserve more when less than this is left
         self._spare_bytes = min(reserve_bytes, RESERVE_LEAST) // 4
-        # Frames in memory: what the loop has queued less what the worker has written. Each side
-        # changes only its own count, so neither needs a lock.
+        # Frames in memory: those queued by the loop minus those written by the worker. Each side
+        # changes only its own count, so no lock is needed.
         self._queued_total = 0
         self._written_total = 0
         self.tell_written = False
-        # The loop's: the file that gets what is appended now, and where that ends when all that is
-        # queued is written.
+        # Used by the loop: the file for new frames, and its end after all queued frames.
         self._last_file = file
         self._format = read_head(file).format
         self._end = file.size
@@ -342,12 +346,12 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the current file (what is queued is not counted)."""
+        """Bytes in the current file, without queued frames."""
         return self._file.size
 
     @property
     def name(self) -> str:
-        """The name under which the file counts, or will once its base is written."""
+        """The name of the file in the manifest, or in the manifest of the base being written."""
         return self._file.name.removesuffix(".tmp")
 
     @property
@@ -357,18 +361,18 @@ class Journal:
 
     @property
     def written_seq(self) -> int:
-        """The last frame that is in the file; the disk may not have it yet."""
+        """The last frame that is written to the file; it may not be on the disk yet."""
         return self._written_seq
 
     @property
     def queued_bytes(self) -> int:
-        """Memory taken by frames that are not written yet."""
+        """Memory used by frames that are not written yet."""
         return self._queued_total - self._written_total
 
     def is_full(self, limit_bytes: int) -> bool:
-        """Whether no more should be added until the worker has written: more than `limit_bytes`
-        are queued, or the queue has used the space reserved ahead. The worker reserves more after
-        its batch; the loop would wait for the disk to do so."""
+        """Whether to add no frames until the worker has written: more than `limit_bytes` are
+        queued, or the queue has used the reserved space. The worker reserves more after its batch;
+        if the loop did it, it would wait for the disk."""
         queued_bytes = self.queued_bytes
         if queued_bytes == 0 or self.error is not None:
             return False
@@ -377,9 +381,9 @@ class Journal:
         )
 
     def append(self, seq: int, payload: bytes) -> bool:
-        """Add a frame; true when its effects may be answered at once (modes everysec and no).
+        """Add a frame; True when replies may be sent immediately (modes everysec and no).
 
-        Whatever prevents it fails the journal: no later frame may follow the gap.
+        Any error fails the journal, because no later frame may follow the gap.
         """
         self._seq = seq
         if self.error is not None:
@@ -403,7 +407,7 @@ class Journal:
         return False
 
     def rotate(self, file: File) -> None:
-        """Go on in `file`, which has no frames; the old one is synced and closed."""
+        """Continue in `file`, which has no frames; the old file is synced and closed."""
         self._format = read_head(file).format
         self._last_file = file
         self._end = file.size
@@ -416,16 +420,16 @@ class Journal:
         self._want_space()
 
     def set_mode(self, mode: str) -> None:
-        """Change `appendfsync` from the next frame on. It does not wait for the worker."""
+        """Change `appendfsync` from the next frame on, without waiting for the worker."""
         if mode == self.mode:
             return
         self.mode = mode
         if mode == "always":
-            self._sync_soon()  # what was written before
+            self._sync_soon()  # for frames written before
             self._queues = True
 
     def tick_second(self) -> None:
-        """Once a second: sync under everysec, and try again to reserve space."""
+        """Called once a second: sync under everysec, and retry a failed reservation."""
         if self.error is not None:
             return
         if self.mode == "everysec" and self.synced_seq < self._seq:
@@ -434,20 +438,20 @@ class Journal:
             self._want_space()
 
     def sync_soon(self) -> None:
-        """Sync what is written, unless it is automatic (`always`) or there is nothing to sync."""
+        """Sync written frames, unless the sync is automatic (`always`) or nothing is unsynced."""
         if self.error is None and self.mode != "always" and self.synced_seq < self._seq:
             self._sync_soon()
 
     def request_space(self) -> None:
-        """Reserve the first step now, so that a full disk is known before the first write."""
+        """Reserve the first space now, so that a full disk is detected before the first write."""
         self._want_space()
 
     def make_room(self, payload_bytes: int) -> int:
-        """See that the next frame may have so large a payload; how large it may be then.
+        """Ensure space for a payload of this size in the next frame; return the maximum payload.
 
-        OSError when the disk has no room for it, and for more than PAYLOAD_MAX, which no frame
-        can hold. What is kept ahead is mostly enough. Where it is not the caller waits for the
-        disk: for a frame of very many bytes, or on a disk that is nearly full.
+        OSError when the disk is full, and for more than PAYLOAD_MAX, the limit of a frame. The
+        reserved space is mostly enough. For a very large frame, or on a disk that is nearly full,
+        the caller waits for the disk.
         """
         if payload_bytes > PAYLOAD_MAX:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -455,47 +459,48 @@ class Journal:
             return PAYLOAD_MAX
         if self._room_bytes() < payload_bytes:
             least_bytes = payload_bytes + FRAME_SIZE + self._spare_bytes
-            _reserve_behind(
+            _reserve_after(
                 self._last_file, self._end, least_bytes + self._reserve_bytes, least_bytes
             )
         return min(self._room_bytes(), PAYLOAD_MAX)
 
     def is_short(self) -> bool:
-        """Whether there is hardly room for another frame."""
+        """Whether there is hardly any space for another frame."""
         return self._reserve_bytes > 0 and self._room_bytes() < self._spare_bytes
 
     def _room_bytes(self) -> int:
         return self._last_file.reserved_end - self._end - FRAME_SIZE - self._spare_bytes
 
     def close(self, tell: Callable[[float], None] | None = None) -> None:
-        """Write and sync everything; reserved space is given back. OSError when that fails.
-        `tell(seconds)` is called now and then while the disk takes long."""
+        """Write and sync all frames, and release reserved space. OSError when that fails.
+        `tell(seconds)` is called from time to time while the disk takes long."""
         self.end()
         self._worker.drain(tell)
         if self.error is not None:
             raise self.error
 
     def end(self) -> None:
-        """As `close`, without waiting for it: the owner hears that the last frame is synced, or
-        that the journal has failed. No frame may follow."""
+        """Like `close`, but without waiting: the owner is notified when the last frame is synced or
+        the journal has failed. No frame may follow."""
         self._worker.submit(self._finish)
 
     def fail(self, error: OSError) -> None:
-        """As if writing had failed: the owner has no frame to append where one is due."""
+        """Fail the journal as after a write error: the owner cannot provide the next frame."""
         self._fail(error)
 
     def abandon(self) -> None:
-        """Close the file of a failed journal, unsynced: its end is what a crash would leave."""
+        """Close the file of a failed journal without a sync: its end is the same as after a
+        crash."""
         if self.error is None:
             self.error = OSError(errno.EIO, "abandoned")
-        self._kick()  # drops what is queued
+        self._kick()  # drops queued frames
         self._worker.submit(lambda: self._file.close())
 
-    # The loop's side.
+    # Methods that run on the loop.
 
     def _must_queue(self) -> bool:
-        """Whether what comes next goes to the worker: under `always`, and under another mode as
-        long as the worker has not done what it was given before."""
+        """Whether the next frame goes to the worker: under `always`, and under another mode while
+        the worker has unfinished items."""
         if self._queues and self.mode != "always":
             self._queues = self._done_items < self._queued_items
         return self._queues
@@ -520,8 +525,8 @@ class Journal:
         return True
 
     def _sync_soon(self) -> None:
-        # File and number are taken on the thread that writes them: taken by the other, a rotation
-        # between the two would declare the old file's end synced.
+        # File and number must be read on the thread that writes them. Otherwise a rotation between
+        # the two reads would report the old file's end as synced.
         if self._queues:
             self._queued_items += 1
             self._worker.submit(self._sync_written)
@@ -539,18 +544,18 @@ class Journal:
             self._reserving = True
             self._worker.submit(self._reserve)
 
-    # The worker's side.
+    # Methods that run on the worker.
 
     def _write_pending(self) -> None:
-        # Cleared before the queue is read: a frame that comes later kicks again.
+        # Cleared before the queue is read, so that a frame queued later kicks again.
         self._kicked = False
         try:
-            # The loop's side may fail while a batch is synced.
+            # The loop may fail the journal while a batch is synced.
             while self._pending and self.error is None:
                 self._write_batch()
         except Exception as error:
-            # Whatever it was, frames taken from the queue may be lost: any that were written after
-            # them would leave a gap.
+            # After any error, frames taken from the queue may be lost, and later frames would leave
+            # a gap.
             self._fail(error)
         if self.error is not None:
             self._drop_pending()
@@ -564,8 +569,8 @@ class Journal:
                 item.close()
 
     def _write_batch(self) -> None:
-        # What is queued meanwhile is the next batch: this one must come to its sync.
-        mode = self.mode  # once: the loop may change it, and either its sync or this one must come
+        # Frames queued meanwhile belong to the next batch, so that this batch reaches its sync.
+        mode = self.mode  # read once: the loop may change it, and its sync or this one must run
         next_file = self._write_queued(len(self._pending))
         if self.tell_written or mode != "always":
             self.tell_written = False
@@ -581,7 +586,8 @@ class Journal:
         self._done_items = self._taken_items
 
     def _write_queued(self, count: int) -> File | None:
-        """Write the next `count` items of the queue, or up to a change of files: the next one."""
+        """Write the next `count` items of the queue, at most up to a rotation; return the next
+        file."""
         frames: list[bytes] = []
         size_bytes = 0
         for _ in range(count):
@@ -624,7 +630,7 @@ class Journal:
                 self._file.sync()
                 self._file.truncate(self._file.size)
             self._file.close()
-        except Exception as error:  # whatever it is, those who wait for the journal must hear of it
+        except Exception as error:  # any error must reach the callers that wait for the journal
             self._fail(error)
         if self.error is None:
             self.synced_seq = self._seq
@@ -632,7 +638,7 @@ class Journal:
 
     def _sync(self, file: File, seq: int) -> None:
         if self.error is not None or seq <= self.synced_seq:
-            return  # many may ask for the same sync
+            return  # several callers may request the same sync
         try:
             self._sync_file(file, seq)
         except OSError as error:
@@ -672,7 +678,7 @@ class Journal:
 
 
 def _as_os_error(error: Exception) -> OSError:
-    """A failure that is not the disk's, in the form in which the journal's owner gets it."""
+    """Convert a failure of another kind to the OSError that the journal's owner expects."""
     if isinstance(error, MemoryError):
         return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     return OSError(errno.EIO, f"{type(error).__name__}: {error}")
@@ -683,22 +689,23 @@ def _as_os_error(error: Exception) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class TornEnd:
-    """Where a crash tore the journals: file `index` ends at `offset`, nothing after it counts."""
+    """The torn end of the journals: file `index` ends at `offset`; later bytes and files are
+    ignored."""
 
     index: int
     offset: int
     torn_bytes: int
 
     def kept(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Which of the journals continue to count; one that would begin after a gap does not."""
+        """The journals that remain valid; a journal that begins after a gap does not."""
         return tuple(names[: self.index + (self.offset > 0)])
 
 
 class JournalReader:
     """Reads journals, in order, as one sequence of frames that starts with `first_seq`.
 
-    After `frames` is exhausted `next_seq` is the number that follows the last sound frame, and
-    `torn` says whether the rest must be cut. DamageError means damage.
+    After `frames` is exhausted, `next_seq` is the number after the last valid frame, and `torn`
+    says whether the rest must be cut. DamageError means damage.
     """
 
     def __init__(self, files: Sequence[File], first_seq: int) -> None:
@@ -733,7 +740,7 @@ class JournalReader:
         file = self._files[index]
         head = read_head(file)
         first_seq = head.first_seq
-        if first_seq == 0:  # its first frame tells
+        if first_seq == 0:  # the first frame has the number
             return head.format
         if first_seq < self.next_seq or (first_seq > self.next_seq and index == 0):
             raise _damage(file, 16, f"it starts with frame {first_seq}, {self.next_seq} was due")
@@ -743,7 +750,7 @@ class JournalReader:
         return head.format
 
     def _judge(self, index: int, offset: int, reason: str, missing: bool = False) -> None:
-        """Decide about the bad stretch at `offset`: set `torn`, or raise DamageError."""
+        """Classify the invalid bytes at `offset`: set `torn`, or raise DamageError."""
         file = self._files[index]
         form = readable_head(file).format
         after = 1 if missing else _end_of_bad_frame(file, form, offset, self.next_seq)
@@ -759,10 +766,10 @@ class JournalReader:
         self.torn = TornEnd(index, offset, torn_bytes)
 
     def _require_no_proof(self, index: int, offset: int, after: int, reason: str) -> int | None:
-        """DamageError when a frame from offset `after` on, or in a later file, proves that the
-        missing one was on the disk.
+        """DamageError when a frame at or after offset `after`, or in a later file, proves that the
+        missing frame was on the disk.
 
-        Returns the offset of the next sound frame in the same file.
+        Returns the offset of the next valid frame in the same file.
         """
         due = self.next_seq
         follows: int | None = None
@@ -782,8 +789,8 @@ class JournalReader:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Frames that are lost: `first` to `last`, None: to an end that nothing tells. `payload` is
-    what stands where that of the first one was, if its length is known: it may be damaged."""
+    """Lost frames: `first` to `last` (None: unknown). `payload` is the possibly damaged payload of
+    the first one, if its length is known."""
 
     file: str
     offset: int
@@ -795,8 +802,8 @@ class Gap:
 def surviving_frames(
     files: Sequence[File], first_seq: int
 ) -> Iterator[tuple[File, int, bytes] | Gap]:
-    """(file, sequence number, payload) of every frame that can be read, in order, and a Gap
-    wherever frames are missing. The files' headers may be damaged."""
+    """(file, sequence number, payload) of every readable frame, in order, and a Gap wherever frames
+    are missing. The files' headers may be damaged."""
     due = first_seq
     bad: Gap | None = None
     for file in files:
@@ -806,7 +813,7 @@ def surviving_frames(
             for at, seq, _, payload in _sound_frames(file, form, position):
                 position = at + form.frame_size + len(payload)
                 if seq < due:
-                    continue  # read before: the file is not what was due
+                    continue  # frames that were read before: the file is not the expected one
                 if seq > due:
                     lost = bad or Gap(file.name, at, due, None)
                     yield Gap(lost.file, lost.offset, due, seq - 1, lost.payload)
@@ -822,7 +829,7 @@ def surviving_frames(
 
 
 def _left_of_payload(file: File, form: FrameFormat, offset: int) -> bytes:
-    """What stands after a bad frame's header, as far as the header counts."""
+    """The bytes after an invalid frame's header, up to the length in the header."""
     head = file.read_at(offset, form.frame_size)
     if len(head) < form.frame_size:
         return b""
@@ -831,7 +838,7 @@ def _left_of_payload(file: File, form: FrameFormat, offset: int) -> bytes:
 
 
 def _resume(file: File, form: FrameFormat, offset: int, due: int) -> int | None:
-    """Where frames go on after a bad one; None: nowhere in this file."""
+    """The offset of the next valid frame after an invalid one; None: no more in this file."""
     start = _end_of_bad_frame(file, form, offset, due)
     while (found := _find_sound_frame(file, form, start, due)) is not None:
         if form.proves(file, found):
@@ -841,15 +848,15 @@ def _resume(file: File, form: FrameFormat, offset: int, due: int) -> int | None:
 
 
 def frame_numbers(file: File) -> tuple[int | None, int]:
-    """The numbers of a file's first frame (None: it has none) and of the last one that can be
-    read from there."""
+    """The number of a file's first frame (None: it has none), and of the last frame that can be
+    read from there on."""
     *_, found = frame_numbers_so_far(file)
     return found
 
 
 def frame_numbers_so_far(file: File) -> Iterator[tuple[int | None, int]]:
-    """The same at the end, and before it what is known after each slice of the file. A large
-    journal takes long: the caller may do something else between two slices."""
+    """Like `frame_numbers`, but yields an intermediate result after each slice of the file, because
+    a large journal takes long; the caller can do other work between slices."""
     first: int | None = None
     last = 0
     form = readable_head(file).format
@@ -867,8 +874,8 @@ def frame_numbers_so_far(file: File) -> Iterator[tuple[int | None, int]]:
 
 
 def empty_later_journals(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
-    """Cut the journals after a torn one down to their headers. Whatever comes next, none is left
-    that holds frames and is not named."""
+    """Truncate the journals after a torn one to their headers, so that no journal with frames is
+    left that the manifest does not name."""
     for name in names[torn.index + (torn.offset > 0) :]:
         file = disk.append(name)
         try:
@@ -881,8 +888,8 @@ def empty_later_journals(disk: Disk, names: Sequence[str], torn: TornEnd) -> Non
 
 
 def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
-    """Cut the file that `JournalReader` found torn. A durable manifest must name no more than
-    `torn.kept` before: a later file could not be told from one with frames missing before it."""
+    """Cut the file that `JournalReader` found torn. Before this, a durable manifest must name only
+    `torn.kept`: otherwise a later file would look as if frames before it were missing."""
     if not torn.offset:
         return
     file = disk.append(names[torn.index])
@@ -896,21 +903,23 @@ def cut_torn_end(disk: Disk, names: Sequence[str], torn: TornEnd) -> None:
 def _sound_frames(
     file: File, form: FrameFormat, offset: int
 ) -> Iterator[tuple[int, int, int, bytes]]:
-    """(offset, sequence number, unsynced, payload) until a frame is not sound or the file ends.
+    """(offset, sequence number, unsynced, payload) of each frame up to the first invalid one or the
+    end of the file.
 
-    A start spends most of its time for small frames here, so the loop calls nothing of this module:
-    it does what `head_fits` does. Short slices of bytes cost less than those of a memoryview.
+    For small frames a start spends most of its time here. Therefore the loop calls no function of
+    this module and contains a copy of `head_fits`. Short slices of bytes cost less than slices of a
+    memoryview.
     """
     buffer = b""
     at = buffered = 0
     head_size, payload_seed, is_salted = form.frame_size, form.payload_seed, form.is_salted
-    head_seed = form.head_seed + offset  # of a header at the buffer's first byte
+    head_seed = form.head_seed + offset  # for a header at the buffer's first byte
     crc, unpack, unpack_old = crc32, _SALTED_FRAME.unpack_from, _FRAME.unpack_from
     file_size = file.size
     while True:
         if buffered - at < head_size:
             offset, at = offset + at, 0
-            # A crash may have left less than a header: nothing is left to read then.
+            # After a crash the file may be shorter than a header, with nothing left to read.
             buffer = file.read_at(offset, max(0, min(_READ_SIZE, file_size - offset)))
             buffered, head_seed = len(buffer), form.head_seed + offset
             if buffered < head_size:
@@ -940,9 +949,9 @@ def _sound_frames(
 
 
 def _find_sound_frame(file: File, form: FrameFormat, start: int, due: int) -> int | None:
-    """The first offset from `start` on of a sound frame numbered above `due`."""
+    """The first offset from `start` on of a valid frame with a number above `due`."""
     tops = {(due >> 32).to_bytes(4, "little"), ((due + _U32_MAX) >> 32).to_bytes(4, "little")}
-    # A look-ahead finds overlapping places, too: the upper half of a number is mostly zeros.
+    # A look-ahead also finds overlapping matches: the upper half of a number is mostly zeros.
     pattern = re.compile(b"(?=" + b"|".join(re.escape(top) for top in tops) + b")", re.DOTALL)
     head_size = form.frame_size
     window = start
@@ -956,7 +965,7 @@ def _find_sound_frame(file: File, form: FrameFormat, start: int, due: int) -> in
             if not length or seq <= due or window + at + head_size + length > file.size:
                 continue
             if not form.head_fits(data[at : at + head_size], window + at):
-                continue  # without a read for each of a client's imitations
+                continue  # avoids a read for each imitation in a client's data
             if next(_sound_frames(file, form, window + at), None) is not None:
                 return window + at
         window += _READ_SIZE
@@ -964,8 +973,8 @@ def _find_sound_frame(file: File, form: FrameFormat, start: int, due: int) -> in
 
 
 def _end_of_bad_frame(file: File, form: FrameFormat, offset: int, due: int) -> int:
-    """From where on frames may follow a bad one. Where its header is sound, all of what the header
-    counts is its payload, whatever it looks like."""
+    """The offset from which frames may follow an invalid one. If its header is valid, the length in
+    the header defines its payload, whatever the payload contains."""
     end = form.payload_end(file, offset, due)
     return offset + 1 if end is None else end
 
@@ -978,7 +987,7 @@ def _passes_end(file: File, form: FrameFormat, offset: int) -> bool:
 
 
 def _length_is_flipped(file: File, form: FrameFormat, offset: int, due: int) -> bool:
-    """Whether the rest of the file is frame `due` in everything but its length."""
+    """Whether the rest of the file is frame `due`, apart from its length."""
     head = file.read_at(offset, form.frame_size)
     if len(head) < form.frame_size or file.size == offset + form.frame_size:
         return False
@@ -986,12 +995,13 @@ def _length_is_flipped(file: File, form: FrameFormat, offset: int, due: int) -> 
         return False
     in_sector = _SECTOR - offset % _SECTOR
     if in_sector <= 4 and not any(head[:in_sector]):
-        return False  # a sector that holds only (a part of) the length was not written
+        return False  # a sector with only (part of) the length was not written
     return form.only_length_is_wrong(file, offset, head)
 
 
 def _has_lost_sector(file: File, start: int, end: int) -> bool:
-    """Whether some aligned sector's part of [start, end) is zero, as an unwritten one is."""
+    """Whether the part of an aligned sector in [start, end) is all zero, like an unwritten
+    sector."""
     position = start
     while position < end:
         stop = min(end, position - position % _READ_SIZE + _READ_SIZE)

@@ -1,17 +1,17 @@
-"""Files of a data directory that its manifest does not name: may a start remove them?
+"""Files of a data directory that its manifest does not name, and whether a start may remove them.
 
-Only what is empty, what was never finished, and what the base that counts has replaced. A file that
-holds more than that was named once: the manifest is older than the file. A file that belongs to
-another data directory, or does not tell whose it is, was put here; its number proves nothing. Such
-a file is never removed; the server does not start.
+A start removes only files that are empty, that were never finished, or that the current base has
+replaced. If a file contains more, a manifest once named it, and the current manifest is older than
+the file. A file of another data directory, or of an unknown one, was copied into this directory;
+its number proves nothing. Such files are never removed; the server does not start.
 
 A crash between two steps of a snapshot is recognized as follows: files get their final names only
-after `manifest.tmp`, which names them, is on the disk. What that file names, and the manifest does
-not, never counted.
+after `manifest.tmp`, which names them, is on the disk. A file that is named in `manifest.tmp` but
+not in the manifest was never valid.
 
-Where the manifest is of version 1 and has no ID, every start takes a new one. A file with an ID may
-then be what an earlier start was about to write: it is, if it has a temporary name and a number
-that was not used before, or if such a manifest.tmp names it.
+A manifest of version 1 has no ID, and every start chooses a new one. A file with an ID may then
+come from an earlier start that was interrupted. This is the case if the file has a temporary name
+and an unused number, or if such a manifest.tmp names it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Slices = Generator[None, None, T]
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file that the manifest does not name; `holds` says why it must stay, "": it need not.
-    `is_foreign`: it belongs to another data directory."""
+    """A file that the manifest does not name. `holds` is the reason to keep it, "" if it can be
+    removed. `is_foreign`: it belongs to another data directory."""
 
     name: str
     holds: str = ""
@@ -56,11 +56,11 @@ class Leftover:
 
     @property
     def reason(self) -> str:
-        """What is wrong with a file that must stay, as it goes on after the file's name."""
+        """What is wrong with a file that must be kept; the text follows the file's name."""
         return self.holds if self.is_foreign else f"{self.holds} and {NAME} does not name it"
 
     def error(self) -> DamageError:
-        """What keeps the server from starting."""
+        """The error that prevents a start."""
         move = "move this file out of the directory"
         if self.is_foreign:
             return ForeignError(self.name, None, self.reason, move)
@@ -70,12 +70,13 @@ class Leftover:
 
 
 def find_leftovers(disk: Disk, manifest: Manifest) -> list[Leftover]:
-    """Every file of our naming that does not count. DamageError: the base cannot be read."""
+    """Every file with a name of ours that the manifest does not name. DamageError when the base
+    cannot be read."""
     return [one for one in leftovers_in_slices(disk, manifest) if one is not None]
 
 
 def leftovers_in_slices(disk: Disk, manifest: Manifest) -> Iterator[Leftover | None]:
-    """The same one after the other, and None between two slices of a large file."""
+    """Like `find_leftovers`, one by one, with None between two slices of a large file."""
     kept = {NAME, *manifest.files}
     names = [name for name in disk.names() if is_ours(name) and name not in kept]
     if not names:
@@ -86,8 +87,8 @@ def leftovers_in_slices(disk: Disk, manifest: Manifest) -> Iterator[Leftover | N
 
 
 def remove_leftovers(disk: Disk, manifest: Manifest, removed: list[str]) -> Iterator[None]:
-    """At start: remove them, in slices; their names are added to `removed`. DamageError when one
-    must stay: nothing is removed."""
+    """At start: remove leftovers, in slices; their names are added to `removed`. DamageError when
+    one must be kept; then nothing is removed."""
     names: list[str] = []
     for one in leftovers_in_slices(disk, manifest):
         if one is None:
@@ -104,7 +105,7 @@ def _remove(disk: Disk, names: list[str]) -> None:
     for name in names:
         if name != TEMPORARY:
             disk.remove(name)
-    if TEMPORARY in names:  # it tells what the others are: it goes when they are gone
+    if TEMPORARY in names:  # it identifies the other files, so it is removed last
         disk.sync_directory()
         disk.remove(TEMPORARY)
 
@@ -162,7 +163,7 @@ class _Judge:
 
     def _journal_holds(self, name: str, directory: bytes | None) -> Slices[str]:
         size, first, last = yield from self._frames(name)
-        # The base that counts replaced it.
+        # The current base replaced it.
         is_older = directory is not None and number_of(name) < self._base_number
         if is_older and (first is None or last <= self._base_seq):
             return ""
@@ -171,7 +172,7 @@ class _Judge:
         return f"holds frame {first}" if first == last else f"holds the frames {first} to {last}"
 
     def _last_frame(self) -> Slices[int]:
-        """The last frame in what counts."""
+        """The last frame in the files that the manifest names."""
         if self._last_seq is None:
             self._last_seq = 0
             there = set(self._disk.names())
@@ -182,7 +183,7 @@ class _Judge:
         return self._last_seq
 
     def _frames(self, name: str) -> Slices[tuple[int, int | None, int]]:
-        """(size, first frame, last frame that follows it without a gap) of a journal."""
+        """(size, first frame, last frame without a gap after the first) of a journal."""
         found: tuple[int | None, int] = (None, 0)
         file = self._disk.read(name)
         try:
@@ -194,7 +195,7 @@ class _Judge:
             file.close()
 
     def _read_planned(self) -> Manifest:
-        """The manifest that was about to count; one that names nothing, if there is none."""
+        """The manifest in manifest.tmp; an empty manifest if there is none."""
         nothing = replace(self._manifest, base=None, journals=())
         if TEMPORARY not in self._disk.names():
             return nothing
@@ -208,7 +209,7 @@ class _Judge:
         return planned if self._would_follow(planned) else nothing
 
     def _would_follow(self, planned: Manifest) -> bool:
-        """Whether this directory's server wrote it, to replace the manifest."""
+        """Whether this directory's server wrote it to replace the manifest."""
         manifest = self._manifest
         if planned.next_number < manifest.next_number:
             return False
@@ -225,15 +226,15 @@ class _Judge:
 
 
 def _is_empty(file: File) -> bool:
-    """Whether a file is too short to hold anything but a header."""
+    """Whether a file is too short to contain more than a header."""
     if is_base(file.name.removesuffix(".tmp")):
         return file.size < OLD_HEADER_SIZE
     return file.size <= HEADER_SIZE and frame_numbers(file)[0] is None
 
 
 def _owner_of(file: File) -> bytes | None:
-    """The ID of the directory that a file belongs to: b"" in version 1, which had none; None: it
-    is damaged, or of a version to come, and does not tell."""
+    """The ID of the directory that a file belongs to: b"" for version 1, which had no ID; None if
+    the file is damaged or has a later version."""
     if not is_base(file.name.removesuffix(".tmp")):
         return readable_owner(file)
     ends = SnapshotEnds(file)

@@ -1,9 +1,9 @@
-"""The manifest: which base and which journals make up the data, in reading order.
+"""The manifest: the base and the journals that make up the data, in reading order.
 
-It is the one file that is replaced, and its replacement is the one moment at which a snapshot or a
-new journal begins to count. Everything else only adds files before that moment and removes files
-after it, so a crash at any step leaves a directory that loads. Text, because an operator reads it
-when something is wrong. The byte layout is in docs/formats.md.
+The manifest is the only file that is replaced, and a snapshot or a new journal becomes part of the
+data when it is replaced. All other steps only add files before that moment and remove files after
+it, so a crash at any step leaves a directory that loads. The manifest is text, because an operator
+reads it when something is wrong. docs/formats.md has the byte layout.
 """
 
 import contextlib
@@ -42,27 +42,27 @@ def is_journal(name: str) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of this name is removed when a manifest that does not name it is in force."""
+    """Whether a file of this name is removed if the current manifest does not name it."""
     return _OURS.fullmatch(name) is not None
 
 
 def number_of(name: str) -> int:
-    """N of a base or journal."""
+    """The number in the name of a base or journal."""
     return int(re.sub(r"\D", "", name))
 
 
 def next_number(disk: Disk, manifest: "Manifest") -> int:
-    """A number that no file has had as far as can be told."""
+    """A number that no file is known to have had."""
     used = [number_of(name) for name in disk.names() if is_base(name) or is_journal(name)]
     return max([manifest.next_number, *(number + 1 for number in used)])
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What counts: the base's file (or None), the journals in order, the next unused number.
+    """The current files: the base (or None), the journals in order, and the next unused number.
 
-    `directory` is the ID that all files of the directory have; b"" where the manifest was read from
-    version 1, which had none. Files with numbers below `since` may be of that version.
+    `directory` is the ID in all files of the directory; b"" for a manifest of version 1, which had
+    no ID. Files with numbers below `since` may have version 1.
     """
 
     base: str | None
@@ -93,7 +93,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Read what `to_bytes` wrote; DamageError names the offset of the first thing wrong."""
+        """Parse the result of `to_bytes`; DamageError names the offset of the first fault."""
         end = data.rfind(b"crc32 ")
         if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
             raise _damaged(max(end, 0), "its checksum is wrong")
@@ -132,7 +132,7 @@ class Manifest:
 
 
 def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
-    """ForeignError when a file with this ID is of another data directory than the manifest."""
+    """ForeignError when a file with this ID does not belong to the manifest's data directory."""
     if not is_owned(manifest, file, directory):
         whose = f"its ID is {directory.hex()}" if directory else "it has no ID"
         ours = f"that of {NAME} is {manifest.directory.hex()}"
@@ -143,15 +143,15 @@ def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
 
 
 def is_owned(manifest: Manifest, file: str, directory: bytes) -> bool:
-    """Whether a file with this ID may be the one that the manifest means."""
+    """Whether a file with this ID can be the file that the manifest names."""
     if directory == manifest.directory:
         return True
     return not directory and number_of(file) < manifest.since
 
 
 def check_manifest_owner(manifest: Manifest, directories: dict[str, bytes]) -> None:
-    """ForeignError when the manifest itself is the one that came from elsewhere: `directories` are
-    the IDs of the files it names."""
+    """ForeignError when the manifest itself belongs to another directory: `directories` has the IDs
+    of the files that it names."""
     found = [directory for directory in directories.values() if directory]
     others = set(found)
     if len(found) > 1 and len(others) == 1 and manifest.directory not in others:
@@ -163,7 +163,7 @@ def check_manifest_owner(manifest: Manifest, directories: dict[str, bytes]) -> N
 
 
 def read_manifest(disk: Disk) -> Manifest | None:
-    """The directory's manifest; None when there is none and nothing of ours either.
+    """The directory's manifest; None when there is neither a manifest nor another file of ours.
 
     Raises DamageError when it is damaged or lost.
     """
@@ -181,7 +181,7 @@ def read_manifest(disk: Disk) -> Manifest | None:
 
 
 def load_manifest(disk: Disk) -> Manifest | None:
-    """As `read_manifest`, and DamageError when it names a file that is not there."""
+    """Like `read_manifest`, with a DamageError when the manifest names a missing file."""
     manifest = read_manifest(disk)
     names = disk.names()
     missing = [name for name in (manifest.files if manifest else ()) if name not in names]
@@ -191,13 +191,13 @@ def load_manifest(disk: Disk) -> Manifest | None:
 
 
 def store_manifest(disk: Disk, manifest: Manifest) -> None:
-    """Replace the manifest; when this returns the new one is durable."""
+    """Replace the manifest; on return the new one is durable."""
     write_manifest(disk, manifest)
     replace_manifest(disk)
 
 
 def write_manifest(disk: Disk, manifest: Manifest) -> None:
-    """Write a manifest and replace the current one by it. After an OSError the old one counts."""
+    """Write a manifest to manifest.tmp. After an OSError the old manifest is still current."""
     try:
         file = disk.create(TEMPORARY)
         try:
@@ -205,30 +205,32 @@ def write_manifest(disk: Disk, manifest: Manifest) -> None:
             file.sync()
         finally:
             file.close()
-        disk.sync_directory()  # the names it lists must be durable before it is
+        disk.sync_directory()  # the names in the manifest must become durable before it does
     except OSError:
         discard_manifest(disk)
         raise
 
 
 def discard_manifest(disk: Disk) -> None:
-    """Remove, as far as that goes, what `write_manifest` wrote."""
+    """Try to remove the file that `write_manifest` wrote."""
     with contextlib.suppress(OSError):
         if TEMPORARY in disk.names():
             disk.remove(TEMPORARY)
 
 
 def replace_manifest(disk: Disk) -> None:
-    """Let what `write_manifest` wrote count.
+    """Make the manifest that `write_manifest` wrote the current one.
 
-    After an OSError either the old or the new one does: remove no file that one of them names.
+    After an OSError either the old or the new manifest is current: remove no file that one of them
+    names.
     """
     disk.rename(TEMPORARY, NAME)
     disk.sync_directory()
 
 
 def sweep(disk: Disk, manifest: Manifest) -> list[str]:
-    """Remove the files of our own naming that a durable `manifest` does not name; their names."""
+    """Remove the files with names of ours that a durable `manifest` does not name; return their
+    names."""
     kept = set(manifest.files)
     leftovers = [name for name in disk.names() if is_ours(name) and name not in kept]
     for name in leftovers:

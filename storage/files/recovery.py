@@ -1,13 +1,14 @@
-"""What can still be read of damaged files: a snapshot in parts, and which files belong together.
+"""Recovery of damaged files: reads the intact parts of a snapshot, and finds files that belong
+together.
 
-A snapshot says most things twice: where a chunk lies stands in the index and is found by going from
-chunk to chunk; header and summary name the same moment. So the ends of a file can be made good from
-the rest of it, and a bad chunk costs the pieces that lie in it. `RecoveryReader` goes through a
-base key by key and keeps no more than a chunk and a section in memory. It never guesses: what it
-gives out has a checksum of its own that fits, or stands twice.
+A snapshot contains most information twice: the places of chunks are in the index and can also be
+found by walking from chunk to chunk; header and summary name the same moment. Therefore the ends of
+a file can be restored from the rest of it, and a damaged chunk loses only the pieces in that chunk.
+`RecoveryReader` reads a base key by key and keeps at most one chunk and one section in memory. It
+never guesses: everything that it returns has a valid checksum of its own, or is stored twice.
 
-The one exception is an index whose checksums are lost with the summary: its keys are given out only
-where their blocks are what it says of them.
+The one exception is an index whose checksums are lost with the summary: the reader returns only
+keys whose blocks agree with that index.
 """
 
 from __future__ import annotations
@@ -58,25 +59,25 @@ _PART_MAGIC = re.compile(b"|".join((CHUNK_MAGIC, COPY_MAGIC)))
 
 
 class ProvenBlockType(BlockType[B], Protocol[B]):
-    """A class of blocks with a checksum each."""
+    """A class of blocks that have checksums."""
 
     def from_bytes(self, data: memoryview, /) -> B:
-        """ValueError when the checksum does not fit."""
+        """ValueError when the checksum is wrong."""
 
 
 @dataclass
 class Opened:
-    """A base that can be read, with what was wrong at its ends."""
+    """A base that can be read, with the damage at its ends."""
 
     reader: SnapshotReader
     damage: list[DamageError]
     index_is_proven: bool = True
     totals_are_known: bool = True
-    lost: list[str] = field(default_factory=list)  # in words, what no index that is left names
+    lost: list[str] = field(default_factory=list)  # losses that no remaining index names
 
 
 def open_base(file: File) -> Opened:
-    """Open a snapshot as far as that is possible; DamageError when nothing tells what is in it."""
+    """Open a snapshot as far as possible; DamageError when its contents cannot be determined."""
     try:
         return Opened(SnapshotReader(file), [])
     except DamageError as damage:
@@ -105,8 +106,8 @@ def _open_damaged(file: File, damage: DamageError) -> Opened:
 def _open_without_footer(
     file: File, header: Header, parts: _Parts, damage: DamageError, whole: bool
 ) -> Opened:
-    """The index from its copies between the chunks. Each has its checksum with it. `whole`: the
-    footer shows that there are no others."""
+    """The index from its copies between the chunks. Each copy has its own checksum. `whole`: the
+    footer shows that there are no other copies."""
     if not parts.copies and (parts.chunks or file.size <= header.size + TAIL_SIZE):
         raise damage
     sections = tuple(
@@ -123,15 +124,15 @@ def _open_without_footer(
 
 
 def _fits(summary: Summary, chunks: list[Place], sections: list[Place]) -> bool:
-    """Whether a summary without its checksum says what the rest of the file shows."""
+    """Whether a summary without its checksum agrees with the rest of the file."""
     theirs = [place[:4] for place in (*summary.chunks, *summary.sections)]
     return theirs == [place[:4] for place in (*chunks, *sections)]
 
 
 @dataclass
 class _Parts:
-    """What lies between header and footer: chunks, copies of the index, where copies are that
-    cannot be read, and the end of the last part."""
+    """The parts between header and footer: chunks, copies of the index, the places of unreadable
+    copies, and the end of the last part."""
 
     chunks: list[Place] = field(default_factory=list)
     copies: list[Place] = field(default_factory=list)
@@ -144,9 +145,9 @@ class _Parts:
 
 
 def _walk_parts(file: File, header: Header) -> _Parts:
-    """From one header to the next. The last chunk may be cut short. After a part whose header is
-    damaged the walk goes on, in version 2, with the next one whose checksum fits; in version 1 a
-    client can imitate one."""
+    """Walk from header to header. The last chunk may be truncated. In version 2, after a part with
+    a damaged header, the walk continues with the next part that has a valid checksum; in version 1
+    a client can imitate such a part."""
     parts = _Parts(end=header.size)
     while parts.end < file.size:
         position = parts.end
@@ -169,7 +170,7 @@ def _walk_parts(file: File, header: Header) -> _Parts:
 
 
 def _goes_on(file: File, place: Place) -> bool:
-    """Whether the file's next part, or zeros, follow where this header says."""
+    """Whether another part, or zeros, follow at the end that this header states."""
     end = place.offset + CHUNK_HEADER_SIZE + place.length
     head = file.read_at(end, CHUNK_HEADER_SIZE)
     is_part = parse_chunk_header(head, end) or parse_copy_header(head, end)
@@ -177,7 +178,7 @@ def _goes_on(file: File, place: Place) -> bool:
 
 
 def _next_part(file: File, header: Header, start: int) -> int | None:
-    """The first offset from `start` on of a chunk or a copy whose checksum fits."""
+    """The first offset from `start` on of a chunk or a copy with a valid checksum."""
     if not header.has_identity:
         return None
     for window in range(start, file.size, _SEARCH_BYTES):
@@ -199,8 +200,9 @@ def _is_sound(file: File, header: Header, place: Place) -> bool:
 
 
 def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
-    """A part with a damaged header that ends where the next begins. The checksum in its header
-    may still fit, and its contents tell what it is. Chunks are numbered: a lost one counts."""
+    """Add a part with a damaged header, which ends where the next part begins. The checksum in its
+    header may still be valid, and its contents show its kind. Chunks are numbered, so a lost chunk
+    must be counted."""
     start = parts.end
     data = file.read_at(start, end - start)
     content = data[CHUNK_HEADER_SIZE:]
@@ -219,7 +221,7 @@ def _add_damaged(file: File, header: Header, parts: _Parts, end: int) -> None:
 
 
 def _unpacked_section(data: bytes) -> bytes | None:
-    """The msgpack array of a copy of the index; None when these bytes are none."""
+    """The msgpack array of a copy of the index; None when the bytes are not such a copy."""
     try:
         raw = zstandard.ZstdDecompressor().decompress(data)
         return raw if isinstance(msgpack.unpackb(raw), list) else None
@@ -228,8 +230,8 @@ def _unpacked_section(data: bytes) -> bytes | None:
 
 
 def _ends_with(file: File, parts: _Parts, sections: list[Place]) -> bool:
-    """Whether the footer's sections are those of which there are copies, and its trailer says that
-    there are no more."""
+    """Whether the copies match the sections of the footer, and the trailer confirms that there are
+    no more."""
     tail = file.read_at(file.size - TRAILER_SIZE, TRAILER_SIZE)
     if not sections or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
         return False
@@ -240,7 +242,7 @@ def _ends_with(file: File, parts: _Parts, sections: list[Place]) -> bool:
 
 
 def _after_zeros(file: File, header: Header, position: int) -> int:
-    """Where the footer begins: version 2 has zeros before it."""
+    """The beginning of the footer: version 2 has zeros before it."""
     if not header.has_identity:
         return position
     data = file.read_at(position, PADDING_MAX + 1)
@@ -271,7 +273,7 @@ def _summary_of(content: dict[str, Any]) -> Summary | None:
 
 
 def _read_frame(file: File, start: int, seed: int) -> tuple[Place, bytes] | None:
-    """The zstd frame that begins here, which says itself where it ends."""
+    """The zstd frame that begins here; the frame itself defines its end."""
     if file.read_at(start, 4) != _ZSTD_MAGIC:
         return None
     unpacking = zstandard.ZstdDecompressor().decompressobj()
@@ -292,15 +294,16 @@ def _read_frame(file: File, start: int, seed: int) -> tuple[Place, bytes] | None
     return Place(start, position - start, len(raw), crc, 0), raw
 
 
-# ---------------------------------------------------------------------------------------- gleaning
+# ---------------------------------------------------------------------------------------- recovery
 
 
 @dataclass
 class Lost:
-    """What of one key cannot be read: pieces of its entries, or its metadata.
+    """The unreadable parts of one key: pieces of its entries, or its metadata.
 
-    With the metadata goes the first block, if it can be read: (entries, first id, last id). Which
-    of its entries were evicted only the metadata told, and none of these may come back.
+    Without the metadata the first block is lost, too, even if it can be read: (entries, first ID,
+    last ID). Only the metadata says which of its entries were evicted, and evicted entries must not
+    reappear.
     """
 
     pieces: list[Piece] = field(default_factory=list)
@@ -313,7 +316,7 @@ class Lost:
 
 @dataclass
 class Gleaned(Generic[B]):
-    """A key and what is left of it; `meta` is None when that is lost."""
+    """A key and its readable parts; `meta` is None when the metadata is lost."""
 
     record: KeyRecord
     meta: dict[str, Any] | None
@@ -322,11 +325,11 @@ class Gleaned(Generic[B]):
 
 
 class RecoveryReader(Generic[B]):
-    """Reads a base to its end, whatever is wrong with it.
+    """Reads a base to its end despite any damage.
 
-    Afterwards `damage` has every place that could not be read, and `lost_keys` says how many keys
-    were in index sections that could not; `lost` has words on keys of which not even the number is
-    known. `keeping` False: blocks are looked at and not kept.
+    Afterwards `damage` has every place that could not be read, `lost_keys` is the number of keys in
+    unreadable sections of the index, and `lost` has texts about losses without a known number of
+    keys. `keeping` False: blocks are checked but not kept.
     """
 
     def __init__(self, opened: Opened, block_type: ProvenBlockType[B], *, keeping: bool) -> None:
@@ -347,7 +350,7 @@ class RecoveryReader(Generic[B]):
         self._left: tuple[int, memoryview] = (-1, memoryview(b""))
 
     def read(self) -> Iterator[Gleaned[B]]:
-        """Every key whose record can be read, in the order of the file."""
+        """Every key with a readable record, in the order of the file."""
         for section, place in enumerate(self.summary.sections):
             try:
                 records = self._read_section(section)
@@ -364,7 +367,7 @@ class RecoveryReader(Generic[B]):
         self._compare_totals()
 
     def _read_section(self, section: int) -> list[KeyRecord]:
-        """The section, or else its copy."""
+        """The section, or its copy if the section cannot be read."""
         try:
             return self._reader.records(section)
         except DamageError as damage:
@@ -416,7 +419,7 @@ class RecoveryReader(Generic[B]):
         return blocks
 
     def _left_of(self, number: int) -> memoryview:
-        """What a damaged chunk holds, unproven. The last one is kept."""
+        """The contents of a damaged chunk, which may be wrong. The last chunk is cached."""
         if not 0 <= number < len(self.summary.chunks):
             return memoryview(b"")
         if self._left[0] != number:
@@ -424,7 +427,7 @@ class RecoveryReader(Generic[B]):
         return self._left[1]
 
     def _left_of_meta(self, record: KeyRecord) -> dict[str, Any] | None:
-        """A key's metadata out of a damaged chunk, if its own checksum fits."""
+        """A key's metadata from a damaged chunk, if its own checksum is valid."""
         if record.meta_place is None or len(record.meta_place) < 4:
             return None
         number, offset, length, crc = record.meta_place
@@ -435,8 +438,8 @@ class RecoveryReader(Generic[B]):
         return meta
 
     def _left_of_piece(self, piece: Piece, last: tuple[int, int] | None) -> tuple[list[B], Piece]:
-        """The blocks of a piece of a damaged chunk whose own checksums fit; and the piece that is
-        lost: how many blocks and entries, and between which ids."""
+        """The blocks with valid checksums from a piece of a damaged chunk; and the lost piece: its
+        numbers of blocks and entries, and the IDs around it."""
         data = self._left_of(piece.chunk)[piece.offset : piece.offset + piece.length]
         low, high = (piece.min_ms, piece.min_seq), (piece.max_ms, piece.max_seq)
         finder = _BlockFinder(self._block_type, data, high)
@@ -465,19 +468,19 @@ class RecoveryReader(Generic[B]):
         return DamageError(self._reader.name, self.summary.chunks[piece.chunk].offset, reason)
 
     def _look_at_chunk(self, number: int) -> None:
-        """Unpack it (the reader keeps the last one); a bad one is not tried again."""
+        """Unpack a chunk (the reader caches the last one); a damaged chunk is not tried again."""
         if number in self._bad_chunks:
             raise _Known(self._reader.name, None, "has a bad chunk")
         self._seen_chunks.add(number)
         if not 0 <= number < len(self.summary.chunks):
-            return  # reading the piece says so
+            return  # reading the piece reports it
         try:
             self._reader.chunk(number)
         except DamageError as damage:
-            self._look_behind_header(number, damage)
+            self._check_without_header(number, damage)
 
-    def _look_behind_header(self, number: int, damage: DamageError) -> None:
-        """Perhaps it is the chunk's header alone: that is damage, but loses nothing."""
+    def _check_without_header(self, number: int, damage: DamageError) -> None:
+        """Check whether only the chunk's header is damaged, which loses no data."""
         try:
             self._reader.chunk_behind_header(number)
         except DamageError:
@@ -492,7 +495,8 @@ class RecoveryReader(Generic[B]):
             self.damage.append(damage)
 
     def _look_at_the_rest(self) -> None:
-        """Chunks of keys that are lost, and what no reader of a sound file needs."""
+        """Check the chunks of lost keys, and the parts that readers of an undamaged file do not
+        use."""
         if self._totals_are_known and self._is_proven:
             try:
                 self._reader.check_copies()
@@ -518,7 +522,7 @@ class RecoveryReader(Generic[B]):
 
 
 class _BlockFinder(Generic[B]):
-    """Finds sound blocks of one piece in bytes of which some are wrong."""
+    """Finds valid blocks of one piece in partly damaged bytes."""
 
     def __init__(
         self, block_type: ProvenBlockType[B], data: memoryview, high: tuple[int, int]
@@ -529,8 +533,8 @@ class _BlockFinder(Generic[B]):
         self._high = high
 
     def block_at(self, at: int, after: tuple[int, int] | None) -> tuple[B, int] | None:
-        """The block at an offset, if its own checksum fits and its ids belong here; where it
-        ends."""
+        """The block at an offset and the block's end, if its checksum is valid and its IDs belong
+        here."""
         try:
             (block,), end = self._block_type.unpack(self._data, at, 1)
             self._block_type.from_bytes(self._data[at:end])
@@ -541,9 +545,9 @@ class _BlockFinder(Generic[B]):
         return (block, end) if block.last_id <= self._high else None
 
     def next_sound(self, start: int, after: tuple[int, int] | None, left: int) -> int | None:
-        """From `start` on, where at most `left` blocks go on, to the piece's end if that is so
-        anywhere, else the most. A block that a client has put into a value is one too many, or
-        nothing goes on after it."""
+        """The next offset from `start` on at which a run of at most `left` valid blocks begins: a
+        run up to the end of the piece if there is one, else the longest run. A block in a client's
+        value does not qualify: it makes one block too many, or no block follows it."""
         best, best_count = None, 0
         at = self._text.find(_BLOCK_MAGIC, start)
         while at >= 0:
@@ -574,19 +578,19 @@ def _before(entry_id: tuple[int, int]) -> tuple[int, int]:
 
 
 class _Known(DamageError):
-    """Damage of a chunk that was noted before."""
+    """Damage of a chunk that is already recorded."""
 
 
 # ---------------------------------------------------------------------------------------- manifest
 
 
 def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
-    """The manifest that the files themselves allow no doubt about; DataError when they do.
-    `without` are files that are known to be of another directory.
+    """The manifest that follows unambiguously from the files; DataError when it is ambiguous.
+    `without` are files that belong to another directory.
 
-    The newest base counts, since a base gets its name only when it is finished. Of the journals
-    those count that continue after it, each where the one before ends; what is all in the base was
-    replaced by it.
+    The newest base is the current one, because a base gets its name only when it is finished. The
+    journals are those that continue after the base, each from the end of the one before. A journal
+    whose frames are all in the base was replaced by it.
     """
     names = [name for name in disk.names() if name not in without]
     numbers = {number_of(name): name for name in names if is_journal(name)}
@@ -598,7 +602,7 @@ def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
     journals: list[str] = []
     for number, name in sorted(numbers.items()):
         first, last = _frames_of(disk, name)
-        if first is None:  # named before its first frame was due
+        if first is None:  # named before its first frame was written
             journals += [name] if number >= least else []
         elif last >= due:
             if first != due:
@@ -614,7 +618,7 @@ def guess_manifest(disk: Disk, without: Set[str] = frozenset()) -> Manifest:
 
 
 def _identity_of(disk: Disk, names: list[str]) -> tuple[bytes, int]:
-    """The ID that these files have, and the number below which they are older than the ID."""
+    """The ID of these files, and the number below which files are older than the ID."""
     found = {name: directory_of(disk, name) for name in names}
     directories = {directory for directory in found.values() if directory}
     if len(directories) > 1:
@@ -626,8 +630,8 @@ def _identity_of(disk: Disk, names: list[str]) -> tuple[bytes, int]:
 
 
 def directory_of(disk: Disk, name: str) -> bytes | None:
-    """The ID of the directory that a base or journal belongs to: b"" in version 1, which had none;
-    None: it is damaged and does not tell."""
+    """The ID of the directory that a base or journal belongs to: b"" for version 1, which had no
+    ID; None if the file is too damaged."""
     file = disk.read(name)
     try:
         if is_base(name):
@@ -640,7 +644,7 @@ def directory_of(disk: Disk, name: str) -> bytes | None:
 
 
 def misplaced(disk: Disk, manifest: Manifest) -> list[str]:
-    """Which of the files that a manifest names are of another data directory."""
+    """The files named by a manifest that belong to another data directory."""
     names = disk.names()
     found = []
     for name in manifest.files:
@@ -659,7 +663,7 @@ def _seq_of(disk: Disk, base: str) -> int:
 
 
 def _frames_of(disk: Disk, name: str) -> tuple[int | None, int]:
-    """The numbers of a journal's first frame and of the last that follows without a gap."""
+    """The numbers of a journal's first frame and of the last frame before any gap."""
     file = disk.read(name)
     try:
         return frame_numbers(file)

@@ -1,10 +1,10 @@
 """The snapshot file: a keyspace at one moment, as chunks of blocks followed by an index.
 
-Blocks go into the file as they are in memory and come back the same; packing them into common
-chunks is what makes small streams cheap to store and to scan. The index is a footer, so that it can
-be written in one pass, and is read without the chunks: a reader plans with it and then fetches
-single chunks. Both are written in small steps, because the writer shares the process with an event
-loop and must not keep the interpreter for long. The byte layout is in docs/formats.md.
+Blocks have the same form in the file as in memory. Streams share chunks, which makes small streams
+cheap to store and to scan. The index is a footer, so that the file can be written in one pass. It
+can be read without the chunks: a reader makes a plan from the index and then fetches single chunks.
+Chunks and index are written in small steps, because the writer shares the process with an event
+loop and must not hold the interpreter's lock for long. docs/formats.md has the byte layout.
 """
 
 import struct
@@ -28,23 +28,24 @@ END_MAGIC = b"MILLSEND"
 CHUNK_MAGIC = b"CHNK"
 COPY_MAGIC = b"INDX"
 VERSION = 2
-# Of a snapshot with reservations, sealed or followed streams: a millstream that does not know them
-# must not read it.
+# The version of snapshots with reservations, sealed or followed streams. Versions of millstream
+# without these features must not read them.
 ORDERING_VERSION = 3
 HEADER_SIZE = 96
 OLD_HEADER_SIZE = 64
 TRAILER_SIZE = 40
 BASE_SALT_SIZE = 4
-# What lies in the last bytes of a file stands elsewhere in it, too: ends are lost most easily.
+# The data in the last bytes of a file is also stored elsewhere in the file, because the end of a
+# file is lost most easily.
 TAIL_SIZE = PADDING_MAX = 4096
 CHUNK_HEADER_SIZE = 16
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
-RUN_BLOCKS_MAX = 256  # written or read at once: less than a millisecond's work
+RUN_BLOCKS_MAX = 256  # written or read in one step: less than a millisecond's work
 
-_HEADER = struct.Struct("<8sII16sQQ4s8x")  # the same in every version, and a crc32 after it
+_HEADER = struct.Struct("<8sII16sQQ4s8x")  # the same in every version, followed by a crc32
 _IDENTITY = struct.Struct("<16s12x")
-_COMPRESSED = 1  # flag: chunks are zstd frames; else their bytes are stored as they are
+_COMPRESSED = 1  # flag: chunks are zstd frames; else their bytes are not compressed
 _TRAILER = struct.Struct("<QQIII")
 _CHUNK = struct.Struct("<4sIII")
 _META_INLINE_MAX = 512
@@ -54,17 +55,17 @@ _IN_PARTS = (
     SharedHeld,
     SharedWindow,
     SharedProducers,
-)  # what packs itself bit by bit
+)  # packed by their own methods, in parts
 _SECTION_BYTES = 256 << 10
-_STEP_BYTES = 128 << 10  # handed to zstd at once: it works without the interpreter's lock
+_STEP_BYTES = 128 << 10  # input of one call of zstd, which runs without the interpreter's lock
 _LEVEL = 1
-_LEVEL_STORED = -(128 << 10)  # the quickest there is: it looks for nothing
+_LEVEL_STORED = -(128 << 10)  # the fastest level: it searches for no matches
 _SALVAGE_STEP_BYTES = 512
-_SYNC_BYTES = 1 << 20  # begun now and then: keeps the sync at the end, and the journal's, short
+_SYNC_BYTES = 1 << 20  # a sync begins after each: keeps the last sync, and the journal's, short
 
 
 class BlockLike(Protocol):
-    """What the snapshot needs of a block; it is not modified once captured."""
+    """The methods of a block that the snapshot uses. A captured block is never modified."""
 
     @property
     def first_id(self) -> tuple[int, int]: ...
@@ -78,20 +79,20 @@ class BlockLike(Protocol):
     def pack(
         blocks: Sequence[Any], bytes_max: int, entries_max: int, /
     ) -> tuple[bytes, int, int, int]:
-        """Disk forms of the first of them: (bytes, blocks, entries, live entries)."""
+        """The disk forms of the first blocks: (bytes, blocks, entries, live entries)."""
 
 
 B = TypeVar("B", bound=BlockLike)
 
 
 class BlockType(Protocol[B]):
-    """The class of blocks: reads disk forms that lie back to back; BlockError tells where not."""
+    """The class of blocks: reads contiguous disk forms; BlockError has the offset of a fault."""
 
     def unpack(self, data: memoryview, at: int, count: int, /) -> tuple[list[B], int]: ...
 
 
 class CapturedLike(Protocol):
-    """One key as it was at the moment of the snapshot."""
+    """One key at the moment of the snapshot."""
 
     @property
     def db(self) -> int: ...
@@ -106,7 +107,7 @@ class CapturedLike(Protocol):
 
 
 class Output(Protocol):
-    """Where a snapshot is written: an open `File` will do."""
+    """The destination of a snapshot, for example an open `File`."""
 
     name: str
     size: int
@@ -116,7 +117,7 @@ class Output(Protocol):
 
 
 class Input(Protocol):
-    """Where a snapshot is read from: an open `File`, or anything that reads a range."""
+    """The source of a snapshot: an open `File`, or any object that reads a range."""
 
     name: str
     size: int
@@ -139,7 +140,8 @@ class Piece(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where in the file a compressed part lies; `items` are a chunk's entries, a section's keys."""
+    """The place of a compressed part in the file; `items` counts a chunk's entries or a section's
+    keys."""
 
     offset: int
     length: int
@@ -149,7 +151,7 @@ class Place(NamedTuple):
 
 
 class KeyRecord(NamedTuple):
-    """One key in the index; its metadata is `meta`, or lies at `meta_place` in a chunk: chunk,
+    """One key in the index. Its metadata is `meta`, or is in a chunk at `meta_place`: chunk,
     offset, length and, from version 2 on, crc32."""
 
     db: int
@@ -164,7 +166,7 @@ class KeyRecord(NamedTuple):
 
 
 class _Run:
-    """The piece being built: blocks of the current key in the current chunk."""
+    """The current piece: blocks of the current key in the current chunk."""
 
     def __init__(self, offset: int, block: BlockLike) -> None:
         self.offset = offset
@@ -178,10 +180,10 @@ class _Run:
 class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
-    `directory` is the ID of the data directory, `salt` random bytes that the checksums of chunks
-    and index begin with. `ordering`: keys may have what ORDERING_VERSION says. Without
-    `compressed` chunks hold the bytes as they are. `pause` is called between small pieces of work,
-    so that an event loop in the same process can run.
+    `directory` is the ID of the data directory, `salt` random bytes that seed the checksums of
+    chunks and index. `ordering`: keys may use the features of ORDERING_VERSION. Without
+    `compressed`, chunks are stored uncompressed. `pause` is called between small pieces of work, so
+    that an event loop in the same process can run.
     """
 
     def __init__(
@@ -212,11 +214,11 @@ class SnapshotWriter:
             self._identity["version"] = version
         self._seed = int.from_bytes(salt, "little")
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL) if compressed else _Storing()
-        # One of its own: a compressor has one state, and the open chunk's is in use.
+        # A second compressor, because the state of the first one belongs to the open chunk.
         self._index_compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._chunks: list[Place] = []
         self._sections: list[tuple[Place, bytes]] = []
-        self._copies: list[int] = []  # where each section's copy begins
+        self._copies: list[int] = []  # the beginning of each section's copy
         self._records: list[bytes] = []
         self._records_bytes = 0
         self._synced_size = 0
@@ -227,7 +229,7 @@ class SnapshotWriter:
         self._begin_chunk()
 
     def add(self, captured: CapturedLike) -> None:
-        """Write a key: its blocks into chunks, the rest into the index."""
+        """Write a key: its blocks to chunks, the rest to the index."""
         meta = self._pack_meta(captured.meta)
         place: tuple[int, ...] | None = None
         length = sum(map(len, meta))
@@ -236,7 +238,7 @@ class SnapshotWriter:
             meta = [b"\xc0"]
         pieces = self._add_blocks(captured.blocks)
         packed = (
-            b"\x96"  # an array of six; the metadata is packed already
+            b"\x96"  # an array of six; the metadata is already packed
             + msgpack.packb(captured.db)
             + msgpack.packb(captured.key)
             + msgpack.packb(captured.kind)
@@ -252,7 +254,7 @@ class SnapshotWriter:
         self._pause()
 
     def finish(self, global_meta: dict[str, Any]) -> None:
-        """Write what is open, and the footer; the file is not yet synced."""
+        """Write the open chunk and section, and the footer. The file is not synced yet."""
         self._end_section()
         self._write_copies()  # before the last chunk: far from the end, which may get lost
         self._end_chunk()
@@ -281,7 +283,7 @@ class SnapshotWriter:
         self._file.write(tail + crc32(tail).to_bytes(4, "little") + END_MAGIC)
 
     def _write_copies(self) -> None:
-        """Write the sections that have no copy yet between the chunks."""
+        """Write copies of the sections that have none yet, between the chunks."""
         for place, data in self._sections[len(self._copies) :]:
             self._copies.append(self._file.size)
             self._file.write(_CHUNK.pack(COPY_MAGIC, place.length, place.raw_length, place.crc))
@@ -294,7 +296,7 @@ class SnapshotWriter:
             self._file.write(bytes(TAIL_SIZE - known))
 
     def _pack_meta(self, meta: dict[str, Any]) -> list[bytes]:
-        """A key's metadata as msgpack; what may be large in parts."""
+        """A key's metadata as msgpack, with large values in parts."""
         if not any(isinstance(meta.get(name), _IN_PARTS) for name in _MAYBE_LARGE):
             return [msgpack.packb(meta, default=bytes)]
         parts: list[bytes] = [msgpack.Packer().pack_map_header(len(meta))]
@@ -337,7 +339,7 @@ class SnapshotWriter:
         return pieces
 
     def _add_some(self, run: _Run, blocks: Sequence[BlockLike]) -> int:
-        """Write the first of these blocks; how many."""
+        """Write the first of these blocks; return their number."""
         data, taken, entries, live = blocks[0].pack(
             blocks,
             min(_STEP_BYTES, CHUNK_BYTES_MAX - self._raw),
@@ -418,7 +420,7 @@ class SnapshotWriter:
 
 
 class _Storing:
-    """A compressor that leaves bytes as they are."""
+    """A compressor that does not change the bytes."""
 
     def compressobj(self) -> "_Storing":
         return self
@@ -434,7 +436,7 @@ class _Storing:
 
 
 class Header(NamedTuple):
-    """What the first bytes say. `directory` is b"" in version 1, which had no ID and no salt."""
+    """The header of a file. `directory` is b"" in version 1, which had no ID and no salt."""
 
     uuid: bytes
     created_ms: int
@@ -450,12 +452,12 @@ class Header(NamedTuple):
 
     @property
     def has_identity(self) -> bool:
-        """Whether the file names its directory and has a salt: from version 2 on."""
+        """Whether the file has the ID of its directory and a salt: from version 2 on."""
         return self.version >= VERSION
 
     @property
     def seed(self) -> int:
-        """What the checksums of chunks and index begin with."""
+        """The seed of the checksums of chunks and index."""
         return int.from_bytes(self.salt, "little")
 
     @property
@@ -465,7 +467,7 @@ class Header(NamedTuple):
 
 
 def encode_header(header: Header) -> bytes:
-    """A file's first bytes."""
+    """The first bytes of a file."""
     data = _HEADER.pack(
         MAGIC,
         header.version,
@@ -481,7 +483,7 @@ def encode_header(header: Header) -> bytes:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the end of the footer says about the whole file."""
+    """The summary of the whole file at the end of the footer."""
 
     header: Header
     keys: int
@@ -509,9 +511,9 @@ class Summary:
 
 
 class SnapshotEnds:
-    """A snapshot's header and the end of its footer, each of which can be read without the other.
+    """A snapshot's header and the end of its footer, each readable without the other.
 
-    DamageError names the file and the offset of what does not fit.
+    DamageError names the file and the offset of the fault.
     """
 
     def __init__(self, file: Input) -> None:
@@ -519,7 +521,7 @@ class SnapshotEnds:
         self.name = file.name
 
     def read_header(self) -> Header:
-        """The header, every byte checked."""
+        """The header, with every byte checked."""
         head = self._read(0, OLD_HEADER_SIZE)
         magic, version, flags, uuid, created_ms, seq, salt = _HEADER.unpack_from(head)
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
@@ -535,7 +537,7 @@ class SnapshotEnds:
         return Header(uuid, created_ms, seq, version, flags, salt, directory)
 
     def read_summary(self) -> Summary:
-        """What the end of the footer says; a file that was not finished has none."""
+        """The summary at the end of the footer; an unfinished file has none."""
         start = self._file.size - TRAILER_SIZE
         tail = self._read(start, TRAILER_SIZE)
         if tail[32:] != END_MAGIC or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
@@ -553,7 +555,7 @@ class SnapshotEnds:
         return summary
 
     def _check_tiling(self, summary: Summary, footer: int, end: int) -> None:
-        """No byte lies between the parts, so none can change unnoticed."""
+        """Check that the parts are contiguous, so that no byte can change unnoticed."""
         position = summary.header.size
         copies = zip(summary.copies, summary.sections, strict=False)
         parts = [*summary.chunks, *(place._replace(offset=offset) for offset, place in copies)]
@@ -619,15 +621,15 @@ class SnapshotEnds:
 
 
 class SnapshotReader(SnapshotEnds):
-    """Reads a snapshot's index, and single chunks of it.
+    """Reads a snapshot's index and single chunks.
 
-    Opening reads header, trailer and summary only. DamageError names the file and the offset of
-    what does not fit; a file that was not finished has no trailer and is refused.
+    Opening reads only header, trailer and summary. DamageError names the file and the offset of the
+    fault; an unfinished file has no trailer and is refused.
     """
 
     def __init__(self, file: Input, summary: Summary | None = None) -> None:
-        """`summary`: what storage/files/recovery has made out where the file's own cannot be
-        read."""
+        """`summary`: a summary reconstructed by storage/files/recovery if the file's own is
+        unreadable."""
         super().__init__(file)
         self.summary = summary or self._read_ends()
         self._unpacked = (-1, memoryview(b""))
@@ -644,7 +646,7 @@ class SnapshotReader(SnapshotEnds):
         return self._records_at(self.summary.sections[section])
 
     def copied_records(self, section: int) -> list[KeyRecord]:
-        """The same from the section's copy between the chunks."""
+        """The key records from the section's copy between the chunks."""
         place = self.summary.sections[section]
         if section >= len(self.summary.copies):
             raise self._damage(place.offset, "the index has no copy here")
@@ -652,12 +654,13 @@ class SnapshotReader(SnapshotEnds):
         return self._records_at(place._replace(offset=offset))
 
     def check_copies(self) -> None:
-        """Look at what no reader of a sound file needs: the copies, and the padding."""
+        """Check the parts that readers of an undamaged file do not use: the copies and the
+        padding."""
         for _ in self.check_copies_in_slices():
             pass
 
     def check_copies_in_slices(self) -> Iterator[None]:
-        """The same; the caller may do something else between two copies."""
+        """Like `check_copies`; the caller can do other work between two copies."""
         position = self.summary.header.size
         for chunk in self.summary.chunks:
             position = max(position, chunk.offset + CHUNK_HEADER_SIZE + chunk.length)
@@ -676,12 +679,11 @@ class SnapshotReader(SnapshotEnds):
             raise self._damage(position, "the bytes before the footer are not zero")
 
     def rows(self, section: int) -> list[Any]:
-        """The key records as they lie in the file, for readers of very many: lists of what a
-        KeyRecord has."""
+        """The key records as lists of the fields of KeyRecord, for readers of very many keys."""
         return self._rows_at(self.summary.sections[section])
 
     def bad_section(self, section: int, error: Exception) -> DamageError:
-        """The error for rows of a section that are not what they should be."""
+        """The error for invalid rows of a section."""
         return self._bad_index(self.summary.sections[section], error)
 
     def _records_at(self, place: Place) -> list[KeyRecord]:
@@ -707,14 +709,14 @@ class SnapshotReader(SnapshotEnds):
         return self._damage(place.offset, f"the index cannot be read ({error})")
 
     def chunk(self, number: int) -> memoryview:
-        """A chunk, unpacked. The last one is kept: neighbouring keys share chunks."""
+        """A chunk, unpacked. The last one is cached, because neighbouring keys share chunks."""
         if self._unpacked[0] != number:
             place = self.summary.chunks[number]
             self._unpacked = (number, self._read_chunk(number, place, self.summary.header))
         return self._unpacked[1]
 
     def chunk_behind_header(self, number: int) -> memoryview:
-        """The same for a chunk whose own header is damaged: the index has its checksum, too."""
+        """A chunk with a damaged header, unpacked: the index has its checksum, too."""
         place = self.summary.chunks[number]
         data = memoryview(self._read(place.offset + CHUNK_HEADER_SIZE, place.length))
         unpacked = self._unpack_chunk(place.offset, data, place, self.summary.header)
@@ -722,7 +724,7 @@ class SnapshotReader(SnapshotEnds):
         return unpacked
 
     def left_of_chunk(self, number: int) -> memoryview:
-        """As much of a chunk that does not fit its checksum as can be unpacked, unproven."""
+        """The part of a chunk with a wrong checksum that can be unpacked; it may be wrong."""
         place = self.summary.chunks[number]
         try:
             data = self._file.read_at(place.offset + CHUNK_HEADER_SIZE, place.length)
@@ -761,8 +763,8 @@ class SnapshotReader(SnapshotEnds):
                 yield from run
 
     def piece_runs(self, piece: Piece, block_type: BlockType[B]) -> Iterator[list[B]]:
-        """The blocks of one piece of a key in order, some at a time. DamageError after the last
-        when they are not what the index says of them."""
+        """The blocks of one piece of a key in order, in runs. DamageError after the last run when
+        the blocks do not agree with the index."""
         data = self._slice(piece.chunk, piece.offset, piece.length)
         at = live = done = 0
         first_id = last_id = (0, 0)
@@ -781,7 +783,7 @@ class SnapshotReader(SnapshotEnds):
             raise self._bad_piece(piece.chunk, piece.offset, "the index says otherwise of a piece")
 
     def check(self) -> None:
-        """Read every part of the file once; DamageError at the first that does not fit."""
+        """Read every part of the file once; DamageError at the first fault."""
         self.check_copies()
         for number, place in enumerate(self.summary.chunks):
             self._read_chunk(number, place, self.summary.header)
@@ -802,13 +804,13 @@ class SnapshotReader(SnapshotEnds):
 
 
 class ReplacedError(DataError):
-    """The file is another snapshot than the one whose index was read."""
+    """The file is not the snapshot whose index was read."""
 
 
 class ChunkReader(SnapshotEnds):
-    """Reads single chunks of a snapshot whose index was read before, perhaps by another process.
+    """Reads single chunks of a snapshot whose index was read before, possibly by another process.
 
-    `uuid` is that snapshot's; ReplacedError when the file is another one by now.
+    `uuid` identifies that snapshot; ReplacedError when the file is now another one.
     """
 
     def __init__(self, file: Input, uuid: bytes) -> None:
@@ -818,12 +820,12 @@ class ChunkReader(SnapshotEnds):
             raise ReplacedError(f"{self.name} is no longer the snapshot whose index was read")
 
     def chunk(self, number: int, place: Place) -> memoryview:
-        """The chunk that the index has as this number at this place, unpacked."""
+        """The chunk with this number and place in the index, unpacked."""
         return self._read_chunk(number, place, self._header)
 
 
 def parse_summary(fields: dict[str, Any]) -> Summary:
-    """A summary from the footer's map; KeyError, TypeError or ValueError when it is none."""
+    """A summary from the footer's map; KeyError, TypeError or ValueError when it is invalid."""
     identity = fields["uuid"], fields["created_ms"], fields["seq"]
     header = Header(*identity, 1, _COMPRESSED, bytes(BASE_SALT_SIZE), b"")
     if "directory" in fields:
@@ -842,12 +844,13 @@ def parse_summary(fields: dict[str, Any]) -> Summary:
 
 
 def parse_chunk_header(data: bytes, offset: int) -> Place | None:
-    """The chunk whose header this is, at this place of the file; None when it is none."""
+    """The place of the chunk with this header at this offset; None when it is not a chunk
+    header."""
     return _parse_part(data, offset, CHUNK_MAGIC)
 
 
 def parse_copy_header(data: bytes, offset: int) -> Place | None:
-    """The same of a copy of a section."""
+    """Like `parse_chunk_header`, for a copy of a section."""
     return _parse_part(data, offset, COPY_MAGIC)
 
 
