@@ -7,7 +7,7 @@ from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
 from millstream.storage.blocks.block cimport Entry, View
-from millstream.storage.streams.held cimport Held, HeldEntry, Run, Segment
+from millstream.storage.streams.held cimport Held, Run, Slot
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -45,12 +45,12 @@ cdef class Peek:
     cdef bint is_full(self) noexcept
     cdef bint read_to_come(self) except -1
     cdef bint read_one(self, EntryId* at) except -1
-    cdef Segment segment_at(self, EntryId* at)
-    cdef bint may_be_seen(self, Segment segment, EntryId* at) except -1
+    cdef Slot segment_at(self, EntryId* at)
+    cdef bint may_be_seen(self, Slot segment, EntryId* at) except -1
     cdef int read_log(self) except -1
     cdef int read_held(self) except -1
-    cdef int read_segment(self, Segment segment) except -1
+    cdef int read_segment(self, Slot segment) except -1
     cdef int read_run(self, Run run) except -1
     cdef int pass_run(self, Run run, uint64_t rank) except -1
     cdef int put_entry(self, const View* view, const Entry* entry) except -1
-    cdef int put_held(self, HeldEntry entry) except -1
+    cdef int put_held(self, Slot entry) except -1

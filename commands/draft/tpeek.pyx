@@ -18,9 +18,7 @@ from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
-from millstream.storage.streams.held cimport (
-    Held, HeldEntry, Run, Segment, Writer, handed_out, is_reserved, list_of_words,
-)
+from millstream.storage.streams.held cimport Held, Run, Slot, Writer, handed_out, list_of_words
 from millstream.storage.streams.stream cimport Stream, Walk
 
 from millstream.commands.runtime.replies import Wait
@@ -269,46 +267,44 @@ cdef class Peek:
         an entry is settled without one."""
         cdef View view
         cdef Entry entry
-        cdef Segment segment = self.segment_at(at)
+        cdef Slot segment = self.segment_at(at)
         if segment is not None:
-            if is_reserved(segment) or not self.may_be_seen(segment, at):
+            if segment.is_open or not self.may_be_seen(segment, at):
                 self.to_come.append((at.ms, at.seq))
             elif type(segment) is Run:
                 if (<Run>segment).entries.find(at.ms, at.seq, &view, &entry):
                     self.put_entry(&view, &entry)
-            elif type(segment) is HeldEntry:
-                self.put_held(<HeldEntry>segment)
+            elif segment.words is not None:
+                self.put_held(segment)
             return False
         if self.stream.find(at.ms, at.seq, &view, &entry):
             self.put_entry(&view, &entry)
             return False
         return not id_less(self.stream.max_evicted_ms, self.stream.max_evicted_seq, at.ms, at.seq)
 
-    cdef Segment segment_at(self, EntryId* at):
+    cdef Slot segment_at(self, EntryId* at):
         """The segment that has an ID above the position; None for one up to it, and for one that was
         given up before its neighbours became a run."""
         cdef View view
         cdef Entry entry
         cdef Py_ssize_t index
-        cdef Segment segment
+        cdef Slot segment
         if not id_less(self.stream.last_ms, self.stream.last_seq, at.ms, at.seq):
             return None
         index = self.held.index_of(at)
         if index < self.held.first:
             return None
-        segment = <Segment>self.held.segments[index]
+        segment = <Slot>self.held.segments[index]
         if segment.id.ms == at.ms and segment.id.seq == at.seq or type(segment) is Run and (
                 (<Run>segment).entries.find(at.ms, at.seq, &view, &entry)):
             return segment
         return None
 
-    cdef bint may_be_seen(self, Segment segment, EntryId* at) except -1:
+    cdef bint may_be_seen(self, Slot segment, EntryId* at) except -1:
         """Whether no reservation of its own writer is open below a held entry."""
-        cdef Writer writer = None
+        cdef Writer writer = segment.writer if segment.words is not None else None
         cdef Run run
-        if type(segment) is HeldEntry:
-            writer = (<HeldEntry>segment).writer
-        elif type(segment) is Run:
+        if type(segment) is Run:
             run = <Run>segment
             if run.writers is not None:
                 writer = run.writers[run.entries.rank_of(at.ms, at.seq)]
@@ -342,12 +338,12 @@ cdef class Peek:
     cdef int read_held(self) except -1:
         """What is above the position, as far as it was not looked at before."""
         cdef Py_ssize_t index
-        cdef Segment segment
+        cdef Slot segment
         if self.held is None or self.is_full():
             return 0
         index = max(self.held.first, self.held.index_of(&self.after))
         while index < len(self.held.segments) and not self.is_full():
-            segment = <Segment>self.held.segments[index]
+            segment = <Slot>self.held.segments[index]
             if type(segment) is Run:
                 self.read_run(<Run>segment)
             elif id_less(self.after.ms, self.after.seq, segment.id.ms, segment.id.seq):
@@ -357,12 +353,12 @@ cdef class Peek:
             self.after = later_of(self.after, handed_out(self.stream))
         return 0
 
-    cdef int read_segment(self, Segment segment) except -1:
+    cdef int read_segment(self, Slot segment) except -1:
         """A reservation or a held entry above the place."""
         self.after = segment.id
-        if type(segment) is HeldEntry and self.may_be_seen(segment, &segment.id):
-            self.put_held(<HeldEntry>segment)
-        elif type(segment) is HeldEntry or is_reserved(segment):
+        if segment.words is not None and self.may_be_seen(segment, &segment.id):
+            self.put_held(segment)
+        elif segment.words is not None or segment.is_open:
             self.to_come.append((segment.id.ms, segment.id.seq))
         return 0
 
@@ -421,7 +417,7 @@ cdef class Peek:
         self.count += 1
         return 0
 
-    cdef int put_held(self, HeldEntry entry) except -1:
+    cdef int put_held(self, Slot entry) except -1:
         if self.discards:
             return 0
         words = list_of_words(entry.words)

@@ -19,7 +19,7 @@ from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.block cimport Entry, View, payload_of
-from millstream.storage.streams.held cimport Held, Reservation, Writer, handed_out, pack_list, words_of
+from millstream.storage.streams.held cimport Held, Slot, Writer, handed_out, pack_list, words_of
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport SEALED, Stream
 
@@ -219,7 +219,7 @@ def tcomplete(Context ctx not None, Args args not None):
     cdef EntryId entry_id
     cdef Stream stream
     cdef Held held
-    cdef Reservation reservation = None
+    cdef Slot reservation = None
     cdef Py_ssize_t index = 0
     cdef Py_ssize_t first
     cdef uint64_t before
@@ -250,7 +250,7 @@ def tcomplete(Context ctx not None, Args args not None):
     return make_id(stream.last_ms, stream.last_seq, True)
 
 
-cdef object refused(Stream stream, Held held, Reservation reservation, EntryId entry_id):
+cdef object refused(Stream stream, Held held, Slot reservation, EntryId entry_id):
     """Why an ID cannot be completed by a writer."""
     cdef EntryId last = handed_out(stream)
     cdef View view
@@ -265,7 +265,7 @@ cdef object refused(Stream stream, Held held, Reservation reservation, EntryId e
     return fact_lost(entry_id.ms, entry_id.seq)
 
 
-cdef int complete(Context ctx, bytes key, Stream stream, Held held, Reservation reservation,
+cdef int complete(Context ctx, bytes key, Stream stream, Held held, Slot reservation,
                   Py_ssize_t index, Args args) except -1:
     """Settle a reservation with the words of the request, and record it."""
     cdef Writer writer = reservation.writer
@@ -295,7 +295,7 @@ def apply_complete(Keyspace keyspace, int db, list words):
     cdef Stream stream = stream_of(keyspace, db, words[0])
     cdef Held held = stream.held
     cdef EntryId entry_id
-    cdef Reservation reservation
+    cdef Slot reservation
     cdef Py_ssize_t index
     cdef bytes packed = pack_list(words[3:])
     cdef object space = bytearray(len(words) * sizeof(Slice))

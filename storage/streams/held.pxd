@@ -10,17 +10,14 @@ cdef enum:
     ENTRY_BYTES = 16
 
 
-cdef class Segment:
-    # The first ID.
-    cdef EntryId id
-
-
-cdef class Reservation(Segment):
+cdef class Slot:
+    cdef EntryId id  # of a run: the first one
     cdef EntryId before  # the last ID handed out before it
     cdef uint64_t deadline_ms
     cdef uint32_t lease_ms
     cdef bint is_open
-    cdef Writer writer
+    cdef Writer writer  # None for a plain append
+    cdef bytes words  # of an entry
     # The writer's open reservations around it. They are not counted references: an open reservation
     # is among the segments.
     cdef void* previous
@@ -28,18 +25,17 @@ cdef class Reservation(Segment):
     cdef EntryId settled  # the writer's greatest settled ID between `previous` and this one
 
 
-cdef class HeldEntry(Segment):
-    cdef Writer writer  # None for a plain append
-    cdef bytes words
-
-
-cdef class Run(Segment):
+cdef class Run(Slot):
     cdef Stream entries
     cdef list writers  # of each entry; None while all are plain appends
     cdef uint64_t size_bytes
 
-    cdef int append(self, HeldEntry entry, uint32_t node_entries, uint32_t node_bytes) except -1
+    cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
+                    uint32_t node_bytes) except -1
     cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1
+    cdef int move_into(self, Run run, Stream stream, uint32_t node_entries,
+                       uint32_t node_bytes) except -1
+    cdef int forget_first(self, Py_ssize_t count, uint64_t size_bytes, EntryId first) except -1
 
 
 cdef class Writer:
@@ -51,8 +47,8 @@ cdef class Writer:
     cdef EntryId settled  # the greatest settled ID after `newest`
 
     cdef bint is_open_below(self, const EntryId* at) noexcept
-    cdef int add(self, Reservation reservation) noexcept
-    cdef int settle(self, Reservation reservation) noexcept
+    cdef int add(self, Slot reservation) noexcept
+    cdef int settle(self, Slot reservation) noexcept
 
 
 cdef class Held:
@@ -72,42 +68,38 @@ cdef class Held:
     cdef uint32_t node_bytes
 
     cdef Writer writer(self, bytes name, uint64_t writers_max)
-    cdef Reservation oldest(self)
+    cdef Slot oldest(self)
     cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
-    cdef Reservation find_open(self, const EntryId* at, Py_ssize_t* index)
+    cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index)
     cdef bint has_entry(self, const EntryId* at) except -1
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1
-    cdef inline int hand_out(self, Reservation made, EntryId entry_id, Writer writer,
+    cdef inline int hand_out(self, Slot made, EntryId entry_id, Writer writer,
                              uint32_t lease_ms, uint64_t deadline_ms) noexcept
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1
-    cdef int complete(self, Stream stream, Reservation reservation, Py_ssize_t index, Slice* items,
+    cdef int complete(self, Stream stream, Slot reservation, Py_ssize_t index, Slice* items,
                       Py_ssize_t count) except -1
-    cdef int give_up(self, Reservation reservation) except -1
+    cdef int give_up(self, Slot reservation) except -1
     cdef int release(self, Stream stream) except -1
     cdef int tidy(self) except -1
     cdef int compact(self) except -1
-    cdef Run merged(self, list settled)
-    cdef int put_into(self, Stream stream, Segment segment) except -1
+    cdef bint is_worth_a_run(self, Py_ssize_t at) except -1
+    cdef Run run_of(self, Slot slot)
+    cdef int release_run(self, Stream stream, Run run) except -1
     cdef int drop_first(self) except -1
     cdef list due_ids(self, uint64_t steady_ms)
     cpdef int note_moment(self, uint64_t moment_ms) except -1
     cdef int pass_moments(self, uint64_t steady_ms) except -1
-    cdef int renew(self, Reservation reservation, uint32_t lease_ms, uint64_t steady_ms) except -1
+    cdef int renew(self, Slot reservation, uint32_t lease_ms, uint64_t steady_ms) except -1
     cdef int check_order(self, Stream stream) except -1
 
 
 cdef bytes pack_list(list words)
 cdef list list_of_words(bytes words)
 cdef uint64_t size_of(bytes words) noexcept
-cdef bytes pack_words(Slice* items, Py_ssize_t count)
+cdef bytes pack_words(Slice* items, Py_ssize_t count, uint64_t payload)
 cdef Py_ssize_t words_of(bytes words, Slice* items) noexcept
 cdef Py_ssize_t word_count(bytes words) noexcept
-
-
-cdef inline bint is_reserved(Segment segment) noexcept:
-    """Whether a segment is an open reservation."""
-    return type(segment) is Reservation and (<Reservation>segment).is_open
 
 
 cdef inline int add_entry(Stream stream, EntryId entry_id, Slice* items, Py_ssize_t count,

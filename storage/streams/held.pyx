@@ -5,8 +5,8 @@ complete but must not be seen yet.
 The log of a stream holds what readers may see, and ends at the position: the last ID handed out
 before the oldest open reservation. Everything above it is here, in a list in the order of IDs:
 
-* a Reservation, open or given up;
-* a HeldEntry: a completed reservation, or an entry that was appended after one;
+* a Slot: one ID. It is an open reservation, or one that was given up, or a held entry: a completed
+  reservation, or an entry that was appended after one;
 * a Run: many held entries as blocks. They are linked to the log as they are, so releasing a million
   entries takes a few milliseconds.
 
@@ -48,9 +48,9 @@ cdef enum:
 
 # ---------------------------------------------------------------- the words of an entry
 
-cdef bytes pack_words(Slice* items, Py_ssize_t count):
-    """Names and values in one piece: their number, their sizes, their bytes."""
-    cdef uint64_t payload = payload_of(items, count)
+cdef bytes pack_words(Slice* items, Py_ssize_t count, uint64_t payload):
+    """Names and values, together `payload` bytes, in one piece: their number, their sizes, their bytes.
+    """
     cdef bytes packed = PyBytes_FromStringAndSize(NULL, 4 + 4 * count + <Py_ssize_t>payload)
     cdef char* start = PyBytes_AS_STRING(packed)
     cdef char* at = start + 4 + 4 * count
@@ -105,7 +105,7 @@ cdef bytes pack_list(list words):
         word = words[i]
         items[i].ptr = word
         items[i].size = len(word)
-    return pack_words(items, len(words))
+    return pack_words(items, len(words), payload_of(items, len(words)))
 
 
 cdef int append_words(Stream stream, EntryId at, bytes words, uint32_t node_entries,
@@ -125,52 +125,96 @@ cdef int append_words(Stream stream, EntryId at, bytes words, uint32_t node_entr
 # ---------------------------------------------------------------- segments
 
 @cython.no_gc
-cdef class Segment:
-    """One or more IDs above the position."""
+@cython.freelist(256)
+cdef class Slot:
+    """One ID above the position. One that was given up stays until it is passed."""
 
 
 @cython.no_gc
-cdef class Reservation(Segment):
-    """An ID that a writer has reserved. One that was given up stays until it is passed."""
-
-
-@cython.no_gc
-cdef class HeldEntry(Segment):
-    """A complete entry."""
-
-
-@cython.no_gc
-cdef class Run(Segment):
+cdef class Run(Slot):
     """Complete entries in a row, as the blocks of a stream of their own."""
 
-    cdef int append(self, HeldEntry entry, uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Add an entry after the others."""
-        self.size_bytes += size_of(entry.words)
-        append_words(self.entries, entry.id, entry.words, node_entries, node_bytes)
-        if entry.writer is not None and self.writers is None:
-            self.writers = [None] * <Py_ssize_t>(self.entries.length - 1)
+    cdef int append(self, EntryId at, bytes words, Writer writer, uint32_t node_entries,
+                    uint32_t node_bytes) except -1:
+        """Add an entry after the others; all of it or, without memory, nothing."""
+        if writer is not None and self.writers is None:
+            self.writers = [None] * <Py_ssize_t>self.entries.length
         if self.writers is not None:
-            self.writers.append(entry.writer)
+            self.writers.append(writer)
+        try:
+            append_words(self.entries, at, words, node_entries, node_bytes)
+        except BaseException:
+            if self.writers is not None:
+                self.writers.pop()
+            raise
+        self.size_bytes += size_of(words)
         return 0
 
     cdef int absorb(self, Run other, uint32_t node_entries, uint32_t node_bytes) except -1:
-        """Add the entries of the run after this one, which is then empty."""
+        """Move the entries of the run after this one here. Without memory, some or all stay there."""
+        cdef Py_ssize_t before
+        if other.entries.sealed is None:
+            return other.move_into(self, self.entries, node_entries, node_bytes)
         if other.writers is not None and self.writers is None:
             self.writers = [None] * <Py_ssize_t>self.entries.length
-        if self.writers is not None:
-            self.writers += other.writers or [None] * <Py_ssize_t>other.entries.length
+        before = 0 if self.writers is None else len(self.writers)
+        try:
+            if self.writers is not None:
+                self.writers += other.writers or [None] * <Py_ssize_t>other.entries.length
+            link(self.entries, other.entries)
+        except BaseException:
+            while self.writers is not None and len(self.writers) > before:
+                self.writers.pop()
+            raise
         self.size_bytes += other.size_bytes
-        link(self.entries, other.entries, node_entries, node_bytes)
+        return 0
+
+    cdef int move_into(self, Run run, Stream stream, uint32_t node_entries,
+                       uint32_t node_bytes) except -1:
+        """Append the entries to a run or, without one, to a stream, one by one. If one cannot be
+        appended, it and those after it stay."""
+        cdef Walk walk
+        cdef EntryId at
+        cdef Py_ssize_t moved = 0
+        cdef bytes words
+        cdef uint64_t moved_bytes = 0
+        self.entries.walk_start(&walk, 0, 0)
+        try:
+            while self.entries.walk_next(&walk):
+                at.ms = walk.cursor.entry.ms
+                at.seq = walk.cursor.entry.seq
+                words = pack_list(entry_words(&walk.cursor.entry))
+                if run is None:
+                    append_words(stream, at, words, node_entries, node_bytes)
+                else:
+                    run.append(at, words, None if self.writers is None else self.writers[moved],
+                               node_entries, node_bytes)
+                moved += 1
+                moved_bytes += size_of(words)
+        except BaseException:
+            self.forget_first(moved, moved_bytes, at)
+            raise
+        return 0
+
+    cdef int forget_first(self, Py_ssize_t count, uint64_t size_bytes, EntryId first) except -1:
+        """The first entries are elsewhere now; the others begin with the ID `first`. It needs no
+        memory."""
+        if count == 0:
+            return 0
+        self.entries.evict_before(first.ms, first.seq)
+        self.id = first
+        self.size_bytes -= size_bytes
+        while self.writers is not None and <uint64_t>len(self.writers) > self.entries.length:
+            self.writers.pop(0)
         return 0
 
 
-cdef int link(Stream stream, Stream more, uint32_t node_entries, uint32_t node_bytes) except -1:
-    """Move the entries of `more`, which are above the last ID of the stream, to its end: whole
-    blocks as they are, few entries one by one."""
+cdef int link(Stream stream, Stream more) except -1:
+    """Move the blocks of `more`, which are above the last ID of the stream, to its end as they are;
+    all of them or, without memory, none."""
     cdef Place place
     cdef OpenBlock tail
-    if more.sealed is None:
-        return copy_entries(stream, more, node_entries, node_bytes)
+    cdef Py_ssize_t pushed = 0
     if stream.length == 0:
         # As in Stream.append: nothing is left to hide.
         stream.head_ms = stream.head_seq = 0
@@ -180,9 +224,15 @@ cdef int link(Stream stream, Stream more, uint32_t node_entries, uint32_t node_b
         stream.sealed = more.sealed
     else:
         place = more.sealed.first()
-        while place.page != NULL:
-            stream.sealed.push(block_at(place))
-            place = place_behind(place)
+        try:
+            while place.page != NULL:
+                stream.sealed.push(block_at(place))
+                pushed += 1
+                place = place_behind(place)
+        except BaseException:
+            for _ in range(pushed):
+                stream.sealed.remove(stream.sealed.end())
+            raise
     tail = stream.tail
     stream.tail = more.tail
     more.tail = tail
@@ -191,19 +241,6 @@ cdef int link(Stream stream, Stream more, uint32_t node_entries, uint32_t node_b
     stream.entries_added += more.length
     stream.last_ms = more.last_ms
     stream.last_seq = more.last_seq
-    return 0
-
-
-cdef int copy_entries(Stream stream, Stream more, uint32_t node_entries,
-                      uint32_t node_bytes) except -1:
-    cdef Walk walk
-    cdef EntryId at
-    more.walk_start(&walk, 0, 0)
-    while more.walk_next(&walk):
-        at.ms = walk.cursor.entry.ms
-        at.seq = walk.cursor.entry.seq
-        append_words(stream, at, pack_list(entry_words(&walk.cursor.entry)), node_entries,
-                     node_bytes)
     return 0
 
 
@@ -216,13 +253,13 @@ cdef class Writer:
 
     cdef bint is_open_below(self, const EntryId* at) noexcept:
         """Whether it has an open reservation below an ID."""
-        cdef Reservation oldest
+        cdef Slot oldest
         if self.oldest == NULL:
             return False
-        oldest = <Reservation>self.oldest
+        oldest = <Slot>self.oldest
         return id_less(oldest.id.ms, oldest.id.seq, at.ms, at.seq)
 
-    cdef int add(self, Reservation reservation) noexcept:
+    cdef int add(self, Slot reservation) noexcept:
         """A new reservation, above all others."""
         reservation.writer = self
         reservation.is_open = True
@@ -232,23 +269,23 @@ cdef class Writer:
         if self.newest == NULL:
             self.oldest = <void*>reservation
         else:
-            (<Reservation>self.newest).following = <void*>reservation
+            (<Slot>self.newest).following = <void*>reservation
         self.newest = <void*>reservation
         self.settled.ms = self.settled.seq = 0
         self.reservations += 1
         return 0
 
-    cdef int settle(self, Reservation reservation) noexcept:
+    cdef int settle(self, Slot reservation) noexcept:
         """An open reservation is settled."""
         cdef EntryId* after = &self.settled
         reservation.is_open = False
         if reservation.previous != NULL:
-            (<Reservation>reservation.previous).following = reservation.following
+            (<Slot>reservation.previous).following = reservation.following
         else:
             self.oldest = reservation.following
         if reservation.following != NULL:
-            (<Reservation>reservation.following).previous = reservation.previous
-            after = &(<Reservation>reservation.following).settled
+            (<Slot>reservation.following).previous = reservation.previous
+            after = &(<Slot>reservation.following).settled
         else:
             self.newest = reservation.previous
         if after.ms == 0 and after.seq == 0:
@@ -307,9 +344,9 @@ cdef class Held:
             elif writer is self.recent:
                 self.recent = None
 
-    cdef Reservation oldest(self):
+    cdef Slot oldest(self):
         """The oldest open reservation; None when there is none."""
-        return <Reservation>self.segments[self.first] if self.reservations else None
+        return <Slot>self.segments[self.first] if self.reservations else None
 
     # ------------------------------------------------------------ finding
 
@@ -318,69 +355,68 @@ cdef class Held:
         cdef Py_ssize_t low = self.first
         cdef Py_ssize_t high = len(self.segments)
         cdef Py_ssize_t middle
-        cdef Segment segment
+        cdef Slot segment
         while low < high:
             middle = (low + high) >> 1
-            segment = <Segment>self.segments[middle]
+            segment = <Slot>self.segments[middle]
             if id_less(at.ms, at.seq, segment.id.ms, segment.id.seq):
                 high = middle
             else:
                 low = middle + 1
         return low - 1
 
-    cdef Reservation find_open(self, const EntryId* at, Py_ssize_t* index):
+    cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index):
         """The open reservation with this ID, and where it stands; None when there is none."""
-        cdef Segment segment
+        cdef list segments = self.segments
+        cdef Slot slot
         if self.reservations == 0:
             return None
         # Mostly it is the first one, or one of several that were reserved together.
-        segment = <Segment>self.segments[self.first]
         index[0] = self.first
-        if at.ms == segment.id.ms and segment.id.seq <= at.seq < segment.id.seq + (
-                <uint64_t>(len(self.segments) - self.first)):
-            index[0] += <Py_ssize_t>(at.seq - segment.id.seq)
-            segment = <Segment>self.segments[index[0]]
-        if segment.id.ms != at.ms or segment.id.seq != at.seq:
+        slot = <Slot>segments[index[0]]
+        if at.ms == slot.id.ms and slot.id.seq < at.seq < slot.id.seq + (
+                <uint64_t>(len(segments) - self.first)):
+            index[0] += <Py_ssize_t>(at.seq - slot.id.seq)
+            slot = <Slot>segments[index[0]]
+        if slot.id.ms != at.ms or slot.id.seq != at.seq:
             index[0] = self.index_of(at)
             if index[0] < self.first:
                 return None
-            segment = <Segment>self.segments[index[0]]
-        if segment.id.ms != at.ms or segment.id.seq != at.seq or type(segment) is not Reservation:
-            return None
-        return <Reservation>segment if (<Reservation>segment).is_open else None
+            slot = <Slot>segments[index[0]]
+        return slot if slot.is_open and slot.id.ms == at.ms and slot.id.seq == at.seq else None
 
     cdef bint has_entry(self, const EntryId* at) except -1:
         """Whether a held entry has this ID."""
         cdef Py_ssize_t index = self.index_of(at)
-        cdef Segment segment
+        cdef Slot slot
         cdef View view
         cdef Entry entry
         if index < self.first:
             return False
-        segment = <Segment>self.segments[index]
-        if type(segment) is Run:
-            return (<Run>segment).entries.find(at.ms, at.seq, &view, &entry)
-        return type(segment) is HeldEntry and segment.id.ms == at.ms and segment.id.seq == at.seq
+        slot = <Slot>self.segments[index]
+        if type(slot) is Run:
+            return (<Run>slot).entries.find(at.ms, at.seq, &view, &entry)
+        return slot.words is not None and slot.id.ms == at.ms and slot.id.seq == at.seq
 
     # ------------------------------------------------------------ reserving and settling
 
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1:
         """Hand out `count` IDs from `first` on, which is above the last one; there are as many."""
-        cdef Reservation made
+        cdef Slot made
         cdef list more
         cdef uint64_t _
-        if self.reservations == 0:
+        if not stream.restrictions & RESERVING:
             self.last.ms = stream.last_ms
             self.last.seq = stream.last_seq
         if count == 1:
-            made = Reservation.__new__(Reservation)
+            made = Slot.__new__(Slot)
             self.segments.append(made)
             self.hand_out(made, first, writer, lease_ms, deadline_ms)
         else:
             more = []
             for _ in range(count):
-                more.append(Reservation.__new__(Reservation))
+                more.append(Slot.__new__(Slot))
             self.segments += more
             for made in more:
                 self.hand_out(made, first, writer, lease_ms, deadline_ms)
@@ -390,7 +426,7 @@ cdef class Held:
         stream.restrictions |= RESERVING
         return 0
 
-    cdef inline int hand_out(self, Reservation made, EntryId entry_id, Writer writer,
+    cdef inline int hand_out(self, Slot made, EntryId entry_id, Writer writer,
                              uint32_t lease_ms, uint64_t deadline_ms) noexcept:
         """Give a reservation that is among the segments its ID."""
         made.id = entry_id
@@ -403,53 +439,52 @@ cdef class Held:
 
     cdef int hold(self, EntryId entry_id, Slice* items, Py_ssize_t count) except -1:
         """Hold an entry that was appended while IDs are reserved; its ID is above the last one."""
-        cdef Py_ssize_t end = len(self.segments) - 1
-        cdef Segment newest = <Segment>self.segments[end]
-        cdef HeldEntry made
+        cdef Slot newest = <Slot>self.segments[len(self.segments) - 1]
+        cdef Slot made
         cdef Run run
         cdef uint64_t payload = payload_of(items, count)
         if type(newest) is Run:
             run = <Run>newest
-            run.entries.append(entry_id.ms, entry_id.seq, items, count, self.node_entries,
-                               self.node_bytes)
-            run.size_bytes += payload + ENTRY_BYTES
             if run.writers is not None:
                 run.writers.append(None)
+            try:
+                run.entries.append(entry_id.ms, entry_id.seq, items, count, self.node_entries,
+                                   self.node_bytes)
+            except BaseException:
+                if run.writers is not None:
+                    run.writers.pop()
+                raise
+            run.size_bytes += payload + ENTRY_BYTES
         else:
-            made = HeldEntry.__new__(HeldEntry)
+            made = Slot.__new__(Slot)
             made.id = entry_id
-            made.words = pack_words(items, count)
+            made.words = pack_words(items, count, payload)
             self.segments.append(made)
+            self.settled_since += 1
         self.last = entry_id
         self.entries += 1
         self.size_bytes += payload + ENTRY_BYTES
-        if type(newest) is not Run:
-            self.settled_since += 1
         return 0
 
-    cdef int complete(self, Stream stream, Reservation reservation, Py_ssize_t index, Slice* items,
+    cdef int complete(self, Stream stream, Slot reservation, Py_ssize_t index, Slice* items,
                       Py_ssize_t count) except -1:
         """Settle a reservation, the segment at `index`, with an entry. That of the oldest one goes
         to the log; `release` must follow."""
-        cdef HeldEntry made
+        cdef uint64_t payload
         if index == self.first:
             stream.append(reservation.id.ms, reservation.id.seq, items, count, self.node_entries,
                           self.node_bytes)
         else:
-            made = HeldEntry.__new__(HeldEntry)
-            made.id = reservation.id
-            made.writer = reservation.writer
-            made.words = pack_words(items, count)
-            self.segments[index] = made
+            payload = payload_of(items, count)
+            reservation.words = pack_words(items, count, payload)
             self.entries += 1
-            self.size_bytes += payload_of(items, count) + ENTRY_BYTES
+            self.size_bytes += payload + ENTRY_BYTES
+            self.settled_since += 1
         reservation.writer.settle(reservation)
         self.reservations -= 1
-        if index != self.first:
-            self.settled_since += 1
         return 0
 
-    cdef int give_up(self, Reservation reservation) except -1:
+    cdef int give_up(self, Slot reservation) except -1:
         """Settle a reservation without an entry; `release` must follow."""
         reservation.writer.settle(reservation)
         self.reservations -= 1
@@ -458,17 +493,22 @@ cdef class Held:
     cdef int release(self, Stream stream) except -1:
         """Move what is settled before the oldest reservation into the log, and the position after it.
         """
-        cdef Py_ssize_t count = len(self.segments)
-        cdef Segment segment
+        cdef list segments = self.segments
+        cdef Py_ssize_t count = len(segments)
+        cdef Slot slot
         cdef EntryId position = self.last
         while self.first < count:
-            segment = <Segment>self.segments[self.first]
-            if type(segment) is not Reservation:
-                self.put_into(stream, segment)
-            elif (<Reservation>segment).is_open:
-                position = (<Reservation>segment).before
+            slot = <Slot>segments[self.first]
+            if slot.is_open:
+                position = slot.before
                 break
-            self.segments[self.first] = None
+            if type(slot) is Run:
+                self.release_run(stream, <Run>slot)
+            elif slot.words is not None:
+                append_words(stream, slot.id, slot.words, self.node_entries, self.node_bytes)
+                self.entries -= 1
+                self.size_bytes -= size_of(slot.words)
+            segments[self.first] = None
             self.first += 1
         self.drop_first()
         stream.last_ms = position.ms
@@ -478,20 +518,21 @@ cdef class Held:
             self.next_deadline_ms = MAX
         return 0
 
-    cdef int put_into(self, Stream stream, Segment segment) except -1:
-        """Append what a segment holds to the log."""
-        cdef Run run
-        cdef bytes words
-        if type(segment) is Run:
-            run = <Run>segment
-            self.entries -= run.entries.length
-            self.size_bytes -= run.size_bytes
-            link(stream, run.entries, self.node_entries, self.node_bytes)
-        else:
-            words = (<HeldEntry>segment).words
-            self.entries -= 1
-            self.size_bytes -= size_of(words)
-            append_words(stream, segment.id, words, self.node_entries, self.node_bytes)
+    cdef int release_run(self, Stream stream, Run run) except -1:
+        """Append the entries of a run to the log."""
+        cdef uint64_t before = run.entries.length
+        cdef uint64_t before_bytes = run.size_bytes
+        try:
+            if run.entries.sealed is None:
+                run.move_into(None, stream, self.node_entries, self.node_bytes)
+            else:
+                link(stream, run.entries)
+        except BaseException:
+            self.entries -= before - run.entries.length
+            self.size_bytes -= before_bytes - run.size_bytes
+            raise
+        self.entries -= before
+        self.size_bytes -= before_bytes
         return 0
 
     cdef int drop_first(self) except -1:
@@ -517,47 +558,85 @@ cdef class Held:
         return 0
 
     cdef int compact(self) except -1:
-        """Put held entries that follow each other into runs; forget reservations given up."""
-        cdef Py_ssize_t count = len(self.segments)
+        """Put held entries that follow each other into runs; forget reservations given up. Without
+        memory it stops on its way: each entry is in one place at any time."""
+        cdef list segments = self.segments
+        cdef Py_ssize_t count = len(segments)
         cdef Py_ssize_t at = self.first
-        cdef Py_ssize_t stop
-        cdef list kept = []
-        while at < count:
-            stop = at
-            while stop < count and not is_reserved(<Segment>self.segments[stop]):
-                stop += 1
-            if stop == at:
-                kept.append(self.segments[at])
-                at += 1
-                continue
-            settled = [segment for segment in self.segments[at:stop]
-                       if type(segment) is not Reservation]
-            if len(settled) >= RUN_MIN or (len(settled) > 1 and any(
-                    [type(segment) is Run for segment in settled])):
-                settled = [self.merged(settled)]
-            kept += settled
-            at = stop
-        self.segments = kept
-        self.first = 0
+        cdef Py_ssize_t to = 0
+        cdef Py_ssize_t gone
+        cdef Slot slot
+        cdef Run run = None  # that takes what comes next
+        cdef bint merges = False
         self.settled_since = 0
-        return 0
+        try:
+            while at < count:
+                slot = <Slot>segments[at]
+                if slot.is_open:
+                    run = None
+                    merges = False
+                    segments[to] = slot
+                    to += 1
+                elif run is None and not merges and not self.is_worth_a_run(at):
+                    # All up to the next reservation stay as they are.
+                    while at < count and not (<Slot>segments[at]).is_open:
+                        slot = <Slot>segments[at]
+                        if type(slot) is Run or slot.words is not None:
+                            segments[to] = slot
+                            to += 1
+                        at += 1
+                    continue
+                elif type(slot) is not Run and slot.words is None:
+                    merges = True
+                elif run is None:
+                    merges = True
+                    run = <Run>slot if type(slot) is Run else self.run_of(slot)
+                    segments[to] = run
+                    to += 1
+                elif type(slot) is Run:
+                    run.absorb(<Run>slot, self.node_entries, self.node_bytes)
+                else:
+                    run.append(slot.id, slot.words, slot.writer, self.node_entries,
+                               self.node_bytes)
+                at += 1
+        finally:
+            while at < count:
+                segments[to] = segments[at]
+                to += 1
+                at += 1
+            # Now they go to the end of the list. A shorter list could fail, this cannot.
+            gone = count - to
+            for at in range(to - 1, -1, -1):
+                segments[at + gone] = segments[at]
+            for at in range(gone):
+                segments[at] = None
+            self.first = gone
+        return self.drop_first()
 
-    cdef Run merged(self, list settled):
-        """One run of all of these."""
-        cdef Run run
-        cdef Py_ssize_t i
-        if type(settled[0]) is Run:
-            run = <Run>settled[0]
-        else:
-            run = Run.__new__(Run)
-            run.id = (<Segment>settled[0]).id
-            run.entries = Stream()
-            run.append(<HeldEntry>settled[0], self.node_entries, self.node_bytes)
-        for i in range(1, len(settled)):
-            if type(settled[i]) is Run:
-                run.absorb(<Run>settled[i], self.node_entries, self.node_bytes)
-            else:
-                run.append(<HeldEntry>settled[i], self.node_entries, self.node_bytes)
+    cdef bint is_worth_a_run(self, Py_ssize_t at) except -1:
+        """Whether what is settled from a segment up to the next reservation becomes one run."""
+        cdef Slot slot
+        cdef Py_ssize_t entries = 0
+        cdef bint has_run = False
+        for at in range(at, len(self.segments)):
+            slot = <Slot>self.segments[at]
+            if slot.is_open:
+                break
+            if type(slot) is Run:
+                has_run = True
+                entries += 1
+            elif slot.words is not None:
+                entries += 1
+            if entries >= RUN_MIN or (has_run and entries > 1):
+                return True
+        return False
+
+    cdef Run run_of(self, Slot slot):
+        """A run of one entry."""
+        cdef Run run = Run.__new__(Run)
+        run.id = slot.id
+        run.entries = Stream()
+        run.append(slot.id, slot.words, slot.writer, self.node_entries, self.node_bytes)
         return run
 
     # ------------------------------------------------------------ leases
@@ -565,37 +644,30 @@ cdef class Held:
     cdef list due_ids(self, uint64_t steady_ms):
         """The open reservations whose lease is over, as (ms, seq); the bound of the next deadline is
         exact after it."""
-        cdef Reservation reservation
-        cdef Segment segment
+        cdef Slot slot
         cdef list due = []
         cdef uint64_t earliest = MAX
         cdef Py_ssize_t i
         if self.next_deadline_ms > steady_ms:
             return due
         for i in range(self.first, len(self.segments)):
-            segment = <Segment>self.segments[i]
-            if not is_reserved(segment):
+            slot = <Slot>self.segments[i]
+            if not slot.is_open:
                 continue
-            reservation = <Reservation>segment
-            if reservation.deadline_ms <= steady_ms:
-                due.append((segment.id.ms, segment.id.seq))
-            elif reservation.deadline_ms < earliest:
-                earliest = reservation.deadline_ms
+            if slot.deadline_ms <= steady_ms:
+                due.append((slot.id.ms, slot.id.seq))
+            elif slot.deadline_ms < earliest:
+                earliest = slot.deadline_ms
         self.next_deadline_ms = earliest
         return due
 
     def restart_leases(self, uint64_t steady_ms) -> None:
         """Every lease begins now: its writer could not renew it before."""
-        cdef Segment segment
-        cdef Reservation reservation
-        cdef Py_ssize_t i
+        cdef Slot slot
         self.next_deadline_ms = MAX
-        for i in range(self.first, len(self.segments)):
-            segment = <Segment>self.segments[i]
-            if is_reserved(segment):
-                reservation = <Reservation>segment
-                reservation.deadline_ms = steady_ms + reservation.lease_ms
-                self.next_deadline_ms = min(self.next_deadline_ms, reservation.deadline_ms)
+        for slot in self.segments[self.first:]:
+            if slot.is_open:
+                self.renew(slot, slot.lease_ms, steady_ms)
 
     cpdef int note_moment(self, uint64_t moment_ms) except -1:
         """Its stream is noted for a moment, earlier than those before it."""
@@ -617,7 +689,7 @@ cdef class Held:
         self.moments_ms.clear()
         self.scheduled_ms = MAX
 
-    cdef int renew(self, Reservation reservation, uint32_t lease_ms, uint64_t steady_ms) except -1:
+    cdef int renew(self, Slot reservation, uint32_t lease_ms, uint64_t steady_ms) except -1:
         """A lease begins now, with this length."""
         reservation.lease_ms = lease_ms
         reservation.deadline_ms = steady_ms + lease_ms
@@ -632,15 +704,15 @@ cdef class Held:
         cdef void* at = NULL if writer is None else writer.oldest
         found = []
         while at != NULL:
-            found.append(((<Reservation>at).id.ms, (<Reservation>at).id.seq))
-            at = (<Reservation>at).following
+            found.append(((<Slot>at).id.ms, (<Slot>at).id.seq))
+            at = (<Slot>at).following
         return found
 
     def is_reserved_by(self, bytes writer_name not None, uint64_t ms, uint64_t seq) -> bool:
         """Whether an ID is an open reservation of a writer."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Reservation found = self.find_open(&at, &index)
+        cdef Slot found = self.find_open(&at, &index)
         return found is not None and found.writer.name == writer_name
 
     def lease_of(self, uint64_t ms, uint64_t seq) -> tuple | None:
@@ -648,7 +720,7 @@ cdef class Held:
         of the steady clock, of an open reservation."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Reservation found = self.find_open(&at, &index)
+        cdef Slot found = self.find_open(&at, &index)
         if found is None:
             return None
         return found.writer.name, found.lease_ms, found.deadline_ms
@@ -658,7 +730,7 @@ cdef class Held:
         follow."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Reservation found = self.find_open(&at, &index)
+        cdef Slot found = self.find_open(&at, &index)
         if found is None:
             return False
         self.give_up(found)
@@ -673,7 +745,7 @@ cdef class Held:
         one."""
         cdef EntryId at = EntryId(ms, seq)
         cdef Py_ssize_t index
-        cdef Reservation found = self.find_open(&at, &index)
+        cdef Slot found = self.find_open(&at, &index)
         cdef bint is_other = found.lease_ms != lease_ms
         self.renew(found, lease_ms, steady_ms)
         return is_other
@@ -686,21 +758,21 @@ cdef class Held:
     @property
     def oldest_id(self) -> tuple[int, int] | None:
         """The oldest open reservation."""
-        cdef Reservation oldest = self.oldest()
+        cdef Slot oldest = self.oldest()
         return None if oldest is None else (oldest.id.ms, oldest.id.seq)
 
     def writer_rows(self) -> list:
         """Each writer: (name, oldest reservation or None, the ID before it or None, the greatest ID
         settled below it or None, its number of reservations)."""
         cdef Writer writer
-        cdef Reservation oldest
+        cdef Slot oldest
         rows = []
         for writer in self.writers.values():
             last = (writer.last.ms, writer.last.seq) if writer.last.ms or writer.last.seq else None
             if writer.oldest == NULL:
                 rows.append((writer.name, None, None, last, 0))
             else:
-                oldest = <Reservation>writer.oldest
+                oldest = <Slot>writer.oldest
                 rows.append((writer.name, (oldest.id.ms, oldest.id.seq),
                              (oldest.before.ms, oldest.before.seq), last, writer.reservations))
         return rows
@@ -708,74 +780,40 @@ cdef class Held:
     def writer_position(self, bytes name not None) -> tuple[int, int] | None:
         """The last ID handed out before the oldest reservation of a writer; None without one."""
         cdef Writer writer = self.writers.get(name)
-        cdef Reservation oldest
+        cdef Slot oldest
         if writer is None or writer.oldest == NULL:
             return None
-        oldest = <Reservation>writer.oldest
+        oldest = <Slot>writer.oldest
         return oldest.before.ms, oldest.before.seq
-
-    def listing(self) -> list:
-        """The segments for people and tests: (kind, ms, seq, writer or None, lease or number of
-        entries or words)."""
-        cdef Segment segment
-        cdef list found = []
-        cdef Py_ssize_t i
-        for i in range(self.first, len(self.segments)):
-            segment = <Segment>self.segments[i]
-            if type(segment) is Run:
-                found.append(("run", segment.id.ms, segment.id.seq, None,
-                              (<Run>segment).entries.length))
-            elif type(segment) is HeldEntry:
-                found.append(("entry", segment.id.ms, segment.id.seq,
-                              name_of((<HeldEntry>segment).writer),
-                              list_of_words((<HeldEntry>segment).words)))
-            elif is_reserved(segment):
-                found.append(("reservation", segment.id.ms, segment.id.seq,
-                              (<Reservation>segment).writer.name, (<Reservation>segment).lease_ms))
-        return found
-
-    def held_entries(self) -> list:
-        """The held entries as (ms, seq, [field, value, ...])."""
-        cdef list found = []
-        cdef Segment segment
-        cdef Py_ssize_t i
-        for i in range(self.first, len(self.segments)):
-            segment = <Segment>self.segments[i]
-            if type(segment) is Run:
-                found += (<Run>segment).entries.range()
-            elif type(segment) is HeldEntry:
-                found.append((segment.id.ms, segment.id.seq,
-                              list_of_words((<HeldEntry>segment).words)))
-        return found
 
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory it takes."""
-        cdef Segment segment
+        cdef Slot segment
         cdef Writer writer
         cdef uint64_t total = 200 + 8 * <uint64_t>len(self.segments)
         cdef Py_ssize_t i
         for i in range(self.first, len(self.segments)):
-            segment = <Segment>self.segments[i]
+            segment = <Slot>self.segments[i]
             if type(segment) is Run:
                 total += 64 + <uint64_t>(<Run>segment).entries.memory_bytes
                 if (<Run>segment).writers is not None:
                     total += 8 * (<Run>segment).entries.length
-            elif type(segment) is HeldEntry:
-                total += 56 + 33 + <uint64_t>len((<HeldEntry>segment).words)
             else:
                 total += 128
+                if segment.words is not None:
+                    total += 33 + <uint64_t>len(segment.words)
         for writer in self.writers.values():
             total += 200 + <uint64_t>len(writer.name)
         return total
 
     cdef int check_order(self, Stream stream) except -1:
         """ValueError if the segments do not rise from the position to the last ID handed out."""
-        cdef Segment segment
+        cdef Slot segment
         cdef EntryId before
         before.ms = stream.last_ms
         before.seq = stream.last_seq
-        if self.segments and not is_reserved(<Segment>self.segments[0]):
+        if self.segments and not (<Slot>self.segments[0]).is_open:
             raise ValueError("what it holds does not begin with a reservation")
         for segment in self.segments:
             if not id_less(before.ms, before.seq, segment.id.ms, segment.id.seq):
@@ -790,7 +828,7 @@ cdef class Held:
 
     def check(self, Stream stream not None) -> None:
         """Raise AssertionError or ValueError when anything does not fit together."""
-        cdef Segment segment
+        cdef Slot segment
         cdef Writer writer
         cdef Run run
         cdef uint64_t entries = 0
@@ -800,7 +838,7 @@ cdef class Held:
         for i in range(self.first):
             assert self.segments[i] is None
         for i in range(self.first, len(self.segments)):
-            segment = <Segment>self.segments[i]
+            segment = <Slot>self.segments[i]
             if type(segment) is Run:
                 run = <Run>segment
                 run.entries.check()
@@ -808,12 +846,12 @@ cdef class Held:
                 assert run.writers is None or <uint64_t>len(run.writers) == run.entries.length
                 entries += run.entries.length
                 size_bytes += run.size_bytes
-            elif type(segment) is HeldEntry:
-                entries += 1
-                size_bytes += size_of((<HeldEntry>segment).words)
-            elif is_reserved(segment):
+            elif segment.is_open:
                 reservations += 1
-                assert self.next_deadline_ms <= (<Reservation>segment).deadline_ms
+                assert self.next_deadline_ms <= segment.deadline_ms
+            elif segment.words is not None:
+                entries += 1
+                size_bytes += size_of(segment.words)
         assert (entries, reservations) == (self.entries, self.reservations)
         assert size_bytes == self.size_bytes
         assert bool(stream.restrictions & RESERVING) == (reservations > 0)
@@ -833,6 +871,3 @@ cdef uint64_t size_of(bytes words) noexcept:
     """What an entry counts for in `held-bytes`."""
     return <uint64_t>(len(words) - 4 - 4 * word_count(words)) + ENTRY_BYTES
 
-
-cdef object name_of(Writer writer):
-    return None if writer is None else writer.name

@@ -1,5 +1,5 @@
 from millstream.entry_id cimport EntryId
-from millstream.storage.streams.held cimport Writer
+from millstream.storage.streams.held cimport Slot, Writer
 
 
 cdef class SharedHeld:
@@ -8,5 +8,5 @@ cdef class SharedHeld:
     cdef dict numbers
     cdef list segments
 
-    cdef list row_of(self, segment)
+    cdef list row_of(self, Slot slot)
     cdef object number_of(self, Writer writer)

@@ -7,6 +7,7 @@ from libc.stdlib cimport free, malloc
 from millstream.entry_id cimport EntryId
 from millstream.storage.streams.group cimport NO_POLICY, UNOWNED, Group, Pending, PendingAt
 from millstream.storage.blocks.skiplist cimport Place, SkipList, block_at
+from millstream.storage.streams.held cimport Held, Run, Slot, list_of_words
 from millstream.storage.streams.stream cimport Stream
 
 cdef uint64_t NEVER = 0xffffffffffffffffULL
@@ -35,6 +36,26 @@ def id_at(Stream stream not None, uint64_t rank) -> tuple[int, int] | None:
     """The ID of the entry with this rank, 0 being the oldest."""
     cdef EntryId found
     return (found.ms, found.seq) if stream.nth(rank, &found) else None
+
+
+# ---------------------------------------------------------------- what is held
+
+def held_entries(Held held not None) -> list:
+    """The held entries as (ms, seq, [field, value, ...])."""
+    cdef list found = []
+    cdef Slot slot
+    for slot in held.segments[held.first:]:
+        if type(slot) is Run:
+            found += (<Run>slot).entries.range()
+        elif slot.words is not None:
+            found.append((slot.id.ms, slot.id.seq, list_of_words(slot.words)))
+    return found
+
+
+def compact_held(Held held not None) -> int:
+    """Put held entries into runs now; returns the number of segments."""
+    held.compact()
+    return len(held.segments)
 
 
 # ---------------------------------------------------------------- groups

@@ -20,6 +20,7 @@ from millstream.storage.streams import held_form
 from millstream.storage.streams.ordering import ordering_meta
 from millstream.storage.streams.restore import restart_leases
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.testing import held_entries
 
 Id = tuple[int, int]
 
@@ -51,7 +52,7 @@ def is_replayed(in_process: InProcessServer, key: bytes = b"s") -> None:
 def forms(stream: Stream) -> tuple[Any, ...]:
     """All of a stream, whichever segments it has put together into runs."""
     held = stream.held
-    rest = () if held is None else (held.held_entries(), held.writer_rows(), held.size_bytes)
+    rest = () if held is None else (held_entries(held), held.writer_rows(), held.size_bytes)
     return stream.dump()[0], stream.range(), stream.restrictions, *rest
 
 
