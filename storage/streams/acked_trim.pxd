@@ -4,8 +4,9 @@ from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
 
-# Entries go until `keep` of them stay (by_length), or until an id is at least `first_kept`. At
-# most `limit` go, 0 for any number; the node with which that might be exceeded is left alone.
+# Evict until `keep` entries are left (by_length), or up to the first ID that is at least
+# `first_kept`. At most `limit` entries are evicted (0: no limit); a node that might exceed the
+# limit is not trimmed.
 cdef struct Goal:
     bint by_length
     uint64_t keep

@@ -1,11 +1,11 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
-"""What trimming with ACKED evicts: entries that every group has read and acknowledged.
+"""Trimming with ACKED: evicts only entries that every group has read and acknowledged.
 
-Redis goes from the head of a stream node by node and asks every group for every entry. What goes is
-the same here, but most of what is held is never looked at: after the smallest offset of a group
-everything is, of a block all of whose entries are pending the counts tell, and so they do when
-nothing more can be found. Elsewhere the groups' pending entries are walked along with the entries, so
-that none has to be searched for.
+Redis walks a stream from its head node by node and checks every entry in every group. The result
+here is the same, but most held entries need no check: all entries after the smallest offset of a
+group are held; counts show that all entries of a block are pending, or that no more entries can be
+evicted. In the remaining cases the groups' pending entries are walked in parallel with the entries,
+which avoids searches.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, uint64_t
@@ -20,13 +20,13 @@ from millstream.storage.streams.stream cimport Stream, Walk, nodes_of
 
 
 cdef class Holders:
-    """The groups of a stream, asked for ids that rise."""
+    """The groups of a stream, queried with ascending IDs."""
 
     cdef list groups
     cdef PendingAt* places
-    # Every group has read up to here.
+    # Every group has read up to this ID.
     cdef EntryId read
-    # Entries asked for one by one: what the tests hold small.
+    # The number of entries that were checked individually. Tests limit it.
     cdef uint64_t steps
 
     def __init__(self, Stream stream):
@@ -45,9 +45,9 @@ cdef class Holders:
         free(self.places)
 
     cdef uint64_t free_at_most(self, Stream stream) noexcept:
-        """No more entries than that are held by no group: those that all have read, without what
-        the one with the most pending holds. Where entries were deleted nothing is known of what is
-        pending."""
+        """An upper bound of the number of entries that no group holds: the entries that all groups
+        have read, minus the largest number of pending entries of a group. Without this subtraction
+        if entries were deleted, because they may still be pending."""
         cdef Group group
         cdef EntryId first
         cdef uint64_t pending = 0
@@ -61,11 +61,11 @@ cdef class Holders:
         return read - min(read, pending)
 
     cdef bint have_read(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether this id is not above the offset of any group."""
+        """Whether every group has read up to this ID or further."""
         return not id_less(self.read.ms, self.read.seq, ms, seq)
 
     cdef bint is_pending(self, uint64_t ms, uint64_t seq) noexcept:
-        """Whether a group has given this entry out and not seen it acknowledged."""
+        """Whether this entry is pending in a group."""
         cdef Group group
         cdef Pending* record
         cdef Py_ssize_t i
@@ -78,9 +78,9 @@ cdef class Holders:
         return False
 
     cdef bint are_pending(self, const View* view) noexcept:
-        """Whether one group has all entries of a block, none of which was deleted, pending. Only
-        what was an entry once can be pending, so it is enough to count. (XSETID below ids that are
-        gone writes the last block again without them: then one entry too many may count as held.)"""
+        """Whether all entries of a block without deleted entries are pending in one group. Only
+        former entries can be pending, so counting is enough. (XSETID below IDs of removed entries
+        rewrites the last block without them: then an entry may wrongly count as held.)"""
         cdef Group group
         cdef Py_ssize_t i
         for i in range(len(self.groups)):
@@ -92,7 +92,7 @@ cdef class Holders:
 
 
 cdef list unheld_ids(Stream stream, const Goal* goal):
-    """The ids (ms, seq) that go, in order."""
+    """The IDs (ms, seq) to evict, in order."""
     return find_unheld(stream, goal, Holders(stream))
 
 
@@ -115,8 +115,8 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
 
 cdef bint goes_on_behind(const View* view, const Goal* goal, uint64_t length,
                          uint64_t gone) noexcept:
-    """Whether trimming continues after a block even if all of it went: then its nodes do not
-    matter."""
+    """Whether trimming continues after a block even if the whole block is evicted. If so, its nodes
+    do not matter."""
     if goal.limit and gone + view.live > goal.limit:
         return False
     if goal.by_length:
@@ -125,7 +125,8 @@ cdef bint goes_on_behind(const View* view, const Goal* goal, uint64_t length,
 
 
 cdef bint take_all(Walk* walk, Holders holders, uint64_t most, list gone) except -1:
-    """Add to `gone` what is not held of a block; False when there can be nothing after it."""
+    """Add the entries of a block that are not held to `gone`; False when no later entry can be
+    evicted."""
     while next_entry(walk):
         if not holders.have_read(walk.cursor.entry.ms, walk.cursor.entry.seq):
             return False
@@ -138,7 +139,7 @@ cdef bint take_all(Walk* walk, Holders holders, uint64_t most, list gone) except
 
 cdef bint take_from_nodes(Stream stream, Walk* walk, uint64_t hidden, const Goal* goal,
                           Holders holders, uint64_t most, list gone) except -1:
-    """As take_all, node by node; False also when trimming ends in the block."""
+    """Like take_all, node by node; False also when trimming ends in the block."""
     cdef EntryId last
     cdef uint64_t live
     cdef uint64_t left = stream.length - <uint64_t>len(gone)
@@ -176,7 +177,7 @@ cdef inline bint is_end(const Walk* walk, const Goal* goal, uint64_t left) noexc
 
 
 cdef bint next_entry(Walk* walk) noexcept:
-    """Step to the next undeleted entry of the block; False at its end."""
+    """Move to the next undeleted entry of the block; False at its end."""
     while cursor_next(&walk.cursor, &walk.view):
         if not walk.cursor.entry.deleted:
             return True
@@ -184,8 +185,8 @@ cdef bint next_entry(Walk* walk) noexcept:
 
 
 def unheld(Stream stream not None, keep=None, minid=None, uint64_t limit=0) -> tuple[list[tuple[int, int]], int]:
-    """What goes, as a Goal says it (keep or minid is given), and how many entries were asked for
-    one by one."""
+    """The IDs to evict (for tests; keep or minid is given, as in a Goal), and the number of entries
+    that were checked individually."""
     cdef Goal goal
     cdef Holders holders = Holders(stream)
     goal.by_length = keep is not None

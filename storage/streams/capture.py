@@ -1,7 +1,7 @@
-"""A point in time of a keyspace, taken in steps while commands go on.
+"""Captures a keyspace at a point in time, in steps while commands run.
 
-A snapshot needs no fork and no pause: it walks the keys in slices. A key that is about to change
-before its turn is captured first, as it is (`before_change`, called by storage/streams/keyspace).
+A snapshot needs neither a fork nor a pause: it walks the keys in slices. A key that will change
+before its turn is captured first (`before_change`, called by storage/streams/keyspace).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Captured:
-    """One key as it was when the capture began."""
+    """One key at the beginning of the capture."""
 
     __slots__ = ("blocks", "db", "key", "kind", "meta")
 
@@ -33,8 +33,8 @@ class Captured:
         self.blocks = blocks
 
     def free_step(self, most: int) -> bool:
-        """Free about `most` of the blocks when they are no longer needed; False when none is left.
-        Nothing else holds those that the stream has lost meanwhile."""
+        """Free about `most` of the blocks after use; False when none is left. Blocks that the
+        stream has removed meanwhile have no other reference."""
         if isinstance(self.blocks, Blocks):
             return self.blocks.free_step(most)
         self.blocks = []
@@ -42,7 +42,8 @@ class Captured:
 
 
 class Capture:
-    """`looked_at` counts the keys and slots that `step` has read, for tests."""
+    """A capture in progress. `looked_at` counts the keys and slots that `step` has read, for
+    tests."""
 
     def __init__(self, keyspace: Keyspace, number: int) -> None:
         self.looked_at = 0
@@ -50,12 +51,12 @@ class Capture:
         self._number = number
         for db in keyspace.databases:
             db.settle_all()
-        # The table objects themselves: FLUSHALL gives a database a new one and leaves us the old.
+        # References to the tables: FLUSHALL gives a database a new table and does not change these.
         self._tables = [db.table for db in keyspace.databases]
-        # Slots that are added later hold new keys only.
+        # Slots that are added later contain only new keys.
         self._slots = [db.slots for db in keyspace.databases]
         self._expiries = [db.expiries for db in keyspace.databases]
-        # SWAPDB moves tables; a point in time knows them by the database they were in.
+        # SWAPDB moves tables; the capture has the database of each table at its beginning.
         self._places = {id(table): db for db, table in enumerate(self._tables)}
         self._early: list[Captured] = []
         self._done: list[set[bytes]] = [set() for _ in keyspace.databases]
@@ -64,9 +65,9 @@ class Capture:
         self._keys: Iterator[bytes] = iter(())
 
     def before_change(self, database: Database, key: bytes, value: bytes | Stream | None) -> None:
-        """A key is about to change: keep it as it is (None: it does not exist), unless that was
-        done or its table is younger than this point in time. What is put there from now on does
-        not belong to this point in time."""
+        """Capture a key that will change (value None: it does not exist), unless it was captured
+        before or its table is newer than the capture. Later values of the key do not belong to the
+        capture."""
         db = self._places.get(id(database.table))
         if db is None:
             return
@@ -87,7 +88,7 @@ class Capture:
         meta |= ordering_meta(stream)
         taken = Captured(db, key, "stream", self._with_expiry(db, key, meta), blocks)
         self._done[db].add(key)
-        stream.capture_mark = self._number  # last: if something fails, the stream is still to come
+        stream.capture_mark = self._number  # last: after a failure the stream is captured later
         return taken
 
     def _with_expiry(self, db: int, key: bytes, meta: dict[str, Any]) -> dict[str, Any]:
@@ -97,8 +98,8 @@ class Capture:
         return meta
 
     def step(self, max_keys: int) -> list[Captured] | None:
-        """The next keys, at most max_keys; None at the end. It also reads at most about that many
-        keys: an empty list means that they had been captured before."""
+        """The next keys, at most max_keys; None at the end. A step also reads at most about
+        max_keys keys: an empty list means that all of them had been captured before."""
         found = self._early[-max_keys:]
         del self._early[-max_keys:]
         for _ in range(max_keys - len(found)):
@@ -117,7 +118,8 @@ class Capture:
         return found
 
     def _next_slot(self) -> bool:
-        """Go on with the keys of the next slot: few, so they are listed at once."""
+        """Continue with the keys of the next slot. A slot has few keys, so they are listed in one
+        step."""
         number = next(self._slot_numbers, None)
         while number is None:
             if self._db + 1 >= len(self._tables):
@@ -129,5 +131,5 @@ class Capture:
         return True
 
     def close(self) -> None:
-        """The capture is complete or given up."""
+        """End a complete or cancelled capture."""
         self._keyspace.end_capture(self)

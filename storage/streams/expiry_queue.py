@@ -1,4 +1,4 @@
-"""The keys of a database that expire, by the moment at which they do."""
+"""The keys of a database that expire, by their expiry time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ _EMPTY_MOMENTS_MIN = 1000
 
 
 class ExpiryQueue:
-    """Keys by the moment at which they expire, in unix milliseconds.
+    """Keys by their expiry time, in unix milliseconds.
 
-    `keys` maps a moment to its key, or to a dict of its keys where there are several: keys that
-    get their expiry in one go share moments, so that adding and removing costs the same whatever
-    their number. `_moments` is a heap of them: adding a key takes a quarter of the time that a
-    SortedDict needs. A moment without keys stays there until it comes first or most are empty.
+    `keys` maps a time to its key, or to a dict if there are several keys. Keys that get their
+    expiry together often have the same time; the dict makes adding and removing independent of
+    their number. `_moments` is a heap of the times: adding a key takes a quarter of the time of a
+    SortedDict. A time without keys stays in the heap until it is the first or most times have no
+    keys.
     """
 
     def __init__(self) -> None:
@@ -43,17 +44,17 @@ class ExpiryQueue:
             heapify(self._moments)
 
     def earliest_ms(self) -> int:
-        """The earliest moment with a key; NEVER when there is none."""
+        """The earliest time with a key; NEVER when there is none."""
         while self._moments and self._moments[0] not in self.keys:
             heappop(self._moments)
         return self._moments[0] if self._moments else NEVER
 
     def key_at(self, at_ms: int) -> bytes:
-        """A key that expires at this moment."""
+        """A key that expires at this time."""
         there = self.keys[at_ms]
         if not isinstance(there, dict):
             return there
-        # The last one: only popitem finds an item without stepping over those removed before it.
+        # The last one, because only popitem finds an item without skipping removed ones.
         key, _ = there.popitem()
         there[key] = None
         return key

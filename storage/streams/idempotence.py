@@ -1,17 +1,18 @@
-"""Which of its producers' messages a stream has already taken (XADD IDMP).
+"""The idempotence window: which messages of its producers a stream has already accepted (XADD
+IDMP).
 
-A producer names itself and each of its messages; the stream remembers the newest names of every
-producer, for some seconds, with the id the entry got. Two bounds hold: a name is forgotten when its
-time is over or when its producer has sent `maxsize` newer ones. Whatever a question would find too
-old is not there, whether or not it was already removed, so no timer is needed and an effect that
-records a name needs no clock. Adding a name also removes producers that have long been silent,
-and of the one that has been so longest when there are more than PRODUCERS_MAX: what is kept grows
-with what was sent within the window, not with how many producers ever were.
+A producer names itself and each of its messages. The stream keeps the newest names of every
+producer for some seconds, with the ID of the entry. A name is removed when its time has passed or
+when its producer has sent `maxsize` newer names. `find` ignores names that are too old even if they
+were not removed yet, so no timer is needed, and an effect that records a name needs no clock.
+Adding a name also removes producers that have long been silent, and names of the producer that has
+been silent longest if there are more than PRODUCERS_MAX. The size therefore grows with the messages
+within the window, not with the number of producers over time.
 
-A snapshot shares the names instead of copying them; from then on a producer's are copied before
-they change, for as long as the snapshot holds them.
+A snapshot shares the names instead of copying them. While the snapshot holds them, a producer's
+names are copied before they change.
 
-Plain Python, and made for a stream only when it is needed: a stream without producers has none.
+The window is created when a stream first needs it: a stream without producers has none.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ MAXSIZE = 100
 MAXSIZE_MAX = 10_000
 PRODUCERS_MAX = 10_000
 _U64_MAX = 2**64 - 1
-# Estimates, for MEMORY USAGE: a dictionary's place and the objects in it.
+# Estimates for MEMORY USAGE: an item of a dictionary and its objects.
 _NAME_BYTES = 260
 _PRODUCER_BYTES = 400
 
 EntryId = tuple[int, int]
-# The entry's id, and the unix milliseconds from which the name's time runs.
+# The entry's ID, and the unix milliseconds at which the name's time begins.
 Seen = tuple[int, int, int]
 Names = OrderedDict[bytes, Seen]
 
-_PACKED_NAMES = 500  # packed at once by one who may have to rest between
+_PACKED_NAMES = 500  # packed in one step; a snapshot's thread pauses between steps
 
 
 class Window:
-    """The names a stream remembers. `added` and `duplicates` count over the stream's whole life."""
+    """The names that a stream keeps. `added` and `duplicates` count since the stream was
+    created."""
 
     __slots__ = ("_own", "_shares", "added", "duplicates", "duration_s", "maxsize", "producers")
 
@@ -52,13 +54,13 @@ class Window:
         self.maxsize = maxsize
         self.added = 0
         self.duplicates = 0
-        # The producer that added something last stands at the end; so do the names of each.
+        # Ordered by the last addition, newest last; the names of each producer, too.
         self.producers: OrderedDict[bytes, Names] = OrderedDict()
         self._shares: list[ref[SharedWindow]] = []
-        self._own: set[bytes] = set()  # producers whose names were not there at the last share
+        self._own: set[bytes] = set()  # producers whose names are not shared with the last snapshot
 
     def find(self, producer: bytes, name: bytes, now_ms: int) -> EntryId | None:
-        """The id of the entry that a producer's message of this name became, None if not known."""
+        """The ID of the entry for a producer's message of this name; None if unknown."""
         names = self.producers.get(producer)
         seen = None if names is None else names.get(name)
         if seen is None or self._is_over(seen, now_ms):
@@ -66,16 +68,16 @@ class Window:
         return seen[:2]
 
     def add(self, producer: bytes, name: bytes, entry_id: EntryId, at_ms: int) -> None:
-        """Remember a name for the window's duration from at_ms on."""
+        """Keep a name for the window's duration from at_ms on."""
         self.put(producer, name, entry_id, at_ms)
         self.trim(producer, at_ms)
 
     def put(self, producer: bytes, name: bytes, entry_id: EntryId, at_ms: int) -> None:
-        """The part of `add` that can fail, and then leaves no new name. The name must not be known
+        """The part of `add` that can fail; a failure leaves no new name. The name must be unknown
         (`find`)."""
         names = self._names_to_change(producer)
         try:
-            # A clock that went back: no name may be over before those that were there before it.
+            # If the clock went back: a name must not expire before older names.
             since_ms = max(at_ms, next(reversed(names.values()))[2]) if names else at_ms
             names.pop(name, None)
             names[name] = (*entry_id, since_ms)
@@ -84,14 +86,14 @@ class Window:
                 del self.producers[producer]
 
     def put_back(self, producer: bytes, name: bytes) -> None:
-        """The entry that the name was `put` for could not be made."""
+        """Undo `put`: the entry could not be appended."""
         names = self.producers[producer]
         del names[name]
         if not names:
             del self.producers[producer]
 
     def trim(self, producer: bytes, at_ms: int) -> None:
-        """The rest of `add`: count, and keep the bounds."""
+        """The rest of `add`: update the counts and enforce the bounds."""
         names = self.producers[producer]
         while len(names) > self.maxsize:
             names.popitem(last=False)
@@ -102,7 +104,7 @@ class Window:
         self._drop_silent(at_ms)
 
     def _names_to_change(self, producer: bytes) -> Names:
-        """A producer's names, which no snapshot holds."""
+        """A producer's names, copied first if a snapshot holds them."""
         names = self.producers.get(producer)
         if self._shares:
             self._shares = [share for share in self._shares if share() is not None]
@@ -115,24 +117,24 @@ class Window:
         return names
 
     def configure(self, duration_s: int, maxsize: int) -> None:
-        """Set the bounds; other ones than before make it forget every name."""
+        """Set the bounds; a change removes all names."""
         if (duration_s, maxsize) != (self.duration_s, self.maxsize):
             self.producers.clear()
         self.duration_s = duration_s
         self.maxsize = maxsize
 
     def is_blank(self) -> bool:
-        """Whether it is as one that was just made, with the default bounds."""
+        """Whether the window equals a new one with the default bounds."""
         facts = (self.duration_s, self.maxsize, self.added, self.duplicates)
         return facts == (DURATION_S, MAXSIZE, 0, 0) and not self.producers
 
     def expire(self, now_ms: int) -> None:
-        """Remove every name whose time is over."""
+        """Remove every name whose time has passed."""
         for producer, names in list(self.producers.items()):
             over = []
             for name, seen in names.items():
                 if not self._is_over(seen, now_ms):
-                    break  # nor is any after it
+                    break  # no later name has expired, either
                 over.append(name)
             if len(over) == len(names):
                 del self.producers[producer]
@@ -142,7 +144,7 @@ class Window:
                     del names[name]
 
     def tracked(self) -> tuple[int, int]:
-        """How many producers and how many names are kept."""
+        """The numbers of producers and of names."""
         return len(self.producers), sum(map(len, self.producers.values()))
 
     def _is_over(self, seen: Seen, now_ms: int) -> bool:
@@ -157,7 +159,7 @@ class Window:
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate of the memory it takes."""
+        """An estimate of the memory used."""
         producers, names = self.tracked()
         return 200 + producers * _PRODUCER_BYTES + names * _NAME_BYTES
 
@@ -171,7 +173,7 @@ class Window:
         }
 
     def share(self) -> SharedWindow:
-        """The window as it is now: made at once, put into words later."""
+        """A point-in-time view of the window, to be packed later."""
         shared = SharedWindow(self._facts(), list(self.producers.items()))
         self._shares.append(ref(shared))
         self._own.clear()
@@ -187,7 +189,7 @@ class Window:
 
     @classmethod
     def load(cls, meta: dict[str, Any]) -> Window:
-        """Make a window of what `dump` gave; ValueError when it is malformed."""
+        """Make a window from the result of `dump`; ValueError when it is malformed."""
         window = cls(meta["duration_s"], meta["maxsize"])
         window.added, window.duplicates = meta["added"], meta["duplicates"]
         bounds = (
@@ -219,13 +221,13 @@ class Window:
             raise ValueError(f"what producer {producer!r} has sent is malformed")
 
     def check(self) -> None:
-        """Raise ValueError when anything does not fit together."""
+        """Raise ValueError when the window is inconsistent."""
         for producer, names in self.producers.items():
             self._check(producer, len(names))
 
 
 class SharedWindow:
-    """A window at one moment, as a snapshot holds it."""
+    """A point-in-time view of a window, for a snapshot."""
 
     __slots__ = ("__weakref__", "facts", "producers")
 
@@ -234,7 +236,7 @@ class SharedWindow:
         self.producers = producers
 
     def packed(self) -> Iterator[bytes]:
-        """What Window.dump gives, as msgpack in small parts, on any thread."""
+        """The result of Window.dump as msgpack in small parts, on any thread."""
         packer = msgpack.Packer()
         yield packer.pack_map_header(len(self.facts) + 1)
         for name, value in self.facts.items():

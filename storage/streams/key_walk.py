@@ -1,4 +1,4 @@
-"""The keys of a database at one moment, listed in steps while keys come and go."""
+"""Lists the keys of a database at one moment, in steps while keys are added and removed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ SLOTS = 65536  # slots of a database, by a checksum of the key
 
 
 class KeyIterator:
-    """Keys that come meanwhile to a slot that was not walked yet are noted, to be left out, and
-    those that go, to be listed at the end. What is flushed is kept until the walk is over."""
+    """Walks the keys. It records the keys that are added meanwhile to slots not walked yet, to
+    leave them out, and the keys that are removed, to list them at the end. Flushed tables are kept
+    until the walk ends."""
 
     def __init__(self, keyspace: Keyspace, database: Database) -> None:
         self._keyspace = keyspace
@@ -25,19 +26,19 @@ class KeyIterator:
         keyspace.walks.append(self)
 
     def note_come(self, slots: object, slot: int, key: bytes) -> None:
-        """A key is new in a table's slots: it does not belong to what is walked."""
+        """Note a new key in a table's slots: it is not part of the walk."""
         if slots is self._slots and slot >= self._slot:
             self._come.add(key)
 
     def note_gone(self, slots: object, slot: int, key: bytes) -> None:
-        """A key goes: it belongs to what is walked, unless it came or expired before."""
+        """Note a removed key: it is part of the walk, unless it was added or expired before."""
         if slots is self._slots and slot >= self._slot:
             if self._was_there(key):
                 self._gone.append(key)
             self._come.discard(key)
 
     def _was_there(self, key: bytes) -> bool:
-        """Whether a key that is there, or just goes, was there when the walk began."""
+        """Whether a key that exists, or is being removed, existed when the walk began."""
         if key in self._come:
             return False
         expiry_ms = self._expiries.get(key)
@@ -64,6 +65,6 @@ class KeyIterator:
         return found
 
     def close(self) -> None:
-        """The walk is over or given up."""
+        """End a complete or cancelled walk."""
         if self in self._keyspace.walks:
             self._keyspace.walks.remove(self)

@@ -4,12 +4,13 @@ A value is a Stream or the bytes of a string. The look-ups of streams, which eve
 needs, are compiled (`keyspace_core`). While a snapshot is taken, a key that changes is captured
 first (`before_change`, storage/streams/capture).
 
-SCAN must return every key that is there throughout. Each key has a fixed slot by its checksum and a
-cursor is a slot number, so no change elsewhere can move a key from after a cursor to before it.
+SCAN must return every key that exists during the whole scan. The checksum of a key gives it a fixed
+slot, and a cursor is a slot number, so no other change can move a key from after the cursor to
+before it.
 
-A key may have an expiry. A look-up after it finds nothing and deletes the key; the server also
-deletes expired keys by a timer. While effects are applied at start nothing expires: the journal
-says what did.
+A key may have an expiry. A look-up after the expiry deletes the key and finds nothing; the server
+also deletes expired keys with a timer. While effects are applied at start, no key expires: the
+journal contains the expiries.
 """
 
 from __future__ import annotations
@@ -36,46 +37,46 @@ if TYPE_CHECKING:
 
 Value = bytes | Stream
 
-# Producers that a stream remembers by default.
+# Default maximum of producers per stream.
 PRODUCERS_MAX = 100_000
-# By default: bytes of held entries and open reservations of a stream, and writers it remembers.
+# Default limits of a stream: bytes of held entries and open reservations, and number of writers.
 HELD_MAX_BYTES = 256 << 20
 RESERVATIONS_MAX = 10_000
 WRITERS_MAX = 1000
-# A longer string is `raw` for OBJECT ENCODING however it was made.
+# A longer string is always `raw` for OBJECT ENCODING.
 RAW_BYTES = 64
 # A longer string is patched in place.
 PATCHED_IN_PLACE_BYTES = 65_536
-# With fewer used slots it is faster to list these than to step over the unused ones.
+# With fewer used slots it is faster to list these than to skip the unused ones.
 FEW_SLOTS = 2048
 
 
 class Appended(bytes):
-    """A string that was appended to: for OBJECT ENCODING it is `raw` from then on, as in Redis. It
-    may not leave the database as it is: replies want plain bytes."""
+    """A string after APPEND: `raw` for OBJECT ENCODING, as in Redis. Convert it before it leaves
+    the database, because replies need plain bytes."""
 
 
 class Sum(bytes):
-    """The text of a floating point number that was added to: for OBJECT ENCODING it is never
-    `int`, as in Redis. It may not leave the database as it is, either."""
+    """The text of a floating point number after INCRBYFLOAT: never `int` for OBJECT ENCODING, as in
+    Redis. Convert it, too, before it leaves the database."""
 
 
 GROWING = Appended()
 
 
 def _changed_string(text: bytes | bytearray) -> bytes:
-    """A string that was appended to or patched, as it is kept."""
+    """The stored form of a string after APPEND or a patch."""
     return bytes(text) if len(text) > RAW_BYTES else Appended(text)
 
 
 class Database(DatabaseCore):
     """The keys of one database.
 
-    `table` maps keys to values. `waiting` maps keys to what blocked clients wait on them with;
-    `watched` maps the keys that WATCH names to a Watch; `expiries` maps keys to the unix time in
-    milliseconds at which they expire, and `due` knows the earliest. `used_s` maps the keys of
-    strings to their last use. `append_buffers` holds strings that are being appended to, in a form
-    that grows in place: the table has GROWING for these, and `get` settles them into bytes.
+    `table` maps keys to values. `waiting` maps keys to the waits of blocked clients. `watched` maps
+    the keys that WATCH names to a Watch. `expiries` maps keys to their expiry in unix milliseconds,
+    and `due` has the earliest expiry. `used_s` maps the keys of strings to their last use.
+    `append_buffers` has strings that are being appended to, in a form that grows in place: the
+    table contains GROWING for these keys, and `get` converts them to bytes.
     """
 
     keyspace: Keyspace
@@ -101,13 +102,14 @@ class Database(DatabaseCore):
     # ------------------------------------------------------------ values
 
     def look_up(self, key: bytes) -> None:
-        """Count a look-up and a use of a key that is there, without its value."""
+        """Count a look-up and a use of an existing key, without returning its value."""
         self.keyspace.hits += 1
         if self.keyspace.touching:
             self._note_use(key, self.table[key])
 
     def set(self, key: bytes, value: Value, keep_expiry: bool = False) -> None:
-        """Put bytes or a Stream at a key, whatever was there; its expiry goes unless it is kept."""
+        """Store bytes or a Stream at a key, replacing any value; remove its expiry unless
+        keep_expiry."""
         if type(value) is bytes and self.replace_string(key, value):
             return
         self.before_change(key)
@@ -119,7 +121,7 @@ class Database(DatabaseCore):
         self.mark_ready(key)
 
     def make_stream(self, key: bytes, incarnation: int) -> Stream:
-        """Put an empty stream at a free key."""
+        """Store an empty stream at an unused key."""
         stream = Stream(incarnation)
         self.before_change(key)
         self.keyspace.incarnation = max(self.keyspace.incarnation, incarnation)
@@ -127,7 +129,7 @@ class Database(DatabaseCore):
         return stream
 
     def put(self, key: bytes, value: Value) -> None:
-        """Put a value at a key, without an effect on its expiry and without a notification."""
+        """Store a value at a key, without a change of its expiry and without a notification."""
         keyspace = self.keyspace
         old = self.table.get(key)
         if old is None:
@@ -144,14 +146,14 @@ class Database(DatabaseCore):
             value.used_s = keyspace.now_s
             if value.held is not None:
                 self.reservations += value.held.reservations
-            # What is put somewhere now belongs to no point in time that is being taken.
+            # A value that is stored now does not belong to a capture in progress.
             value.capture_mark = keyspace.capture_number
         else:
             self.used_s[key] = keyspace.now_s
         self.forget_cached()
 
     def delete(self, key: bytes) -> bool:
-        """Remove a key; False when it was not there."""
+        """Remove a key; False when it did not exist."""
         if key not in self.table or (self.expiries and self.has_expired(key)):
             return False
         self.before_change(key)
@@ -188,25 +190,25 @@ class Database(DatabaseCore):
     # ------------------------------------------------------------ strings that grow
 
     def settle(self, key: bytes) -> bytes:
-        """Give a string that was growing its usual form: one copy for all the appends before."""
+        """Convert a growing string to bytes: one copy for all appends before."""
         value = self.table[key] = _changed_string(self.append_buffers.pop(key))
         return value
 
     def settle_all(self) -> None:
-        """Give all strings that were growing their usual form."""
+        """Convert all growing strings to bytes."""
         for key in list(self.append_buffers):
             self.settle(key)
 
     def string_bytes(self, key: bytes) -> int | None:
-        """The length of the string at a key; None when there is none, or something else."""
+        """The length of the string at a key; None for a missing key or another type."""
         value = self.table.get(key)
         if not isinstance(value, bytes) or (self.expiries and self.has_expired(key)):
             return None
         return len(self.append_buffers[key] if value is GROWING else value)
 
     def extend(self, key: bytes, more: bytes) -> int:
-        """Append to the string at a key, in time that does not depend on its length unless it was
-        read since the last time; its length afterwards. Its expiry stays."""
+        """Append to the string at a key and return its new length. The time does not depend on the
+        length unless the string was read since the last append. The expiry does not change."""
         self.before_change(key)
         text = self._buffer_of(key)
         text += more
@@ -214,9 +216,9 @@ class Database(DatabaseCore):
         return len(text)
 
     def patch(self, key: bytes, offset: int, part: bytes) -> int:
-        """Put bytes over a part of the string at a key, or of an empty one if there is none; zeros
-        come before them where it is shorter. Returns its length afterwards. Its expiry stays. A
-        long one is changed in place unless it was read since the last time."""
+        """Overwrite a part of the string at a key and return its new length. A missing key counts
+        as an empty string, and a shorter string is padded with zeros. The expiry does not change. A
+        long string is changed in place unless it was read since the last change."""
         end = offset + len(part)
         size_bytes = self.string_bytes(key) or 0
         is_growing = size_bytes > 0 and key in self.append_buffers
@@ -234,7 +236,7 @@ class Database(DatabaseCore):
         return len(text)
 
     def _buffer_of(self, key: bytes) -> bytearray:
-        """The string at a key in the form that is changed in place."""
+        """The string at a key in the form that can be changed in place."""
         value = self.table[key]
         if value is GROWING:
             return self.append_buffers[key]
@@ -243,7 +245,7 @@ class Database(DatabaseCore):
         return text
 
     def _note_changed(self, key: bytes) -> None:
-        """A string was changed in place."""
+        """Record that a string was changed in place."""
         if self.keyspace.touching:
             self._note_use(key, GROWING)
         self.mark_ready(key)
@@ -257,7 +259,7 @@ class Database(DatabaseCore):
             self.used_s[key] = self.keyspace.now_s
 
     def touch(self, key: bytes) -> bool:
-        """Use a key; False when it is not there."""
+        """Count a use of a key; False when it does not exist."""
         value = self.get(key)
         if value is None:
             return False
@@ -269,7 +271,7 @@ class Database(DatabaseCore):
         return max(0, self.keyspace.now_s - self._used_s(key))
 
     def set_idle_s(self, key: bytes, idle_s: int) -> None:
-        """Let the last use of a key that is there be this long ago."""
+        """Set the last use of an existing key to `idle_s` seconds ago."""
         self._set_used_s(key, max(0, self.keyspace.now_s - idle_s))
 
     def _used_s(self, key: bytes) -> int:
@@ -286,9 +288,9 @@ class Database(DatabaseCore):
     # ------------------------------------------------------------ streams with moments
 
     def schedule_groups(self, key: bytes, stream: Stream) -> None:
-        """The moments of its groups and of its policy were noted under another key, or not at
-        all. The server soon checks what its policy evicts for its age: at start entries may follow
-        that do not schedule a check."""
+        """Schedule the timers of a stream's groups and policy, which were scheduled under another
+        key or not at all. The server soon checks whether the policy evicts entries for their age:
+        at start, entries may follow that do not schedule a check."""
         if stream.policy is not None:
             self.keyspace.trim_soon(self.index, key, stream)
         if stream.held is not None:
@@ -296,7 +298,8 @@ class Database(DatabaseCore):
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
             if group.blocked_clients:
-                # Its readers waited under the old key and leave it now: its time to live begins.
+                # Readers waited under the old key and stop waiting now: the group's time to live
+                # begins.
                 group.last_used_ms = self.keyspace.steady_ms
                 if group.ttl_ms:
                     group.scheduled_ms = group.last_used_ms + group.ttl_ms
@@ -306,20 +309,22 @@ class Database(DatabaseCore):
             self.keyspace.schedule(self.index, key, group)
 
     def schedule_leases(self, key: bytes, held: Held) -> None:
-        """The moments of its leases were noted under another key, or not at all."""
+        """Schedule the timers of a stream's leases, which were scheduled under another key or not
+        at all."""
         held.forget_moments()
         if held.next_deadline_ms != NEVER:
             held.note_moment(held.next_deadline_ms)
             self.keyspace.timer_requests.append((held.scheduled_ms, self.index, key, None))
 
     def schedule_new_leases(self, key: bytes, held: Held) -> None:
-        """Its leases have changed: note the next moment if it is earlier than the one noted."""
+        """After a change of the leases: schedule the next time if it is earlier than the scheduled
+        one."""
         if held.next_deadline_ms < held.scheduled_ms:
             self.schedule_leases(key, held)
 
     def _forget_moment(self, key: bytes, stream: Stream) -> None:
-        """A stream is gone from its key: it is not to be trimmed there any more, and its
-        reservations do not count."""
+        """Cancel the trim timer of a stream that was removed from its key, and subtract its
+        reservations."""
         if stream.held is not None:
             self.reservations -= stream.held.reservations
         if stream.policy is not None:
@@ -328,7 +333,7 @@ class Database(DatabaseCore):
     # ------------------------------------------------------------ whole databases
 
     def exchange(self, other: Database) -> None:
-        """Exchange all keys with another database; those who wait or watch stay."""
+        """Exchange all keys with another database; waiting and watching clients stay."""
         for name in (
             "table",
             "slots",
@@ -345,8 +350,8 @@ class Database(DatabaseCore):
         other.forget_cached()
 
     def rename(self, key: bytes, to: Database, new_key: bytes) -> None:
-        """Move what is at a key, expiry and all, to another key of this or another database;
-        whatever was there is gone."""
+        """Move a value with its expiry to another key of this or another database, replacing any
+        value there."""
         value = self.table[key]
         if value is GROWING:
             value = self.settle(key)
@@ -366,7 +371,7 @@ class Database(DatabaseCore):
         to.mark_ready(new_key)
 
     def clear(self) -> int:
-        """Remove every key; returns how many there were."""
+        """Remove every key; return their number."""
         count = len(self.table)
         for key, watch in self.watched.items():
             watch.changes += key in self.table
@@ -380,17 +385,17 @@ class Database(DatabaseCore):
         return count
 
     def keys(self) -> Iterable[bytes]:
-        """All keys, those that are due and not yet deleted too; the database must not change while
-        they are walked."""
+        """All keys, including expired keys that are not deleted yet. The database must not change
+        during the iteration."""
         return self.table.keys()
 
     def walk(self) -> KeyIterator:
-        """Begin to walk the keys that are there now. End it with `close`."""
+        """Begin a walk over the existing keys. End it with `close`."""
         return KeyIterator(self.keyspace, self)
 
     def scan(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
-        """Keys from a cursor on (0 starts), about `count`, and the next cursor, 0 at the end. They
-        may be due and not yet deleted."""
+        """About `count` keys from a cursor on (0 starts), and the next cursor, 0 at the end. The
+        keys may include expired ones that are not deleted yet."""
         found: list[bytes] = []
         numbers: Iterable[int] = range(cursor, SLOTS)
         if len(self.slots) < FEW_SLOTS:
@@ -403,7 +408,7 @@ class Database(DatabaseCore):
         return 0, found
 
     def key_at(self, number: int) -> bytes | None:
-        """Some key, another one for another number; None when there is none."""
+        """A key selected by a number, for random choices; None when there is none."""
         if not self.table:
             return None
         if len(self.slots) < FEW_SLOTS:
@@ -419,7 +424,7 @@ class Database(DatabaseCore):
     # ------------------------------------------------------------ expiry
 
     def drop_expired(self, key: bytes) -> None:
-        """Delete a key whose time has come."""
+        """Delete an expired key."""
         self.before_change(key)
         self._remove(key)
         self.mark_ready(key)
@@ -429,11 +434,11 @@ class Database(DatabaseCore):
             self.keyspace.on_expired(self.index, key)
 
     def expiry_ms(self, key: bytes) -> int:
-        """The unix time in milliseconds at which a key goes, 0 for never."""
+        """The unix time in milliseconds at which a key expires; 0 for never."""
         return self.expiries.get(key, 0)
 
     def set_expiry(self, key: bytes, at_ms: int) -> None:
-        """Let a key that is there go at a unix time in milliseconds; 0: never."""
+        """Set the expiry of an existing key in unix milliseconds; 0: never."""
         self.before_change(key)
         self._drop_expiry(key)
         if at_ms:
@@ -452,35 +457,35 @@ class Database(DatabaseCore):
 
     @property
     def expiring_count(self) -> int:
-        """How many keys have an expiry."""
+        """The number of keys with an expiry."""
         return len(self.expiries)
 
     def average_ttl_ms(self) -> int:
-        """Of some of the keys with an expiry, the time that is left to them on average."""
+        """The average remaining time of a sample of the keys with an expiry."""
         some = list(islice(self.expiries.values(), 64))
         now_ms = self.keyspace.now_ms
         return sum(max(0, at - now_ms) for at in some) // len(some) if some else 0
 
 
 class Keyspace(KeyspaceCore):
-    """Sixteen databases and what belongs to all of them.
+    """Sixteen databases and their common state.
 
-    `dirty` counts changes; `ready` and `timer_requests` collect, for the server, keys whose waiting
-    readers are to be tried again and the moments at which groups have something to do;
+    `dirty` counts changes. `ready` and `timer_requests` collect work for the server: keys whose
+    waiting readers must be tried again, and the times at which groups have automatic changes.
     `node_entries` and `node_bytes` are the limits of a node.
 
-    Readers were promised that nothing comes up to `promised_ms` in the streams that they follow;
-    the journal has `recorded_promise_ms`, which is at or after it. `has_ordering` says that a
-    stream has, or had, what only TRESERVE and similar commands make; `expiry_log_ms` says when an
-    expired lease is logged again.
+    Readers have the promise that no entry up to `promised_ms` will be added to the streams that
+    they follow; the journal has `recorded_promise_ms`, which is at or after it. `has_ordering`
+    means that a stream has, or had, features that only TRESERVE and similar commands use.
+    `expiry_log_ms` is the time from which an expired lease is logged again.
 
-    `now_ms` is the time by which keys expire, `steady_ms` the time from which restored groups
-    count, and `newest_steady_ms` the latest time of that clock in what was loaded. While
-    `expiring` is false (at start) no key expires; while `may_delete` is false expired keys do not
-    exist, but stay; while `touching` is false commands do not count as a use of a key.
-    `on_expired(db_index, key)` is called for each key that expired; `expiry_noted` says that some
-    key got an expiry, or `calendar` a stream to be checked for what its policy evicts. `deferred`
-    holds the (db, key, name) of groups whose moment came while nothing might be deleted.
+    `now_ms` is the time for the expiry of keys, `steady_ms` the time from which restored groups
+    count, and `newest_steady_ms` the latest time of that clock in the loaded data. While `expiring`
+    is false (at start), no key expires. While `may_delete` is false, expired keys do not exist for
+    commands, but are not deleted. While `touching` is false, commands do not count as a use of a
+    key. `on_expired(db_index, key)` is called for each key that expired. `expiry_noted` means that
+    a key got an expiry, or that `calendar` got a stream to check for trimming. `deferred` has the
+    (db, key, name) of groups whose time came while deletions were not allowed.
     """
 
     databases: list[Database]
@@ -499,7 +504,7 @@ class Keyspace(KeyspaceCore):
         self.databases = [Database(self, i) for i in range(databases)]
 
     def next_expiry_ms(self) -> int | None:
-        """The earliest time at which a key expires; None when none will expire automatically."""
+        """The earliest expiry of a key; None when no key will expire automatically."""
         if not self.active_expiry:
             return None
         moments_ms = (db.due.earliest_ms() for db in self.databases if db.expiries)
@@ -507,7 +512,7 @@ class Keyspace(KeyspaceCore):
         return None if earliest_ms == NEVER else earliest_ms
 
     def expire_due(self, limit: int) -> int:
-        """Delete keys whose time has come, at most `limit` of them; returns how many."""
+        """Delete expired keys, at most `limit`; return their number."""
         dropped = 0
         if not (self.active_expiry and self.may_delete and self.expiring):
             return 0
@@ -523,11 +528,11 @@ class Keyspace(KeyspaceCore):
 
     @property
     def is_walked(self) -> bool:
-        """Whether a snapshot or a reply reads keys as they were, also those flushed meanwhile."""
+        """Whether a snapshot or a reply reads keys at an earlier moment, including flushed keys."""
         return self.capture is not None or len(self.walks) > 0
 
     def begin_capture(self) -> Capture:
-        """Begin to take a point in time, now."""
+        """Begin a capture of the current keyspace."""
         if self.capture is not None:
             raise RuntimeError("a capture is already being taken")
         self.capture_number += 1
@@ -535,18 +540,18 @@ class Keyspace(KeyspaceCore):
         return self.capture
 
     def end_capture(self, capture: Capture) -> None:
-        """A capture is complete or given up."""
+        """End a complete or cancelled capture."""
         if self.capture is capture:
             self.capture = None
 
     def restore(
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]
     ) -> None:
-        """Put back a captured key; ValueError when its parts do not fit together."""
+        """Restore a captured key; ValueError when its parts are inconsistent."""
         restore_key(self, db, key, kind, meta, blocks)
 
     def global_meta(self) -> dict[str, Any]:
-        """What belongs to no key, as msgpack-able values."""
+        """The state that belongs to no key, as msgpack-able values."""
         steady_ms = max(self.steady_ms, self.newest_steady_ms)
         meta: dict[str, Any] = {"incarnation": self.incarnation, "steady_ms": steady_ms}
         if self.has_ordering:
@@ -556,7 +561,7 @@ class Keyspace(KeyspaceCore):
         return meta
 
     def restore_global(self, meta: dict[str, Any]) -> None:
-        """Take back what global_meta gave."""
+        """Restore the result of global_meta."""
         self.incarnation = max(self.incarnation, meta["incarnation"])
         self.note_steady(meta.get("steady_ms", 0))
         self.has_ordering = self.has_ordering or "ordering" in meta

@@ -5,7 +5,7 @@ from millstream.storage.streams.stream cimport Stream
 
 
 cdef enum:
-    AT_ONCE = 0  # the moment that has come already
+    AT_ONCE = 0  # a time that has already passed
 
 
 cdef class DatabaseCore:

@@ -1,9 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""What appends and reads need of a keyspace: looking up streams, ready marks, and noting moments.
+"""The parts of a keyspace that appends and reads use: stream look-ups, ready marks, and timer
+requests.
 
-`keyspace` has everything else, in Python: its classes extend these two. Whoever is about to change a
-stream gets it from `writable_at` or `writable_stream`: while a snapshot is being taken, a key that
-was not captured yet is captured there (storage/streams/capture).
+The classes of `keyspace` extend these two classes in Python. Code that will change a stream must
+get it from `writable_at` or `writable_stream`: while a snapshot is taken, these first capture a key
+that is not captured yet (storage/streams/capture).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -19,8 +20,8 @@ from millstream.errors import WRONG_TYPE, CommandError
 
 
 def patched(bytes old not None, Py_ssize_t offset, bytes part not None) -> bytes:
-    """A string with `part` at an offset, and zeros where it was shorter. The zeros of a large one
-    take no time: the operating system gives memory that is zero when it is first used."""
+    """A string with `part` at an offset, padded with zeros if it was shorter. Large paddings cost
+    nothing: memory from the operating system is zero at first use."""
     cdef Py_ssize_t end = offset + len(part)
     cdef bytes made = bytes(max(end, len(old)))
     memcpy(PyBytes_AS_STRING(made), PyBytes_AS_STRING(old), len(old))
@@ -37,7 +38,7 @@ cdef class DatabaseCore:
         self.waiting = {}
 
     cdef bytes key_of(self, Slice* key):
-        """The key as bytes; the object of the last one is used again."""
+        """The key as bytes; the object of the last key is reused if it is equal."""
         cdef bytes cached = self.cached_key
         if cached is not None and PyBytes_GET_SIZE(cached) == key.size and memcmp(
                 PyBytes_AS_STRING(cached), key.ptr, key.size) == 0:
@@ -55,18 +56,18 @@ cdef class DatabaseCore:
         return self.find(PyBytes_FromStringAndSize(key.ptr, key.size))
 
     cdef Stream stream_at(self, Slice* key):
-        """As `stream`, for a key in a request."""
+        """Like `stream`, for a key in a request."""
         return self.find_at(key)
 
     cdef Stream writable_at(self, Slice* key):
-        """As `writable_stream`, for a key in a request."""
+        """Like `writable_stream`, for a key in a request."""
         cdef Stream stream = self.find_at(key)
         if self.keyspace.capture is not None and stream is not None:
             self.capture_stream(self.key_of(key), stream)
         return stream
 
     cdef Stream find(self, bytes key):
-        """As `stream`."""
+        """Like `stream`."""
         value = self.table.get(key)
         if value is None:
             return None
@@ -82,24 +83,25 @@ cdef class DatabaseCore:
         return value
 
     cpdef Stream stream(self, bytes key):
-        """The stream at a key, None when there is none; WRONGTYPE when it is something else."""
+        """The stream at a key; None when there is none; WRONGTYPE for another type of value."""
         return self.find(key)
 
     cpdef Stream writable_stream(self, bytes key):
-        """As `stream`, for a caller that will change it."""
+        """Like `stream`, for a caller that will change the stream."""
         cdef Stream stream = self.find(key)
         if stream is not None and self.keyspace.capture is not None:
             self.capture_stream(key, stream)
         return stream
 
     cdef int capture_stream(self, bytes key, Stream stream) except -1:
-        """A stream is about to change: most were captured before, or came later."""
+        """Capture a stream that will change, unless it was captured before or created later."""
         if stream.capture_mark != self.keyspace.capture_number:
             self.keyspace.capture.before_change(self, key, stream)
         return 0
 
     def get(self, bytes key not None):
-        """The value at a key: a Stream, bytes, or None. Not a use of the key (OBJECT IDLETIME)."""
+        """The value at a key: a Stream, bytes, or None. Does not count as a use (OBJECT
+        IDLETIME)."""
         return self.value_of(key)
 
     cdef value_of(self, bytes key):
@@ -109,7 +111,7 @@ cdef class DatabaseCore:
         return self.settle(key) if self.append_buffers and key in self.append_buffers else value
 
     def read(self, bytes key not None):
-        """As `get`, as a use of the key and a look-up that is counted."""
+        """Like `get`, but counts as a look-up and as a use of the key."""
         value = self.value_of(key)
         if value is None:
             self.keyspace.misses += 1
@@ -124,7 +126,7 @@ cdef class DatabaseCore:
         return value
 
     cpdef int forget_cached(self) noexcept:
-        """The key last asked for may have another value now, and its stream may be gone."""
+        """Invalidate the cached key: its value may have changed, and its stream may be deleted."""
         self.cached_key = None
         self.cached_stream = None
         return 0
@@ -165,7 +167,7 @@ cdef class DatabaseCore:
 
 
 cdef class KeyspaceCore:
-    """Sixteen databases and what belongs to all of them; `keyspace.Keyspace` explains the fields."""
+    """Sixteen databases and their common state; `keyspace.Keyspace` explains the attributes."""
 
     def __init__(self, uint32_t node_entries, uint32_t node_bytes, calendar):
         self.node_entries = node_entries
@@ -179,7 +181,7 @@ cdef class KeyspaceCore:
         self.active_expiry = True
 
     def set_time(self, uint64_t now_ms, steady_ms=None) -> None:
-        """The time by which keys expire, and that by which groups wait, by default the same."""
+        """Set the time for the expiry of keys, and the time for groups, by default the same."""
         self.set_now(now_ms, now_ms if steady_ms is None else steady_ms)
 
     cdef int set_now(self, uint64_t now_ms, uint64_t steady_ms) noexcept:
@@ -189,25 +191,25 @@ cdef class KeyspaceCore:
         return 0
 
     cpdef int note_steady(self, uint64_t steady_ms) noexcept:
-        """What is loaded was recorded at this time, or later."""
+        """Note that the loaded data was recorded at this time or later."""
         self.newest_steady_ms = max(self.newest_steady_ms, steady_ms)
         return 0
 
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0:
-        """A number for a new stream, above all given before; from the clock, so that it rises also
-        where no journal remembers the last one."""
+        """A number for a new stream, above all earlier ones. It comes from the clock, so it
+        increases even without a journal that has the last one."""
         self.incarnation = max(self.incarnation + 1, now_ms << 10)
         return self.incarnation
 
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1:
-        """Note the next moment at which a stream's policy evicts something for its age."""
+        """Schedule the next time at which a stream's policy evicts entries for their age."""
         cdef uint64_t moment_ms = due_ms(stream)
         if moment_ms < stream.policy.next_check_ms:
             stream.policy.next_check_ms = self.note_trim(moment_ms, db_index, key)
         return 0
 
     def trim_soon(self, int db_index, bytes key not None, Stream stream not None) -> None:
-        """Look at a stream that has a policy as soon as the timer comes."""
+        """Schedule a stream that has a policy for the next run of the timer."""
         stream.policy.next_check_ms = self.note_trim(AT_ONCE, db_index, key)
 
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
@@ -215,11 +217,11 @@ cdef class KeyspaceCore:
         return self.calendar.note(moment_ms, db_index, key)
 
     cpdef int schedule(self, int db_index, bytes key, group) except -1:
-        """Note the next time at which a group may have an automatic change."""
+        """Schedule the next time at which a group may have an automatic change."""
         return self.schedule_after(db_index, key, group, 0)
 
     cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1:
-        """As `schedule`; retries and claims due up to past_ms had their turn and need none."""
+        """Like `schedule`, without retries and claims due up to past_ms, which were processed."""
         cdef Group timed = group
         cdef uint64_t moment = timed.expiry_bound()
         cdef uint64_t wake = timed.wake_bound()
@@ -239,7 +241,7 @@ cdef class KeyspaceCore:
         return 0
 
     def note_promise(self, uint64_t promised_ms) -> None:
-        """Readers may have been promised that no ID up to this millisecond comes in the streams
-        that they follow."""
+        """Note that readers may have the promise that no ID up to this millisecond will be added to
+        the streams that they follow."""
         self.recorded_promise_ms = max(self.recorded_promise_ms, promised_ms)
         self.promised_ms = max(self.promised_ms, promised_ms)

@@ -1,11 +1,11 @@
 """The progress of each producer of a stream (TAPPENDONCE): one number per producer.
 
 A job may have a producer for each of its partitions and start new ones every day, so a stream may
-have 100,000 (docs/decisions/034-producers-in-a-dict.md has the cost). They are in a dict in the
-order of their last appends. A plain dict keeps that order when a name is removed and put in again,
-and copies itself in a hundredth of the time of an OrderedDict, which is what a snapshot needs. Only
-its first item is slow to find after many removals; therefore the silent ones are looked up many at
-a time.
+have 100,000 producers (docs/decisions/034-producers-in-a-dict.md has the cost). They are in a dict
+in the order of their last appends. A plain dict keeps that order when a name is removed and
+inserted again. A snapshot copies the dict, which takes a hundredth of the time of an OrderedDict.
+Only finding the first item is slow after many removals; therefore the oldest producers are looked
+up many at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 _U64_MAX = 2**64 - 1
-_PACKED_PRODUCERS = 500  # packed at once; a snapshot's thread may have to rest between
+_PACKED_PRODUCERS = 500  # packed in one step; a snapshot's thread pauses between steps
 _SILENT_AT_ONCE = 1000
 # For MEMORY USAGE: a name's object without its text, the object of a number, and this object.
 _NAME_BYTES = 33
@@ -27,15 +27,15 @@ _OBJECT_BYTES = 112
 
 
 class Producers:
-    """The last number of each producer, and which of them was silent longest."""
+    """The last number of each producer, and the order of their last appends."""
 
     __slots__ = ("_aside", "_aside_seq", "_names_bytes", "_seqs", "_silent")
 
     def __init__(self) -> None:
         self._seqs: dict[bytes, int] = {}
-        self._silent: dict[bytes, None] = {}  # the first names of _seqs, the very first at the end
+        self._silent: dict[bytes, None] = {}  # the first names of _seqs, in reverse order
         self._names_bytes = 0
-        # A producer that there was no memory to put back into _seqs, with its number.
+        # A producer, with its number, that could not be put back into _seqs for lack of memory.
         self._aside: bytes | None = None
         self._aside_seq = 0
 
@@ -46,7 +46,7 @@ class Producers:
         return name in self._seqs or (self._aside is not None and name == self._aside)
 
     def seq_of(self, name: bytes) -> int | None:
-        """A producer's last number; None when it is not known."""
+        """A producer's last number; None for an unknown producer."""
         return self._all().get(name)
 
     def has_sent(self, name: bytes, seq: int) -> bool:
@@ -56,8 +56,8 @@ class Producers:
         return seq <= self._seqs.get(name, -1)
 
     def put(self, name: bytes, seq: int) -> int | None:
-        """Set a producer's last number: it is then the last to be forgotten. Returns the number
-        before. MemoryError: nothing has changed."""
+        """Set a producer's last number, which makes it the newest producer. Returns the number
+        before. MemoryError changes nothing."""
         if self._aside is not None:
             self._all()
         before = self._seqs.pop(name, None)
@@ -74,22 +74,22 @@ class Producers:
         return before
 
     def put_back(self, name: bytes, before: int | None) -> None:
-        """What `put` was called for has failed: the producer has the number that `put` returned.
-        Needs no memory."""
+        """Undo `put` after a failed append: restore the number that `put` returned. Needs no
+        memory."""
         if before is None:
             self.drop(name)
         else:
             self._seqs[name] = before
 
     def _all(self) -> dict[bytes, int]:
-        """All numbers. MemoryError: there is still no memory for the one that is aside."""
+        """All numbers. MemoryError when there is still no memory for the producer in `_aside`."""
         if self._aside is not None:
             self._seqs[self._aside] = self._aside_seq
             self._aside = None
         return self._seqs
 
     def drop(self, name: bytes) -> bool:
-        """Forget a producer; False when it is not known."""
+        """Remove a producer; False when it is unknown."""
         if self._all().pop(name, None) is None:
             return False
         self._silent.pop(name, None)
@@ -97,7 +97,7 @@ class Producers:
         return True
 
     def drop_oldest(self) -> bytes:
-        """Forget the producer whose last append is longest ago; returns its name."""
+        """Remove the producer with the oldest last append; return its name."""
         if not self._all():
             raise IndexError("no producer to forget")
         if not self._silent:
@@ -114,16 +114,16 @@ class Producers:
         return made
 
     def share(self) -> SharedProducers:
-        """The producers as they are now: copied at once, packed later."""
+        """A copy of the current producers, to be packed later."""
         return SharedProducers(self._all().copy())
 
     def dump(self) -> dict[bytes, int]:
-        """Names and numbers, the one that was silent longest first (docs/formats.md, producers)."""
+        """Names and numbers, in the order of the last appends (docs/formats.md, producers)."""
         return self._all().copy()
 
     @classmethod
     def load(cls, rows: Any) -> Producers:
-        """Make producers of what `dump` gave; ValueError when it is malformed."""
+        """Make producers from the result of `dump`; ValueError when it is malformed."""
         if not isinstance(rows, dict):
             raise ValueError("its producers are not a map")
         made = cls()
@@ -135,18 +135,18 @@ class Producers:
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate of the memory it takes."""
+        """An estimate of the memory used."""
         objects = len(self._seqs) * (_NAME_BYTES + _NUMBER_BYTES)
         return _OBJECT_BYTES + sys.getsizeof(self._seqs) + objects + self._names_bytes
 
     def check(self) -> None:
-        """Raise AssertionError when anything does not fit together."""
+        """Raise AssertionError when the producers are inconsistent."""
         assert sum(map(len, self._all())) == self._names_bytes
         assert list(islice(self._seqs, len(self._silent))) == list(reversed(self._silent))
 
 
 class SharedProducers:
-    """The producers at one moment, as a snapshot holds them."""
+    """The producers at one moment, for a snapshot."""
 
     __slots__ = ("_seqs",)
 
@@ -154,7 +154,7 @@ class SharedProducers:
         self._seqs = seqs
 
     def packed(self) -> Iterator[bytes]:
-        """What Producers.dump gives, as msgpack in small parts, on any thread."""
+        """The result of Producers.dump as msgpack in small parts, on any thread."""
         packer = msgpack.Packer()
         yield packer.pack_map_header(len(self._seqs))
         rows = iter(self._seqs.items())

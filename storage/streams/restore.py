@@ -1,4 +1,4 @@
-"""Putting a keyspace back as it was captured: key by key, then the times of its groups."""
+"""Restores a captured keyspace: key by key, then the times of its groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def restore_key(
     keyspace: Keyspace, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]
 ) -> None:
-    """Put back a captured key; ValueError when its parts do not fit together."""
+    """Restore a captured key; ValueError when its parts are inconsistent."""
     if not 0 <= db < len(keyspace.databases):
         raise ValueError(f"it belongs to database {db}; there are {len(keyspace.databases)}")
     database = keyspace.databases[db]
@@ -44,8 +44,8 @@ def _value_of(
 
 
 def continue_times(keyspace: Keyspace, steady_ms: int) -> None:
-    """The clock goes on from a later time than that by which the data was loaded: the times to
-    live of all groups and all leases begin there."""
+    """Restart the times to live of all groups and all leases at `steady_ms`, which is later than
+    the time at which the data was loaded."""
     keyspace.steady_ms = steady_ms
     for db in keyspace.databases:
         for key, value in db.table.items():
@@ -58,8 +58,8 @@ def continue_times(keyspace: Keyspace, steady_ms: int) -> None:
 
 
 def restart_leases(keyspace: Keyspace, steady_ms: int) -> None:
-    """All leases begin now: no writer could renew one while the data was loaded, which may have
-    taken longer than a lease. The moments noted meanwhile name the streams."""
+    """Restart all leases: no writer could renew one while the data was loaded, which may have taken
+    longer than a lease. The timers scheduled meanwhile name the streams."""
     for _, db_index, key, group in keyspace.timer_requests:
         value = keyspace.databases[db_index].table.get(key) if group is None else None
         if isinstance(value, Stream) and value.held is not None:

@@ -4,8 +4,9 @@ from millstream.entry_id cimport EntryId
 from millstream.storage.streams.stream cimport Stream
 
 
-# Where a stream is to be cut: `first` is the first id to keep, unless all goes. `blocks` are those
-# that go whole; more: there may be others, which were not looked at.
+# Where to trim a stream: `first` is the first ID to keep, unless `all` entries are evicted.
+# `blocks` is the number of whole blocks to evict; `more`: there may be others, which were not
+# checked.
 cdef struct TrimPoint:
     bint some
     bint all

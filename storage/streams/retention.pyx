@@ -1,11 +1,11 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
-"""What a stream's policy no longer keeps.
+"""Finds the entries that a stream's retention policy no longer keeps.
 
-Whole blocks are judged first, from the oldest on, each by its totals and without looking inside: a
-block goes when what stays would still be as long, or as many bytes, as the policy allows, or when
-its youngest entry is too old. That is all that an approximate policy does, so it never evicts what
-an exact one would keep. An exact one goes on inside the first block that stays. The work is one
-step a block that goes and one search inside a block; a bound on the blocks makes it short.
+Whole blocks are checked first, from the oldest on, by their totals: a block is evicted if the
+remaining stream would still have the length or bytes that the policy keeps, or if the block's
+newest entry is too old. An approximate policy does only this, so it never evicts an entry that an
+exact policy would keep. An exact policy continues inside the first block that is kept. The cost is
+one step per evicted block and one search inside a block; a limit on the blocks bounds it.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
@@ -20,9 +20,9 @@ from millstream.storage.blocks.lazyfree import free_parts
 
 
 cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff:
-    """What the stream's blocks hold: the bytes of their entries, deleted ones too, and of their
-    tables (docs/formats.md); in the first block only from the first entry that is there on. Neither
-    the memory around blocks counts, nor groups."""
+    """The bytes of the stream's blocks: their entries, including deleted ones, and their tables
+    (docs/formats.md). The first block counts only from its first existing entry on. Memory around
+    blocks and groups do not count."""
     cdef View view
     if not first_view(stream, &view):
         return 0
@@ -32,13 +32,13 @@ cdef uint64_t kept_bytes(Stream stream) except? 0xffffffffffffffff:
 cdef uint64_t whole_bytes(Stream stream) except? 0xffffffffffffffff:
     cdef uint64_t total
     if stream.sealed is not None and stream.sealed.parts:
-        free_parts(stream.sealed)  # they would count
+        free_parts(stream.sealed)  # they would be counted
     total = 0 if stream.sealed is None else stream.sealed.data_bytes
     return total + (stream.tail.data_size() if stream.has_tail() else 0)
 
 
 cdef uint64_t bytes_before_first(Stream stream, const View* view) noexcept:
-    """Bytes before the first entry that is there, in the stream's first block."""
+    """The bytes before the first existing entry in the stream's first block."""
     cdef Cursor cursor
     cdef const uint8_t* at
     cursor_seek(&cursor, view, stream.head_ms, stream.head_seq)
@@ -60,8 +60,8 @@ cdef bint first_view(Stream stream, View* view) noexcept:
 
 
 cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
-    """The last id of the stream's first block, and whether that is the open one; False when the
-    stream has no block."""
+    """Get the last ID of the stream's first block, and whether that is the open block; False when
+    the stream has no block."""
     cdef View view
     is_open[0] = stream.head_place().page == NULL
     if not first_view(stream, &view):
@@ -72,8 +72,8 @@ cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
 
 
 cdef uint64_t due_ms(Stream stream) noexcept:
-    """The moment from which the policy of a stream evicts something for its age; NEVER when there
-    is none."""
+    """The time from which the policy of a stream evicts entries for their age; NEVER if there is
+    none."""
     cdef RetentionPolicy policy = stream.policy
     cdef EntryId oldest
     cdef bint is_open
@@ -90,7 +90,7 @@ cdef uint64_t due_ms(Stream stream) noexcept:
 
 
 cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, TrimPoint* cut) except -1:
-    """Find what the stream's policy evicts now, of at most blocks_max blocks."""
+    """Find the entries that the stream's policy evicts now, in at most blocks_max blocks."""
     cdef RetentionPolicy policy = stream.policy
     cdef Place place = stream.head_place()
     cdef uint64_t left = stream.length
@@ -133,7 +133,7 @@ cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, Tr
 
 cdef bint is_over(RetentionPolicy policy, const View* view, uint64_t now_ms, uint64_t left,
                   uint64_t total) noexcept:
-    """Whether a block goes as a whole: left and total are the entries and bytes after it."""
+    """Whether to evict a whole block; left and total are the entries and bytes after it."""
     return ((policy.max_len and left >= policy.max_len)
             or (policy.max_bytes and total >= policy.max_bytes)
             or (policy.max_age_ms and now_ms >= policy.max_age_ms
@@ -141,16 +141,16 @@ cdef bint is_over(RetentionPolicy policy, const View* view, uint64_t now_ms, uin
 
 
 cdef void cut_behind(const View* view, TrimPoint* cut) noexcept:
-    """All of this block goes."""
+    """Evict this whole block."""
     cut.some = True
     cut.first.ms = view.last_ms
     cut.first.seq = view.last_seq
-    # The very last id has none above it; it is in the last block.
+    # The largest possible ID has no successor; it is in the last block.
     cut.all = not step_up(&cut.first)
 
 
 cdef void cut_before(uint64_t ms, uint64_t seq, TrimPoint* cut) noexcept:
-    """What is below this id goes, if that is more than is known to go."""
+    """Evict entries below this ID, if that evicts more than is already decided."""
     if not cut.all and id_less(cut.first.ms, cut.first.seq, ms, seq):
         cut.some = True
         cut.first.ms = ms
@@ -173,8 +173,8 @@ cdef void cut_by_age(RetentionPolicy policy, const View* view, uint64_t now_ms, 
 
 
 cdef void cut_by_bytes(RetentionPolicy policy, const View* view, uint64_t total, TrimPoint* cut) noexcept:
-    """Find the first entry of the block that may stay; total: the bytes of the block and of those
-    after it."""
+    """Find the first entry of the block to keep; total: the bytes of this block and of those after
+    it."""
     cdef Cursor cursor
     cdef uint64_t excess
     cdef uint64_t offset
@@ -195,10 +195,10 @@ cdef void cut_by_bytes(RetentionPolicy policy, const View* view, uint64_t total,
     cut_behind(view, cut)
 
 
-# ---------------------------------------------------------------- Python's view
+# ---------------------------------------------------------------- for Python
 
 def oldest_block_ms(Stream stream not None) -> int | None:
-    """The milliseconds of the youngest id in the stream's first block; None without a block."""
+    """The milliseconds of the newest ID in the stream's first block; None without a block."""
     cdef EntryId last
     cdef bint is_open
     return last.ms if oldest_block(stream, &last, &is_open) else None
@@ -210,13 +210,14 @@ def bytes_of(Stream stream not None) -> int:
 
 
 def due_moment_ms(Stream stream not None) -> int | None:
-    """`due_ms`, None for never."""
+    """`due_ms`; None for never."""
     moment_ms = due_ms(stream)
     return None if moment_ms == NEVER else moment_ms
 
 
 def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffffff):
-    """What `find_trim_point` finds: (first id to keep, "all" or None, whether there may be more)."""
+    """The result of `find_trim_point`: (first ID to keep, "all" or None; whether there may be
+    more)."""
     cdef TrimPoint cut
     find_trim_point(stream, now_ms, blocks_max, &cut)
     first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None

@@ -1,9 +1,9 @@
-"""The streams whose policies will evict something for its age, by the moment at which they do.
+"""The streams whose policies will evict entries for their age, by the time of the eviction.
 
-Very many streams may have a limit of age, and each has its own next moment. So moments are rounded
-up to half a second: a page holds all that is due in it, and noting a stream or taking it costs the
-same whatever their number. A place is a key, not a stream: what is stored there when its moment
-comes may be another stream.
+Very many streams may have a limit of age, each with its own time. Times are rounded up to half a
+second, and a page contains all streams that are due in it, so adding and taking a stream costs the
+same for any number of streams. A place is a key, not a stream: when its time comes, the key may
+have another stream.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from __future__ import annotations
 from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
 NEVER = 2**64 - 1
-# The promise is to trim within a second after the moment; the rest of it is for full turns.
+# Trimming is documented to happen within a second; the rest of the second is for busy ticks.
 PAGE_MS = 500
 
 Place = tuple[int, bytes]  # database and key
 
 
 class RetentionSchedule:
-    """Places by the moment, in unix milliseconds, from which their policies evict something."""
+    """Places by the time, in unix milliseconds, from which their policies evict entries."""
 
     def __init__(self) -> None:
         # Places are in dicts, not in sets, so that the order of trims does not depend on hashes.
         self._pages: SortedDict[int, dict[Place, None]] = SortedDict()
 
     def note(self, moment_ms: int, db: int, key: bytes) -> int:
-        """Note a place; returns the moment it is noted for, rounded up to a page."""
+        """Add a place; return its time, rounded up to a page."""
         if moment_ms > NEVER - 2 * PAGE_MS:
             return NEVER
         page_ms = -(-moment_ms // PAGE_MS) * PAGE_MS
@@ -36,11 +36,11 @@ class RetentionSchedule:
         return page_ms
 
     def next(self) -> int:
-        """The earliest moment that may have a place, NEVER when nothing is noted."""
+        """The earliest time that may have a place; NEVER when there is none."""
         return self._pages.keys()[0] if self._pages else NEVER
 
     def take(self, now_ms: int) -> Place | None:
-        """Remove and return the next place whose moment has come; None when there is none."""
+        """Remove and return the next place that is due; None when there is none."""
         while self.next() <= now_ms:
             page_ms, page = self._pages.peekitem(0)
             place: Place | None = page.popitem()[0] if page else None
@@ -51,7 +51,7 @@ class RetentionSchedule:
         return None
 
     def forget(self, page_ms: int, db: int, key: bytes) -> None:
-        """Forget a place noted for this moment (`note`)."""
+        """Remove a place with the time that `note` returned."""
         page = self._pages.get(page_ms)
         if page is not None:
             page.pop((db, key), None)
@@ -59,7 +59,7 @@ class RetentionSchedule:
                 del self._pages[page_ms]
 
     def forget_database(self, db: int) -> None:
-        """Forget all places of a database; takes as long as there are places."""
+        """Remove all places of a database; the time is linear in the number of all places."""
         for page_ms, page in list(self._pages.items()):
             kept = {place: None for place in page if place[0] != db}
             if kept:

@@ -19,7 +19,7 @@ cdef struct MemberRow:
     uint64_t pending
 
 
-# The consumers of a group: by number their names, None where there is no consumer, and the rest.
+# The consumers of a group, by number: their names (None where there is no consumer) and their data.
 cdef class SharedMembers:
     cdef readonly list names
     cdef MemberRow* rows
@@ -28,7 +28,7 @@ cdef class SharedMembers:
     cdef const MemberRow* find(self, Py_ssize_t number) except NULL
 
 
-# What a group has that most groups of a stream with very many do not have.
+# The data of a group that most groups lack when a stream has very many groups.
 cdef class GroupParts:
     cdef readonly SharedMembers members
     cdef readonly SharedPending pending

@@ -1,9 +1,9 @@
 # cython: language_level=3, cdivision=True, initializedcheck=False
-"""The groups of a stream, and the consumers of a group, as they are at one moment.
+"""Point-in-time copies of a stream's groups and of a group's consumers.
 
-A snapshot and a long reply of XINFO are made in small steps while commands go on, and show one
-moment. What they need of a group is copied here into rows, which takes 40 nanoseconds a group or 17
-a consumer; pending entries are shared. With dicts it took 30 times as long, in one piece.
+Snapshots and long replies of XINFO are made in small steps while commands run, and must show one
+moment. The data that they need is copied into rows here, which takes 40 nanoseconds per group and
+17 per consumer; pending entries are shared. With dicts the copy took 30 times as long, in one step.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -15,7 +15,7 @@ from millstream.storage.streams.group cimport Chunk, Consumer, Group, Pending, d
 import msgpack
 
 cdef enum:
-    # Groups, or consumers of a large one, that are packed at once: less than a millisecond's work.
+    # Groups, or consumers of a large group, that are packed in one step: less than a millisecond.
     PACKED_GROUPS = 100
     PACKED_MEMBERS = 500
     BIN_LONG = 65536
@@ -70,7 +70,7 @@ cpdef SharedMembers shared_members(Group group):
 
 
 cdef GroupParts shared_parts(Group group):
-    """None for a group without consumers that never had anything pending."""
+    """None for a group without consumers that never had a pending entry."""
     cdef GroupParts made
     if group.details is None and group.pending_count == 0:
         return None
@@ -84,8 +84,8 @@ cdef GroupParts shared_parts(Group group):
 
 
 cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
-    """Groups by their names; those that are over by now_ms are left out (0: none). Without parts
-    only their rows."""
+    """Share these groups, which are given by name; groups that ended by now_ms are left out (0:
+    none). Without parts only their rows are copied."""
     cdef SharedGroups made = SharedGroups.__new__(SharedGroups)
     cdef Group group
     cdef GroupRow* row
@@ -114,7 +114,7 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
 
 
 cdef class SharedGroups:
-    """In the order in which the groups were made."""
+    """The groups of a stream at one moment, in the order of their creation."""
 
     def __dealloc__(self):
         free(self.rows)
@@ -135,7 +135,7 @@ cdef class SharedGroups:
         return list(self) == list(other)
 
     def __iter__(self):
-        """Each group as Group.dump gives it."""
+        """Each group in the form of Group.dump."""
         cdef size_t i
         for i in range(self.count):
             yield self.header(i, None)
@@ -159,7 +159,8 @@ cdef class SharedGroups:
         }
 
     def packed(self):
-        """The list of what Group.dump gives, as msgpack in small parts, on any thread."""
+        """The list of all groups in the form of Group.dump, as msgpack in small parts, on any
+        thread."""
         cdef list ready = []
         cdef size_t i
         packer = msgpack.Packer()
@@ -226,18 +227,18 @@ cdef list large_counts_of(GroupParts parts):
 # ---------------------------------------------------------------- for XINFO
 
 cdef class PendingByConsumer:
-    """The first pending entries of a group and of each of its consumers, at most `limit` each. They
-    are found in one pass over the group's pending entries, in steps."""
+    """The first pending entries of a group and of each of its consumers, at most `limit` each,
+    found in one pass over the group's pending entries, in steps."""
 
     cdef GroupParts parts
     cdef uint64_t limit
-    # Per consumer, by its number, where its records begin, and how many were found.
+    # For each consumer, by its number: the beginning of its records, and their number.
     cdef size_t* starts
     cdef size_t* filled
     cdef const Pending** records
     cdef size_t found
     cdef uint32_t chunk
-    # Where `next_rows` stands.
+    # The position of `next_rows`.
     cdef uint32_t next_chunk
     cdef uint32_t next_index
 
@@ -266,14 +267,15 @@ cdef class PendingByConsumer:
         free(self.records)
 
     def step(self, int64_t looks) -> bool:
-        """Look at about this many records; False when all is found."""
+        """Process about `looks` records; False when the pass is complete."""
         cdef size_t wanted = self.starts[len(self.parts.members.names)]
         while looks > 0 and self.found < wanted:
             looks -= self.collect_chunk()
         return self.found < wanted
 
     cdef int64_t collect_chunk(self) noexcept:
-        """Note the records of the next chunk that are shown; how many were looked at."""
+        """Collect the records to show from the next chunk; return the number of records
+        processed."""
         cdef const Chunk* chunk = self.parts.pending.chunks[self.chunk]
         cdef const Pending* record
         cdef size_t place
@@ -291,14 +293,14 @@ cdef class PendingByConsumer:
         return chunk.used
 
     def count(self, size_t number) -> int:
-        """How many records are shown of the consumer with this number."""
+        """The number of records to show for the consumer with this number."""
         if number >= <size_t>len(self.parts.members.names):
             raise IndexError(number)
         return self.starts[number + 1] - self.starts[number]
 
     def rows(self, size_t number, size_t start, size_t most, int64_t ahead_ms) -> list:
-        """The consumer's records from `start` on: [id, last delivery, deliveries] each. The time is
-        of a clock that is ahead by ahead_ms."""
+        """The consumer's records from `start` on, each [ID, last delivery, deliveries]. The time is
+        that of a clock that is ahead by ahead_ms."""
         cdef size_t end = min(<size_t>self.count(number), start + most)
         cdef const Pending* record
         cdef size_t i
@@ -311,7 +313,7 @@ cdef class PendingByConsumer:
         return made
 
     def next_rows(self, uint64_t most, int64_t ahead_ms) -> list:
-        """The next records of the group: [id, owner, last delivery, deliveries] each."""
+        """The next records of the group, each [ID, owner, last delivery, deliveries]."""
         cdef const Chunk* chunk
         cdef const Pending* record
         cdef list made = []
@@ -330,5 +332,5 @@ cdef class PendingByConsumer:
 
 
 cdef inline int64_t shifted(uint64_t moment_ms, int64_t ahead_ms) noexcept:
-    """As storage/dump/primitives.shifted_ms."""
+    """Like storage/dump/primitives.shifted_ms."""
     return 0 if moment_ms == 0 else max(<int64_t>moment_ms + ahead_ms, 1)

@@ -22,7 +22,8 @@ def swap_databases(keyspace: Keyspace, first: int, second: int) -> None:
 def _note_changes(a: Database, b: Database) -> None:
     for db in (a, b):
         for key in db.watched:
-            # An expired key does not exist, and its end is no change of the other database's key.
+            # An expired key does not exist, and its removal does not change the other database's
+            # key.
             a.get(key)
             b.get(key)
     for db in (a, b):
@@ -31,7 +32,7 @@ def _note_changes(a: Database, b: Database) -> None:
 
 
 def _schedule(db: Database) -> None:
-    """Note the moments of groups and policies under the new database."""
+    """Schedule the timers of groups and policies under the new database."""
     for key, value in db.table.items():
         if isinstance(value, Stream) and (
             value.groups or value.policy is not None or value.held is not None

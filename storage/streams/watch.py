@@ -1,7 +1,7 @@
-"""WATCH: whether a key was changed since a client began to watch it.
+"""WATCH: detects changes of a key since a client began to watch it.
 
-A database counts how often each watched key was set, removed or given an expiry. Streams also
-change in place: their counters show that.
+A database counts how often each watched key was set or removed or got an expiry. Streams also
+change in place, which their counters show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Watch:
         self.holders = 0
 
 
-# A key's Watch, its changes then, whether it did not exist, and what `_marks_of` gave.
+# A key's Watch, its number of changes, whether it was missing, and the result of `_marks_of`.
 State = tuple[Watch, int, bool, object]
 
 
@@ -38,7 +38,7 @@ def is_changed(db: Database, key: bytes, state: State) -> bool:
     """Whether a watched key was changed since `begin_watch` gave this state."""
     watch, changes, absent, marks = state
     value = db.get(key)
-    # An expired key that must not be deleted now counts no change, but does not exist.
+    # An expired key that must not be deleted yet does not exist, without a counted change.
     return watch.changes != changes or (value is None) != absent or _marks_of(value) != marks
 
 
@@ -50,7 +50,8 @@ def end_watch(db: Database, key: bytes, state: State) -> None:
 
 
 def _marks_of(value: bytes | Stream | None) -> object:
-    """What differs after a stream's entries were changed in place; other values are replaced."""
+    """Values that differ after a stream was changed in place; other types of values are
+    replaced."""
     if not isinstance(value, Stream):
         return None
     return (
