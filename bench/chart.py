@@ -1,8 +1,9 @@
-"""The picture of a report: one bar a row, how many times less millstream needs than Redis.
+"""Draws the chart of a report: one bar per row, with the factor by which millstream needs less than
+Redis.
 
-Bars start at 1.0 ("the same as Redis") on a logarithmic axis, so that half as much and twice as
-much are equally long. A dark tick is the goal, the thin line the least and greatest round. Written
-as SVG and PNG; the SVG carries no date, so that the same figures give the same file.
+Bars start at 1.0 ("the same as Redis") on a logarithmic axis, so that half and twice have bars of
+equal length. A dark tick is the goal, the thin line the range of all rounds. The chart is written
+as SVG and PNG; the SVG contains no date, so the same figures give the same file.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ ROW_INCHES = 0.27
 MARGIN_TOP_INCHES = 1.25
 MARGIN_BOTTOM_INCHES = 0.95
 SECTION_GAP = 1.35
-"""In rows: the room a section's name takes."""
+"""The height of a section's name, in rows."""
 PNG_DPI = 150
 LEFT = 0.025
-"""Where titles start, as a share of the figure's width."""
+"""The left edge of titles, as a fraction of the figure's width."""
 NAMES_AT, TITLES_AT, COSTS_AT = -0.48, -0.03, 1.08
-"""The positions of the words next to the bars, as a share of the plot's width."""
+"""The positions of the texts next to the bars, as a fraction of the plot's width."""
 WORDS_AT_MOST = 20
-"""The ratio beyond which there is no room for words after a row's line."""
+"""The ratio above which there is no space for a text after a row's line."""
 TIMES, ARROW, DIVIDED_BY = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}", "\N{DIVISION SIGN}"
 
 OWN_UNITS = ("times", "% more")
@@ -73,7 +74,7 @@ def shown(report: dict[str, Any]) -> Rows:
 
 
 def places(rows: Rows) -> tuple[list[float], dict[str, float], float]:
-    """Where bars and section names harness, and the height; counted downwards, in rows."""
+    """The positions of bars and section names, and the height; counted downwards, in rows."""
     bars: list[float] = []
     names: dict[str, float] = {}
     at = 0.0
@@ -107,7 +108,7 @@ def draw(report: dict[str, Any]) -> Figure:
 
 
 def set_scale(axes: Axes, rows: Rows) -> None:
-    """A logarithmic axis around 1.0, wide enough for every bar, goal and extreme."""
+    """Set a logarithmic axis around 1.0, wide enough for every bar, goal and extreme."""
     values = [1.0]
     for row in rows:
         values += [row["ratio"]["low"], row["ratio"]["high"], row["goal"]["ratio"] or 1.0]
@@ -126,7 +127,7 @@ def set_scale(axes: Axes, rows: Rows) -> None:
 
 
 def draw_row(axes: Axes, row: dict[str, Any], at: float) -> None:
-    """The bar, its extremes, its goal, and the words on both sides."""
+    """Draw the bar, its extremes, its goal, and the texts on both sides."""
     ratio, goal = row["ratio"], row["goal"]["ratio"]
     colour = COLOURS.get(row["meets_goal"], NO_GOAL)
     axes.barh(at, ratio["median"] - 1, left=1, height=0.66, color=colour, zorder=2)
@@ -134,7 +135,7 @@ def draw_row(axes: Axes, row: dict[str, Any], at: float) -> None:
     if goal is not None:
         axes.plot([goal, goal], [at - 0.43, at + 0.43], color=INK, linewidth=2.2, zorder=5)
     words_at = max(ratio["high"], goal or 0, 1)
-    if words_at > WORDS_AT_MOST:  # they would meet those on the right: upon the line then
+    if words_at > WORDS_AT_MOST:  # it would overlap the text on the right: put it on the line
         words_at = max(ratio["median"], goal or 0, 1)
     axes.annotate(
         ratio_text(row),
@@ -154,7 +155,7 @@ def draw_row(axes: Axes, row: dict[str, Any], at: float) -> None:
 
 
 def ratio_text(row: dict[str, Any]) -> str:
-    """The ratio in words; if commands per second have a goal too, also their ratio."""
+    """The text of the ratio; if commands per second have a goal too, also their ratio."""
     text = f"{row['ratio']['median']:.2f}{TIMES}"
     if row["goal"]["rate_ratio"] is not None and row["ops_ratio"]:
         text += f"  ({row['ops_ratio']['median']:.2f}{TIMES} in ops)"
@@ -162,7 +163,7 @@ def ratio_text(row: dict[str, Any]) -> str:
 
 
 def draw_words(figure: Figure, report: dict[str, Any], inches: float) -> None:
-    """Title, what the ratio means, the key and the machine."""
+    """Draw the title, the meaning of the ratio, the key and the machine."""
     method = report["method"]
     means = (
         f"Redis {DIVIDED_BY} {ours_name(report)} of server CPU time per command, "
@@ -188,12 +189,12 @@ def draw_words(figure: Figure, report: dict[str, Any], inches: float) -> None:
 
 
 def ours_name(report: dict[str, Any]) -> str:
-    """What Redis is compared with."""
+    """The name of the server that Redis is compared with."""
     return "a second Redis" if report["self_check"] else "millstream"
 
 
 def key() -> list[Patch | Line2D]:
-    """What colours and lines mean."""
+    """The key to colours and lines."""
     tick = Line2D([], [], color=INK, marker="|", markersize=9, markeredgewidth=2.2, linestyle="")
     tick.set_label("goal")
     extremes = Line2D([], [], color=INK, linewidth=1, alpha=0.55, label="least to greatest round")
@@ -207,6 +208,6 @@ def key() -> list[Patch | Line2D]:
 
 
 def write_words(axes: Axes, x: float, at: float, text: str, **style: Any) -> None:
-    """Words next to the bars: `x` as a share of the plot's width, `at` in rows."""
+    """Write a text next to the bars: `x` is a fraction of the plot's width, `at` is in rows."""
     transform = blended_transform_factory(axes.transAxes, axes.transData)
     axes.text(x, at, text, transform=transform, va="center", **style)

@@ -1,9 +1,9 @@
 """The Python client against plain redis-py, on our server.
 
-The peer's lane is the loop that a program writes with redis-py alone: XREAD with the same count,
-the last ID passed back; and `xadd`. The rates are records per second of the whole program, so the
-cost is the time of one record in nanoseconds. 16 shards are compared with one stream of as many
-records: redis-py has nothing that merges.
+The peer's lane is the loop that a program would write with redis-py alone: XREAD with the same
+count and the last ID passed back; and `xadd`. The rates are records per second of the whole
+program, so the cost is the time per record in nanoseconds. 16 shards are compared with one stream
+with the same number of records, because redis-py cannot merge streams.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def appends(harness: Harness, full: int, quick: int) -> Lanes:
 
 
 def filled(harness: Harness, records: int) -> Side:
-    """Our server with the same records in one stream, and spread over 16 in turns."""
+    """Our server with the same records in one stream, and distributed round-robin over 16
+    streams."""
     side = harness.pair("client")[OURS]
     if side.call("XLEN", ONE) == records:
         return side

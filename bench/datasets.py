@@ -1,10 +1,9 @@
-"""The entries both servers are filled with: the same ids, the same bytes, the same order on both
-sides.
+"""The entries that fill both servers: the same IDs, bytes and order on both sides.
 
-They are sent as `XADD key ms-seq field value ...`, which both servers answer, as raw RESP made
-ahead, so that the loader costs little. Ids are explicit, ten entries a millisecond. The first
-millisecond is 10^12 because redis-benchmark can only put twelve random digits into an argument:
-`1__rand_int__` is then a random millisecond of the stream.
+They are sent as `XADD key ms-seq field value ...`, which both servers support, as raw RESP that is
+encoded in advance, so that the loader costs little. IDs are explicit, ten entries per millisecond.
+The first millisecond is 10^12 because redis-benchmark can only put twelve random digits into an
+argument: `1__rand_int__` is then a random millisecond of the stream.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TEN_FIELD_ENTRY: Fields = (
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some whole commands as they go over the wire, and how many replies they earn."""
+    """Some whole commands as raw RESP, and their number of replies."""
 
     data: bytes
     entries: int
@@ -42,7 +41,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named, repeatable series of entries; `fields` makes the next one from a random source."""
+    """A named, repeatable series of entries; `fields` makes the next entry from a random source."""
 
     name: str
     entries: int
@@ -50,12 +49,12 @@ class DataSet:
 
 
 def entry_id(index: int) -> str:
-    """The id (`ms-seq`) of the entry with this index."""
+    """The ID (`ms-seq`) of the entry with this index."""
     return f"{FIRST_MS + index // ENTRIES_PER_MS}-{index % ENTRIES_PER_MS}"
 
 
 def milliseconds(entries: int) -> int:
-    """How many milliseconds a stream of that many entries covers."""
+    """The number of milliseconds that a stream of `entries` entries covers."""
     return -(-entries // ENTRIES_PER_MS)
 
 
@@ -81,7 +80,7 @@ STATUSES = ("200", "201", "204", "304", "400", "404", "500")
 def log_fields(source: random.Random) -> Fields:
     """Ten fields of a web log, values of 3 to 22 bytes."""
     bits = source.getrandbits(128)
-    # One draw feeds all fields: the generator, not the servers, would otherwise be the slow part.
+    # One random number for all fields: otherwise the generator would be slower than the servers.
     return (
         "level", LEVELS[bits & 3],
         "host", f"web-{bits >> 2 & 31:02d}.local",
@@ -114,7 +113,7 @@ def encode(*arguments: str) -> bytes:
 
 
 def chunks(data_set: DataSet, entries: int, key: str = KEY) -> Iterator[Chunk]:
-    """The first `entries` entries as chunks of at most CHUNK_BYTES_MAX, the same at every call."""
+    """The first `entries` entries in chunks of at most CHUNK_BYTES_MAX, the same in every call."""
     commands = _commands(data_set, entries, key)
     kept: list[bytes] = []
     size_bytes = 0
@@ -129,7 +128,7 @@ def chunks(data_set: DataSet, entries: int, key: str = KEY) -> Iterator[Chunk]:
 
 
 def _commands(data_set: DataSet, entries: int, key: str) -> Iterator[bytes]:
-    """The XADD commands. The parts that never change are encoded once."""
+    """The XADD commands. Constant parts are encoded once."""
     source = random.Random(SEED)
     make = data_set.fields
     sample = make(random.Random(SEED))
@@ -145,10 +144,11 @@ def _commands(data_set: DataSet, entries: int, key: str) -> Iterator[bytes]:
 
 
 def ranges_data(entries: int) -> Iterator[Chunk]:
-    """A stream of IoT entries, however many are asked for.
+    """A stream of `entries` IoT entries.
 
-    As random as `IOT`, so that no compression has an easy time, but made ten times faster: the ends
-    of all possible commands are made ahead, and whole milliseconds are put together at once.
+    They are as random as `IOT`, so that they do not compress too well, but generated ten times
+    faster: the ends of all possible commands are encoded in advance, and whole milliseconds are
+    assembled at once.
     """
     total_ms, left_over = divmod(entries, ENTRIES_PER_MS)
     if left_over:
@@ -165,7 +165,7 @@ def ranges_data(entries: int) -> Iterator[Chunk]:
 
 
 def _template() -> bytes:
-    """The commands of one millisecond; it and the end of each command are to be put in."""
+    """The commands of one millisecond, with placeholders for it and for the end of each command."""
     place = "?" * len(str(FIRST_MS))
     heads = [
         encode("XADD", KEY, f"{place}-{seq}", *IOT_FIELDS).rpartition(b"$6\r\nsensor")[0]
@@ -178,7 +178,7 @@ IOT_FIELDS: Fields = ("sensor", "00", "temperature", "10.0")
 
 
 def _end_of_command(number: int) -> bytes:
-    """From the first field on."""
+    """The end of a command, from the first field on."""
     fields = encode(*iot_entry(number))
     return fields[fields.index(b"$") :]
 

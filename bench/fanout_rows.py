@@ -1,8 +1,8 @@
-"""Blocked readers: how much it costs, and how long it takes, until one append has reached them all.
+"""Blocked readers: the cost and the time until one append has reached all of them.
 
-redis-benchmark cannot wait for what another connection does, so the readers are sockets of this
-process, all on one epoll. Each append is measured separately, from a moment at which every reader
-waits and the server is idle: what the readers send to wait again is not in the figures.
+redis-benchmark cannot wait for another connection, so the readers are sockets of this process, all
+on one epoll. Each append is measured separately, starting when all readers wait and the server is
+idle. The figures do not include the commands with which the readers block again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ POLL_S = 0.01
 
 
 def woken_readers(harness: Harness, readers: int, full: int, quick: int) -> Lanes:
-    """CPU time of an append that wakes `readers` blocked clients; its rate is one over the seconds
-    until the last of them has its reply. `full` (or `quick`) appends a round."""
+    """CPU time of an append that wakes `readers` blocked clients. The rate is the inverse of the
+    seconds until the last of them has its reply. `full` (or `quick`) appends per round."""
     allow_files(readers + SPARE_FILES)
     pair = harness.pair("waking")
     times = harness.plan.size(full, quick)
@@ -61,7 +61,7 @@ def wake(side: Side, readers: int, times: int) -> Reading:
 
 
 def wait_until_blocked(client: Client, readers: int) -> None:
-    """Return when the server says that all readers wait."""
+    """Return when the server reports that all readers wait."""
     deadline = time.monotonic() + TIMEOUT_S
     while f"blocked_clients:{readers}\r\n" not in str(client.call("INFO", "clients")):
         if time.monotonic() > deadline:
@@ -70,7 +70,7 @@ def wait_until_blocked(client: Client, readers: int) -> None:
 
 
 def allow_files(count: int) -> None:
-    """Let this process have that many open files."""
+    """Raise this process' limit of open files to `count`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         try:
@@ -102,12 +102,12 @@ class Crowd:
                 made.close()
 
     def wait(self, request: bytes) -> None:
-        """Everybody sends the request."""
+        """Send the request on every connection."""
         for made in self._sockets.values():
             made.sendall(request)
 
     def hear(self) -> None:
-        """Return when everybody has got a reply (small enough to come at once)."""
+        """Return when every connection has its reply (small enough to arrive in one piece)."""
         missing = set(self._sockets)
         while missing:
             ready = self._poll.poll(TIMEOUT_S)

@@ -1,9 +1,8 @@
 """The arithmetic of the benchmark: readings, medians, ratios and goals.
 
-Nothing here starts a process or reads a clock, so the tests can hold it to exact numbers. A ratio
-is always "Redis / ours" of a cost (CPU time or bytes), so above 1 is better. It is taken per
-round, between the two readings that were made right after each other: what disturbs the machine
-for a minute then disturbs both.
+This module starts no process and reads no clock, so tests can check exact numbers. A ratio is
+always "Redis / ours" of a cost (CPU time or bytes), so above 1 is better. It is computed per round,
+from two readings made directly after each other, so a disturbance of a minute affects both.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on with this row (or at all); the message says why."""
+    """The benchmark cannot continue with this row (or at all); the message says why."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One measurement of one side. `cost` is in the row's unit; the lower the better."""
+    """One measurement of one side. `cost` is in the row's unit; lower is better."""
 
     cost: float
     ops_per_s: float | None = None
@@ -28,7 +27,8 @@ class Reading:
 REDIS = "redis"
 OURS = "ours"
 Lanes = Mapping[str, Sequence[Reading]]
-"""Readings of each lane, one a round. Every row has the lanes REDIS and OURS; others are extras."""
+"""Readings of each lane, one per round. Every row has the lanes REDIS and OURS; others are
+extra."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,11 @@ def rate_ratio(lanes: Lanes, lane: str = OURS) -> Spread | None:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a row has to reach. All given parts must hold; a goal without parts is no goal.
+    """The goal of a row. All given parts must be met; a goal without parts is no goal.
 
-    `ratio`: least Redis / ours of the cost. `rate_ratio`: least ours / Redis of operations per
-    second. `cost_max`: greatest cost of our own side, for rows that compare us with ourselves.
+    `ratio`: minimum of Redis / ours of the cost. `rate_ratio`: minimum of ours / Redis of
+    operations per second. `cost_max`: maximum cost of our side, for rows that compare our server
+    with itself.
     """
 
     ratio: float | None = None
@@ -81,7 +82,7 @@ class Goal:
     cost_max: float | None = None
 
     def met(self, lanes: Lanes) -> bool | None:
-        """Whether the medians reach the goal; None if there is nothing to reach."""
+        """Whether the medians reach the goal; None if there is no goal."""
         checks: list[bool] = []
         if self.ratio is not None:
             checks.append(cost_ratio(lanes).median >= self.ratio)
@@ -110,5 +111,5 @@ SAME_LOW, SAME_HIGH = 0.9, 1.1
 
 
 def same(lanes: Lanes) -> bool:
-    """Whether both sides cost about the same: what a self-check has to show."""
+    """Whether both sides cost about the same, which is the goal of a self-check."""
     return SAME_LOW <= cost_ratio(lanes).median <= SAME_HIGH

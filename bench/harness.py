@@ -1,9 +1,9 @@
-"""The test harness: a pair of servers, alternating rounds, and the kinds of measurement rows are
-made of.
+"""The harness of the benchmark: a pair of servers, alternating rounds, and the kinds of
+measurement.
 
-One pair runs at a time. Rows that need the same pair share it (a stream of twenty million
-entries is loaded once), and a request for another pair stops it. All readings of a row come from
-rounds that alternate between the two sides, after one short round each that is thrown away.
+One pair runs at a time. Rows that need the same pair share it (a stream of twenty million entries
+is loaded once), and a request for another pair stops it. All readings of a row come from rounds
+that alternate between the two sides, after a short warm-up round for each side.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GROUP = "g"
 
 @dataclass(frozen=True)
 class Plan:
-    """How thorough this run is."""
+    """The size of this run."""
 
     quick: bool
     rounds: int
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def kept_entries(self) -> int:
-        """How many entries the snapshot and journal rows save and load."""
+        """The number of entries that the snapshot and journal rows save and load."""
         return self.size(5_000_000, 2_000_000)
 
     def size(self, full: int, quick: int) -> int:
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. `measure` returns the lanes; `unit` says what their cost is."""
+    """One line of the report. `measure` returns the lanes; `unit` is the unit of their cost."""
 
     name: str
     section: str
@@ -70,14 +70,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two servers, and the words it is spoken to with."""
+    """One of the two servers, and its command words."""
 
     server: Server
     dialect: str
     """`T` or `X`"""
 
     def append(self, key: str, fields: Fields) -> tuple[str, ...]:
-        """An append with an automatic id."""
+        """An append with an automatic ID."""
         return ("TAPPEND", key, *fields) if self.dialect == "T" else ("XADD", key, "*", *fields)
 
     def range(self, key: str, start: str, count: int) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Side:
         return (f"{self.dialect}RANGE", key, start, "+", "COUNT", str(count))
 
     def read(self, key: str, after: str, count: int) -> tuple[str, ...]:
-        """`count` entries after an id."""
+        """`count` entries after an ID."""
         if self.dialect == "T":
             return ("TREAD", key, after, str(count))
         return ("XREAD", "COUNT", str(count), "STREAMS", key, after)
@@ -106,22 +106,22 @@ class Side:
         return encode("XREAD", "COUNT", "10", "BLOCK", "0", "STREAMS", KEY, "$")
 
     def new_group(self) -> None:
-        """The group stands before the first entry and has nothing pending."""
+        """Create the group again, before the first entry and without pending entries."""
         self.call("XGROUP", "DESTROY", KEY, GROUP)
         self.call("XGROUP", "CREATE", KEY, GROUP, "0")
 
     def call(self, *words: str) -> object:
-        """One command on a connection of its own."""
+        """Run one command on a separate connection."""
         with Client(self.server.port) as client:
             return client.call(*words)
 
     def empty(self) -> None:
-        """Make the server as good as new."""
+        """Reset the server to an empty state."""
         self.call("FLUSHALL")
         self.server.settle()
 
     def drive(self, request: Load, words: tuple[str, ...]) -> Reading:
-        """Send the load; the cost is the server's CPU time an operation, in nanoseconds."""
+        """Send the load; the cost is the server's CPU time per operation, in nanoseconds."""
         before_ns = self.server.cpu_ns()
         ops_per_s = load_tool.run(self.server.port, request, words)
         self.server.settle()
@@ -134,7 +134,7 @@ Pair = Mapping[str, Side]
 
 @dataclass
 class Harness:
-    """Owns the servers. Use it as a context manager: leaving it stops whatever runs."""
+    """Owns the servers. Use it as a context manager, which stops the running servers at its end."""
 
     redis_command: Sequence[str]
     ours_command: Sequence[str]
@@ -142,7 +142,7 @@ class Harness:
     server_core: int
     plan: Plan
     versions: dict[str, str] = field(default_factory=dict)
-    """What the servers said about themselves, by lane."""
+    """The versions that the servers reported, by lane."""
 
     _pair: dict[str, Side] = field(default_factory=dict)
     _pair_name: str = ""
@@ -166,7 +166,7 @@ class Harness:
         self._pair_name = ""
 
     def measured(self, row: Row) -> Lanes:
-        """The row's readings; measured at the first call, so that rows may build on each other."""
+        """The row's readings, measured in the first call, so that rows can use other rows."""
         if row.name not in self._measured:
             try:
                 self._measured[row.name] = row.measure(self)
@@ -176,7 +176,7 @@ class Harness:
                     for lane, side in self._pair.items()
                     if not side.server.alive()
                 )
-                # The next row must not inherit a server in an unknown state.
+                # The next row must not use a server in an unknown state.
                 self.stop()
                 raise BenchError(f"{error}{said}") from error
         return self._measured[row.name]
@@ -189,7 +189,7 @@ class Harness:
         directives: Sequence[str] = JOURNAL_OFF,
         prepare: Callable[[Pair], None] | None = None,
     ) -> Pair:
-        """The running pair of that name; else a new one, started with `directives`, prepared."""
+        """The running pair of that name, or a new one, started with `directives` and prepared."""
         if name == self._pair_name:
             return self._pair
         self.stop()
@@ -203,12 +203,12 @@ class Harness:
         return self._pair
 
     def fresh_pair(self) -> Pair:
-        """A new pair that no other row gets."""
+        """A new pair that is not shared with other rows."""
         self.stop()
         return self.pair("fresh")
 
     def loaded_pair(self, entries: int, directives: Sequence[str] = JOURNAL_OFF) -> Pair:
-        """A pair whose stream KEY holds that many IoT entries."""
+        """A pair whose stream KEY has `entries` IoT entries."""
         return self.pair(
             " ".join(("loaded", str(entries), *directives)),
             directives,
@@ -223,7 +223,7 @@ class Harness:
     # Rounds
 
     def alternate(self, lanes: Mapping[str, Callable[[], Reading]]) -> Lanes:
-        """Call the lanes in turn, once a round."""
+        """Call the lanes in turn, once per round."""
         readings: dict[str, list[Reading]] = {lane: [] for lane in lanes}
         for _ in range(self.plan.rounds):
             for lane, once in lanes.items():
@@ -269,7 +269,7 @@ class Harness:
         return self._ranges(entries, start, count, Load(self.plan.size(full, quick), pipeline))
 
     def reads(self, entries: int, count: int, pipeline: int, full: int, quick: int) -> Lanes:
-        """Read `count` entries after an id in the middle of a long stream."""
+        """Read `count` entries after an ID in the middle of a long stream."""
         after = entry_id(range_start("middle", entries, count))
         request = Load(self.plan.size(full, quick), pipeline)
 
@@ -289,7 +289,7 @@ class Harness:
         return self._measure(once, Load(requests, pipeline), self.loaded_pair(entries))
 
     def acknowledgements(self, entries: int, pipeline: int, full: int, quick: int) -> Lanes:
-        """Acknowledge entries at random, of a group in which the whole stream is pending."""
+        """Acknowledge random entries of a group in which the whole stream is pending."""
         request = Load(self.plan.size(full, quick), pipeline, milliseconds(entries))
 
         def once(side: Side, request: Load) -> Reading:
@@ -322,13 +322,14 @@ class Harness:
         return self._measure(once, request, self.loaded_pair(entries))
 
     def _check_range(self, pair: Pair, start: str, count: int) -> None:
-        """Both sides must answer the same entries, or the comparison means nothing."""
+        """Check that both sides return the same entries; otherwise the comparison is
+        meaningless."""
         answers = [ids_of(side.call(*side.range(KEY, start, count))) for side in pair.values()]
         if answers[0] != answers[1] or len(answers[0]) != count:
             raise BenchError(f"the two servers differ on {count} entries from {start}")
 
     def memory(self, data_set: DataSet) -> Lanes:
-        """Growth of resident memory an entry, in bytes, on servers started for this."""
+        """Growth of resident memory per entry, in bytes, on servers started for this purpose."""
         return self._growth(
             data_set.entries,
             lambda pair: None,
@@ -336,13 +337,13 @@ class Harness:
         )
 
     def pending_memory(self, entries: int) -> Lanes:
-        """Growth of resident memory a pending entry, in bytes: a group reads a whole stream."""
+        """Growth of resident memory per pending entry, in bytes: a group reads a whole stream."""
 
         def prepare(pair: Pair) -> None:
             fill(pair, ranges_data(entries))
             for side in pair.values():
                 side.new_group()
-                # Buffers that any long reply needs are there before the first reading.
+                # Allocate the buffers that any long reply needs before the first reading.
                 side.call(*side.range(KEY, "-", PENDING_READ))
 
         def grow(pair: Pair) -> None:
@@ -359,7 +360,7 @@ class Harness:
     def _growth(
         self, entries: int, prepare: Callable[[Pair], None], grow: Callable[[Pair], None]
     ) -> Lanes:
-        """By how many bytes an entry `grow` makes resident memory larger."""
+        """The growth of resident memory per entry, in bytes, caused by `grow`."""
         readings: dict[str, list[Reading]] = {REDIS: [], OURS: []}
         for _ in range(1 if self.plan.quick else self.plan.rounds):
             pair = self.fresh_pair()
@@ -388,7 +389,7 @@ def warm_up_of(request: Load) -> Load:
 
 
 def fill(pair: Pair, source: Iterable[Chunk]) -> None:
-    """Send the same chunks to both sides and wait until both have come to rest."""
+    """Send the same chunks to both sides and wait until both are idle."""
     sides = list(pair.values())
     with Client(sides[0].server.port) as first, Client(sides[1].server.port) as second:
         load([first, second], source)
@@ -402,19 +403,19 @@ def range_start(position: str, entries: int, count: int) -> int:
         return 0
     if position == "tail":
         return entries - count
-    # Off the round number, which would be the first entry of a block in one server or the other.
+    # Not a round number, which could be the first entry of a block in one of the servers.
     return entries // 2 + 37
 
 
 def ids_of(reply: object) -> list[str]:
-    """The ids in a range reply, printed with a hyphen whichever dialect answered."""
+    """The IDs in a range reply, with a hyphen for both dialects."""
     if not isinstance(reply, list):
         raise BenchError(f"not a range reply: {reply!r}")
     return [str(entry[0]).replace(".", "-") for entry in reply]
 
 
 def version_of(side: Side, name: str) -> str:
-    """The version INFO gives under that name; empty if it gives none."""
+    """The version in INFO under that name; empty if there is none."""
     lines = str(side.call("INFO", "server")).splitlines()
     info = dict(line.split(":", 1) for line in lines if ":" in line)
     return info.get(name, "")

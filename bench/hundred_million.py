@@ -1,9 +1,9 @@
 """A hundred million entries in one stream: loaded, sought, trimmed, saved and started again.
 
-`python -m bench.hundred_million` answers what the rows of the benchmark cannot in minutes: whether
-the server is the same one with a hundred times the data. Ours only; every step prints what it took
-and what was checked, and the figures go to results/hundred-million.json. Exit code 1 when a step
-gave a wrong answer or the memory passed the limit.
+`python -m bench.hundred_million` tests what the rows of the benchmark cannot test in minutes:
+whether our server keeps its performance with a hundred times the data. Every step prints its cost
+and its checks, and the figures go to results/hundred-million.json. Exit code 1 when a step had a
+wrong result or the memory exceeded the limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL = 1_000_000
 MEMORY_MAX_GIB = 8.0
 SMALL_KEY = "small"
 SEEKS = {1: 100_000, 16: 500_000, 100: 1_000_000}
-"""How many requests to send, by the pipeline's depth."""
+"""The number of requests to send, by the pipeline's depth."""
 SEEK_ROUNDS = 5
 KEPT_AFTER_TRIM = 1_000_000
 CALM_S = 2.0
@@ -40,7 +40,7 @@ TOLD_EVERY = 10_000_000
 
 
 class Walk:
-    """The steps, in order, and what they found."""
+    """The steps, in order, and their results."""
 
     def __init__(self, server: Server, entries: int) -> None:
         self.side = Side(server, "T")
@@ -57,7 +57,7 @@ class Walk:
         self.note(name, time.perf_counter() - began, "s")
 
     def run(self) -> None:
-        """All of it."""
+        """Run all steps."""
         self.fill(SMALL)
         self.side.call("RENAME", KEY, SMALL_KEY)
         before_bytes = self.side.server.rss_bytes()
@@ -88,8 +88,7 @@ class Walk:
         check_loaded(self.side, entries)
 
     def compare_seeks(self, pipeline: int) -> None:
-        """Both streams in turns: the other load of a machine differs from minute to
-        minute."""
+        """Measure both streams in turns, because the machine's other load varies."""
         for key, entries in ((SMALL_KEY, SMALL), (KEY, self.entries)):
             self.seek(key, entries, pipeline)
         rounds = [
@@ -103,7 +102,7 @@ class Walk:
         self.note(f"seek, all against 1 M, -P {pipeline}", times, "times")
 
     def seek(self, key: str, entries: int, pipeline: int) -> float:
-        """Server CPU time of one entry from a random millisecond on, in nanoseconds."""
+        """Server CPU time to read one entry at a random millisecond, in nanoseconds."""
         request = Load(SEEKS[pipeline], pipeline, milliseconds(entries))
         return self.side.drive(request, self.side.range(key, RANDOM_MS, 1)).cost
 
@@ -121,7 +120,7 @@ class Walk:
             raise BenchError(f"the trim removed {removed} and left {first} first")
 
     def note_file(self) -> None:
-        """Both streams are in it."""
+        """Record the size of the file, which contains both streams."""
         size_bytes = self.side.server.data_bytes()
         self.note("file", size_bytes / (self.entries + SMALL), "bytes an entry")
 
@@ -134,7 +133,7 @@ class Walk:
 
 
 def main() -> int:
-    """Walk through it and keep the figures."""
+    """Run the steps and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.hundred_million", description=__doc__)
     parser.add_argument("--entries", type=int, default=ENTRIES, metavar="N")
     parser.add_argument("--server", default=".venv/bin/millstream-server", metavar="CMD")

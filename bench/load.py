@@ -1,8 +1,8 @@
-"""redis-benchmark: how it is called and how its answer is read.
+"""Calls redis-benchmark and parses its output.
 
-It is the tool Redis' users know, it is quick enough to keep a server busy from one core, and it
-treats both servers alike because the command is given as words. `--csv` is its only output with
-fixed columns.
+Redis' users know this tool, it is fast enough to keep a server busy from one core, and it treats
+both servers equally because the command is given as words. `--csv` is its only output with fixed
+columns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ RATE_COLUMN = "rps"
 
 @dataclass(frozen=True)
 class Load:
-    """What redis-benchmark shall send: `requests` commands, `pipeline` at a time on each
-    connection.
+    """A load for redis-benchmark: `requests` commands, `pipeline` at a time on each connection.
 
-    With `random_below`, every `__rand_int__` in the words becomes twelve random digits below it.
+    With `random_below`, every `__rand_int__` in the words becomes a number below it with twelve
+    digits.
     """
 
     requests: int
@@ -31,7 +31,7 @@ class Load:
     random_below: int | None = None
 
     def __post_init__(self) -> None:
-        # Otherwise redis-benchmark sends a few more than asked, and the cost of one is wrong.
+        # Otherwise redis-benchmark sends some more requests, and the cost per request is wrong.
         if self.requests % self.pipeline:
             raise ValueError(f"{self.requests} requests do not fill pipelines of {self.pipeline}")
 
@@ -53,14 +53,14 @@ def parse_rate(output: str) -> float:
         raise BenchError(f"redis-benchmark gave no result: {output.strip()[-300:]!r}")
     from_end = table[0].index(RATE_COLUMN) - len(table[0])
     try:
-        # Counted from the end: a quote within a command word may split the first column.
+        # Indexed from the end: a quote in a command word may split the first column.
         return float(table[-1][from_end])
     except (IndexError, ValueError) as error:
         raise BenchError(f"redis-benchmark's result is not readable: {lines[-1]!r}") from error
 
 
 def run(port: int, load: Load, words: tuple[str, ...]) -> float:
-    """Run one load to its end and return operations per second."""
+    """Run one load and return operations per second."""
     line = command_line(port, load, words)
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)

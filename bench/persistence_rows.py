@@ -1,9 +1,10 @@
-"""Snapshots, what they do to everybody else meanwhile, and starts from what is on the disk.
+"""Snapshots, their effect on other clients, and starts from the disk.
 
-A forked child counts: its CPU time comes from the parent once it has ended, its memory is added to
-the parent's, what both share once. A start is measured from the first instruction to the first
-PONG, less what the same server takes, in the same round, to start with an empty directory: loading
-is compared, not interpreters. Both servers are killed before, so that neither saves on the way.
+A forked child is included: its CPU time is read from the parent after the child has ended, and its
+memory is added to the parent's, with shared memory counted once. A start is measured from the first
+instruction to the first PONG. The time of a start of the same server with an empty directory, in
+the same round, is subtracted, so that loading is compared and not interpreters. Both servers are
+killed before, so that neither saves at its end.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ JOURNAL = (
     *("--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"),
     *("--appendfsync", "no"),
 )
-"""Effects are kept, and the journal is not rewritten during a measurement."""
+"""The journal is on, and is not rewritten during a measurement."""
 
 
 def journal_of(mode: str) -> tuple[str, ...]:
@@ -42,7 +43,7 @@ def journal_of(mode: str) -> tuple[str, ...]:
 
 
 def snapshots(harness: Harness, entries: int) -> Lanes:
-    """CPU time an entry of BGSAVE, a child's included; entries a second until it is done."""
+    """CPU time of BGSAVE per entry, including a child's; entries per second."""
     pair = harness.loaded_pair(entries)
 
     def once(side: Side) -> Reading:
@@ -73,7 +74,7 @@ def stalls(harness: Harness, entries: int) -> Lanes:
 
 
 def calm(harness: Harness, entries: int) -> Lanes:
-    """The worst PING of one client in as many seconds as a snapshot takes, without one."""
+    """The worst PING of one client without a snapshot, over the same time as a snapshot takes."""
 
     def once(side: Side) -> Reading:
         began = time.perf_counter()
@@ -92,7 +93,7 @@ def looks_until(end: float) -> Iterator[None]:
 
 
 def worst_ping_us(side: Side, looks: Iterator[None]) -> float:
-    """Ping the server for as long as `looks` goes on; the longest answer, in microseconds."""
+    """Ping the server until `looks` ends; the longest response time, in microseconds."""
     worst_s = 0.0
     with Client(side.server.port) as client:
         client.call("PING")
@@ -105,7 +106,7 @@ def worst_ping_us(side: Side, looks: Iterator[None]) -> float:
 
 
 def growth(harness: Harness, entries: int) -> Lanes:
-    """By how many percent a snapshot makes the memory larger at its worst, a child's included."""
+    """The maximum growth of memory during a snapshot in percent, including a child's memory."""
 
     def once(side: Side) -> Reading:
         side.server.settle()
@@ -119,7 +120,7 @@ def growth(harness: Harness, entries: int) -> Lanes:
 
 
 def saving(side: Side) -> Iterator[None]:
-    """Begin a snapshot, and yield until it is written."""
+    """Begin a snapshot, and yield repeatedly until it is written."""
     deadline = time.monotonic() + SAVE_TIMEOUT_S
     with Client(side.server.port) as client:
         client.call("BGSAVE")
@@ -135,7 +136,7 @@ def saving(side: Side) -> Iterator[None]:
 
 
 def loads(harness: Harness, entries: int) -> Lanes:
-    """CPU time an entry of a start from a snapshot; entries a second."""
+    """CPU time per entry of a start from a snapshot; entries per second."""
     pair = harness.loaded_pair(entries)
     for side in pair.values():
         for _ in saving(side):
@@ -144,13 +145,13 @@ def loads(harness: Harness, entries: int) -> Lanes:
 
 
 def replays(harness: Harness, entries: int) -> Lanes:
-    """CPU time an entry of a start from a journal that was never rewritten; entries a second."""
+    """CPU time per entry of a start from a journal that was never rewritten; entries per second."""
     return starts(harness, harness.loaded_pair(entries, JOURNAL), entries, 1)
 
 
 def starts(harness: Harness, pair: Pair, entries: int, times: int) -> Lanes:
-    """Start both servers again from their directories, each `times` a round and every time after a
-    start from an empty directory, whose time is subtracted: medians of the differences."""
+    """Start both servers again from their directories, `times` per round, each time after a start
+    from an empty directory, whose time is subtracted. Returns medians of the differences."""
 
     def once(side: Side) -> Reading:
         costs_ns, seconds = [], []
@@ -171,7 +172,7 @@ def starts(harness: Harness, pair: Pair, entries: int, times: int) -> Lanes:
 
 
 def check_loaded(side: Side, entries: int) -> None:
-    """All entries are there again, the first and the last of them the right ones."""
+    """Check the number of entries after a start, and the first and the last entry."""
     ends = [ids_of(side.call(*side.range(KEY, entry_id(at), 1))) for at in (0, entries - 1)]
     if side.call("XLEN", KEY) != entries or ends != [[entry_id(0)], [entry_id(entries - 1)]]:
         raise BenchError(f"a start from {entries} entries left {side.call('XLEN', KEY)}, {ends}")

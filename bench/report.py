@@ -1,7 +1,7 @@
-"""The report: lines on the terminal while rows finish, and JSON with the machine's facts.
+"""The report: lines on the terminal as rows finish, and JSON with a description of the machine.
 
-The JSON is the source of the chart, so a chart can be drawn again without measuring again. It
-names programs but no paths: it is kept in the repository.
+The JSON is the source of the chart, so the chart can be drawn again without a new measurement. It
+names programs but no paths, because it is kept in the repository.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Outcome:
     failure: str = ""
 
     def verdict(self, self_check: bool) -> str:
-        """`yes`, `no`, or `-` without a goal; a self-check asks for a ratio of about 1 instead."""
+        """`yes`, `no`, or `-` without a goal; a self-check requires a ratio of about 1 instead."""
         if self.lanes is None:
             return "failed"
         met = same(self.lanes) if self_check else self.row.goal.met(self.lanes)
@@ -80,7 +80,7 @@ def table_line(outcome: Outcome, self_check: bool) -> str:
 
 
 def cost_text(cost: float, unit: str) -> str:
-    """A cost as a reader likes it: 812 ns, 12.4 us, 19.0 B, 1.10 x."""
+    """A cost in readable form: 812 ns, 12.4 us, 19.0 B, 1.10 x."""
     if unit == "bytes/entry":
         return f"{cost:.1f} B"
     if unit == "us":
@@ -93,7 +93,7 @@ def cost_text(cost: float, unit: str) -> str:
 
 
 def summary(outcomes: Sequence[Outcome], self_check: bool, seconds: float) -> str:
-    """The last lines: how many rows do what was asked, and which do not."""
+    """The last lines: how many rows reach their goals, and which do not."""
     verdicts = {outcome.row.name: outcome.verdict(self_check) for outcome in outcomes}
     judged = [name for name, verdict in verdicts.items() if verdict != "-"]
     short = [name for name in judged if verdicts[name] != "yes"]
@@ -123,7 +123,7 @@ def as_json(
 
 
 def row_json(outcome: Outcome, self_check: bool) -> dict[str, Any]:
-    """One row: what it is, what was read, what follows."""
+    """One row: its description, readings and results."""
     row = outcome.row
     made: dict[str, Any] = {
         "name": row.name,
@@ -159,7 +159,7 @@ def lane_json(readings: Sequence[Reading]) -> dict[str, Any]:
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write the report, in one move, so that a reader never sees half of it."""
+    """Write the report atomically, so that no reader sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(report, indent=1) + "\n")
@@ -167,7 +167,7 @@ def write_json(report: dict[str, Any], path: Path) -> None:
 
 
 def machine_facts(versions: dict[str, str]) -> dict[str, Any]:
-    """The machine and the programs; `versions` is what the servers said, by lane."""
+    """The machine and the programs; `versions` has the versions of the servers, by lane."""
     cpu_info = Path("/proc/cpuinfo").read_text()
     memory = Path("/proc/meminfo").read_text()
     return {

@@ -1,10 +1,11 @@
-"""What is measured: one small function a row.
+"""The rows of the benchmark: one small function per row.
 
-To add a row, write a function that returns lanes (readings of REDIS and OURS, one a round) and put
-`@row(...)` on it. `Harness` has the kinds of measurement most rows are made of; for anything else
-take `harness.pair(name, directives)`, write a function that makes one `Reading` of a side, and hand
-both sides to `harness.alternate`. Titles may say `{large}` for the size of the large stream. The
-order here is the order of the report; rows that share a pair of servers should harness together.
+To add a row, write a function that returns lanes (readings of REDIS and OURS, one per round) and
+decorate it with `@row(...)`. `Harness` has the kinds of measurement that most rows use. For other
+kinds, take `harness.pair(name, directives)`, write a function that makes one `Reading` of a side,
+and pass both sides to `harness.alternate`. Titles may contain `{large}` for the size of the large
+stream. The order here is the order of the report; rows that share a pair of servers should follow
+each other.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def append_ten_fields_p100(harness: Harness) -> Lanes:
 
 
 def memory_goal(share_of_redis: float) -> Goal:
-    """At most that share of Redis' bytes."""
+    """At most this fraction of Redis' bytes."""
     return Goal(ratio=1 / share_of_redis)
 
 
@@ -228,7 +229,7 @@ def snapshot_memory(harness: Harness) -> Lanes:
     return growth(harness, harness.plan.kept_entries)
 
 
-# What a quick run has loads in less time than starts differ by.
+# Not in quick runs: their data loads in less time than starts vary by.
 @row("load", KEEPING, "start from the snapshot", Goal(ratio=5.0, rate_ratio=5.0), full_only=True)
 def load_snapshot(harness: Harness) -> Lanes:
     return loads(harness, harness.plan.kept_entries)
@@ -242,8 +243,7 @@ def replay_journal(harness: Harness) -> Lanes:
 # Range and seek: on the small stream, then on the large one
 
 RANGE_GOALS = {10: 1.3, 100: 4.0, 1000: 4.5}
-# At -P 1 the kernel's share of a short range hides both servers; a reply of 1,000 entries does not
-# need company.
+# At -P 1 the kernel's part of a short range dominates; a reply of 1,000 entries needs no pipeline.
 RANGE_PIPELINES = {10: 16, 100: 16, 1000: 1}
 RANGE_REQUESTS = {10: (800_000, 80_000), 100: (80_000, 16_000), 1000: (5_000, 1_000)}
 POSITIONS = ("head", "middle", "tail")
@@ -263,7 +263,7 @@ def add_ranges(section: str, prefix: str, large: bool) -> None:
 def range_measure(
     position: str, count: int, pipeline: int, large: bool = False
 ) -> Callable[[Harness], Lanes]:
-    """A measuring function for one place and one count."""
+    """A measuring function for one position and one count."""
     full, quick = RANGE_REQUESTS[count]
 
     def measure(harness: Harness) -> Lanes:
@@ -296,11 +296,11 @@ def acknowledge(harness: Harness) -> Lanes:
     return harness.acknowledgements(MILLION, pipeline=16, full=800_000, quick=80_000)
 
 
-# Our X commands against our T commands: the same road, so within a tenth
+# Our X commands against our T commands: they share their code, so the goal is within a tenth
 
 
 def add_dialect(name: str, title: str, of: Row) -> None:
-    """A row that says how many times as long the X command takes as the T command does."""
+    """Add a row with the time of the X command as a multiple of the T command's time."""
 
     def measure(harness: Harness) -> Lanes:
         lanes = harness.measured(of)
@@ -341,7 +341,7 @@ def seek_large(harness: Harness) -> Lanes:
     full_only=True,
 )
 def seek_growth(harness: Harness) -> Lanes:
-    """How many times as long a seek takes in the large stream, each side against itself."""
+    """The time of a seek in the large stream as a multiple of the small one's, for each side."""
     small, large = harness.measured(seek_small), harness.measured(seek_large)
     return {
         lane: [

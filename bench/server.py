@@ -1,8 +1,7 @@
-"""One server process under measurement: start it pinned to a core, read what it costs, always stop
-it.
+"""A measured server process: starts it pinned to a core, reads its cost, and always stops it.
 
-The servers get a session of their own, so that Ctrl-C reaches the benchmark and not them, and the
-kernel is asked to kill them should the benchmark itself be killed.
+Servers run in a separate session, so that Ctrl-C reaches only the benchmark. The kernel kills them
+if the benchmark is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SETTLE_TIMEOUT_S = 30.0
 IDLE_SHARE_MAX = 0.05
 PR_SET_PDEATHSIG = 1
 PARENT_FIELD = 1
-"""In /proc/PID/stat, counted after the name in brackets."""
+"""The index in /proc/PID/stat, counted after the name in brackets."""
 UTIME_FIELD = 11
 """stime, cutime and cstime follow it."""
 
@@ -37,10 +36,11 @@ _LIBC = ctypes.CDLL(None)
 
 
 class Server:
-    """A running server on a free port of 127.0.0.1, with an empty data directory of its own."""
+    """A running server on a free port of 127.0.0.1, with its own, initially empty data
+    directory."""
 
     def __init__(self, command: Sequence[str], directives: Sequence[str], core: int) -> None:
-        """Start `command --port P --dir TMP directives...`; returns when it answers PING."""
+        """Start `command --port P --dir TMP directives...`; return when it answers PING."""
         self.port = free_port()
         self._command = list(command)
         self._directives = list(directives)
@@ -55,7 +55,7 @@ class Server:
             raise
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> float:
-        """Start the process; returns, when it answers PING, the seconds that took."""
+        """Start the process and return the seconds until it answers PING."""
         began = time.monotonic()
         self._process = self._launch()
         self._wait_until_ready(began + timeout_s)
@@ -63,11 +63,11 @@ class Server:
         return self.ready_s
 
     def another(self) -> Server:
-        """Another one of the same kind, with an empty directory."""
+        """Another server of the same kind, with an empty directory."""
         return Server(self._command, self._directives, self._core)
 
     def kill(self) -> None:
-        """End the process as a crash would: nothing is saved on the way, the files stay."""
+        """Kill the process like a crash: it saves nothing, and its files remain."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -88,7 +88,7 @@ class Server:
                 raise BenchError(f"cannot start {self._command[0]}: {error.strerror}") from error
 
     def _wait_until_ready(self, deadline: float) -> None:
-        """Return when it answers PING; while it loads its data it answers that with an error."""
+        """Return when the server answers PING; while it loads its data it replies with an error."""
         while time.monotonic() < deadline:
             if not self.alive():
                 raise BenchError(f"the server ended at start-up: {self.log_tail()}")
@@ -100,7 +100,7 @@ class Server:
 
     @property
     def data_directory(self) -> Path:
-        """Where it keeps its files; gone after `stop`."""
+        """The directory of its files, which `stop` removes."""
         return self._directory / "data"
 
     @property
@@ -118,7 +118,7 @@ class Server:
         return " | ".join(lines[-5:]) or "(it wrote nothing)"
 
     def cpu_ns(self) -> int:
-        """CPU time of all threads in nanoseconds. A thread that has ended no longer counts."""
+        """CPU time of all existing threads, in nanoseconds."""
         total_ns = 0
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -126,12 +126,12 @@ class Server:
         return total_ns
 
     def children_cpu_ns(self) -> int:
-        """CPU time of all children that have ended (a forked save), in the kernel's ticks of
-        mostly 10 ms."""
+        """CPU time of all children that have ended (a forked save), with the resolution of the
+        kernel's ticks, mostly 10 ms."""
         return sum(_stat_ticks(self.pid)[2:]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
     def family_bytes(self) -> int:
-        """Memory of the process and of its children, what they share counted once."""
+        """Memory of the process and of its children, with shared memory counted once."""
         total_bytes = 0
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         for pid in (str(self.pid), *children):
@@ -143,7 +143,7 @@ class Server:
         return total_bytes
 
     def data_bytes(self) -> int:
-        """What its files hold."""
+        """The total size of its files."""
         files = self.data_directory.rglob("*")
         return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -155,7 +155,8 @@ class Server:
         raise BenchError("the server has ended")
 
     def settle(self) -> None:
-        """Return when the server is idle, so that work it put off is counted where it belongs."""
+        """Return when the server is idle, so that deferred work is included in the right
+        reading."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         cpu_ns, seen_at = self.cpu_ns(), time.monotonic()
         while time.monotonic() < deadline:
@@ -167,7 +168,7 @@ class Server:
         raise BenchError(f"the server did not become idle within {SETTLE_TIMEOUT_S:.0f} s")
 
     def stop(self) -> None:
-        """End the process and remove its directory. Harmless when it has ended already."""
+        """End the process, if it still runs, and remove its directory."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -181,8 +182,8 @@ class Server:
 def family_cpu_ticks(pid: int) -> dict[int, int]:
     """CPU time of a process and of each of its descendants, in the kernel's ticks of mostly 10 ms.
 
-    Each one's own, without the time inherited from ended processes: code that compares two readings
-    (`cpu_s_between`) does not see the time of a process vanish when it ends.
+    Each process has only its own time, without the time of ended children. Therefore a comparison
+    of two readings (`cpu_s_between`) is not wrong when a process ends.
     """
     children = _children()
     ticks: dict[int, int] = {}
@@ -196,14 +197,14 @@ def family_cpu_ticks(pid: int) -> dict[int, int]:
 
 
 def cpu_s_between(before: dict[int, int], after: dict[int, int]) -> float:
-    """What a family spent between two readings; what ended meanwhile is not counted."""
+    """CPU time of a process family between two readings, without processes that ended meanwhile."""
     spent = sum(ticks - before.get(pid, 0) for pid, ticks in after.items())
     return spent / os.sysconf("SC_CLK_TCK")
 
 
 def _children() -> dict[int, list[int]]:
-    """Every process' children. Not from the files `children`, which may leave some out while others
-    end."""
+    """The children of every process. The files named `children` are not used, because they may omit
+    some children while others end."""
     children: dict[int, list[int]] = {}
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -217,7 +218,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _stat_ticks(pid: int) -> list[int]:
-    """utime, stime, and those of the children that have ended."""
+    """utime and stime, and cutime and cstime of the children that have ended."""
     return [int(ticks) for ticks in _stat_fields(pid)[UTIME_FIELD : UTIME_FIELD + 4]]
 
 
@@ -235,7 +236,7 @@ def pick_cores() -> tuple[int, int]:
 
 
 def _child_setup(core: int) -> Callable[[], None]:
-    """What the new process does before it becomes the server."""
+    """The setup that the new process runs before it executes the server."""
 
     def setup() -> None:
         os.sched_setaffinity(0, {core})

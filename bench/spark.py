@@ -1,11 +1,10 @@
 """The Spark rows: `python -m bench.spark [--quick]`.
 
-How many entries Spark reads or writes for a second of CPU time of everything that works for it:
-the JVM, the Python workers, the driver. CPU time and not seconds, since that is what a cluster is
-paid for.
-The data source `millstream` is compared with native Parquet with the same rows, a source that hands
-over tuples, and XRANGE paging with redis-py. All lanes of a row that read the same streams have to
-give the same answer. The slow ones read a few of the streams; a rate takes that into account.
+The figures are entries that Spark reads or writes per second of CPU time of all its processes: the
+JVM, the Python workers and the driver. CPU time is used because it is the cost of a cluster. The
+data source `millstream` is compared with native Parquet with the same rows, a source that passes
+tuples, and XRANGE paging with redis-py. All lanes of a row that read the same streams must have the
+same result. Slow lanes read only some of the streams, which the rates take into account.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ Answer = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Lane:
-    """One way to `entries` entries: the query that is measured, and the one whose answer has to be
-    the same on every way. `clear` undoes the query, and is not measured."""
+    """One way to process `entries` entries: the measured query, and a query whose result must be
+    the same in every lane. `clear` undoes the query and is not measured."""
 
     entries: int
     frame: Callable[[], DataFrame]
@@ -78,8 +77,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. Its first lane is judged: `rate` is the least million entries per CPU
-    second, `ratio` the least ratio to the last lane's rate."""
+    """A row of the table. Its goals apply to its first lane: `rate` is the minimum in million
+    entries per CPU second, `ratio` the minimum ratio to the last lane's rate."""
 
     name: str
     title: str
@@ -91,7 +90,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rates of each lane, in entries per CPU second, one a round."""
+    """The rates of each lane, in entries per CPU second, one per round."""
 
     row: Row
     rates: Mapping[str, Sequence[float]]
@@ -105,7 +104,7 @@ class Outcome:
         return Spread.of([first / other for first, other in pairs])
 
     def meets_goal(self) -> bool | None:
-        """Whether the medians reach the goals; None if there is nothing to reach."""
+        """Whether the medians reach the goals; None if there is no goal."""
         first, last = next(iter(self.rates)), list(self.rates)[-1]
         checks = []
         if self.row.rate is not None:
@@ -116,7 +115,7 @@ class Outcome:
 
 
 class Scene:
-    """What the rows are measured on: Spark, the servers that were filled, the same as Parquet."""
+    """The setup of the rows: Spark, the filled servers, and the same data as Parquet."""
 
     def __init__(
         self, spark: SparkSession, servers: dict[str, Server], shapes: Sequence[Shape], lake: Path
@@ -134,7 +133,7 @@ class Scene:
 
     @property
     def sample(self) -> Shape:
-        """What the slow lanes read."""
+        """The streams that the slow lanes read."""
         return Shape(SAMPLE_STREAMS, self.shapes[OURS].entries_each)
 
     def snapshot(self, schema: str | None = None, which: str = OURS) -> DataFrame:
@@ -145,7 +144,7 @@ class Scene:
         return self._source("millstream").options(server=address, subscribePattern="*").load()
 
     def rows(self, source: str) -> DataFrame:
-        """A sample, through one of the sources that hand over tuples."""
+        """The sample, through one of the sources that pass tuples."""
         server = self.servers[OURS]
         reader = self._source(source).options(
             subscribe=",".join(self.sample.keys), port=str(server.port)
@@ -153,7 +152,7 @@ class Scene:
         return reader.load(str(server.data_directory))
 
     def parquet(self, schema: str | None = None) -> DataFrame:
-        """The same rows as Parquet, which are written when they are first asked for."""
+        """The same rows as Parquet, written at the first call."""
         path = self._lake / f"{abs(hash(schema))}.parquet"
         if not path.exists():
             self.snapshot(schema).write.parquet(str(path))
@@ -164,7 +163,7 @@ class Scene:
         return self.spark.range(0, rows, 1, 2).selectExpr(*columns)
 
     def streamed(self, columns: Sequence[str], rows: int) -> DataFrame:
-        """The same as a stream of two files."""
+        """The same rows as a stream of two files."""
         path = self._lake / f"streamed-{abs(hash((*columns, rows)))}.parquet"
         if not path.exists():
             self.made(columns, rows).write.parquet(str(path))
@@ -185,7 +184,7 @@ class Scene:
             frame.write.format(sink).mode("append").options(**options).save()
 
     def empty(self) -> int:
-        """Empty the server that is written to; returns how many entries it had."""
+        """Empty the server that is written to; return its number of entries."""
         with Client(self.servers[SINK].port) as client:
             keys = client.call("KEYS", "*")
             entries: int = sum(client.call("XLEN", key) for key in keys)
@@ -197,7 +196,7 @@ class Scene:
         return reader if schema is None else reader.schema(schema)
 
     def cpu_s(self, work: Callable[[], object]) -> float:
-        """CPU time that some work takes the JVM, the Python workers below it, and this process."""
+        """CPU time of some work in the JVM, its Python workers, and this process."""
         before, before_s = family_cpu_ticks(self._jvm_pid), time.process_time()
         work()
         own_s = time.process_time() - before_s
@@ -208,12 +207,12 @@ class Scene:
 
 
 def touch_all(frame: DataFrame) -> None:
-    """Spark makes its own rows of every column, and throws them away."""
+    """Make Spark create rows of all columns and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def digest(frame: DataFrame) -> Answer:
-    """What shows that frames hold the same: every column of every row matters."""
+    """A digest of all columns of all rows, to compare frames."""
     return answer(
         frame.selectExpr(
             "count(*)",
@@ -286,7 +285,7 @@ def live_lanes(scene: Scene) -> dict[str, Lane]:
 
 
 def sink_lanes(columns: Sequence[str], scene: Scene, streams: bool = False) -> dict[str, Lane]:
-    """Writing to a server, and to a sink that throws the rows away."""
+    """Writing to a server, and to a sink that discards the rows."""
     rows = scene.written_rows // (4 if columns is WIDE else 1)
     frame = partial(scene.streamed if streams else scene.made, columns, rows)
 
@@ -325,7 +324,7 @@ ROWS = (
 
 
 def measured(scene: Scene, row: Row, rounds: int) -> Outcome:
-    """Measure a row: the lanes take turns; the first rounds warm up the JVM and do not count."""
+    """Measure a row: the lanes alternate; the first rounds warm up the JVM and do not count."""
     lanes = row.lanes(scene)
     check_same(row, lanes)
     rates: dict[str, list[float]] = {name: [] for name in lanes}
@@ -343,7 +342,7 @@ def ask(lane: Lane) -> None:
 
 
 def check_same(row: Row, lanes: Mapping[str, Lane]) -> None:
-    """BenchError unless the lanes that read the same streams find the same in them."""
+    """BenchError unless the lanes that read the same streams have the same result."""
     answers: dict[int, Answer] = {}
     for name, lane in lanes.items():
         found = lane.check(lane.frame())
@@ -357,7 +356,7 @@ def check_same(row: Row, lanes: Mapping[str, Lane]) -> None:
 def staged(
     server_command: list[str], shapes: Sequence[Shape], names: Collection[str]
 ) -> Iterator[Scene]:
-    """Servers, filled and saved where one of the rows reads them, and Spark; everything is gone
+    """Servers, filled and saved if one of the rows reads them, and Spark. All are removed
     afterwards."""
     reads = any(not name.startswith(SINK) for name in names)
     core, _ = pick_cores()
@@ -377,7 +376,7 @@ def staged(
 
 
 def start_spark() -> SparkSession:
-    """Spark on two cores, with the sources it compares."""
+    """Spark on two cores, with the sources to compare."""
     need = subprocess.run([TOP / "scripts" / "need.sh", "java"], capture_output=True, text=True)
     if need.returncode:
         raise BenchError(need.stderr.strip())
@@ -405,7 +404,8 @@ LAYOUT = "{:<36}{:<16}{:>16}{:>16}   {:<22}{}"
 
 
 def table(outcome: Outcome) -> str:
-    """A row's lanes, a line each: million entries per CPU second, and the first lane against it."""
+    """A row's lanes, one line each: million entries per CPU second, and the first lane's ratio to
+    it."""
     lines = []
     for number, lane in enumerate(outcome.rates):
         rate = outcome.rate(lane)
@@ -481,7 +481,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure the rows, print the table and keep the figures."""
+    """Measure the rows, print the table and write the figures."""
     options = parse(words)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)

@@ -1,8 +1,8 @@
-"""The streams that Spark reads: loaded into a server of ours, which then saves a snapshot.
+"""The streams that Spark reads: loaded into our server, which then saves a snapshot.
 
-The same server is what is read live, so the snapshot and the server hold the same entries. They are
-sent as `XADD key ms-seq ...` from bytes made ahead; values are random, so that no compression has
-an easy time.
+The live rows read the same server, so the snapshot and the server have the same entries. Entries
+are sent as `XADD key ms-seq ...` from bytes that are encoded in advance. Values are random, so that
+they do not compress too well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATUSES = ("ok", "ok", "ok", "low battery", "offline")
 
 @dataclass(frozen=True)
 class Shape:
-    """How many streams, and how many entries each."""
+    """The number of streams, and of entries in each."""
 
     streams: int
     entries_each: int
@@ -62,7 +62,8 @@ def _fields(source: random.Random) -> bytes:
 
 
 def _chunks(shape: Shape, ends: list[bytes], source: random.Random) -> Iterator[Chunk]:
-    """Stream by stream; small streams share a chunk, so that loading them takes no longer."""
+    """Chunks, stream by stream. Small streams share chunks, so that they load as fast as large
+    ones."""
     parts: list[bytes] = []
     for key in shape.keys:
         head = f"*11\r\n$4\r\nXADD\r\n${len(key)}\r\n{key}\r\n$15\r\n%d-%d\r\n%b".encode()

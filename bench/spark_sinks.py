@@ -1,9 +1,9 @@
-"""What Spark writes in the benchmark in `bench.spark`, and a sink that throws it away.
+"""The rows that Spark writes in the benchmark in `bench.spark`, and a sink that discards them.
 
-`DiscardSource` takes its Arrow batches and does nothing with them. Its rate is the most that a sink
-in Python can reach: making the rows in the JVM, and handing them over to Python.
+`DiscardSource` accepts Arrow batches and does nothing with them. Its rate is the maximum for a sink
+in Python: it only includes making the rows in the JVM and passing them to Python.
 
-They are a module of their own because Spark's workers import it.
+They are in a separate module because Spark's workers import it.
 """
 
 from __future__ import annotations

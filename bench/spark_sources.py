@@ -1,11 +1,11 @@
-"""What a user would write for Spark without millstream's own data source: row by row, as tuples.
+"""Spark sources that a user would write without millstream's data source: row by row, as tuples.
 
-Two sources, the measure of the benchmark in `bench.spark`: `TuplesSource` reads the same snapshot
-with the same storage code and hands Spark a tuple for every entry; `XrangeSource` pages through a
-live server with redis-py, as one would through any Redis. Both have the default schema of the data
-source `millstream`, and a partition for every stream.
+The benchmark in `bench.spark` compares with these two sources. `TuplesSource` reads the same
+snapshot with the same storage code and passes Spark a tuple for every entry. `XrangeSource` pages
+through a live server with redis-py, which works with any Redis. Both have the default schema of the
+data source `millstream`, and a partition for every stream.
 
-They are a module of their own because Spark's workers import it.
+They are in a separate module because Spark's workers import it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _rows_of(key: str, block: Block) -> Iterator[Row]:
 
 
 class XrangeSource(RowsSource):
-    """The server at the option `port` of this machine, read page by page."""
+    """The local server at the option `port`, read page by page."""
 
     @classmethod
     def name(cls) -> str:

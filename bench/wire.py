@@ -1,8 +1,8 @@
 """A small RESP2 client and a bulk loader.
 
-Not redis-py: the benchmark must not depend on the speed or the habits of a client library, and the
-loader sends bytes that were encoded ahead. Replies are counted, not parsed; an error reply stops
-the load.
+redis-py is not used, because the benchmark must not depend on the speed or behaviour of a client
+library, and the loader sends bytes that were encoded in advance. Replies are counted, not parsed;
+an error reply stops the load.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Client:
         return self._read_reply(command)
 
     def send(self, data: bytes) -> None:
-        """Send raw bytes; `skip_ids` reads what they earn."""
+        """Send raw bytes; `skip_ids` reads the replies."""
         self._socket.sendall(data)
 
     def skip_ids(self, count: int) -> None:
-        """Read `count` replies, each of which has to be an id (a bulk string)."""
+        """Read `count` replies, each of which must be an ID (a bulk string)."""
         lines_left = count * LINES_PER_ID_REPLY
         last_byte = b"\n"
         while lines_left > 0:

@@ -1,11 +1,11 @@
 """Reservations against plain appends, and the readers that follow them against plain reads.
 
-Redis has nothing of the kind, so these rows compare our server with itself: the figure is how many
-times as much the new command costs as the old one that does the same work without it. A completion
-needs the ID of its reservation, which redis-benchmark cannot carry over: requests and their replies
-go over the connections of this process, those of the plain appends just as well. Requests are made
-before the first of them is sent: a server that wakes up for each client in turn spends more on that
-than on the commands.
+Redis has no such commands, so these rows compare our server with itself: the figure is the cost of
+the new command as a multiple of the cost of the plain command for the same work. A completion needs
+the ID of its reservation, which redis-benchmark cannot pass on. Therefore all requests, including
+plain appends, are sent over connections of this process. All requests are encoded before the first
+one is sent: a server that wakes up for each client in turn would spend more time on wake-ups than
+on the commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_COUNT = 100
 
 
 def times_as_long(harness: Harness, old: Callable[[], float], new: Callable[[], float]) -> Lanes:
-    """How many times the cost of `old` the cost of `new` is; both are called in turn."""
+    """The cost of `new` as a multiple of the cost of `old`; both are called in turn."""
     found = []
     old(), new()
     for _ in range(harness.plan.rounds):
@@ -58,8 +58,8 @@ def reserve_and_complete(harness: Harness, full: int, quick: int) -> Lanes:
 
 
 def completed_in_reverse(harness: Harness, full: int, quick: int) -> Lanes:
-    """100 IDs a connection, reserved together and completed from the last to the first, against
-    100 appends."""
+    """100 IDs per connection, reserved together and completed from last to first, against 100
+    appends."""
     side = ours(harness)
     rounds = harness.plan.size(full, quick) // (CONNECTIONS * TOGETHER)
     with connections(side, CONNECTIONS) as clients:
@@ -124,7 +124,7 @@ def complete_in_reverse(clients: list[Client]) -> None:
 
 
 def send_all(clients: list[Client], requests: list[bytes], replies: int) -> None:
-    """Send each client its requests, which are answered by as many IDs."""
+    """Send each client its requests and read `replies` IDs."""
     for client, request in zip(clients, requests, strict=True):
         client.send(request)
     for client in clients:
@@ -172,7 +172,7 @@ def held_memory(harness: Harness, full: int, quick: int) -> Lanes:
 
 
 def release_stall(harness: Harness, full: int, quick: int) -> Lanes:
-    """The worst PING while giving up one reservation releases all the appends after it."""
+    """The worst PING while the end of one reservation releases all appends after it."""
     side = ours(harness)
     entries = harness.plan.size(full, quick)
 
@@ -190,7 +190,7 @@ def release_stall(harness: Harness, full: int, quick: int) -> Lanes:
 
 
 def giving_up(side: Side) -> Iterator[None]:
-    """A look before, some meanwhile and some after the reservation is given up."""
+    """Yield once before, some times during and some times after the end of the reservation."""
     yield
     with Client(side.server.port) as client:
         client.send_call("TABORT", KEY, "w")

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs tests/unit on modules compiled with AddressSanitizer. They are compiled in a copy of the
-# sources, build/asan, and found there by PYTHONPATH: the modules in place stay as they are.
+# sources, build/asan, which is put in PYTHONPATH; the modules in place are not changed.
 #
-# PYTHONMALLOC=malloc shows the sanitizer every Python object, not only whole arenas.
-# detect_leaks=0: an interpreter never frees all it has. The tests of tidiness and links read no modules.
-# --capture sys: the sanitizer writes its report to the descriptor and ends the process.
+# PYTHONMALLOC=malloc: the sanitizer then checks every Python object, not only whole arenas.
+# detect_leaks=0: an interpreter never frees all its memory. The tests of tidiness and links use no modules.
+# --capture sys: the sanitizer writes its report to the file descriptor and ends the process.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 copy=build/asan
 mkdir -p $copy
 rm -rf $copy/tests
-# Time stamps are kept, so a second run compiles only what changed.
+# Time stamps are preserved, so a second run compiles only changed modules.
 tar --create --exclude='*.so' --exclude='*.c' --exclude=__pycache__ \
     src server storage commands pipeline scripts tests docs bench $(ls README.md 2>/dev/null) pyproject.toml setup.py | tar --extract --directory $copy
 

@@ -3,10 +3,10 @@
     .venv/bin/python scripts/compile.py                    all
     .venv/bin/python scripts/compile.py storage.blocks.block ...  these
 
-Plain `build_ext --inplace` compiles everything in a folder of its own and copies it; this script
-looks at what lies in place. CFLAGS, when set, replaces the flags in setup.py: a build with a
-sanitizer is not optimised. Where ccache is installed and CC does not name another compiler, what
-ccache has compiled before is not compiled again.
+Plain `build_ext --inplace` compiles all modules in a separate folder and copies them; this script
+checks the modules in place. CFLAGS, when set, replaces the flags in setup.py: a build with a
+sanitizer is not optimised. If ccache is installed and CC does not name another compiler, ccache is
+used.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 def load(names: list[str]) -> Distribution:
     """The project as setup.py describes it, with only the modules in `names`, if any."""
     distribution = run_setup("setup.py", stop_after="config")
-    logging.getLogger().setLevel(logging.WARNING)  # setup.py has set INFO: a line a copied file
+    logging.getLogger().setLevel(logging.WARNING)  # setup.py sets INFO: a line per copied file
     known = {extension.name: extension for extension in distribution.ext_modules}
     wanted = [f"millstream.{name.removeprefix('millstream.')}" for name in names] or list(known)
     unknown = [name for name in wanted if name not in known]
@@ -41,7 +41,7 @@ def load(names: list[str]) -> Distribution:
 
 
 def remove_orphans(folders: Iterable[str]) -> None:
-    """Remove the modules whose .pyx is gone: Python prefers them to a .py of the same name."""
+    """Remove modules without a .pyx, because Python prefers them to a .py of the same name."""
     for folder in folders:
         for module in Path(folder).rglob(f"*{SUFFIX}"):
             source = module.with_name(module.name.removesuffix(SUFFIX) + ".pyx")
@@ -82,7 +82,7 @@ def main() -> None:
     use_ccache()
     Path("build").mkdir(exist_ok=True)
     with open("build/lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would write the same files
+        fcntl.flock(lock, fcntl.LOCK_EX)  # concurrent builds would write the same files
         distribution = load(sys.argv[1:])
         remove_orphans(distribution.package_dir.values())
         compile_stale(distribution)

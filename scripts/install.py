@@ -1,4 +1,5 @@
-"""Puts into the virtualenv what pyproject.toml asks for; run by the virtualenv's own Python.
+"""Installs the requirements in pyproject.toml into the virtualenv; run it with the virtualenv's
+Python.
 
     .venv/bin/python scripts/install.py compiler    what compiles the modules: Cython and setuptools
     .venv/bin/python scripts/install.py package    millstream itself, editable, with what it runs on
@@ -6,8 +7,8 @@
     .venv/bin/python scripts/install.py oldest-spark    the oldest PySpark, into .venv/oldest-spark
     .venv/bin/python scripts/install.py package test lint    several of them, in one run of pip
 
-The modules are compiled by scripts/compile.py. What was asked for is noted in the virtualenv, and
-the same request a second time does nothing.
+scripts/compile.py compiles the modules. The virtualenv records each request, and repeating a
+request does nothing.
 """
 
 import fcntl
@@ -23,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pip(*arguments: str, **environment: str) -> None:
-    """Install without compiling to bytecode: Python does that for the modules that are imported, a
-    small part of what the tests' requirements bring."""
+    """Install without compiling to bytecode: Python compiles modules on import, and only a small
+    part of the tests' requirements is imported."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--quiet", "--no-compile", *arguments]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | environment)
@@ -35,15 +36,16 @@ def say(what: str) -> None:
 
 
 def install_package(requirements: list[str]) -> None:
-    """Millstream itself, without its compiled modules, and in the same run what else is wanted."""
+    """Install millstream, without its compiled modules, and the other requirements in the same
+    run."""
     pip("--no-build-isolation", "--editable", ".", *requirements, MILLSTREAM_UNCOMPILED="1")
-    # Spark finds its sources by listing the folders in sys.path, where an editable install is not.
+    # Spark finds its sources by listing the folders in sys.path, which lack an editable install.
     (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")
 
 
 def install_beside(folder: Path, requirements: list[str]) -> None:
-    """Into a folder for PYTHONPATH, which is there when it is complete; what these need is in the
-    virtualenv already."""
+    """Install into a folder for PYTHONPATH, which exists only when it is complete; the virtualenv
+    already has the dependencies."""
     unfinished = folder.with_suffix(".tmp")
     for left in (folder, unfinished):
         shutil.rmtree(left, ignore_errors=True)
@@ -52,7 +54,8 @@ def install_beside(folder: Path, requirements: list[str]) -> None:
 
 
 class Wanted:
-    """What pyproject.toml says of one name, and the note of what was installed for it."""
+    """The requirements of one name in pyproject.toml, and the record of those that were
+    installed."""
 
     def __init__(self, name: str, pyproject: dict) -> None:
         project, build = pyproject["project"], pyproject["build-system"]

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Finds what the machine itself must have, and prints the Python to use.
+# Finds the programs that the machine must have, and prints the Python to use.
 #
 #   scripts/need.sh build   a Python >= 3.11 that can make a virtualenv and compile, and a C compiler
 #   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them
-#   scripts/need.sh test    also strace, by which a test sees that no reply leaves before its fsync,
-#                           and setpriv, by which root is asked for permission as others are;
+#   scripts/need.sh test    also strace, with which a test checks that no reply is sent before its fsync,
+#                           and setpriv, with which tests run by root drop root's permissions;
 #                           and Node.js with npm, for the clients that are written for it;
 #                           and a Java 17 or 21, on which Spark runs
 #   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
 #
-# What is missing is installed with apt where root or a sudo without password allows it. Otherwise
-# one apt line is printed and the exit code is 1. What is there is never upgraded. Only the Python's
-# path goes to standard output. PYTHON=... chooses the Python, and then none is installed.
+# Missing programs are installed with apt, as root or with sudo without a password. If that is not
+# possible, one apt line is printed and the exit code is 1. Installed programs are never upgraded. Only
+# the path of Python goes to standard output. With PYTHON=... that Python is used and none is installed.
 set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }
 
-# A version number is not enough: a Debian Python comes without ensurepip and without headers.
+# A version number is not enough: Debian's Python comes without ensurepip and without headers.
 can_make_venv() { "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))'; }
 
 can_compile() {
@@ -31,7 +31,7 @@ find_python() {
     for candidate in "${candidates[@]}"; do
         path=$(command -v "$candidate") || continue
         if { can_make_venv "$path" && can_compile "$path"; } >/dev/null 2>&1; then
-            # A version manager's shim runs the real program, which stays the same.
+            # A version manager's shim runs the real program, whose path does not change.
             "$path" -c 'import sys; print(sys.executable)'
             return
         fi
@@ -39,8 +39,8 @@ find_python() {
     return 1
 }
 
-# Spark 4 runs on Java 17 and 21; another one may well be the machine's default. A file says the
-# version without starting it; macOS and version managers are found by JAVA_HOME or by their shim.
+# Spark 4 runs on Java 17 and 21, and the machine's default may be another version. A file contains the
+# version, so Java need not be started; JAVA_HOME or a shim finds the Java of macOS and version managers.
 find_java() {
     local home
     for home in "${JAVA_HOME:-}" "$(command -v java | xargs -r readlink -f)" /usr/lib/jvm/*; do
