@@ -1,23 +1,23 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A consumer group: its offset, its time to live, its consumers and its pending entries.
 
-Pending entries must fit by the million, so they are plain records in id order, in chunks of up to
-64. There is no second index by time: every chunk keeps lower bounds of the moments at which one of
-its records is due for a retry, expires, and was last delivered, and heaps of chunks tell which
-comes first.
-A bound may be too low (an acknowledgement does not raise it); code that finds it at a heap's root
-computes it again. So the cost of what is due grows with what is due, not with what is pending.
+A group may have millions of pending entries, so they are plain records in ID order, in chunks of up
+to 64. There is no second index by time. Each chunk has lower bounds of the times at which one of
+its records is due for a retry, expires, or was last delivered, and heaps order the chunks by these
+bounds. A bound may be too low, because an acknowledgement does not raise it; code that finds such a
+bound at the root of a heap computes it again. Therefore the cost of finding due entries grows with
+the due entries, not with the pending ones.
 
-A snapshot shares the chunks instead of copying them; from then on a chunk is copied before it
-changes, for as long as the snapshot holds it.
+A snapshot shares the chunks instead of copying them. While the snapshot holds a chunk, the chunk is
+copied before it changes.
 
-What a redelivery needs (retry and expire times) is the same for most records of a group, so records
-name a policy, a pair stored once. Consumer 0 means no owner: deliveries of TREAD are unowned, and so
-are entries that XNACK released, which were last delivered at 0. The few delivery counts that are too
-large for a record are stored separately.
+Most records of a group have the same retry and expire times, so a record has the number of a pair
+that is stored once. Consumer 0 means no owner: deliveries of TREAD have no owner, nor do entries
+that XNACK released, whose last delivery is 0. The few delivery counts that are too large for a
+record are stored separately.
 
-Most groups of a stream with very many are small, so a group allocates what it needs when it needs
-it: what it keeps of pending entries, its consumers, its retry pairs.
+A stream may have very many groups, and most of them are small. A group therefore allocates its
+parts when they are first needed: pending entries, consumers, retry pairs.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -38,11 +38,11 @@ cdef extern from *:
 
 cdef enum:
     CHUNK_MAX = 64
-    # Records around a guess that are looked at first.
+    # The number of records around a guess that are checked first.
     NEAR = 3
     LINE_BYTES = 64
     CHUNK_FIRST = 4
-    # Deliveries of a group that are numbered because their ids do not tell their order.
+    # Maximum of numbered deliveries of a group, whose IDs do not define their order.
     ORDER_MAX = 1024
     KINDS = 4
     ABSENT = 0xffffffffu
@@ -51,12 +51,13 @@ cdef enum:
     DELIVERIES_MAX = 0xffffff
     CONSUMERS_MAX = 0xffffff
     RETRY_TIMES_MAX = 0xffff
-    # A group of more consumers has a dict of them.
+    # A group with more consumers has a dict of them.
     FEW_CONSUMERS = 8
-    # The chunks of a group that goes are freed later when they are more.
+    # If a deleted group has more chunks, they are freed later.
     FREED_AT_ONCE = 256
-    # For MEMORY USAGE: this object with its name and its place in the stream, a consumer with its
-    # name and its places, and what is made for the first one. And chunks whose room is looked up.
+    # For MEMORY USAGE: the size of a group with its name and its item in the stream, of a consumer
+    # with its name and items, and of the objects for the first consumer. And the number of sampled
+    # chunks.
     GROUP_BYTES = 230
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
@@ -67,7 +68,7 @@ cdef uint64_t TIME_MAX = 0xffffffffffffULL
 cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
 cdef uint64_t NEVER = 0xffffffffffffffffULL
 cdef list NO_MEMBERS = [None]
-# Never changes but for `work_counter`, to which nothing but 0 is added.
+# Constant, except that 0 may be added to its `work_counter`.
 cdef Pendings NOTHING_PENDING
 NOTHING_PENDING.unowned = 0
 NOTHING_PENDING.chunks = NULL
@@ -82,7 +83,7 @@ CHUNK_RECORDS = CHUNK_MAX
 
 
 cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
-    """moment + span, NEVER instead of wrapping round."""
+    """moment + span, or NEVER on overflow."""
     return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
 
 
@@ -109,7 +110,7 @@ cdef inline void release_chunk(Chunk* chunk) noexcept:
 
 cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64_t now_ms,
                               uint32_t consumer, uint32_t policy) noexcept:
-    """An entry that is delivered for the first time."""
+    """Initialize the record of a first delivery."""
     record.ms = ms
     record.seq = seq
     record.first_delivery_ms = min(now_ms, FIRST_DELIVERY_MAX)
@@ -121,7 +122,7 @@ cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64
 
 
 cdef inline bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept:
-    """Whether a comes first. Chunks never overlap, so their first ids stay in order."""
+    """Whether a comes first. Chunks never overlap, so their first IDs stay in order."""
     if a.bounds[kind] != b.bounds[kind]:
         return a.bounds[kind] < b.bounds[kind]
     return id_less(a.items[0].ms, a.items[0].seq, b.items[0].ms, b.items[0].seq)
@@ -137,8 +138,8 @@ cdef inline bint due_less(const Due* a, const Due* b) noexcept:
 
 cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count, uint32_t guess,
                                  uint64_t ms, uint64_t seq) noexcept nogil:
-    """The index of the first id of at least ms-seq among `count` that rise and stand `stride` bytes
-    apart, looked for in growing steps from a guess on."""
+    """The index of the first ID of at least ms-seq among `count` ascending IDs that are `stride`
+    bytes apart. The search starts at a guess and uses growing steps."""
     cdef const EntryId* entry
     cdef uint32_t low = 0
     cdef uint32_t high = count
@@ -160,8 +161,9 @@ cdef inline uint32_t search_near(const char* ids, size_t stride, uint32_t count,
 
 
 cdef inline uint32_t share(uint64_t ms, uint64_t start, uint64_t end, uint32_t count) noexcept nogil:
-    """Which of `count` equal parts of the time from start to end has ms, the nearest if none: a
-    guess, since the last one may come out as `count`."""
+    """The number of the part that contains ms, if the time from start to end is divided into
+    `count` equal parts; the nearest part if ms is outside. This is a guess: the result may be
+    `count`."""
     if ms <= start:
         return 0
     if ms >= end:
@@ -170,18 +172,18 @@ cdef inline uint32_t share(uint64_t ms, uint64_t start, uint64_t end, uint32_t c
 
 
 cdef class DeliveryOrder:
-    """The order of deliveries that share a millisecond, where their ids do not tell.
+    """The order of deliveries in the same millisecond, where the IDs do not define it.
 
-    Deliveries mostly rise in time and, within a millisecond, in id. One that does not gets a number
-    and comes after those without. Of the numbers only the latest ORDER_MAX are kept, and none
-    survives a restart: the ids tell the order then.
+    Deliveries are mostly in order of time and, within a millisecond, of ID. A delivery out of this
+    order gets a number and comes after the deliveries without a number. Only the latest ORDER_MAX
+    numbers are kept, and none survives a restart; after it the IDs define the order.
     """
 
     def __init__(self):
         self.numbers = OrderedDict()
 
     cdef int note(self, uint64_t ms, uint64_t seq, uint64_t at_ms) except -1:
-        """An entry is delivered now, as what comes last at this moment."""
+        """Record a delivery as the last one at this time."""
         cdef bint rises = id_less(self.last.ms, self.last.seq, ms, seq)
         if at_ms > self.latest_ms or (
                 at_ms == self.latest_ms and rises and not self.numbered):
@@ -200,13 +202,13 @@ cdef class DeliveryOrder:
         return 0
 
     cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff:
-        """A record's number among those delivered at the same moment, 0 when it has none."""
+        """A record's number among the deliveries at the same time; 0 when it has none."""
         noted = self.numbers.get((record.ms, record.seq))
         return noted[1] if noted is not None and noted[0] == record.last_delivery_ms else 0
 
 
 cdef class DueHeap:
-    """Records found due, the earliest first."""
+    """A heap of records that are due, the earliest first."""
     cdef Due* items
     cdef size_t count
     cdef size_t capacity
@@ -262,7 +264,7 @@ cdef class DueHeap:
 
 
 cdef list checked_policies(rows, bytes group_name):
-    """The (retry_ms, expire_ms) pairs of a dump. What is read from them later is not checked."""
+    """The (retry_ms, expire_ms) pairs of a dump, checked. Later reads do not check them again."""
     cdef list pairs = [None if row is None else tuple(row) for row in rows]
     known = [pair for pair in pairs if pair is not None]
     numbers = [n for pair in known for n in pair]
@@ -275,16 +277,16 @@ cdef list checked_policies(rows, bytes group_name):
 
 
 cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1:
-    """How often an entry was delivered, by its group's counts that have no room in a record."""
+    """How often an entry was delivered, from the record or from the group's large counts."""
     if record.deliveries < DELIVERIES_MAX:
         return record.deliveries
-    # A snapshot of before large counts were kept has none.
+    # A snapshot from before large counts were stored has none.
     return DELIVERIES_MAX if large_counts is None else large_counts.get(
         (record.ms, record.seq), DELIVERIES_MAX)
 
 
 cdef inline bint comes_behind(const Chunk* chunk, int kind, const Due* due) noexcept:
-    """Whether no record of a chunk can come before a record that was found due."""
+    """Whether all records of a chunk come after a record that was found due."""
     if chunk.bounds[kind] != due.moment:
         return chunk.bounds[kind] > due.moment
     if due.order:
@@ -305,7 +307,7 @@ cdef class Consumer:
 
 @cython.no_gc
 cdef class Details:
-    """`consumers` is by number, with None for number 0 and for those that are free."""
+    """`consumers` is indexed by number, with None for number 0 and for unused numbers."""
 
     def __cinit__(self):
         self.consumers = NO_MEMBERS
@@ -331,7 +333,7 @@ cdef class Details:
         return None
 
     cdef int add(self, Consumer consumer) except -1:
-        """Take in a consumer; its number is free, or the next one."""
+        """Add a consumer; its number is unused, or the next one."""
         cdef Consumer other
         if self.consumers is NO_MEMBERS:
             self.consumers = [None]
@@ -360,12 +362,12 @@ cdef class Details:
 
 @cython.no_gc
 cdef class Group:
-    """State of one group. `entries_read` is Redis' counter, -1 when it cannot be known.
+    """State of one group. `entries_read` is Redis' counter, -1 when it is unknown.
 
-    `ttl_ms` 0 means the group lives for ever; otherwise it ends ttl_ms after `last_used_ms` unless
-    `blocked_clients` wait on it; `retry_waiters` of those take redeliveries. `claim_idle_ms` is the
-    least idle time at which one of them claims an entry. `scheduled_ms` is the earliest moment the
-    ticker has noted for it.
+    `ttl_ms` 0 means that the group has no time to live. Otherwise it ends ttl_ms after
+    `last_used_ms`, unless `blocked_clients` wait on it. `retry_waiters` of these clients accept
+    redeliveries. `claim_idle_ms` is the smallest idle time at which one of them claims an entry.
+    `scheduled_ms` is the earliest time for which a timer is scheduled.
     """
 
     def __cinit__(self):
@@ -401,7 +403,7 @@ cdef class Group:
         return 0
 
     cdef int own_pending(self) except -1:
-        """Something is to be pending, or to have a retry pair."""
+        """Allocate the pending entries, before the first pending entry or retry pair."""
         if self.pendings == &NOTHING_PENDING:
             self.pendings = <Pendings*>calloc(1, sizeof(Pendings))
             if self.pendings == NULL:
@@ -415,14 +417,14 @@ cdef class Group:
         return self.details
 
     cdef list members(self):
-        """Consumers by number, None for those that are free; not to be changed."""
+        """Consumers by number, None for unused numbers; read-only."""
         return NO_MEMBERS if self.details is None else self.details.consumers
 
     cdef uint32_t consumer_count(self) noexcept:
         return 0 if self.details is None else self.details.count()
 
     cdef dict large_counts(self):
-        """Counts of deliveries that have no room in a record, or None."""
+        """Delivery counts that do not fit into a record, or None."""
         return None if self.details is None else self.details.large_counts
 
     cdef uint64_t claim_idle(self) noexcept:
@@ -448,8 +450,8 @@ cdef class Group:
     # ------------------------------------------------------------ retry_times and consumers
 
     cpdef uint32_t policy(self, uint64_t retry_ms, uint64_t expire_ms) except? 0:
-        """The number of a (retry, expire) pair; 0 stands for no retry at all. Use it before asking
-        for another: a pair that no record uses makes room when numbers run out."""
+        """The number of a (retry, expire) pair; 0 means no retry. Use the number before requesting
+        another one: when all numbers are used, a pair without records is replaced."""
         cdef uint32_t number
         cdef Details details = self.own_details()
         pair = (retry_ms, expire_ms)
@@ -505,7 +507,7 @@ cdef class Group:
         return 0
 
     cdef list policy_pairs(self):
-        """The pairs by number as [retry, expire], None where a number is free."""
+        """The pairs by number as [retry, expire], None for unused numbers."""
         cdef uint32_t i
         cdef list pairs = [None]
         for i in range(1, self.pendings.retry_times_count):
@@ -514,7 +516,7 @@ cdef class Group:
         return pairs
 
     cdef int set_policies(self, list pairs) except -1:
-        """Take back the pairs of a dump in a new group."""
+        """Restore the pairs of a dump in a new group."""
         cdef uint32_t number
         cdef Details details
         if len(pairs) == 1:
@@ -531,11 +533,11 @@ cdef class Group:
         return 0
 
     cpdef Consumer consumer(self, bytes name):
-        """The consumer of this name or None."""
+        """The consumer with this name, or None."""
         return None if self.details is None else self.details.find(name)
 
     cpdef Consumer make_consumer(self, bytes name, int64_t now_ms):
-        """Add a consumer (the name is new)."""
+        """Add a consumer with a new name."""
         cdef Consumer made
         cdef Details details = self.own_details()
         if not details.free_consumers and len(details.consumers) > CONSUMERS_MAX:
@@ -546,13 +548,13 @@ cdef class Group:
         return made
 
     def delete_consumer(self, bytes name) -> int:
-        """Remove a consumer and its pending entries; returns how many those were."""
+        """Remove a consumer and its pending entries; return their number."""
         cdef Consumer gone = self.consumer(name)
         cdef uint32_t place
         dropped = gone.pending
         if dropped:
             for place in range(self.pendings.chunk_count):
-                self.own_chunk(place)  # what can fail comes before the first change
+                self.own_chunk(place)  # steps that can fail come before the first change
             for place in range(self.pendings.chunk_count):
                 self.sweep_chunk(place, gone.index, 0, NEVER, None)
             self.close_gaps()
@@ -571,7 +573,8 @@ cdef class Group:
         return &self.pendings.chunks[at.chunk].items[at.index]
 
     cdef Pending* first_at_least(self, uint64_t ms, uint64_t seq, PendingAt* at) noexcept:
-        """The first record with an id of at least ms-seq; `at` becomes where it is or would be."""
+        """The first record with an ID of at least ms-seq; `at` becomes its place, or the place
+        where it would be."""
         cdef Chunk* chunk
         cdef uint32_t part
         at.chunk = at.index = 0
@@ -590,7 +593,8 @@ cdef class Group:
         return NULL
 
     cdef inline uint32_t chunk_with(self, uint64_t ms, uint64_t seq) noexcept:
-        """The last chunk whose floor is not above an id, else the first: where that id belongs."""
+        """The chunk to which an ID belongs: the last one whose floor is not above it, else the
+        first."""
         cdef uint32_t last = self.pendings.chunk_count - 1
         cdef uint32_t found = share(ms, self.pendings.chunk_first_ids[0].ms, self.pendings.chunk_first_ids[last].ms, last + 1)
         found = search_near(<const char*>self.pendings.chunk_first_ids, sizeof(EntryId), last + 1, found, ms, seq)
@@ -599,16 +603,16 @@ cdef class Group:
         return found
 
     cdef inline uint32_t part_of(self, uint32_t place, uint64_t ms) noexcept:
-        """In which of CHUNK_MAX parts of a chunk's time this one lies, from what is in the chunk_first_ids:
-        it tells where a record stands if times rise evenly."""
+        """The part, of CHUNK_MAX equal parts of a chunk's time, that contains this time. It is
+        computed from chunk_first_ids and gives a record's likely position."""
         if place + 1 == self.pendings.chunk_count:
             return 0
         return share(ms, self.pendings.chunk_first_ids[place].ms, self.pendings.chunk_first_ids[place + 1].ms, CHUNK_MAX)
 
     cdef inline void fetch(self, const Chunk* chunk, uint32_t part) noexcept:
-        """Call for the bytes of a chunk that a search in this part will look at, all at once: in a
-        large group each of them misses the caches. How full a chunk is, it says itself; until that
-        is here it counts as an average one."""
+        """Prefetch the bytes of a chunk that a search in this part will read, because in a large
+        group each of them is a cache miss. The fill of the chunk is not in the cache yet, so an
+        average chunk is assumed."""
         cdef uint64_t index = part * self.pending_count // self.pendings.chunk_count // CHUNK_MAX
         cdef const char* at = <const char*>&chunk.items[index]
         cdef int i
@@ -623,13 +627,13 @@ cdef class Group:
         return self.record_at(at)
 
     cdef Pending* after(self, PendingAt* at) noexcept:
-        """The record after the one at `at`, which moves on."""
+        """Advance `at` to the next record and return it."""
         self.record_at(at)
         at.index += 1
         return self.record_at(at)
 
     cdef Pending* advance(self, PendingAt* at, uint64_t ms, uint64_t seq) noexcept:
-        """As first_at_least, but from `at` on: for ids that rise."""
+        """Like first_at_least, but from `at` on: for ascending IDs."""
         cdef Pending* record
         while at.chunk + 1 < self.pendings.chunk_count and not id_less(
                 ms, seq, self.pendings.chunks[at.chunk + 1].items[0].ms,
@@ -643,7 +647,8 @@ cdef class Group:
 
     cdef uint64_t count_between(self, uint64_t ms, uint64_t seq, uint64_t end_ms,
                                 uint64_t end_seq) noexcept:
-        """How many records have start <= id <= end. It takes a look at each chunk that does not."""
+        """The number of records with start <= ID <= end. The time is linear in the number of chunks
+        in between."""
         cdef PendingAt at
         cdef PendingAt past
         cdef uint64_t count = self.pending_count
@@ -666,7 +671,7 @@ cdef class Group:
         return count
 
     cdef uint64_t count_up_to(self, PendingAt at, uint64_t ms, uint64_t seq) noexcept:
-        """How many records from a place on have an id of at most ms-seq."""
+        """The number of records from a place on with an ID of at most ms-seq."""
         cdef uint64_t count = 0
         cdef Chunk* chunk
         while at.chunk < self.pendings.chunk_count:
@@ -682,7 +687,7 @@ cdef class Group:
         return count
 
     cdef int put(self, Pending* record) except -1:
-        """Add a record or replace the one with its id."""
+        """Add a record or replace the one with the same ID."""
         cdef PendingAt at
         cdef Pending* old
         old = self.find(record.ms, record.seq, &at)
@@ -693,7 +698,7 @@ cdef class Group:
 
     cdef int deliver(self, uint64_t ms, uint64_t seq, uint64_t now_ms, uint32_t consumer,
                      uint32_t policy) except -1:
-        """Note a first delivery of an entry."""
+        """Record the first delivery of an entry."""
         cdef Pending record
         cdef PendingAt at
         cdef Chunk* last
@@ -710,8 +715,8 @@ cdef class Group:
 
     cdef size_t deliver_some(self, const EntryId* ids, size_t count, uint64_t now_ms,
                              uint32_t consumer, uint32_t policy) except 0:
-        """Note a first delivery of the first of these entries, whose ids rise: of as many as fit
-        into a chunk. Returns how many, or fails before the first."""
+        """Record the first delivery of the first of these entries, whose IDs are ascending: of as
+        many as fit into a chunk. Return their number. A failure changes nothing."""
         cdef Chunk* chunk
         cdef PendingAt at
         cdef size_t i
@@ -733,7 +738,7 @@ cdef class Group:
         self.pending_count += count
         self.count_owner(consumer, count)
         self.count_policy(policy, count)
-        self.move_bounds(chunk, &chunk.items[at.index])  # the moments of all are the same
+        self.move_bounds(chunk, &chunk.items[at.index])  # all have the same times
         return count
 
     cdef int insert(self, PendingAt* at, Pending* record) except -1:
@@ -754,7 +759,7 @@ cdef class Group:
         return 0
 
     cdef Chunk* roomy(self, PendingAt* at) except NULL:
-        """The chunk where a record is to be put at `at`, the group's own and with room for it."""
+        """The chunk for a new record at `at`, not shared and with space for the record."""
         cdef Chunk* chunk = self.own_chunk(at.chunk)
         if chunk.used == CHUNK_MAX:
             return self.split(at)
@@ -763,13 +768,13 @@ cdef class Group:
         return chunk
 
     cdef inline void lower_floor(self, uint32_t place, const Pending* first) noexcept:
-        """A record comes to stand first in its chunk."""
+        """Lower the floor of a chunk for a new first record."""
         if id_less(first.ms, first.seq, self.pendings.chunk_first_ids[place].ms, self.pendings.chunk_first_ids[place].seq):
             self.pendings.chunk_first_ids[place].ms = first.ms
             self.pendings.chunk_first_ids[place].seq = first.seq
 
     cdef Chunk* split(self, PendingAt* at) except NULL:
-        """Make room in a full chunk: a new one after it, empty when the list grows at its end."""
+        """Split a full chunk. At the end of the list, the new chunk is empty."""
         cdef Chunk* chunk = self.pendings.chunks[at.chunk]
         cdef Chunk* added
         cdef uint32_t kept = CHUNK_MAX // 2
@@ -792,7 +797,7 @@ cdef class Group:
         return self.pendings.chunks[at.chunk]
 
     cdef int new_chunk(self, uint32_t place) except -1:
-        """Put an empty chunk at a place; there is room for it in every heap, too."""
+        """Insert an empty chunk at a place, and ensure space for it in every heap."""
         cdef Chunk* made
         self.own_pending()
         if self.pendings.chunk_count == self.pendings.chunk_capacity:
@@ -808,7 +813,7 @@ cdef class Group:
         return 0
 
     cdef int grow_chunks(self, uint32_t wanted) except -1:
-        """Make room for this many chunks, and for each of them in every heap."""
+        """Allocate space for `wanted` chunks, and for each of them in every heap."""
         cdef Pendings* pendings = self.pendings
         cdef Chunk** chunks = <Chunk**>malloc(
             wanted * ((1 + KINDS) * sizeof(Chunk*) + sizeof(EntryId)))
@@ -832,7 +837,7 @@ cdef class Group:
         return 0
 
     cdef Chunk* own_chunk(self, uint32_t place) except NULL:
-        """The chunk at a place, to be changed: a snapshot that holds it keeps it as it is."""
+        """The chunk at a place, for a change: it is copied first if a snapshot holds it."""
         cdef Chunk* chunk = self.pendings.chunks[place]
         cdef Chunk* copy
         if chunk.holders == 1:
@@ -846,7 +851,7 @@ cdef class Group:
         return copy
 
     cdef Chunk* resize(self, uint32_t place, uint32_t capacity) except NULL:
-        """Give the chunk at a place, which is the group's own, room for `capacity` records."""
+        """Resize the chunk at a place, which is not shared, to `capacity` records."""
         cdef Chunk* moved = resized(self.pendings.chunks[place], capacity)
         self.pendings.chunks[place] = moved
         self.note_moved(moved)
@@ -883,8 +888,8 @@ cdef class Group:
         return 0
 
     cdef int merge_small(self, uint32_t place) except -1:
-        """Join a chunk that is less than a third full with a neighbour that has room, so that what
-        acknowledgements leave over does not cost a chunk each; else give back its spare room."""
+        """Join a chunk that is less than a third full with a neighbour that has space, so that few
+        remaining records do not need a chunk each. Otherwise release its unused memory."""
         if self.pendings.chunks[place].used * 3 >= CHUNK_MAX:
             return 0
         try:
@@ -894,7 +899,7 @@ cdef class Group:
                 return 0
             self.shrink(place)
         except MemoryError:
-            pass  # it stays as it is: room for it was there before
+            pass  # the chunk keeps its size
         return 0
 
     cdef int shrink(self, uint32_t place) except -1:
@@ -904,8 +909,8 @@ cdef class Group:
         return 0
 
     cdef bint join_next(self, uint32_t place) except -1:
-        """Move the next chunk's records into the one at a place; False when both together would be
-        so full that the next delivery among them might split them again."""
+        """Move the next chunk's records into the chunk at a place; False when the joined chunk
+        would be so full that the next delivery might split it again."""
         cdef Chunk* next_one = self.pendings.chunks[place + 1]
         cdef Chunk* chunk = self.pendings.chunks[place]
         cdef uint32_t total = chunk.used + next_one.used
@@ -928,8 +933,9 @@ cdef class Group:
 
     cdef uint32_t sweep_chunk(self, uint32_t place, uint32_t consumer, uint64_t now_ms,
                               uint64_t limit, list gone) except? 0xffffffff:
-        """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) those expired by
-        now_ms, whose ids go to `gone`. Returns how many; a chunk may be left empty, in no heap."""
+        """Remove, in one pass, up to `limit` records of a consumer or (NOBODY) records expired by
+        now_ms, whose IDs are added to `gone`. Return their number. The chunk may become empty and
+        is then in no heap."""
         cdef Chunk* chunk = self.own_chunk(place)
         cdef Pending* record
         cdef uint32_t kept = 0
@@ -964,7 +970,7 @@ cdef class Group:
         return removed
 
     cdef int close_gaps(self) except -1:
-        """Drop empty chunks and join small neighbours, in one pass over all."""
+        """Remove empty chunks and join small neighbours, in one pass."""
         cdef uint32_t i
         cdef uint32_t kept = 0
         cdef Chunk* chunk
@@ -1004,7 +1010,7 @@ cdef class Group:
             self.pendings.retry_times[policy].uses += change
 
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1:
-        """Remove an entry from pending; False when it was not there."""
+        """Remove a pending entry; False when it is not pending."""
         cdef PendingAt at
         if self.find(ms, seq, &at) == NULL:
             return False
@@ -1013,8 +1019,8 @@ cdef class Group:
 
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t policy,
                        bint change_policy) except -1:
-        """Note another delivery; the retry pair is replaced when the reader brought one. The chunk
-        may move: `record` must not be used after."""
+        """Record another delivery; the reader's retry pair, if any, replaces the record's. The
+        chunk may move: `record` is invalid afterwards."""
         cdef Chunk* chunk = self.own_chunk(at.chunk)
         record = &chunk.items[at.index]
         record.last_delivery_ms = min(now_ms, TIME_MAX)
@@ -1031,8 +1037,8 @@ cdef class Group:
 
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries) except -1:
-        """Give the record at `at` another owner, time of delivery and count. It is no longer to be
-        retried, nor does it expire."""
+        """Set owner, time of delivery and count of the record at `at`. Its retry and expiry are
+        removed."""
         cdef Chunk* chunk = self.own_chunk(at.chunk)
         cdef Pending* record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
@@ -1047,9 +1053,9 @@ cdef class Group:
 
     cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
                     bytes count) except -1:
-        """Give an entry, pending or not, to a consumer. It now counts as last delivered at
-        delivery_ms, and as often as `count` says: a number, b"+" for one time more, b"=" for as before. What
-        was not pending counts as delivered once before."""
+        """Give an entry, pending or not, to a consumer. Its last delivery becomes delivery_ms. Its
+        number of deliveries becomes `count`: a number, b"+" for one more, b"=" for no change. An
+        entry that was not pending counts as delivered once before."""
         cdef PendingAt at
         cdef Pending* record = self.find(ms, seq, &at)
         cdef int64_t deliveries
@@ -1069,7 +1075,7 @@ cdef class Group:
         return self.find(ms, seq, &at) != NULL
 
     def pending_ends(self) -> tuple | None:
-        """The first and the last id that is pending, None when none is."""
+        """The first and the last pending ID; None when there is none."""
         cdef const Chunk* first
         cdef const Chunk* last
         if self.pending_count == 0:
@@ -1080,7 +1086,7 @@ cdef class Group:
                 (last.items[last.used - 1].ms, last.items[last.used - 1].seq))
 
     def ids_from(self, uint64_t ms, uint64_t seq, uint64_t most) -> list[tuple[int, int]]:
-        """The ids of the first pending entries from an id on."""
+        """The IDs of the first pending entries from an ID on."""
         cdef PendingAt at
         cdef Pending* record = self.first_at_least(ms, seq, &at)
         cdef list found = []
@@ -1090,8 +1096,8 @@ cdef class Group:
         return found
 
     def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> None:
-        """Note another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces its
-        own."""
+        """Record another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces
+        its own."""
         cdef PendingAt at
         cdef Pending* record = self.find(ms, seq, &at)
         cdef uint32_t policy = NO_POLICY if retry is None else self.policy(retry[0], retry[1])
@@ -1099,18 +1105,19 @@ cdef class Group:
             self.redeliver(record, &at, now_ms, policy, retry is not None)
 
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
-        """A command delivered a pending entry once more at at_ms, mostly now."""
+        """Note for DeliveryOrder that a command delivered a pending entry again at at_ms, mostly
+        now."""
         if self.order is None:
             self.order = DeliveryOrder()
-            # What was delivered in this millisecond before is not known.
+            # Earlier deliveries in this millisecond are unknown.
             self.order.latest_ms = now_ms
             self.order.numbered = True
         return self.order.note(ms, seq, at_ms)
 
     cpdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1:
-        """Take an entry from its owner, or make it pending without an owner. It now counts as last
-        delivered at 0, and as often as `count` says: a number, b"-" for one time less, b"=" for as before. A
-        retry that it has stays."""
+        """Remove an entry's owner, or make the entry pending without an owner. Its last delivery
+        becomes 0. Its number of deliveries becomes `count`: a number, b"-" for one less, b"=" for
+        no change. Its retry does not change."""
         cdef PendingAt at
         cdef Chunk* chunk
         cdef Pending* record = self.find(ms, seq, &at)
@@ -1137,7 +1144,7 @@ cdef class Group:
     # ------------------------------------------------------------ counts of deliveries
 
     cdef int64_t deliveries(self, const Pending* record) except -1:
-        """How often an entry was delivered, 0 to the greatest signed 64-bit number."""
+        """How often an entry was delivered: 0 to the largest signed 64-bit number."""
         return deliveries_of(record, self.large_counts())
 
     cdef int set_deliveries(self, Pending* record, int64_t deliveries) except -1:
@@ -1153,7 +1160,7 @@ cdef class Group:
         return 0
 
     cdef inline int forget_count(self, const Pending* record) except -1:
-        """A record goes, or its count has room in it again."""
+        """Remove the large count of a record that is removed or whose count fits into it again."""
         if record.deliveries == DELIVERIES_MAX and self.large_counts() is not None:
             self.details.large_counts.pop((record.ms, record.seq), None)
         return 0
@@ -1166,12 +1173,12 @@ cdef class Group:
         return self.expires_ms(record) if kind == EXPIRE else self.due_ms(record, kind == RETRY)
 
     cdef inline uint64_t claimable_ms(self, const Pending* record) noexcept:
-        """The last delivery; NEVER when a claim has found that the entry is gone."""
+        """The last delivery; NEVER when a claim has found that the entry no longer exists."""
         return NEVER if record.gone else record.last_delivery_ms
 
     cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1:
-        """The stream has no entry for this record any more: claims do not look at it again. The
-        bounds follow when a claim comes to the chunk."""
+        """Mark a record whose entry no longer exists in the stream: claims then ignore it. The next
+        claim that opens the chunk updates the bounds."""
         cdef PendingAt at
         if self.find(ms, seq, &at) != NULL:
             self.own_chunk(at.chunk).items[at.index].gone = 1
@@ -1179,7 +1186,7 @@ cdef class Group:
         return 0
 
     cdef int forget_gone(self) except -1:
-        """IDs can be used again: claims look at all records."""
+        """Remove these marks after a change that allows IDs to be used again."""
         cdef Chunk* chunk
         cdef uint32_t i, j
         if not self.pendings.has_gone:
@@ -1193,8 +1200,8 @@ cdef class Group:
         return 0
 
     cdef uint64_t due_ms(self, const Pending* record, bint with_zero) noexcept:
-        """When the record is to be delivered again; NEVER without a retry (or with retry 0). What
-        XNACK released is due at once."""
+        """The time at which the record is due for redelivery; NEVER without a retry (or with retry
+        0). Entries released by XNACK are due immediately."""
         cdef uint64_t retry
         if record.policy == NO_POLICY:
             return NEVER
@@ -1213,7 +1220,7 @@ cdef class Group:
         return saturating_add(record.first_delivery_ms, expire) if expire else NEVER
 
     cdef void move_bounds(self, Chunk* chunk, const Pending* record) noexcept:
-        """Lower a chunk's bounds so that they cover a record of it."""
+        """Lower a chunk's bounds to include one of its records."""
         cdef uint64_t moment
         moment = self.claimable_ms(record)
         if moment < chunk.bounds[IDLE]:
@@ -1250,7 +1257,7 @@ cdef class Group:
         self.set_bound(chunk, IDLE, idle)
 
     cdef void set_bound(self, Chunk* chunk, int kind, uint64_t moment) noexcept:
-        """Note a bound; a chunk with nothing to come is not in that heap."""
+        """Set a bound; a chunk with the bound NEVER is not in the heap of that kind."""
         cdef Heap* heap = &self.pendings.heaps[kind]
         if chunk.bounds[kind] == moment:
             return
@@ -1264,7 +1271,7 @@ cdef class Group:
         self.sift(heap, kind, chunk)
 
     cdef void sift(self, Heap* heap, int kind, Chunk* chunk) noexcept:
-        """Move a chunk from its place in a heap, up or down, to where it belongs."""
+        """Restore the heap order for a chunk whose bound changed."""
         cdef uint32_t at = chunk.heap_at[kind]
         cdef uint32_t other
         while at and is_before(chunk, heap.chunks[(at - 1) // 2], kind):
@@ -1308,14 +1315,15 @@ cdef class Group:
             self.leave_heap(kind, chunk)
 
     cdef void note_moved(self, Chunk* chunk) noexcept:
-        """A chunk has another address: put that into the heaps."""
+        """Update the heaps after a chunk has moved to another address."""
         cdef int kind
         for kind in range(KINDS):
             if chunk.heap_at[kind] != ABSENT:
                 self.pendings.heaps[kind].chunks[chunk.heap_at[kind]] = chunk
 
     cdef uint64_t settle(self, int kind, uint64_t until_ms) noexcept:
-        """The earliest moment of a kind, exact if it is at most until_ms; NEVER: there is none."""
+        """The earliest time of a kind, exact if it is at most until_ms; NEVER when there is
+        none."""
         cdef Heap* heap = &self.pendings.heaps[kind]
         cdef Chunk* first
         cdef uint64_t moment
@@ -1330,18 +1338,18 @@ cdef class Group:
         return NEVER
 
     cdef bint is_due(self, uint64_t now_ms, bint with_zero) noexcept:
-        """Whether a record is to be delivered again now."""
+        """Whether a record is due for redelivery."""
         return self.settle(RETRY if with_zero else WAKE, now_ms) <= now_ms
 
     cdef bint has_expired(self, uint64_t now_ms) noexcept:
         return self.settle(EXPIRE, now_ms) <= now_ms
 
     cdef uint64_t next_wake_ms(self) noexcept:
-        """The next moment a timed retry is due, NEVER when there is none."""
+        """The next time at which a timed retry is due; NEVER when there is none."""
         return self.settle(WAKE, NEVER)
 
     cdef uint64_t next_expiry_ms(self) noexcept:
-        """The next moment a pending record expires, NEVER when there is none."""
+        """The next time at which a pending record expires; NEVER when there is none."""
         return self.settle(EXPIRE, NEVER)
 
     cdef bint is_idle(self, uint64_t now_ms, uint64_t min_idle_ms) noexcept:
@@ -1350,13 +1358,13 @@ cdef class Group:
             now_ms - min_idle_ms)
 
     cdef uint64_t claim_bound(self) noexcept:
-        """When the first of the waiting claims may find something, perhaps too early; NEVER when
-        no client waits for that or nothing is pending. Costs nothing."""
+        """A lower bound of the time at which a waiting claim finds an entry; NEVER when no client
+        waits for a claim or no entry is pending. Constant time."""
         cdef uint64_t idle_ms = self.claim_idle()
         return NEVER if idle_ms == NEVER else saturating_add(self.idle_bound(), idle_ms)
 
     cdef int add_claim_wait(self, uint64_t min_idle_ms, int change) except -1:
-        """One more (or one less) of the blocked clients claims what is idle for so long."""
+        """Add (or subtract) a blocked client that claims entries idle for min_idle_ms."""
         cdef Details details = self.own_details()
         if details.claim_waits is None:
             details.claim_waits = {}
@@ -1369,32 +1377,32 @@ cdef class Group:
         return 0
 
     cdef uint64_t idle_bound(self) noexcept:
-        """A moment before which nothing that is pending was last delivered; NEVER when nothing is
-        pending. Costs nothing."""
+        """A lower bound of the last deliveries of all pending entries; NEVER when there are none.
+        Constant time."""
         return self.pendings.heaps[IDLE].chunks[0].bounds[IDLE] if self.pendings.heaps[IDLE].count else NEVER
 
     cdef uint64_t wake_bound(self) noexcept:
-        """As next_wake_ms, but it may be too early; costs nothing."""
+        """A lower bound of next_wake_ms, in constant time."""
         return self.pendings.heaps[WAKE].chunks[0].bounds[WAKE] if self.pendings.heaps[WAKE].count else NEVER
 
     cdef uint64_t expiry_bound(self) noexcept:
-        """As next_expiry_ms, but it may be too early; costs nothing."""
+        """A lower bound of next_expiry_ms, in constant time."""
         return self.pendings.heaps[EXPIRE].chunks[0].bounds[EXPIRE] if self.pendings.heaps[EXPIRE].count else NEVER
 
     cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
-        """Up to `limit` ids (ms, seq) due now, earliest due first, then by id."""
+        """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
         return self.take(RETRY if with_zero else WAKE, now_ms, limit)
 
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
-        """Up to `limit` ids (ms, seq) not delivered for at least min_idle_ms, idle longest first,
+        """Up to `limit` IDs (ms, seq) that are idle for at least min_idle_ms, longest idle first,
         then in the order of their deliveries (`DeliveryOrder`)."""
         return [] if now_ms < min_idle_ms else self.take(IDLE, now_ms - min_idle_ms, limit)
 
     cdef list take(self, int kind, uint64_t until_ms, uint64_t limit):
-        """Up to `limit` ids (ms, seq) whose moment is at most until_ms, the earliest first.
+        """Up to `limit` IDs (ms, seq) whose time is at most until_ms, the earliest first.
 
-        A chunk is opened, once, when its bound is before everything found so far; it is out of the
-        heap until the end, and then its bounds are exact.
+        A chunk is opened once, when its bound is before everything found so far. It is removed from
+        the heap until the end, and then has exact bounds.
         """
         cdef Heap* heap = &self.pendings.heaps[kind]
         cdef DueHeap found = DueHeap.__new__(DueHeap)
@@ -1434,7 +1442,7 @@ cdef class Group:
         return taken
 
     def take_expired(self, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
-        """Drop up to `limit` records whose expiry has come; returns their ids in no order."""
+        """Remove up to `limit` expired records; return their IDs in no particular order."""
         cdef list gone = []
         cdef Heap* heap = &self.pendings.heaps[EXPIRE]
         cdef uint32_t place
@@ -1450,11 +1458,11 @@ cdef class Group:
         self.next_expiry_ms()
         return gone
 
-    # ------------------------------------------------------------ Python's view
+    # ------------------------------------------------------------ for Python
 
     def pending(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
                 consumer=None) -> list[tuple]:
-        """Records in id order as (ms, seq, consumer name, last_delivery_ms, deliveries,
+        """Records in ID order as (ms, seq, consumer name, last_delivery_ms, deliveries,
         first_delivery_ms, retry_ms or None, expire_ms or None); b"" means no owner."""
         cdef PendingAt at
         cdef Pending* record = self.first_at_least(start_ms, start_seq, &at)
@@ -1482,11 +1490,11 @@ cdef class Group:
 
     def idle(self, uint64_t now_ms, uint64_t min_idle_ms,
              uint64_t limit) -> list[tuple[int, int]]:
-        """Ids not delivered for at least min_idle_ms, idle longest first, then by id."""
+        """IDs that are idle for at least min_idle_ms, longest idle first, then by ID."""
         return self.idle_ids(now_ms, min_idle_ms, limit)
 
     def due(self, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list[tuple[int, int]]:
-        """Ids due now, earliest due first, then by id."""
+        """IDs due now, earliest due first, then by ID."""
         return self.take_due(now_ms, limit, with_zero)
 
     def is_over(self, uint64_t now_ms) -> bool:
@@ -1500,7 +1508,7 @@ cdef class Group:
         return self.size_bytes()
 
     cdef uint64_t size_bytes(self) noexcept:
-        """An estimate of the memory it takes; of many chunks some are looked at."""
+        """An estimate of the memory used, from a sample of the chunks if there are many."""
         cdef uint32_t looked_at = min(self.pendings.chunk_count, <uint32_t>CHUNKS_LOOKED_AT)
         cdef uint64_t chunks = 0
         cdef uint64_t total = GROUP_BYTES
@@ -1526,7 +1534,7 @@ cdef class Group:
         made.ttl_ms = self.ttl_ms
         for one in self.members():
             if one is not None:
-                # Numbers stay what they are: records name consumers by them.
+                # Keep the numbers, because records refer to consumers by number.
                 made.copy_consumer(one)
         made.free_numbers()
         if self.pendings != &NOTHING_PENDING:
@@ -1544,7 +1552,7 @@ cdef class Group:
         return details.add(made)
 
     cdef int free_numbers(self) except -1:
-        """Note which numbers below the greatest have no consumer."""
+        """Collect the unused numbers below the largest one."""
         cdef Py_ssize_t i
         cdef list consumers
         if self.details is None:
@@ -1556,7 +1564,7 @@ cdef class Group:
         return 0
 
     cdef int copy_pending(self, Group other) except -1:
-        """Take over what is pending in another group, as it is; nothing was pending here."""
+        """Copy the pending entries of another group to this group, which has none."""
         self.own_pending()
         self.copy_policies(other)
         self.copy_chunks(other)
@@ -1611,7 +1619,7 @@ cdef class Group:
         return self.header(bytes(self.share_pending()))
 
     def share(self) -> dict:
-        """As dump, but `pending` is a SharedPending: made at once, turned into bytes later."""
+        """Like dump, but `pending` is a SharedPending, which is converted to bytes later."""
         return self.header(self.share_pending())
 
     cdef SharedPending share_pending(self):
@@ -1620,7 +1628,7 @@ cdef class Group:
         return shared
 
     cdef SharedPending share_chunks(self, uint32_t place, uint32_t count):
-        """As share_pending, for some chunks from a place on."""
+        """Like share_pending, for `count` chunks from a place on."""
         cdef SharedPending shared = SharedPending.__new__(SharedPending)
         cdef uint32_t i
         if count == 0:
@@ -1652,9 +1660,9 @@ cdef class Group:
 
     @staticmethod
     def load(meta, uint64_t now_ms) -> Group:
-        """Make a group of what `dump` gave; its TTL starts again at now_ms. ValueError when the
-        pending entries refer to a consumer or policy that is not there or do not rise, or when
-        consumers or retry_times are not each given once."""
+        """Make a group from the result of `dump`; its TTL starts again at now_ms. ValueError when
+        the pending entries are not ascending or refer to a missing consumer or retry pair, or when
+        a consumer or retry pair occurs twice."""
         cdef Group group = Group(meta["name"], meta["offset"][0], meta["offset"][1], now_ms)
         cdef bytes packed = meta["pending"]
         cdef Py_ssize_t i
@@ -1702,7 +1710,7 @@ cdef class Group:
         return group
 
     cdef int load_large_counts(self, rows) except -1:
-        """Restore the counts of deliveries that are stored outside the records."""
+        """Restore the delivery counts that are stored outside the records."""
         cdef PendingAt at
         cdef Pending* record
         cdef int64_t count
@@ -1760,7 +1768,7 @@ cdef class Group:
                     assert self.pendings.heaps[kind].chunks[chunk.heap_at[kind]] == chunk
                     assert not is_before(chunk, self.pendings.heaps[kind].chunks[up], kind)
             total += chunk.used
-        # An old snapshot may have records of many deliveries without their exact count.
+        # An old snapshot may have records with many deliveries but without their exact count.
         assert len(self.large_counts() or ()) <= large
         assert total == self.pending_count and unowned == self.pendings.unowned
         for c in members.values():
@@ -1775,8 +1783,8 @@ cdef class Group:
 
 @cython.no_gc
 cdef class SharedPending:
-    """The pending entries of a group at one moment, as a snapshot or a long reply holds them.
-    bytes() gives them in the documented form, on any thread, and lets other threads run meanwhile.
+    """A point-in-time view of a group's pending entries, for a snapshot or a long reply. bytes()
+    returns them in the documented form, on any thread, and lets other threads run meanwhile.
     """
 
     def __dealloc__(self):
@@ -1786,7 +1794,7 @@ cdef class SharedPending:
         free(self.chunks)
 
     cdef int take_over(self, Pendings* gone) except -1:
-        """Take the chunks of a group that goes."""
+        """Take over the chunks of a deleted group."""
         self.chunks = <Chunk**>malloc(gone.chunk_count * sizeof(Chunk*))
         if self.chunks == NULL:
             raise MemoryError("no memory to free pending entries later")
@@ -1796,7 +1804,7 @@ cdef class SharedPending:
         return 0
 
     def free_step(self, uint64_t most) -> bool:
-        """Release about this many chunks; False when none is left."""
+        """Release about `most` chunks; False when none is left."""
         while most and self.count:
             self.count -= 1
             self.release(self.count)
@@ -1804,7 +1812,7 @@ cdef class SharedPending:
         return self.count > 0
 
     cdef void release(self, uint32_t place) noexcept:
-        """A chunk is needed no more; its place becomes NULL."""
+        """Release a chunk; its place becomes NULL."""
         if self.chunks[place] != NULL:
             release_chunk(self.chunks[place])
             self.chunks[place] = NULL
