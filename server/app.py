@@ -1,8 +1,8 @@
-"""The server put together: data, journal, executor and listening sockets, and their life.
+"""The assembled server: data, journal, executor and listening sockets, from start to stop.
 
-`Server` wires and answers for the process (it is the `Outside` of the commands); what commands mean
-stands in commands/, how they run in the executor. While data is loaded the server listens and
-answers LOADING, as Redis does, so that no client ever sees half of it.
+`Server` connects these parts and implements the server's interface for commands (`Outside`).
+commands/ defines the commands, and the executor runs them. While data is loaded, the server listens
+and replies LOADING, as Redis does, so no client sees incomplete data.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from millstream.storage.files.disk import Disk, SystemDisk, make_directory
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.restore import continue_times, restart_leases
 
-KEEPALIVE_MAX_S = 32_767  # what Linux takes
+KEEPALIVE_MAX_S = 32_767  # the maximum of Linux
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
 STOP_GRACE_S = 2.0
 LOADING_TURN_S = 0.005
@@ -76,7 +76,7 @@ PROMISES = {
 
 
 class Server:
-    """One running server. `disk` and `now_ms` are the machine's unless a test brings its own."""
+    """One running server. `disk` and `now_ms` are the machine's unless a test passes others."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Server:
         self.latency = LatencyMonitor()
         self.sync_waits: dict[int, JournalWait] = {}
         self.stopping = asyncio.Event()
-        self._empty = asyncio.Event()  # set when the last client is gone from a stopping server
+        self._empty = asyncio.Event()  # set when a stopping server has no clients left
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
@@ -138,7 +138,7 @@ class Server:
     # Life
 
     async def start(self) -> None:
-        """Load the data, then listen. Raises StartError or DataError with one sentence."""
+        """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
         sockets = bind_sockets(self.config.bind, self.config.port)
         self.port = self.config.port = sockets[0].getsockname()[1]
         self._fit_maxclients()
@@ -154,14 +154,14 @@ class Server:
         self._greet()
 
     async def _load(self, sockets: list[socket.socket]) -> bool:
-        """Load while clients are answered LOADING; false when the server was stopped meanwhile."""
+        """Load the data while clients get LOADING; False when the server was stopped meanwhile."""
         report = LoadReport()
         slices = self.persistence.load_slices(report, log.progress_line())
         self.keyspace.set_time(self.now_ms(), self.steady_ms())
-        self.keyspace.expiring = False  # the journal says what expired
+        self.keyspace.expiring = False  # the journal contains the expiries
         self.executor.loading = True
         with without_collections(), contextlib.closing(slices):
-            next(slices)  # the directory is ours from here on
+            next(slices)  # locks the directory
             await self._listen(sockets)
             if not await self._in_turns(slices):
                 LOGGER.info("stopped while loading: nothing was changed")
@@ -169,13 +169,13 @@ class Server:
         self.keyspace.expiring = True
         self._continue_clock()
         self._set_appendonly()
-        self.executor.loading = False  # the moments of the loaded groups come without any client
+        self.executor.loading = False  # timers of loaded groups run without any client
         self._tell_loaded(report)
         return True
 
     def _continue_clock(self) -> None:
-        """Let the steady clock continue after the latest recorded time. Retries and idle times
-        then go on although the wall clock went back between two starts. Leases begin again."""
+        """Continue the steady clock after the latest recorded time. Retries and idle times then
+        continue even if the wall clock went back between two starts. Leases restart."""
         newest_ms = self.keyspace.newest_steady_ms
         if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
             self.steady_clock.continue_from(newest_ms)
@@ -183,7 +183,7 @@ class Server:
         restart_leases(self.keyspace, self.steady_ms())
 
     async def _in_turns(self, slices: Iterator[None]) -> bool:
-        """Go through them, and let the event loop have its turn every few milliseconds."""
+        """Run all slices, and yield to the event loop every few milliseconds."""
         end_s = time.perf_counter() + LOADING_TURN_S
         for _ in slices:
             if time.perf_counter() >= end_s:
@@ -205,7 +205,7 @@ class Server:
         )
 
     def _fit_maxclients(self) -> None:
-        """Lower maxclients to what the limit of open files leaves, as Redis does."""
+        """Lower maxclients to fit the limit of open files, as Redis does."""
         most = allowed_clients(self.config.maxclients)
         if most < 1:
             raise StartError(
@@ -233,7 +233,7 @@ class Server:
             self._listeners.append(listener)
 
     def _new_connection(self) -> asyncio.BaseProtocol:
-        # A protocol by its methods: a compiled class has no Python base.
+        # It has all methods of a protocol, but a compiled class has no Python base class.
         return cast(asyncio.BaseProtocol, Connection(self))
 
     def _greet(self) -> None:
@@ -251,20 +251,20 @@ class Server:
         )  # fmt: skip
 
     def request_stop(self, reason: str) -> None:
-        """Stop as soon as the tick under way is done; may be called more than once."""
+        """Stop after the current tick; may be called more than once."""
         if not self.stopping.is_set():
             LOGGER.info("stopping: %s", reason)
             self.stopping.set()
 
     async def stop(self) -> bool:
-        """Finish the tick, force the journal to disk, send what was held, close everything. False
-        when not all data is on the disk."""
+        """Finish the tick, sync the journal, send held replies, close everything. False when not
+        all data is on the disk."""
         self.stopping.set()
         if self._timer is not None:
             self._timer.cancel()
         for listener in self._listeners:
             listener.close()
-        # No await up to here and on to the end of the loop: nothing can run after the last fsync.
+        # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
         saved = self.persistence.close(tries_base=self._tries_base)
         for client in list(self.clients.values()):
@@ -275,7 +275,7 @@ class Server:
         return saved
 
     async def _clients_gone(self) -> None:
-        """Until every client has taken what was sent to it, but not longer than a moment."""
+        """Wait, with a short limit, until every client has received its replies."""
         if self.clients:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_GRACE_S):
@@ -287,7 +287,7 @@ class Server:
         self.rates.sample(
             self.steady_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
         )
-        self.memory.measure()  # often enough to see what blocks took at most
+        self.memory.measure()  # often enough to notice the peak of the blocks' memory
         if self.config.maxmemory:
             self.executor.look_for_room()
         self._close_idle_clients()
@@ -331,7 +331,7 @@ class Server:
         return self._last_client_id
 
     def client_opened(self, client: Connection) -> None:
-        """A connection was accepted: count it in, or refuse it with Redis' words."""
+        """Register an accepted connection, or refuse it with Redis' error."""
         self.connections_received += 1
         refusal = self._refusal(client)
         if refusal is not None:
@@ -357,7 +357,7 @@ class Server:
         return None
 
     def client_closed(self, client: Connection) -> None:
-        """A connection is gone; what was refused or killed before may come here too."""
+        """Handle a closed connection, including one that was refused or killed before."""
         self._forget(client)
         if self.stopping.is_set() and not self.clients:
             self._empty.set()
@@ -369,7 +369,7 @@ class Server:
         self.output_limits.forget(client)
 
     def kill_client(self, client: Client) -> None:
-        self._forget(client)  # no list shows it any more, though its socket closes a moment later
+        self._forget(client)  # no list shows it any more, although its socket closes later
         client.close(after_reply=False)
 
     def add_monitor(self, client: Any) -> None:
@@ -430,7 +430,8 @@ class Server:
         self._put_in_force()
 
     def _put_in_force(self) -> None:
-        """Tell all who keep a copy of a directive; the others read the config each time."""
+        """Update the objects that have a copy of a directive; the others read the config each
+        time."""
         config = self.config
         self.keyspace.node_bytes = min(config.stream_node_max_bytes, UINT32_MAX) or UINT32_MAX
         self.keyspace.node_entries = min(config.stream_node_max_entries, UINT32_MAX) or UINT32_MAX
@@ -448,7 +449,7 @@ class Server:
         self.persistence.set_fsync(config.appendfsync)
         if self.executor.context.may_block:
             self._set_appendonly()
-        else:  # after EXEC, so that all that it does is in the journal, or nothing
+        else:  # after EXEC, so that the journal has all of its effects or none
             self.loop.call_soon(self._set_appendonly)
         self._set_events(config.notify_keyspace_events)
         self._set_output_limits()
@@ -480,7 +481,7 @@ class Server:
         outbox, least_bytes = self.executor.outbox, self.output_limits.least_bytes
         if outbox.least_limit_bytes != least_bytes:
             outbox.least_limit_bytes = least_bytes
-            outbox.lagging.update(self.clients.values())  # who waits may be above it already
+            outbox.lagging.update(self.clients.values())  # one may exceed the new limit
 
     def _set_watching(self) -> None:
         config = self.config
@@ -549,11 +550,11 @@ class Server:
             raise CommandError(LOADING)
         if save:
             self._save_anyway()
-        self.keyspace.expiring = False  # the journal says what expired, as at start
+        self.keyspace.expiring = False  # the journal contains the expiries, as at start
         try:
             self.persistence.read_again(self._empty_databases if flush else lambda: None)
         except DataError as problem:
-            # Nothing that half a load has left may be served or saved; the disk has everything.
+            # A partly loaded keyspace must not be served or saved; the disk has all data.
             LOGGER.critical("stopping: the data cannot be loaded again: %s", problem)
             os._exit(1)
         finally:
@@ -563,7 +564,7 @@ class Server:
                 self.keyspace.mark_ready(db.index, key)
 
     def _empty_databases(self) -> None:
-        defer(False)  # what follows needs the memory
+        defer(False)  # the next steps need the memory
         for db in self.keyspace.databases:
             db.clear()
         defer(True)
@@ -585,7 +586,7 @@ class Server:
         return self.config.appendonly
 
     def journal_position(self) -> int:
-        if not self.executor.context.may_block:  # within EXEC: its one frame is still to come
+        if not self.executor.context.may_block:  # within EXEC, whose frame is not committed yet
             return self.persistence.last_seq + bool(len(self.executor.effects))
         commit_tick(self.executor, self.persistence)
         return self.persistence.last_seq
@@ -601,7 +602,7 @@ class Server:
         self.persistence.sync_soon()
 
     def _journal_synced(self) -> None:
-        """The journal was forced to disk: clients that wait for just that are answered."""
+        """The journal was synced: reply to the clients that wait for the sync."""
         if not self.sync_waits:
             return
         reached = self.persistence.on_disk_seq
@@ -618,7 +619,7 @@ class Server:
         self.persistence.save()
 
     def _save_anyway(self) -> None:
-        """Save even while a snapshot is being written: it is finished first."""
+        """Save; finish a running snapshot first."""
         self.persistence.finish()
         self.persistence.save()
 
@@ -630,16 +631,16 @@ class Server:
 
     def shutdown(self, save: bool | None) -> None:
         wanted = self._saves_at_end() if save is None else save
-        if wanted and not self.persistence.loading:  # what is loaded is on the disk
+        if wanted and not self.persistence.loading:  # loaded data is on the disk
             self._save_anyway()
         elif save is None and self.persistence.lacks_base:
             self.persistence.write_base()
-        self._tries_base = False  # it was tried, or is not wanted
+        self._tries_base = False  # a new base was tried, or is not wanted
         self.request_stop("a client sent SHUTDOWN")
 
     def stop_by_signal(self, name: str) -> None:
-        """Stop as SHUTDOWN does. Where the last snapshot would be the only copy and cannot be
-        written, the server stays, as Redis does: a second signal ends it all the same."""
+        """Stop as SHUTDOWN does. If the last snapshot would be the only copy and cannot be written,
+        the server continues, as Redis does; a second signal ends it anyway."""
         loading = self.persistence.loading
         if self._saves_at_end() and not loading and not self._last_signal_failed:
             try:
@@ -655,12 +656,12 @@ class Server:
 
 
 def _listens(client: Client) -> bool:
-    """Whether a client is silent because it waits for something: that is not being idle."""
+    """Whether a client is silent because it waits for a reply or messages, so it is not idle."""
     return client.blocked or client.monitoring or bool(client.channels or client.patterns)
 
 
 def _make_directory(path: Path) -> None:
-    """Make the folder of the data if need be; StartError when it cannot be used."""
+    """Create the data directory if it does not exist; StartError when it cannot be used."""
     try:
         if not path.is_dir():
             make_directory(path)
@@ -673,9 +674,9 @@ def _make_directory(path: Path) -> None:
 
 
 def allowed_clients(wanted: int) -> int:
-    """How many of `wanted` clients the limit of open files leaves room for.
+    """The number of clients, at most `wanted`, that the limit of open files allows.
 
-    The soft limit is raised as far as they need it and the hard one lets it.
+    The soft limit is raised as needed, up to the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
@@ -691,8 +692,8 @@ def allowed_clients(wanted: int) -> int:
 
 
 def _keep_alive(connection: socket.socket, idle_s: int) -> None:
-    """TCP keepalive as Redis sets it: the first probe after `idle_s`, three more by thirds. The
-    system knows a longest time; a connection that has just gone knows none."""
+    """Set TCP keepalive as Redis does: the first probe after `idle_s`, three more at intervals of a
+    third. The system limits the time; on a connection that has just closed the call fails."""
     idle_s = min(idle_s, KEEPALIVE_MAX_S)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)

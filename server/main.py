@@ -1,7 +1,8 @@
-"""Starting a server: `millstream serve` for people, `millstream-server` as redis-server takes it.
+"""The programs that start a server: `millstream serve` for interactive use, and `millstream-server`
+with the arguments of redis-server.
 
-Whatever keeps the server from starting is one sentence on standard error and exit code 1; a
-traceback would hide it.
+If the server cannot start, the program prints one sentence on standard error and exits with code 1,
+without a traceback that would hide the sentence.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Directives:
 
 async def _serve(config: Config, file: Path | None) -> bool:
     """Whether all data is on the disk at the end."""
-    from millstream.server.app import Server  # the log is open by now, for what loading says
+    from millstream.server.app import Server  # after the log is open: loading writes to it
 
     server = Server(config, config_file=file)
 
@@ -66,8 +67,9 @@ async def _serve(config: Config, file: Path | None) -> bool:
 
 
 def _give_up_at_next_signal(server: Server) -> None:
-    """A stop may wait for a slow disk, and the loop with it. A thread hears of the next signal: the
-    main thread may be inside a call of the operating system that does not return."""
+    """End the process at the next signal. A stop may wait for a slow disk, which blocks the loop. A
+    thread receives the signal, because the main thread may be in a system call that does not
+    return."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,7 +85,7 @@ def _give_up_at_next_signal(server: Server) -> None:
 
 
 def _give_up(server: Server) -> NoReturn:
-    """End at once, and say what is not on the disk."""
+    """End the process immediately, and log which data is not on the disk."""
     try:
         server.persistence.tell_given_up()
     finally:
@@ -91,7 +93,7 @@ def _give_up(server: Server) -> NoReturn:
 
 
 def run(file: Path | None, arguments: Sequence[str]) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until a stop is requested; return the exit code."""
     try:
         config = configuration.load(file, arguments)
         huge_pages.prepare(config.disable_thp)
@@ -144,7 +146,7 @@ def serve(
 
 
 def server_help() -> str:
-    """What `millstream-server --help` prints: usage, and a line for each directive."""
+    """The text of `millstream-server --help`: usage, and a line for each directive."""
     config = Config()
     lines = [
         f"  --{directive.name} {_default(config, directive.name)}\n      {directive.meaning}"
@@ -158,7 +160,7 @@ def _default(config: Config, name: str) -> str:
 
 
 def _print(text: str) -> None:
-    """To standard output, which may be a pipe whose reader has seen enough."""
+    """Print to standard output, which may be a pipe that its reader has closed."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

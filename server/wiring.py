@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def connect(executor: Executor, persistence: Persistence, keyspace: Keyspace) -> None:
-    """Let the executor hear what happens to the journal, and the persistence what was changed."""
+    """Set the hooks: the journal's events go to the executor, changes go to the persistence."""
     persistence.on_durable = executor.outbox.durable
     persistence.on_writable = executor.look_for_due
     persistence.on_queue = executor.on_queue
@@ -26,8 +26,8 @@ def connect(executor: Executor, persistence: Persistence, keyspace: Keyspace) ->
 
 
 def commit_tick(executor: Executor, persistence: Persistence) -> None:
-    """Commit what this tick has done so far: a snapshot begins here."""
+    """Commit the effects of this tick so far, at the beginning of a snapshot."""
     effects = executor.effects
     if len(effects):
         persistence.commit(effects.take_payload())
-    effects.forget_room()  # another journal may begin here
+    effects.forget_room()  # the next effects may go to another journal

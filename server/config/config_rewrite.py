@@ -1,8 +1,8 @@
-"""CONFIG REWRITE: the configuration file brought up to what the server runs with.
+"""CONFIG REWRITE: updates the configuration file to the current values.
 
-The file is a person's: comments, order and blank lines stay. A line whose directive has another
-value now is replaced where it stands, further lines of that directive go, and what differs from the
-default and is not in the file comes to its end. The new file replaces the old one in one step.
+Users edit the file, so comments, order and blank lines are preserved. If the value of a directive
+has changed, its first line is replaced and its other lines are removed. Directives that differ from
+the default and are not in the file are appended. The new file replaces the old one atomically.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _directive_of(line: str) -> str | None:
 
 
 def _says_it(line: str, config: Config, name: str) -> bool:
-    """Whether a line, standing alone, already gives the directive its value: it keeps its form."""
-    if name in ("save", "client-output-buffer-limit"):  # several lines may add up
+    """Whether a line alone already gives the directive its value; such a line keeps its form."""
+    if name in ("save", "client-output-buffer-limit"):  # several lines of these are combined
         return False
     words = split_words(line.strip())[1:]
     try:
@@ -91,8 +91,8 @@ def _says_it(line: str, config: Config, name: str) -> bool:
 
 
 def rewrite_file(path: Path, config: Config) -> None:
-    """Replace the file by the new text in one step; OSError when that cannot be done."""
-    target = path.resolve()  # a link stays a link
+    """Replace the file by the new text atomically; OSError when that fails."""
+    target = path.resolve()  # preserves a symbolic link
     text = rewritten(target.read_text() if target.exists() else "", config)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

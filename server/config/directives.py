@@ -1,10 +1,10 @@
 """The server's directives: one table for the configuration file, the command line and CONFIG.
 
-The table is the dataclass `Config`: a field is a directive (``_`` for ``-``), its metadata says how
-it is read, shown, bounded and explained, so a directive cannot exist in one place and be missing in
-another. docs/configuration.md is written from it. A directive that is unknown here is refused;
-those that are accepted though nothing follows from them are a named list
-(server/config/ignored_directives).
+The table is the dataclass `Config`: a field is a directive (``_`` for ``-``), and its metadata
+defines its parser, text form, bounds and description. A directive therefore cannot exist in one
+place and be missing in another. docs/configuration.md is generated from the table. Unknown
+directives are refused; server/config/ignored_directives lists the directives that are accepted
+without effect.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MEGABYTE = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`parse(text, current)` answers the value or raises ValueError with Redis' words; `show`
-    gives the text that CONFIG GET answers; `many` allows several words in a file's line."""
+    """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
+    returns the text for CONFIG GET; `many` allows several words in a file's line."""
 
     parse: Callable[[str, Any], Any]
     show: Callable[[Any], str]
@@ -69,7 +69,7 @@ def integer(low: int, high: int) -> Kind:
 
 
 def clipped(low: int, high: int) -> Kind:
-    """An integer that is taken for the nearest one allowed."""
+    """An integer that is clipped to the allowed range."""
     natural = integer(0, INT32_MAX)
 
     def parse(text: str, current: object) -> int:
@@ -156,7 +156,7 @@ def _parse_scores(text: str, current: object) -> str:
 SCORES = Kind(_parse_scores, str, "three numbers", many=True)
 
 EVENT_CLASSES = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
-EVENTS_OF_ALL = "g$lshzxetd"  # what A stands for
+EVENTS_OF_ALL = "g$lshzxetd"  # the meaning of A
 
 
 def _parse_events(text: str, current: object) -> str:
@@ -177,7 +177,7 @@ EVENTS = Kind(_parse_events, _show_events, "letters")
 
 
 def only(value: int) -> Kind:
-    """A number that tools ask for and that cannot be another one here."""
+    """A number that tools read and that has only one possible value in this server."""
 
     def parse(text: str, current: object) -> int:
         if parse_size(text) != value:
@@ -555,7 +555,7 @@ class Config(Accepted):
     )
 
     def shown(self, name: str) -> str:
-        """A directive's value as CONFIG GET gives it."""
+        """A directive's value in the form of CONFIG GET."""
         directive = DIRECTIVES[name]
         value = getattr(self, directive.attribute)
         if name == "save" and value is None:
@@ -563,8 +563,8 @@ class Config(Accepted):
         return directive.kind.show(value)
 
     def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
-        """Directives and their older names that match one of the globs, in the table's order. One
-        that is named in full is called as it was written."""
+        """Directives and their older names that match one of the globs, in the table's order. A
+        directive that is named in full keeps the spelling of the request."""
         written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
         names = [name for name in [*DIRECTIVES, *ALIASES] if name not in HIDDEN or name in written]
         tests = [matcher(pattern.lower()) for pattern in patterns]
@@ -575,14 +575,14 @@ class Config(Accepted):
         }
 
     def parsed(self, name: str, text: str) -> Any:
-        """The value this text means for a known directive; ValueError says what is wrong."""
+        """The value of a text for a known directive; ValueError says what is wrong."""
         directive = DIRECTIVES[name]
         return directive.kind.parse(text, getattr(self, directive.attribute))
 
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One row of the table, as documentation and parsing need it."""
+    """One row of the table, for documentation and parsing."""
 
     name: str
     attribute: str
@@ -593,7 +593,7 @@ class Directive:
 
 
 def _rows() -> Iterable[Directive]:
-    """Those with an effect first."""
+    """All rows, directives with an effect first."""
     rows = [
         Directive(row.name.replace("_", "-"), row.name, **row.metadata)
         for row in dataclasses.fields(Config)
@@ -605,7 +605,7 @@ DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _
 
 
 def find_directive(name: str) -> Directive | None:
-    """A directive by its name or an older one, in any case."""
+    """A directive by its name or an older name; case does not matter."""
     name = name.lower()
     return DIRECTIVES.get(ALIASES.get(name, name))
 
@@ -621,9 +621,9 @@ def refused(name: str, why: str) -> CommandError:
 
 
 def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """What CONFIG SET of these pairs asks for, attribute to value, all checked and nothing set.
+    """The new values for CONFIG SET by attribute, all checked; nothing is set.
 
-    Raises CommandError in Redis' words for the first pair that cannot be set.
+    Raises CommandError with Redis' text for the first pair that cannot be set.
     """
     names = [name.decode("utf-8", "replace") for name, _ in pairs]
     values: dict[str, Any] = {}
@@ -650,8 +650,8 @@ def changed_values(config: Config, pairs: Sequence[tuple[bytes, bytes]]) -> dict
 
 
 def _is_as_it_is(config: Config, directive: Directive, text: bytes) -> bool:
-    """Whether one of the directives that Redis could change, and this server cannot, is to be set
-    to what it is: a tool that puts back what it found."""
+    """Whether CONFIG SET gives the current value to a directive that only Redis can change. Tools
+    do so when they restore a configuration."""
     if directive.name not in CHANGEABLE_IN_REDIS:
         return False
     return config.shown(directive.name) == text.decode("utf-8", "surrogateescape")
@@ -678,7 +678,7 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
 
 
 def split_words(text: str) -> list[str]:
-    """A line's words: "double quotes" know escapes (\\n, \\x41), 'single quotes' only \\'."""
+    """A line's words: "double quotes" support escapes (\\n, \\x41), 'single quotes' only \\'."""
     words: list[str] = []
     at = 0
     while at < len(text):
@@ -725,7 +725,7 @@ def read_file(path: Path) -> list[Line]:
 
 
 def read_arguments(arguments: Sequence[str]) -> list[Line]:
-    """``--directive value ...`` as redis-server takes them (``--directive=value`` too)."""
+    """``--directive value ...`` as in redis-server (``--directive=value`` too)."""
     lines: list[Line] = []
     for argument in arguments:
         if argument.startswith("--") and len(argument) > 2:
@@ -741,7 +741,7 @@ def read_arguments(arguments: Sequence[str]) -> list[Line]:
 def apply_lines(config: Config, lines: Iterable[Line]) -> None:
     """Set directives in order; StartError names the place, the directive and what is wrong.
 
-    A later line replaces an earlier one; repeated lines of `save` within one file add up.
+    A later line replaces an earlier one; repeated lines of `save` in one file are combined.
     """
     saves: dict[str, list[str]] = {}
     for where, name, words in lines:

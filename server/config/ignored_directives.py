@@ -1,12 +1,12 @@
-"""Directives that are accepted for compatibility: they can be read and set, and nothing follows.
+"""Directives that are accepted for compatibility: they can be read and set, without any effect.
 
-Configuration files of Redis, clients and test harnesses set them without looking; refusing would
-stop their work for nothing. The list is closed and named: each row is here because the directive
-tunes something that does not exist in this server (lists, replicas, forks, lazy freeing), so that
-whatever it is set to, its promise is neither kept nor broken. A directive whose promise somebody
-may rely on (min-replicas-to-write, TLS, ACL files) does not belong here; it is refused.
+Configuration files of Redis, clients and test harnesses set them routinely, and an error would stop
+these programs for no reason. The list is closed: each directive in it tunes a feature that this
+server does not have (lists, replicas, forks, lazy freeing), so no value of it can break a promise.
+Directives with guarantees that users may rely on (min-replicas-to-write, TLS, ACL files) do not
+belong here; they are refused.
 
-A row: name, default as written, the form of its values, whether CONFIG SET may change it.
+A row: name, default text, the form of its values, and whether CONFIG SET may change it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 # Forms: "yes" (yes or no), "text", "size" of memory, "share" (that or a percentage), "scores",
-# "hz", (low, high) for an integer, or the words that are taken.
+# "hz", (low, high) for an integer, or the words that are accepted.
 Form = str | tuple[int, int] | list[str]
 Row = tuple[str, str, Form, bool]
 
@@ -39,7 +39,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("rdb-save-incremental-fsync", "yes", "yes", True),
     ("rdbchecksum", "yes", "yes", False),
     ("sanitize-dump-payload", "no", ["no", "yes", "clients"], True),
-    # The process and its turns.
+    # The process and its event loop.
     ("activerehashing", "yes", "yes", True),
     ("always-show-logo", "no", "yes", False),
     ("busy-reply-threshold", "5000", _LARGE, True),
@@ -66,7 +66,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("shutdown-timeout", "10", _NATURAL, True),
     ("socket-mark-id", "0", _NATURAL, False),
     ("supervised", "no", ["no"], False),
-    # Memory: no key is evicted, and what is deleted is freed at once.
+    # Memory: no key is evicted, and freeing needs no settings.
     ("active-expire-effort", "1", (1, 10), True),
     ("lazyfree-lazy-eviction", "no", "yes", True),
     ("lazyfree-lazy-expire", "no", "yes", True),
@@ -109,7 +109,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("replicaof", "", [""], False),
 )
 
-# CONFIG GET shows these only when they are named in full: Redis has them for its own tests.
+# CONFIG GET shows these only if they are named in full: Redis has them for its own tests.
 HIDDEN = frozenset(("key-load-delay", "rdb-key-save-delay"))
 
 # Older names of directives; CONFIG GET shows both.

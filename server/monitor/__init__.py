@@ -1,1 +1,1 @@
-"""What an operator sees and limits: INFO, the log, the slow log, latency, memory."""
+"""Monitoring and limits: INFO, the log, the slow log, latency, memory."""

@@ -1,9 +1,9 @@
-"""What the machine says of the process' memory; server/monitor/memory tells how much of it is in
-use.
+"""The process' memory according to the operating system; server/monitor/memory computes used
+memory.
 
-The C library could say more of its heaps, but walks every free place to answer, with all who want
-memory waiting: 0.3 seconds for half a million of them. As in Redis on the same library, what is
-used and what is held stand for what it would say.
+The C library could report more about its heaps, but it would walk all free chunks while every
+allocation waits: 0.3 seconds for half a million chunks. As in Redis with the same library, used
+memory and the resident set replace these figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PAGE_BYTES = resource.getpagesize()
 
 
 class ResidentSet:
-    """The memory of the machine that this process holds, in bytes, quickly."""
+    """Reads the resident set of this process, in bytes, quickly."""
 
     def __init__(self) -> None:
         self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -25,5 +25,5 @@ class ResidentSet:
 
 
 def peak_rss_bytes() -> int:
-    """The most it has held."""
+    """The peak of the resident set."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,15 +1,14 @@
-"""`maxmemory`: refusing what needs memory, or dropping the oldest blocks of all streams.
+"""`maxmemory`: refuses commands that need memory, or evicts the oldest blocks of all streams.
 
-With `allstreams-oldest` the block goes whose youngest entry is the oldest: by ids, across streams
-and databases, open blocks too. An exact order of the blocks of a million streams would have to be
-kept up with every append. Instead the keys are walked in turns, and the streams with the oldest
-blocks met are remembered: where there are no more keys than are walked in one turn the order is
-exact, else a block can be passed over for one round through the keys.
+`allstreams-oldest` evicts the block whose newest entry is the oldest by ID, across streams and
+databases, including open blocks. Every append would have to update an exact order of the blocks of
+a million streams. Instead the keys are walked in slices, and the streams with the oldest blocks
+found are kept as candidates. If all keys fit into one slice, the order is exact; otherwise a block
+can be missed for one round through the keys.
 
-The work is done in slices, each within a few milliseconds: one before a client's requests, and as
-many turns of the loop after it as it takes. Until they are done, commands that need memory run as
-long as a slice finds something to drop. Released objects that still have to be freed go
-before any data.
+The work is done in slices of a few milliseconds: one before a client's requests, and more in later
+turns of the loop. Until the work is complete, commands that need memory run as long as a slice
+finds blocks to evict. Released objects that are not freed yet are freed before any data is evicted.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ Place = tuple[int, bytes]
 
 
 class Eviction:
-    """Keeps used memory within `limit_bytes`, 0 for no limit; evicts when `evicts` is set.
-    `bytes_in` gives the bytes that clients have sent so far: unnoticed growth is at most that."""
+    """Keeps used memory within `limit_bytes` (0: no limit); evicts when `evicts` is set. `bytes_in`
+    returns the bytes that clients have sent so far, an upper bound of unmeasured growth."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Eviction:
         self._now_s = now_s
         self._measured_s = -MEASURED_EVERY_S
         self._measured_bytes_in = 0
-        self._candidates: dict[Place, int] = {}  # with the ms of their oldest block's youngest id
+        self._candidates: dict[Place, int] = {}  # with the newest ms in their oldest block
         self._db = 0
         self._cursor = 0
         self._fruitless_keys = 0
@@ -74,8 +73,8 @@ class Eviction:
         self.evicted_entries = self.evicted_blocks = 0
 
     def make_room(self) -> bool:
-        """Do a slice of work if more memory is used than may be. Whether commands that need memory
-        are to be refused; `goes_on`: whether there is more work to do."""
+        """Do a slice of work if used memory exceeds the limit. Return whether to refuse commands
+        that need memory; `goes_on` says whether there is more work."""
         self.goes_on = False
         if not self.limit_bytes or self._excess() <= 0:
             self._fruitless_keys = 0
@@ -85,13 +84,13 @@ class Eviction:
             return False
         if not self.evicts:
             return True
-        if not self._context.keyspace.may_delete:  # writes are refused or put off as it is
+        if not self._context.keyspace.may_delete:  # writes are already refused or postponed
             return False
         dropped = self._drop_some()
         self._fruitless_keys = 0 if dropped else self._fruitless_keys + KEYS_AT_ONCE
         over = self._excess() > 0
         all_keys = sum(map(len, self._context.keyspace.databases))
-        # A walk may begin in the middle of the keys: nothing is left once it went round twice.
+        # A walk may begin in the middle of the keys: after two full rounds nothing is left.
         self.goes_on = over and self._fruitless_keys <= 2 * all_keys + KEYS_AT_ONCE
         if over and not dropped:
             self._warn()
@@ -108,7 +107,7 @@ class Eviction:
             )
 
     def _excess(self) -> int:
-        """Bytes used above the limit. Measured again where the estimate may be out."""
+        """Bytes used above the limit. Measured again when the estimate may be wrong."""
         now_s, bytes_in = self._now_s(), self._bytes_in()
         if (
             now_s - self._measured_s >= MEASURED_EVERY_S
@@ -118,10 +117,11 @@ class Eviction:
             return self._gauge.measure() - self.limit_bytes
         return self._gauge.estimate() - self.limit_bytes
 
-    # ------------------------------------------------------------ what is the oldest
+    # ------------------------------------------------------------ finding the oldest blocks
 
     def _drop_some(self) -> int:
-        """Drop oldest blocks until that is enough, of at most a slice; returns how many."""
+        """Evict the oldest blocks until memory is within the limit, at most a slice; return their
+        number."""
         context = self._context
         session, db = context.session, context.db
         dropped = 0
@@ -139,7 +139,7 @@ class Eviction:
         return dropped
 
     def _drop_oldest(self) -> int:
-        """Drop the oldest block known of; 0 when there it is no longer as it was known."""
+        """Evict the oldest known block; 0 when its stream has changed meanwhile."""
         place = min(self._candidates, key=self._candidates.__getitem__)
         known_ms = self._candidates[place]
         if self._note(place) != known_ms:
@@ -150,7 +150,7 @@ class Eviction:
         return 1
 
     def _note(self, place: Place) -> int | None:
-        """Look at a stream's oldest block; it is forgotten when there is none."""
+        """Update the candidate for a stream's oldest block, or remove it when there is none."""
         value = self._context.keyspace.databases[place[0]].get(place[1])
         oldest_ms = oldest_block_ms(value) if isinstance(value, Stream) else None
         if oldest_ms is None:
@@ -160,7 +160,7 @@ class Eviction:
         return oldest_ms
 
     def _walk_keys(self) -> None:
-        """Look at the next keys, one database after the other, and keep the oldest candidates."""
+        """Check the next keys, one database after the other, and keep the oldest candidates."""
         databases = self._context.keyspace.databases
         left = KEYS_AT_ONCE
         for _ in databases:

@@ -1,16 +1,20 @@
-"""Huge pages for the heap: the blocks of many streams are spread over more 4 KB pages than a
-processor keeps addresses for, and each miss walks the page tables (docs/decisions has figures).
+"""Huge pages for the heap.
 
-Redis keeps huge pages off because its snapshots fork, and a forked process copies two megabytes for
-each page that changes. There is no fork here. If the system provides huge pages on request
-(``madvise``, the usual setting), glibc asks for its heap when GLIBC_TUNABLES says so. It reads that
-before any of our code runs, so the server starts itself once more, in the same process.
+The blocks of many streams are spread over more 4 KB pages than a processor's TLB holds, and each
+miss walks the page tables (docs/decisions has figures).
 
-Such a heap grows and shrinks by two megabytes, and the kernel fills new pages with zeros
-first. Left alone, glibc gives the last page back as soon as a buffer at the heap's end is free, and
-takes it again for the next: loading and long replies cleared each page several times over. So
-KEPT_BYTES stay, and buffers up to SHARED_BYTES lie in the heap (glibc finds that size on its own,
-but no longer once the other one is set). What is larger is given back the moment it is free.
+Redis disables huge pages because its snapshots fork, and a forked process copies two megabytes for
+each page that changes. This server does not fork. If the system provides huge pages on request
+(``madvise``, the usual setting), glibc requests them for its heap when GLIBC_TUNABLES says so.
+glibc reads this variable before any Python code runs, so the server executes itself again, in the
+same process.
+
+Such a heap grows and shrinks by two megabytes, and the kernel clears new pages. By default glibc
+returns the last page as soon as a buffer at the heap's end is free, and requests it again for the
+next buffer, so loading and long replies cleared each page several times. Therefore KEPT_BYTES are
+kept, and buffers up to SHARED_BYTES are allocated in the heap (glibc adapts this size
+automatically, but not if the other one is set). Larger buffers are returned to the system as soon
+as they are free.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ PR_SET_THP_DISABLE = 41
 
 
 def prepare(disabled: bool) -> None:
-    """Ask for huge pages, or refuse them where the system gives them unasked; at start, before
-    files are open. What cannot be had is done without."""
+    """Request huge pages, or refuse them if the system provides them without a request. Called at
+    start, before files are open. Failures are ignored."""
     setting = system_setting()
     if disabled and setting == "always":
         ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
@@ -53,8 +57,8 @@ def system_setting() -> str:
 
 
 def asking(environment: os._Environ[str] | dict[str, str]) -> dict[str, str] | None:
-    """The environment with the tunables in it; None when huge pages are asked for or refused there
-    already: who set it has decided, or it was us. A size that is there stays."""
+    """The environment with the tunables; None when it already requests or refuses huge pages, set
+    by the user or by this program. A size that is already set is kept."""
     given = environment.get("GLIBC_TUNABLES", "")
     if TUNABLE in given:
         return None
@@ -63,7 +67,7 @@ def asking(environment: os._Environ[str] | dict[str, str]) -> dict[str, str] | N
 
 
 def start_again(environment: dict[str, str]) -> None:
-    """The same program with the same words in the same process; returns only if that fails."""
+    """Execute the same program with the same arguments in this process; returns only on failure."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -1,9 +1,8 @@
-"""What INFO tells, section by section, under Redis' names.
+"""INFO, section by section, with Redis' names.
 
-Dashboards, exporters and clients read these names, so they are kept even where this server works
-differently. What is absent here (replication, forks, ACLs) has the value that Redis shows when it
-is not used; a figure that is not measured is left out rather than made up. server/monitor/memory
-says what used_memory means.
+Dashboards, exporters and clients read these names, so they are used even where this server works
+differently. Absent features (replication, forks, ACLs) have the values that Redis shows when they
+are not used; figures that are not measured are left out. server/monitor/memory defines used_memory.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from millstream.server.app import Server
 
 Section = dict[str, object]
-SAMPLES = 16  # as many seconds as the instantaneous rates look back, as in Redis
+SAMPLES = 16  # the seconds that the instantaneous rates cover, as in Redis
 
 
 def human(size_bytes: int) -> str:
@@ -55,7 +54,7 @@ class Rates:
         self._samples.clear()
 
     def per_second(self) -> tuple[float, float, float]:
-        """(commands, bytes in, bytes out); zeros until two samples are there."""
+        """(commands, bytes in, bytes out); zeros until there are two samples."""
         if len(self._samples) < 2:
             return 0.0, 0.0, 0.0
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
@@ -127,7 +126,7 @@ def _clients(server: Server) -> Section:
 
 
 def _pause(server: Server) -> Section:
-    """What CLIENT PAUSE puts off, and for how long."""
+    """The commands that CLIENT PAUSE postpones, and for how long."""
     pause = server.executor.pause
     if pause is None:
         return {
@@ -147,7 +146,7 @@ def _client_bytes(server: Server) -> int:
 
 
 def _overhead_bytes(server: Server) -> int:
-    """What is taken for other things than data."""
+    """The memory used for purposes other than data."""
     return server.startup_bytes + _client_bytes(server)
 
 
@@ -156,7 +155,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _data_share(server: Server, used: int, data: int) -> float:
-    """The data's part of what came since the start, as Redis counts it."""
+    """The data's percentage of the memory added since the start, as in Redis."""
     return min(1.0, data / max(1, used - server.startup_bytes))
 
 
@@ -262,7 +261,7 @@ def _persistence(server: Server) -> Section:
     fields = dict(server.persistence.info())
     if server.persistence.appendonly:
         fields["journal_queue_stalls"] = server.executor.backpressure.count
-    # In Redis' order: after what is being loaded and saved now.
+    # In Redis' order: after the fields about the current load and save.
     now = ("loading", "async_loading", "current_")
     first = {name: fields.pop(name) for name in list(fields) if name.startswith(now)}
     return {**first, "rdb_changes_since_last_save": changes, **fields}
@@ -388,8 +387,8 @@ def _errorstats(server: Server) -> Section:
 
 
 def percentile_us(counts: Sequence[int], percentage: float) -> int:
-    """Microseconds within which that share of the calls was done: the end of a bucket of powers of
-    two. `counts` has at least one call."""
+    """The time in microseconds within which this percentage of the calls ended: the end of a bucket
+    of powers of two. `counts` has at least one call."""
     wanted = max(1, math.ceil(sum(counts) * percentage / 100))
     seen = 0
     for exponent, count in enumerate(counts):
@@ -444,7 +443,7 @@ GROUPS = {"default": BY_DEFAULT, "all": EVERYTHING, "everything": EVERYTHING}
 
 
 def _chosen(names: Sequence[str]) -> frozenset[str]:
-    """The sections that these names mean together."""
+    """The sections that these names select."""
     if not names:
         return BY_DEFAULT
     return frozenset().union(*(GROUPS.get(name, {name} & EVERYTHING) for name in names))

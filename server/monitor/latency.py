@@ -1,7 +1,7 @@
-"""Latency monitoring: spikes of each kind of event, second by second, as LATENCY tells them.
+"""Latency monitoring: spikes of each kind of event by second, for LATENCY.
 
-An event is noted only from latency-monitor-threshold on, so a healthy server keeps nothing. Within
-one second the greatest figure stands for all.
+An event is recorded only from latency-monitor-threshold on, so a healthy server records nothing. Of
+the events in one second only the maximum is kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Series:
 
 
 class LatencyMonitor:
-    """Series by event. `threshold_ms` 0 takes nothing."""
+    """Series by event. `threshold_ms` 0 records nothing."""
 
     def __init__(self, threshold_ms: int = 0) -> None:
         self.threshold_ms = threshold_ms
         self.series: dict[str, Series] = {}
 
     def note(self, event: str, now_ms: int, milliseconds: int) -> None:
-        """This event took that long just now."""
+        """Record that an event took this long."""
         if not self.threshold_ms or milliseconds < self.threshold_ms:
             return
         series = self.series.setdefault(event, Series())
@@ -52,7 +52,7 @@ class LatencyMonitor:
         ]
 
     def reset(self, events: list[str]) -> int:
-        """Forget these events, or all when none is named; how many there were."""
+        """Remove these events, or all when none is named; return their number."""
         named = [event for event in (events or list(self.series)) if event in self.series]
         for event in dict.fromkeys(named):
             del self.series[event]

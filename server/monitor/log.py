@@ -1,8 +1,7 @@
-"""The server's log: a readable line for people, or a JSON object a line for collectors.
+"""The server's log: readable lines for people, or one JSON object per line for log collectors.
 
-Python's own logging with Redis' level names. Facts that a collector wants to search for go in
-`extra={"facts": {...}}`: JSON gives them as fields of their own, the readable form leaves them to
-the message.
+It uses Python's logging with Redis' level names. Facts for searches go in `extra={"facts": {...}}`:
+in JSON they are separate fields; in the readable form they are only part of the message.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LEVELS = {
 
 
 def _level_name(level: int) -> str:
-    """Redis' word for a level of Python's logging."""
+    """Redis' name for a level of Python's logging."""
     if level >= logging.WARNING:
         return "warning"
     return next(name for name, floor in reversed(LEVELS.items()) if floor <= max(level, 10))
@@ -46,7 +45,7 @@ class TextFormat(logging.Formatter):
 
 
 class JsonFormat(logging.Formatter):
-    """An object a line: time (ISO 8601, UTC), level, message, and the record's facts."""
+    """One object per line: time (ISO 8601, UTC), level, message, and the record's facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -93,7 +92,7 @@ def progress_line() -> Callable[[int, int], None] | None:
         return None
 
     def show(done: int, total: int) -> None:
-        end = "\r\033[K" if done >= total else ""  # the finished line goes away
+        end = "\r\033[K" if done >= total else ""  # erase the finished line
         share = 100 * done // total if total else 100
         terminal.write(f"\rloading {share} % of {total / 1024**2:.0f} MB{end}")
         terminal.flush()

@@ -1,16 +1,16 @@
-"""How much memory is used: what `maxmemory` is compared with and INFO shows.
+"""Used memory: the figure that `maxmemory` limits and INFO shows.
 
-What the process holds of the machine's memory (its resident set) is no measure to evict by: blocks
-that were freed stay with the C library for the next ones, so it hardly falls however much goes. The
-C library could be asked, but walks everything that is free to answer: a tenth of a second and more
-for 100,000 holes. So the bytes of blocks and the rest are counted separately. Blocks are counted as
-they come and go. The rest is all other memory, minus the space that blocks have left free: it
-grows when the process takes memory that the blocks, with that room, do not account for, and falls
-as it gives memory back that no blocks have left. What others take of the free room shows as soon as
-it is used up; until then the process does not grow.
+The resident set of the process is not a suitable measure for eviction: the C library keeps freed
+blocks for reuse, so the resident set hardly shrinks however much is evicted. The C library could
+report the free memory, but it would walk all of it: a tenth of a second or more for 100,000 holes.
+Therefore the bytes of blocks and the rest are counted separately. Blocks are counted when they are
+allocated and freed. The rest is all other memory, minus the space that freed blocks have left: it
+grows when the process grows by more than the blocks and that space explain, and shrinks when the
+process returns memory that was not left by blocks. If other objects use the free space, this shows
+as soon as the space is used up; until then the process does not grow.
 
-Journal frames that wait for the disk take memory for a moment, more when the disk is slow. They are
-not data: dropping data for them would lose what the disk has only delayed. So they are counted
+Journal frames that wait for the disk use memory temporarily, more if the disk is slow. They are not
+data: evicting data for them would lose data only because the disk is slow. They are counted
 separately, like blocks, but not as used memory.
 """
 
@@ -24,13 +24,13 @@ from millstream.storage.blocks.skiplist import sealed_bytes
 
 
 def block_bytes() -> int:
-    """The bytes of all blocks that streams have."""
+    """The bytes of the blocks of all streams."""
     return sealed_bytes() + open_bytes()
 
 
 class Gauge:
-    """Used memory in bytes. `held` gives what the process holds, `blocks` what blocks take, and
-    `transient` what waits for the disk; it may be set later."""
+    """Computes used memory in bytes. `held` returns the resident set, `blocks` the bytes of blocks,
+    and `transient` the bytes that wait for the disk; it may be set later."""
 
     def __init__(
         self,
@@ -54,18 +54,19 @@ class Gauge:
         if more_held > 0:
             rest = self._rest + max(0, more_held - max(0, more_blocks - room))
         else:
-            # Blocks may have left what is given back, or others. Others are taken for it: they are
-            # counted again as soon as the process grows, and blocks would be dropped for what has
-            # long gone again if each to and fro added to the rest.
+            # The returned memory may come from blocks or from other objects. Other objects are
+            # assumed: they are counted again as soon as the process grows. Otherwise each
+            # oscillation would add to the rest, and blocks would be evicted for memory that is
+            # already free.
             rest = max(self._rest + more_held, min(self._rest, self._rest_at_first))
         self._rest = max(0, min(rest, held - blocks))
         self._held, self._blocks = held, blocks
         return blocks - transient + self._rest
 
     def held(self) -> int:
-        """What the process holds of the machine's memory."""
+        """The resident set of the process."""
         return self._read_held()
 
     def estimate(self) -> int:
-        """As of the last measure, but for the blocks that came and went since: cheap."""
+        """The last measurement, corrected by the change of the blocks since then; cheap."""
         return self._read_blocks() + self._rest

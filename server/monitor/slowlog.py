@@ -1,7 +1,7 @@
-"""The slow log: the last commands that took longer than a threshold, as SLOWLOG tells them.
+"""The slow log: the last commands that took longer than a threshold, for SLOWLOG.
 
-The time is that of the handler alone, not of waiting, sending or the disk. Long requests are cut,
-so the log stays small whatever clients send; passwords never get in.
+Only the handler's time counts, without waiting, sending and the disk. Long requests are cut, which
+bounds the log; passwords are removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SECRET_DIRECTIVES = frozenset({b"requirepass", b"masterauth", b"masteruser"})
 
 
 class Entry(NamedTuple):
-    """One slow command. `words` are cut and without passwords."""
+    """One slow command. `words` are shortened and without passwords."""
 
     number: int
     time_s: int
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 
 class Slowlog:
-    """Entries, newest last. `threshold_us` 0 takes every command, a negative one none."""
+    """Entries, newest last. `threshold_us` 0 records every command, a negative one none."""
 
     def __init__(self, max_len: int = 128, threshold_us: int = 10_000) -> None:
         self.max_len = max_len
@@ -37,7 +37,7 @@ class Slowlog:
         self._next_number = 0
 
     def note(self, now_ms: int, duration_us: int, words: Sequence[bytes], client: Any) -> None:
-        """A command of `client` (a Session, or None) took this long."""
+        """Record that a command of `client` (a Session, or None) took this long."""
         if self.threshold_us < 0 or duration_us < self.threshold_us:
             return
         address = client.address.encode() if client is not None else b""
@@ -67,7 +67,7 @@ class Slowlog:
 
 
 def cut(words: Sequence[bytes]) -> list[bytes]:
-    """At most MAX_WORDS words of at most MAX_WORD_BYTES, saying what was left out."""
+    """At most MAX_WORDS words of at most MAX_WORD_BYTES, with a note of what was left out."""
     kept = words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1]
     shown = [_cut_word(word) for word in kept]
     if len(words) > MAX_WORDS:

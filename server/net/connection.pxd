@@ -8,12 +8,12 @@ cdef class Connection(Client):
     cdef object server
     cdef Executor executor
     cdef readonly object transport
-    # The descriptor of its socket; -1 once that is closed or about to be.
+    # The descriptor of its socket; -1 when the socket is closed or about to be closed.
     cdef readonly int file_number
-    # Whether the transport has been given bytes, and may still have some.
+    # Whether the transport may have unsent bytes.
     cdef bint backlog
-    # Bytes objects that the transport was not given yet, the first one without `first_sent` bytes;
-    # None until there are some.
+    # Bytes objects that were not passed to the transport yet; the first `first_sent` bytes of the
+    # first one were. None if unused.
     cdef object queue
     cdef readonly uint64_t unsent_bytes
     cdef Py_ssize_t first_sent

@@ -1,13 +1,14 @@
 # cython: language_level=3, wraparound=False
-"""A client's TCP connection: an asyncio protocol that hands bytes to the executor and back.
+"""A client's TCP connection: an asyncio protocol that passes bytes to the executor and back.
 
-It knows the socket and nothing of commands. Back-pressure goes both ways: while the client does not
-take its replies its requests are not run, and when those pile up its socket is not read.
+It uses the socket and is independent of commands. Back-pressure applies in both directions: while
+the client does not read its replies, its requests are not run, and when requests accumulate, its
+socket is not read.
 
-Bytes go straight to the socket. The transport gets the part that the socket does not take, and tells
-when the socket takes bytes again; until then everything else waits in a queue of bytes objects, most
-of which other clients share. So nothing is copied, and no send is tried, for a client that does not
-read.
+Bytes are sent directly to the socket. The transport gets the part that the socket does not accept,
+and notifies the connection when the socket accepts bytes again. Until then all other output waits
+in a queue of bytes objects, most of which are shared with other clients. Therefore nothing is
+copied and no send is tried for a client that does not read.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -22,7 +23,7 @@ from millstream.storage.blocks.lazyfree import discard_items
 cdef enum:
     # Pieces shorter than this are joined, up to this length, to be sent together.
     JOIN_BYTES = 65536
-    # The transport is given this much: more than it takes before it says that the socket is full.
+    # Maximum passed to the transport: more than it buffers before it reports a full socket.
     GIVEN_BYTES = 131072
 
 cdef extern from "<sys/socket.h>":
@@ -88,9 +89,9 @@ cdef class Connection(Client):
             self.regulate()
 
     cpdef int regulate(self) except -1:
-        """Stop reading while much of what was read has to wait, and go on afterwards. One long
-        request that is not complete does not wait, except for the journal: the rest of it has to
-        come."""
+        """Pause reading while many received bytes wait, and resume it afterwards. An incomplete
+        long request does not pause reading, because the rest of it must arrive, unless it waits for
+        the journal."""
         cdef bint much = self.parser.waiting_bytes() > UNREAD_MAX
         cdef bint wait = much and (self.unfinished or self.stopped())
         if much and not wait and self.executor.queue_full:
@@ -106,7 +107,7 @@ cdef class Connection(Client):
         return 0
 
     cpdef int transmit(self, bytes data) except -1:
-        """Straight to the socket; what that does not take waits."""
+        """Send directly to the socket; the part that it does not accept waits."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef Py_ssize_t sent = 0
         if size == 0:
@@ -133,7 +134,7 @@ cdef class Connection(Client):
         return self.pass_on()
 
     cdef int pass_on(self) except -1:
-        """Send from the queue until the socket is full and the transport has its part."""
+        """Send from the queue until the socket and the transport are full."""
         cdef bytes data
         cdef Py_ssize_t sent
         while not self.paused and self.queue:
@@ -150,7 +151,7 @@ cdef class Connection(Client):
         return 0
 
     cdef bytes first_piece(self):
-        """The first bytes of the queue, joined with those after them when they are short."""
+        """The first bytes of the queue; short pieces are joined."""
         cdef bytes data = self.queue[0]
         if len(self.queue) > 1 and PyBytes_GET_SIZE(data) - self.first_sent < JOIN_BYTES:
             self.join_first()
@@ -172,25 +173,26 @@ cdef class Connection(Client):
         return 0
 
     cdef Py_ssize_t try_send(self, bytes data, Py_ssize_t start) except -1:
-        """Send what the socket takes of some bytes; how many. None while the transport has some,
-        which come first."""
+        """Send as many bytes as the socket accepts; return their number. Send nothing while the
+        transport has earlier bytes."""
         cdef ssize_t sent
         if self.file_number < 0 or (self.backlog and not self.caught_up()):
             return 0
         sent = send(self.file_number, PyBytes_AS_STRING(data) + start,
                     PyBytes_GET_SIZE(data) - start, MSG_DONTWAIT | MSG_NOSIGNAL)
         self.backlog = sent < PyBytes_GET_SIZE(data) - start
-        return max(sent, 0)  # an error is the transport's to find and to tell of
+        return max(sent, 0)  # the transport will detect and report an error
 
     cdef int give(self, bytes data, Py_ssize_t start, Py_ssize_t size) except -1:
-        """Let the transport send bytes when the socket takes some again; how many."""
+        """Pass bytes to the transport, which sends them when the socket accepts more; return their
+        number."""
         self.backlog = True
         size = min(size, GIVEN_BYTES)
         self.transport.write(memoryview(data)[start:start + size])
         return size
 
     cdef int note_sent(self, Py_ssize_t size) except -1:
-        """Bytes of the queue's first piece are sent or given to the transport."""
+        """Note that bytes of the queue's first piece were sent or passed to the transport."""
         self.unsent_bytes -= size
         self.first_sent += size
         if self.first_sent == PyBytes_GET_SIZE(<bytes>self.queue[0]):
@@ -199,25 +201,25 @@ cdef class Connection(Client):
         return 0
 
     cdef bint caught_up(self) except -1:
-        """Whether all that the transport was given has been sent. One that closes has perhaps
-        dropped it: what is sent must be the beginning of what was to be sent."""
+        """Whether the transport has sent all its bytes. A transport that closes may have dropped
+        them, and then nothing may be sent after them."""
         return self.transport.get_write_buffer_size() == 0 and not self.transport.is_closing()
 
     cpdef int end(self, bint after_reply) except -1:
-        self.file_number = -1  # nothing goes past a transport that is to close
+        self.file_number = -1  # nothing is sent past a transport that will close
         if after_reply:
             self.close_after_reply = self.closing = True
             if not self.queue:
                 self.transport.close()
         else:
-            # Its waits end now: nothing more may be given to it.
+            # End its waits: no more output may be produced for it.
             self.executor.detach(self)
             self.drop_queue()
             self.transport.abort()
         return 0
 
     cdef int drop_queue(self) except -1:
-        """The client is gone, and what waited for it too: long queues are freed later."""
+        """Discard the output of a disconnected client; long queues are freed later."""
         if self.queue:
             discard_items(self.queue)
             self.executor.schedule_tick()
@@ -227,7 +229,7 @@ cdef class Connection(Client):
         return 0
 
     def close(self, bint after_reply) -> None:
-        """Close the connection, at once or when everything written has been sent."""
+        """Close the connection, immediately or when everything written has been sent."""
         self.end(after_reply)
 
     @property

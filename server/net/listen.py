@@ -1,7 +1,7 @@
 """Listening sockets, bound before the data is loaded.
 
-So a port in use is reported at once and not after minutes of loading. The sockets begin to listen
-only when the data is loaded; until then connections are refused.
+A port in use is therefore reported immediately and not after minutes of loading. The sockets begin
+to listen when the data directory is locked; until then connections are refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def bind_sockets(addresses: Sequence[str], port: int) -> list[socket.socket]:
 
 
 def why_not_listening(problem: OSError, addresses: Sequence[str], port: int) -> StartError:
-    """The refusal when a bound socket cannot listen: another program was faster."""
+    """The error when a bound socket cannot listen because another program was faster."""
     return StartError(_why_not(problem, " ".join(addresses), port))
 
 

@@ -1,1 +1,1 @@
-"""Parsing requests, and what may be sent to which client."""
+"""Parses requests, and decides what may be sent to which client."""

@@ -1,5 +1,5 @@
-"""Requests typed by hand: one line, split into words as Redis' sdssplitargs does; and words shown
-to people in the same notation (MONITOR)."""
+"""Inline requests: one line, split into words as in Redis' sdssplitargs; and the same notation for
+output (MONITOR)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _HEX = b"0123456789abcdefABCDEF"
 
 
 def split_inline(line: bytes) -> list[bytes] | None:
-    """The words of a line; None when quotes are not closed or a word follows one directly.
+    """The words of a line; None when a quote is not closed or a word follows it directly.
 
-    In double quotes ``\\xHH``, ``\\n`` and the like are understood, in single quotes only ``\\'``.
+    Double quotes support ``\\xHH``, ``\\n`` and similar escapes, single quotes only ``\\'``.
     """
     words: list[bytes] = []
     at = 0
@@ -37,7 +37,7 @@ def split_inline(line: bytes) -> list[bytes] | None:
 
 
 def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int | None:
-    """Read up to the closing quote into `word`; returns the position after it."""
+    """Read up to the closing quote into `word`; return the position after it."""
     while at < len(line):
         letter = line[at : at + 1]
         if letter == quote:
@@ -62,7 +62,7 @@ def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int | None:
 
 
 def quoted(word: bytes) -> str:
-    """A word in double quotes, which `split_inline` reads back."""
+    """A word in double quotes, in a form that `split_inline` can parse."""
     shown = (
         _SHOWN.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
         for byte in word

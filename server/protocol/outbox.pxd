@@ -4,10 +4,10 @@ from millstream.commands.runtime.context cimport Session
 from millstream.server.protocol.resp cimport Parser
 
 cdef enum:
-    # A client that is to take more than this of replies, or whose unread requests are more, stops.
+    # A client stops when its unsent replies, or its unread requests, exceed this size.
     OUTPUT_MAX = 1048576
     UNREAD_MAX = 262144
-    # So much may wait in a transport before it says that the client does not take it.
+    # A transport may buffer this much before it reports that the client does not read.
     UNNOTICED_MAX = 65536
 
 
@@ -21,11 +21,11 @@ cdef class Client(Session):
     cdef public bint full
     cdef public bint paused
     cdef bint dirty
-    cdef bint shown_data  # whether what waits in `chunks` may show some
+    cdef bint shown_data  # whether the bytes in `chunks` may show data
     cdef public bint closed
     cdef list pushes
     cdef object postponed
-    # Its batch ended because its time was over: it has requests to run.
+    # Its batch ended at the time limit, with more requests to run.
     cdef bint unfinished
     cdef bint reading
     cdef readonly uint64_t total_commands

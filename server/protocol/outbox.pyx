@@ -1,23 +1,24 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-"""What clients are to be sent, and when it may leave.
+"""The outbox: collects replies and messages, and decides when they may be sent.
 
-Replies of one tick are collected per client and sent in one write at its end. While the journal has
-not made durable what was executed before them they are held, in order, and leave when it has. Long
-replies follow in slices, one a turn, as the client takes them.
+Replies of one tick are collected per client and sent in one write at its end. They are held, in
+order, until the journal has made durable what was executed before them. Long replies are sent in
+slices, one per turn, as the client reads them.
 
-A message for many clients is one bytes object in many lists. The pieces of a tick go to the
-transport as a list, and only the transport joins them, when it sends: so a message costs a client
-that does not read one reference, however much waits for that client already.
+A message for many clients is one bytes object in many lists. The pieces of a tick are passed to the
+transport as a list, and only the transport joins them when it sends. A message to a client that
+does not read therefore costs one reference, however much already waits for that client.
 
-A client's requests run unless it is in one of these states; each has one way out:
+A client's requests run unless it is in one of these states; each state has one end:
 
 | state | since | until |
 |---|---|---|
-| `blocked` | its read returned a Wait, or CLIENT PAUSE or a full journal queue put a request off | it was served or timed out, the pause is over, or the queue is shorter (executor) |
-| `producer` | its reply goes out in slices | the last slice was sent (`pump`) |
-| `full` | more than OUTPUT_MAX held or made, or the transport is `paused` | all left (`room`) |
-| `close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed |
-| `closed` | killed or gone | for good |
+| `blocked` | its read returned a Wait, or CLIENT PAUSE or a full journal queue postponed a request
+| it was served or timed out, the pause has ended, or the queue is shorter (executor) |
+| `producer` | its reply is sent in slices | the last slice was sent (`pump`) | | `full` | more than
+OUTPUT_MAX held or made, or the transport is `paused` | everything was sent (`room`) | |
+`close_after_reply` | QUIT, a protocol error | the last reply was sent, then it is closed | |
+`closed` | killed or disconnected | final |
 """
 
 from libc.stdint cimport UINT64_MAX
@@ -28,41 +29,41 @@ from millstream.commands.runtime.context cimport Session
 
 
 cdef class Client(Session):
-    """A client as the executor needs it. `transmit` and `end` belong to the transport, which sets
-    `paused` while the client does not take what it was sent."""
+    """A client as the executor sees it. The transport implements `transmit` and `end`, and sets
+    `paused` while the client does not read."""
 
     cpdef int transmit(self, bytes data) except -1:
         """Send these bytes after all earlier ones."""
         raise NotImplementedError
 
     cpdef int transmit_all(self, list pieces, uint64_t size) except -1:
-        """As `transmit`, of some bytes objects with `size` bytes in all; the list is the client's
-        from now on."""
+        """Like `transmit`, for several bytes objects with `size` bytes in total. The client becomes
+        the owner of the list."""
         return self.transmit(b"".join(pieces))
 
     cpdef int end(self, bint after_reply) except -1:
-        """Close the connection, at once or when everything transmitted has been sent."""
+        """Close the connection, immediately or when everything transmitted has been sent."""
         raise NotImplementedError
 
     cpdef int regulate(self) except -1:
-        """Take more requests from the transport, or none while many wait to be run."""
+        """Resume reading requests from the transport, or pause it while many requests wait."""
         return 0
 
     cdef bint stopped(self) noexcept:
-        """Whether no further request of this client may run now."""
+        """Whether no further request of this client may run at present."""
         return (self.blocked or self.full or self.closed or self.close_after_reply
                 or self.producer is not None)
 
     cdef bint has_more(self) noexcept:
-        """Whether it has sent something that was not run yet."""
+        """Whether it has sent requests that were not run yet."""
         return self.postponed is not None or self.parser.waiting_bytes() > 0
 
     def is_stopped(self) -> bool:
-        """`stopped` for those who look from outside."""
+        """`stopped`, for Python."""
         return self.stopped()
 
     def postponed_words(self) -> list:
-        """The request that was put off."""
+        """The postponed request."""
         return [] if self.postponed is None else self.postponed.all()
 
     @property
@@ -72,14 +73,14 @@ cdef class Client(Session):
 
     @property
     def query_buffer_free_bytes(self) -> int:
-        """Memory in addition to that: for what is received, and for the positions of its words."""
+        """Additional memory: the free part of the receive buffer, and the positions of words."""
         if self.parser is None:
             return 0
         return self.parser.capacity - self.parser.waiting_bytes() + self.parser.table_bytes()
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of replies that have not left."""
+        """Bytes of replies that were not sent yet."""
         return self.held_bytes
 
 
@@ -95,12 +96,13 @@ cdef uint64_t size_of(data) except? 0:
 
 
 cdef class Outbox:
-    """Replies on their way. `resume(client)` is called when a client may run again.
+    """Replies that are not sent yet. `resume(client)` is called when a client may run again.
 
-    `check_output(client)` may close a client for which too much waits. It is asked where that
-    grows: for what is held from `least_limit_bytes` on. `lagging` are those for whom so much waits,
-    or who do not take what they are sent; who looks at them takes them out. `noted_bytes` are those
-    of this tick's replies so far, `held_bytes` those of all that wait for the journal.
+    `check_output(client)` may close a client whose unsent output is too large. It is called when
+    the output grows: for held output from `least_limit_bytes` on. `lagging` are the clients with
+    that much output, or that do not read; the code that checks them removes them. `noted_bytes` is
+    the size of this tick's replies so far, `held_bytes` the size of all output that waits for the
+    journal.
     """
 
     def __init__(self, persistence, loop, resume):
@@ -114,8 +116,8 @@ cdef class Outbox:
         self.lagging = set()
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1:
-        """Note bytes for a client, sent with the tick. None: only that it is to be closed, that a
-        long reply begins, or that one was dropped, for which later ones wait all the same."""
+        """Add bytes for a client, to be sent at the end of the tick. None: the client is only to be
+        closed, or a long reply begins, or a reply was dropped; later replies keep their order."""
         if data is not None:
             client.chunks.append(data)
             self.noted_bytes += len(data)
@@ -126,7 +128,7 @@ cdef class Outbox:
         return 0
 
     cdef int push(self, Client client, bytes data) except -1:
-        """As `put`, for a message of its own: never between the slices of a reply."""
+        """Like `put`, for a separate message, which is never sent between the slices of a reply."""
         if client.producer is not None:
             if client.pushes is None:
                 client.pushes = []
@@ -136,7 +138,7 @@ cdef class Outbox:
         return self.put(client, data, True)
 
     cdef int look_at_held(self, Client client) except -1:
-        """More waits for a client: it may be too much."""
+        """Check the limits of a client after its held output has grown."""
         if client.held_bytes >= self.least_limit_bytes or client.paused:
             self.lagging.add(client)
             if self.check_output is not None:
@@ -156,8 +158,9 @@ cdef class Outbox:
         return 0
 
     cdef int send(self) except -1:
-        """The tick ends: release what was noted, or hold it until the journal is durable. What
-        shows no data need not wait for that, only for what the same client is to be sent before."""
+        """End the tick: send the collected bytes, or hold them until the journal is durable. Bytes
+        that show no data need not wait for the journal, only for earlier output to the same
+        client."""
         cdef Client client
         cdef object data
         cdef list clients = self.dirty_clients
@@ -166,7 +169,8 @@ cdef class Outbox:
         cdef bint shown_data
         cdef uint64_t size
         if self.held and not hold:
-            # The journal's mode was changed, and this tick wrote at once what earlier replies wait for.
+            # The journal's mode has changed, and this tick wrote directly what earlier replies wait
+            # for.
             self.durable(last)
         self.dirty_clients = []
         self.noted_bytes = 0
@@ -190,7 +194,7 @@ cdef class Outbox:
         return 0
 
     cdef take_chunks(self, Client client):
-        """What was noted for a client: bytes, or a list of bytes when there are several."""
+        """The collected output of a client: bytes, or a list of several bytes objects."""
         cdef list chunks = client.chunks
         if len(chunks) == 1:
             data = chunks[0]
@@ -202,7 +206,7 @@ cdef class Outbox:
         return chunks
 
     cdef int release(self, Client client, data) except -1:
-        """Everything executed before these bytes is durable: let them go."""
+        """Send these bytes: everything executed before them is durable."""
         if client.closed:
             return 0
         if data:
@@ -218,7 +222,7 @@ cdef class Outbox:
         return 0
 
     def durable(self, sequence) -> None:
-        """The journal has made everything up to this sequence number durable."""
+        """Release replies: the journal is durable up to this sequence number."""
         cdef Client client
         cdef uint64_t size
         while self.held and self.held[0][0] <= sequence:
@@ -230,8 +234,9 @@ cdef class Outbox:
             self.release(client, data)
 
     cdef int journal_failed(self, bint tick_failed) except -1:
-        """What waits for the journal has an unknown outcome: those connections are closed. So are
-        those that the tick under way has data for, if what it has done is in no frame either."""
+        """Close the connections whose replies wait for the journal, because their outcome is
+        unknown. If the effects of the current tick are in no frame either, also close the
+        connections with data from this tick."""
         cdef Client client
         cdef uint64_t size
         if tick_failed:
@@ -249,7 +254,7 @@ cdef class Outbox:
         return 0
 
     def room(self, Client client not None) -> None:
-        """The client has taken what it was sent: go on with a long reply or its next requests."""
+        """The client has read its output: continue a long reply or run its next requests."""
         if client.closed:
             return
         if client.producer is not None:
@@ -259,11 +264,11 @@ cdef class Outbox:
             self.resume(client)
 
     def pump(self, Client client not None) -> None:
-        """Send the next slice of a long reply; one a turn, so that others get theirs."""
+        """Send the next slice of a long reply; one per turn, so that other clients are served."""
         if client.closed or client.producer is None:
             return
         if client.dirty or client.held_pieces:
-            return  # its first slice is still to come; the release of that one starts again
+            return  # its first slice is not released yet; its release calls this again
         if client.producer.prepare():
             self.loop.call_soon(self.pump, client)
             return

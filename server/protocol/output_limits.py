@@ -1,11 +1,11 @@
-"""When a client takes too little of what it is sent: client-output-buffer-limit.
+"""Closes clients that do not read their output: client-output-buffer-limit.
 
-A reply can be held back by not running the client's next request, but messages of channels and
-MONITOR's lines come from others' commands. So a limit is the only end to what waits for a client
-that does not read. The hard limit is looked at whenever something is sent to a client whose
-socket is full, and whenever more is held for it (after a long reply, or until the journal is
-durable), so that a burst cannot run far past it. For the soft limit, those for whom something waits
-are looked at once a second too.
+The server limits replies by not running the client's next request. Messages of channels and lines
+of MONITOR come from other clients' commands, so only a limit can bound the output for a client that
+does not read. The hard limit is checked whenever something is sent to a client with a full socket,
+and whenever more output is held for it (after a long reply, or until the journal is durable), so a
+burst cannot exceed it by much. For the soft limit, clients with unsent output are also checked once
+a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNLIMITED_BYTES = 2**64 - 1
 
 
 class OutputLimits:
-    """Which clients are to be closed; remembers since when each is above its soft limit."""
+    """Decides which clients to close; records since when each is above its soft limit."""
 
     def __init__(self, config: Config, clock_s: Callable[[], float]) -> None:
         self._config = config
@@ -33,13 +33,13 @@ class OutputLimits:
 
     @property
     def least_bytes(self) -> int:
-        """Below this no client has too much waiting."""
+        """The smallest limit: no client with less unsent output is closed."""
         limits = [self._config.client_output_buffer_limit[kind] for kind in ("normal", "pubsub")]
         sizes = [size for limit in limits for size in (limit.hard_bytes, limit.soft_bytes) if size]
         return min([*sizes, UNLIMITED_BYTES])
 
     def is_exceeded(self, client: Client) -> bool:
-        """Whether so much waits for the client, or for so long, that it is to be closed."""
+        """Whether the client exceeds its hard limit, or its soft limit for too long."""
         limit = self.limit_of(client)
         if not limit.hard_bytes and not limit.soft_bytes:
             return False

@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""RESP on the server's side: an incremental parser of requests, and error replies.
+"""RESP for the server: an incremental parser of requests, and error replies.
 
-The parser reads requests where they were received and gives views of their words, so that no Python
-object is made per argument. Between calls it keeps only what belongs to an unfinished request, and
-goes on where it stopped: a word of many megabytes is not scanned twice. Error texts and limits are
-Redis'. It knows nothing of sockets or commands.
+The parser reads requests in the receive buffer and returns views of their words, so it creates no
+Python object per argument. Between calls it keeps only the bytes of an unfinished request, and
+continues where it stopped: a word of many megabytes is not scanned twice. Error texts and limits
+are those of Redis. The parser is independent of sockets and commands.
 """
 
 from libc.stdint cimport int64_t
@@ -19,9 +19,9 @@ from millstream.server.protocol.inline import split_inline
 
 cdef enum:
     LINE_MAX = 65536
-    # Requests without words skipped at once.
+    # Maximum of requests without words that are skipped in one call.
     EMPTY_MAX = 64
-    WORDS_MAX = 2147483647  # as in Redis; the room is made as they come
+    WORDS_MAX = 2147483647  # as in Redis; memory is allocated as they arrive
     UNKNOWN_WORDS_MAX = 10
     UNKNOWN_BULK_MAX = 16384
     KEPT_WORDS = 1024
@@ -29,7 +29,7 @@ cdef enum:
 
 
 cdef class Limits:
-    """What the directives allow: the longest bulk string and the most bytes of one request."""
+    """Limits from directives: the longest bulk string and the maximum size of one request."""
 
     def __init__(self, int64_t bulk_bytes=512 << 20, int64_t query_bytes=1 << 30):
         self.bulk_bytes = bulk_bytes
@@ -37,14 +37,15 @@ cdef class Limits:
 
 
 cdef class RequestArgs(Args):
-    """The words of the request being parsed; lives as long as its parser."""
+    """The words of the current request; exists as long as its parser."""
 
     def __dealloc__(self):
         free(self.items)
 
 
 cdef class Parser:
-    """Bytes in by `feed`, one request out by each `next`; `keep_rest` before the bytes go away."""
+    """`feed` takes bytes, each `next` returns one request; call `keep_rest` before the bytes become
+    invalid."""
 
     def __init__(self, Limits limits not None):
         self.limits = limits
@@ -56,7 +57,7 @@ cdef class Parser:
         free(self.buf)
 
     cdef int feed(self, const char* data, Py_ssize_t size) except -1:
-        """Offer received bytes; they must stay in place until `keep_rest`."""
+        """Pass received bytes, which must stay valid until `keep_rest`."""
         cdef Py_ssize_t wanted
         cdef char* moved
         if self.end == self.start:
@@ -70,7 +71,7 @@ cdef class Parser:
                 self.end -= self.start
                 self.start = 0
             if wanted > self.capacity:
-                # Half as much again: a word of many megabytes is moved few times.
+                # Grow by half, so that a word of many megabytes is moved only a few times.
                 wanted += wanted // 2
                 moved = <char*>realloc(self.buf, wanted)
                 if moved == NULL:
@@ -83,7 +84,7 @@ cdef class Parser:
         return 0
 
     cdef void attach_kept(self) noexcept:
-        """Look at the kept bytes again; places in them were noted relative to their start."""
+        """Continue in the kept bytes; positions in them are relative to their start."""
         cdef Py_ssize_t done = self.at - self.command_start
         cdef Py_ssize_t i
         cdef const char* moved_from = self.command_start
@@ -91,12 +92,12 @@ cdef class Parser:
         self.data_end = self.buf + self.end
         self.at = self.command_start + done
         if self.command_start == moved_from:
-            return  # each arrival of a request of millions of words would else look at them all
+            return  # otherwise each arrival would process all words of a request with millions of words
         for i in range(self.words_got):
             self.args.items[i].ptr = self.command_start + (self.args.items[i].ptr - moved_from)
 
     cdef int keep_rest(self) except -1:
-        """Copy what is not used yet, before the received bytes go away."""
+        """Copy the unused bytes, before the received bytes become invalid."""
         cdef Py_ssize_t left = self.data_end - self.command_start
         cdef Py_ssize_t wanted
         cdef char* fresh
@@ -112,7 +113,7 @@ cdef class Parser:
                 self.capacity = 0
             return 0
         if self.end != self.start and self.buf <= self.command_start <= self.buf + self.end:
-            # It is there already, after the requests that have run since.
+            # The rest is already in the buffer, after the requests that have run since.
             self.start = self.command_start - self.buf
             self.data = self.command_start
             return 0
@@ -133,15 +134,15 @@ cdef class Parser:
         return 0
 
     cdef Py_ssize_t waiting_bytes(self) noexcept:
-        """Bytes kept of unfinished or not yet executed requests."""
+        """The size of unfinished or not yet executed requests."""
         return self.end - self.start
 
     cdef Py_ssize_t table_bytes(self) noexcept:
-        """What is kept to know where words are."""
+        """The memory for the positions of words."""
         return self.args.capacity * <Py_ssize_t>sizeof(Slice)
 
     cdef Py_ssize_t unread_bytes(self) noexcept:
-        """Bytes offered or kept that are no request taken yet."""
+        """The size of bytes that do not belong to a returned request."""
         return self.data_end - self.command_start
 
     cdef int fail(self, bytes message) except -2:
@@ -150,8 +151,8 @@ cdef class Parser:
 
     cdef int next(self, bint trusted) except -2:
         """Parse one request: COMPLETE (in args), INLINE (in inline_words), NEED_MORE, BROKEN
-        (`error` says why), or EMPTY after many requests without words. An untrusted client, one
-        that must log in first, gets less room."""
+        (`error` says why), or EMPTY after many requests without words. An untrusted client, which
+        must log in first, has smaller limits."""
         cdef int state
         cdef int empty = 0
         if self.words_wanted < 0:
@@ -166,7 +167,7 @@ cdef class Parser:
                     state = self.read_inline()
                     if state != COMPLETE:
                         return state
-                    continue  # an empty line is no request
+                    continue  # ignore an empty line
                 # Most requests have fewer than ten words: `*d\r\n` needs no search.
                 if self.data_end - self.at >= 4 and self.at[2] == c'\r' and (
                         self.at[3] == c'\n' and 49 <= self.at[1] <= 57):
@@ -178,14 +179,14 @@ cdef class Parser:
                     return state
                 if self.words_wanted > 0:
                     break
-                # An empty request is none.
+                # Ignore an empty request.
                 self.words_wanted = -1
             self.words_got = 0
         return self.read_words(trusted)
 
     cdef inline int read_words(self, bint trusted) except -2:
-        """The bulk strings of a request. Where it stands is kept in locals: this is the hottest
-        loop of the server."""
+        """Parse the bulk strings of a request. The position is kept in local variables, because
+        this is the hottest loop of the server."""
         cdef const char* at = self.at
         cdef const char* end = self.data_end
         cdef Py_ssize_t got = self.words_got
@@ -235,7 +236,7 @@ cdef class Parser:
         return COMPLETE
 
     cdef int wait_for_more(self) except -2:
-        """A request is not complete; it may not take without end."""
+        """Check the limits of an incomplete request."""
         if self.data_end - self.command_start + self.table_bytes() > self.limits.query_bytes:
             return self.fail(b"")
         return NEED_MORE
@@ -250,7 +251,7 @@ cdef class Parser:
         return 0
 
     cdef inline const char* line_end(self, Py_ssize_t limit) noexcept:
-        """The CR of the line at `at` when its LF is there too, else NULL."""
+        """The CR of the line at `at` if its LF has also arrived, else NULL."""
         cdef Py_ssize_t size = self.data_end - self.at
         cdef const char* found
         if size > limit:
@@ -297,7 +298,7 @@ cdef class Parser:
         return COMPLETE
 
     cdef int read_inline(self) except -2:
-        """A line typed by hand, split like a shell would: INLINE, or COMPLETE when it is empty."""
+        """Parse an inline request, split as a shell would: INLINE, or COMPLETE when it is empty."""
         cdef const char* stop = <const char*>memchr(self.at, c'\n', self.data_end - self.at)
         cdef Py_ssize_t size = (self.data_end if stop == NULL else stop) - self.at
         if size > LINE_MAX:
@@ -324,7 +325,7 @@ cdef int put_error(Output out, str message) except -1:
     return out.put_raw(b"\r\n", 2)
 
 
-# ---------------------------------------------------------------- Python's view, for tests
+# ---------------------------------------------------------------- for tests
 
 def encode_reply(reply, int resp=2) -> bytes:
     """The bytes of a reply."""
@@ -334,8 +335,8 @@ def encode_reply(reply, int resp=2) -> bytes:
 
 
 def parse_pieces(pieces, bint trusted=True, Limits limits=None) -> list:
-    """Feed byte pieces one after another; every request as a list of words, and at the end the
-    error's text as bytes if the stream was broken."""
+    """Feed byte pieces one after another; return every request as a list of words, with the error's
+    text as bytes at the end after a protocol error."""
     cdef Parser parser = Parser(limits or Limits())
     cdef bytes piece
     cdef int state
