@@ -66,7 +66,8 @@ class Fact(FactFields[T]):
         ...     fact = writer.fact()
         ...     fact.abort()
         """
-        self._writer._run(self._writer._book.abort(self))
+        if self._settled is None:
+            self._writer._run(self._writer._book.abort(self))
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +78,8 @@ class Fact(FactFields[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._writer._run(self._writer._book.leave(self, failed=kind is not None))
+        if self._settled is None:
+            self._writer._run(self._writer._book.leave(self, failed=kind is not None))
 
 
 class Writer(Generic[T]):

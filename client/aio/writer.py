@@ -75,7 +75,8 @@ class Fact(FactFields[T]):
         ...     fact = writer.fact()
         ...     fact.abort()
         """
-        await self._writer._run(self._writer._book.abort(self))
+        if self._settled is None:
+            await self._writer._run(self._writer._book.abort(self))
 
     async def __aenter__(self) -> Self:
         return await self._reserve()
@@ -86,7 +87,8 @@ class Fact(FactFields[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._writer._run(self._writer._book.leave(self, failed=kind is not None))
+        if self._settled is None:
+            await self._writer._run(self._writer._book.leave(self, failed=kind is not None))
 
 
 class Writer(Generic[T]):

@@ -119,10 +119,15 @@ class FactBook:
         command = requests.treserve(self._key, self._name, count, lease_ms)
 
         def attempt() -> Steps[ID | list[ID]]:
-            if self._orphans:
+            doubtful = self._orphans
+            if doubtful:
                 yield Call(requests.tabort(self._key, self._name, (), list(self._open)))
             self._orphans = True
             reply: ID | list[ID] = yield Call(command)
+            if doubtful:
+                # The server may have run the earlier request only now: it was on its way still.
+                new = reply if isinstance(reply, list) else [reply]
+                yield Call(requests.tabort(self._key, self._name, (), [*self._open, *new]))
             self._orphans = False
             return reply
 
@@ -198,11 +203,11 @@ class FactBook:
 
     def close(self) -> Steps[None]:
         """Give up the open facts. A server that does not answer lets their leases end."""
-        if not self._open:
+        if not self._open and not self._orphans:
             return
         facts = list(self._open.values())
         try:
-            ids = [fact._id for fact in facts]
+            ids = [] if self._orphans else [fact._id for fact in facts]
             yield Call(requests.tabort(self._key, self._name, ids, ()))
         except Exception as error:
             log.warning("%d facts of %r could not be given up: %s", len(facts), self._name, error)
