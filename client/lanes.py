@@ -8,10 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
+
+WAIT_MAX_S = 3600.0
+"""The core waits again. The system cannot wait for any length of time."""
 
 
 class Lanes:
@@ -21,19 +25,26 @@ class Lanes:
         self._idle: dict[Any, Any] = {}
         """One connection of each client, kept for its next ask: a pool takes its time."""
         self._in_flight: dict[Ask, tuple[Any, float]] = {}
+        self._starting: list[Ask] = []
         self._finished: list[Answer] = []
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
-        connection = self._send(ask)
+        try:
+            connection = self._send(ask)
+        except BaseException as error:
+            self._interrupt(ask, error)
+            raise
         if connection is not None:
             deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(ask.server.client)
             self._in_flight[ask] = connection, deadline_s
 
     def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start asks, and wait until there is an answer to any ask in flight."""
-        for ask in asks:
-            self.start(ask)
+        # A signal handler may raise anywhere. Each ask is in one of the lists, and gets its answer.
+        self._starting += asks
+        while self._starting:
+            self.start(self._starting.pop(0))
         until_s = None if seconds is None else time.monotonic() + seconds
         while True:
             now_s = time.monotonic()
@@ -48,7 +59,7 @@ class Lanes:
             if until_s is not None and time.monotonic() >= until_s:
                 break
             if not self._in_flight and until_s is not None:
-                time.sleep(max(0.0, until_s - time.monotonic()))
+                time.sleep(min(max(0.0, until_s - time.monotonic()), WAIT_MAX_S))
                 break
         finished, self._finished = self._finished, []
         return finished
@@ -77,6 +88,7 @@ class Lanes:
             connection.disconnect()
             client.connection_pool.release(connection)
         self._in_flight.clear()
+        self._starting.clear()
         self._finished.clear()
         for client, connection in self._idle.items():
             client.connection_pool.release(connection)
@@ -115,7 +127,15 @@ class Lanes:
     def _receive(self, seconds: float) -> None:
         for ask in ready(self._in_flight, seconds):
             connection, _ = self._in_flight.pop(ask)
-            self._read(ask, connection)
+            try:
+                self._read(ask, connection)
+            except BaseException as error:
+                self._interrupt(ask, error)
+                raise
+
+    def _interrupt(self, ask: Ask, error: BaseException) -> None:
+        cause = RedisConnectionError(f"the request was interrupted by {type(error).__name__}")
+        self._finished.append(Answer(ask, error=cause))
 
     def _read(self, ask: Ask, connection: Any) -> None:
         try:
@@ -198,5 +218,5 @@ def ready(in_flight: dict[Ask, tuple[Any, float]], seconds: float) -> list[Ask]:
         by_socket[number] = ask
         poll.register(number, select.POLLIN)
     # In whole milliseconds, rounded up: a wait that ends early would spin.
-    limit_ms = None if seconds == float("inf") else -int(-seconds * 1000 // 1)
+    limit_ms = -int(-min(seconds, WAIT_MAX_S) * 1000 // 1)
     return [by_socket[number] for number, _ in poll.poll(limit_ms)]

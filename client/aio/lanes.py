@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
-from millstream.client.lanes import replies_of
+from millstream.client.lanes import WAIT_MAX_S, replies_of
 
 
 class Lanes:
@@ -27,6 +27,8 @@ class Lanes:
             self._in_flight[asyncio.create_task(perform(ask))] = ask
         if self._finished:
             seconds = 0.0
+        if seconds is not None:
+            seconds = min(seconds, WAIT_MAX_S)
         if self._in_flight:
             done, _ = await asyncio.wait(
                 self._in_flight, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
