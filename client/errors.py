@@ -110,6 +110,10 @@ def refusal(error: ResponseError, command: str, server: str) -> ResponseError:
     kind = _BY_CODE.get(text.partition(" ")[0])
     if kind is not None:
         return kind(text)
+    if command == "XADD" and "Invalid stream ID" in text:
+        return WrongServer(
+            f"{server} is not a millstream server of this version: it does not know XADD with IDMP"
+        )
     if "unknown command" in text and command.startswith("T"):
         return WrongServer(
             f"{server} is not a millstream server of this version: "

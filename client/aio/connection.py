@@ -85,7 +85,8 @@ class Pipeline(  # type: ignore[misc]  # so is redis-py's own
 
     def _ask(self, command: Command[R]) -> R:
         queue: Any = self.execute_command
-        queued: R = queue(*command.words, read=command.read)
+        options = {"wait_s": command.wait_s} if command.wait_s else {}
+        queued: R = queue(*command.words, read=command.read, **options)
         return queued
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
@@ -145,12 +146,21 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
 
     async def _ask(self, command: Command[R]) -> R:
         try:
-            return command.read(await self.execute_command(*command.words))
+            options = {"wait_s": command.wait_s} if command.wait_s else {}
+            return command.read(await self.execute_command(*command.words, **options))
         except ResponseError as error:
             raise refusal(error, command.name, redis_py.address(self)) from None
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline[T]:
-        """Commands that are sent together; in one transaction, unless `transaction` is False."""
+        """Commands that are sent together; in one transaction, unless `transaction` is False.
+
+        >>> with ms.pipeline() as pipe:
+        ...     _ = pipe.tappend("orders", {"item": "tea"})
+        ...     _ = pipe.tinfo("orders")
+        ...     new, info = pipe.execute()
+        >>> info["last-id"] == new
+        True
+        """
         return Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
 
     # ------------------------------------------------------------ streams, writers, consumers
