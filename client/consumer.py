@@ -187,4 +187,6 @@ class Consumer(Generic[T]):
 def entry_id(record: Record[T] | IdWord) -> ID:
     if isinstance(record, Record):
         return record.id
+    if isinstance(record, int):
+        return ID(record)
     return record if isinstance(record, ID) else ID.parse(record)

@@ -94,7 +94,9 @@ class Deliveries:
 
     def read(self, timeout_s: float | None) -> Steps[Record[Any] | None]:
         """The next record; None after the timeout, or once stopped."""
-        deadline_s = float("inf") if timeout_s is None else self._now() + max(0.0, timeout_s)
+        if timeout_s is not None:
+            timeout_s = max(0.0, timeout_s)
+        deadline_s = float("inf") if timeout_s is None else self._now() + timeout_s
         server = self._server
         while True:
             record = self.take()
@@ -144,6 +146,8 @@ class Deliveries:
 
     def _absorb(self, answers: Iterable[Any]) -> None:
         for answer in answers:
+            if answer.ask not in self._server.in_flight:
+                continue
             if answer.error is None:
                 if self._server.answered(answer.ask):
                     self._counts["reconnects"] += 1

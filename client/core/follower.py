@@ -24,7 +24,7 @@ from millstream.client.core.opening import open_lineage
 from millstream.client.core.position import Start
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState
-from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Together, Wait
+from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Wait, repeated
 from millstream.client.errors import MillstreamError, RecordsExpired, ShardUnavailable
 from millstream.client.events import Disconnected, Event, Gap, Reconnected, ShardOpened
 from millstream.client.ids import BEGINNING, ID, read_id
@@ -167,7 +167,9 @@ class Follower:
 
         With a timeout of 0 every server that answers is asked, and nothing waits for entries.
         """
-        deadline_s = float("inf") if timeout_s is None else self._now() + max(0.0, timeout_s)
+        if timeout_s is not None:
+            timeout_s = max(0.0, timeout_s)
+        deadline_s = float("inf") if timeout_s is None else self._now() + timeout_s
         asked: set[ShardState] = set()
         while True:
             record = yield from self._next()
@@ -468,7 +470,7 @@ class Follower:
         if shard.incarnation != incarnation:
             if shard.incarnation is not None:
                 shard.lose(BEGINNING)
-                shard.fetched = BEGINNING
+                shard.fetched = shard.floor = BEGINNING
                 shard.incarnation = incarnation
                 self._held.reset()
                 return  # asked again, from the beginning of the new stream
@@ -514,8 +516,10 @@ class Follower:
             for server, shards in by_server(hungry).items()
             if server in idle
         ]
-        yield from self._send_and_absorb(asks, now_s)
-        yield from self._send_and_absorb(self._look_ups(now_s), now_s)
+        looking = [ask for ask in self._look_ups(now_s) if ask.server in idle]
+        servers = [ask.server for ask in looking]
+        asks = [ask for ask in asks if ask.server not in servers]
+        yield from self._send_and_absorb([*looking, *asks], now_s)
         yield from self.flush()
         self._raise_refusal()
 
@@ -539,7 +543,7 @@ class Follower:
         ]
         counts: dict[str, int] = {}
         if asks:
-            answers = yield Together(asks)
+            answers = yield from repeated(asks)
             for shards, seeks in zip(groups.values(), answers, strict=True):
                 counts |= {s.name: seek.count for s, seek in zip(shards, seeks, strict=True)}
         return {state.name: counts[state.name] for state in states}

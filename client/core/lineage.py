@@ -98,6 +98,8 @@ class Lineage:
         if state is None:
             if info is not None:
                 self.infos[name] = info
+        elif info is not None and info.get("incarnation") != state.incarnation:
+            state.ended = False  # created again: the next read finds that out
         elif state.ended and state.children is None:
             # An ended shard whose key is gone now leaves no trace of its children.
             self.set_children(state, info or {})
@@ -147,7 +149,11 @@ class Lineage:
             self.names.get((state.server, parent), parent) for parent in state.named_parents
         )
         self.end = max(self.end, state.fetched)
+        floor = state.settled_up_to
         opened = [self.open(child, state.gaps) for child in children]
+        for child in opened:
+            if child is not None:
+                child.floor = floor
         if not any(opened):
             self.orphans += state.gaps
         freed = [other for other in self.states.values() if state.name in other.parents]

@@ -15,7 +15,7 @@ from millstream.client.core.position import Moment, Newest, Oldest, Start
 from millstream.client.core.requests import text
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState, shard_name
-from millstream.client.core.steps import Ask, Steps, Together
+from millstream.client.core.steps import Ask, Steps, repeated
 from millstream.client.core.token import Place, Token
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Gap
@@ -88,7 +88,7 @@ class Opening:
         words = dict.fromkeys(by_server, NOW)
         if isinstance(start, Moment):
             asks = [Ask(server, [requests.time()]) for server in by_server]
-            clocks = yield Together(asks)
+            clocks = yield from repeated(asks)
             for server, [now_s] in zip(by_server, clocks, strict=True):
                 if start.ms <= now_s * 1000:
                     words[server] = str(start.place)
@@ -100,7 +100,7 @@ class Opening:
                 streams = [(state.key, words[server]) for state in known]
                 asks.append(Ask(server, [requests.tmread(streams, 0, None, False)]))
                 states.append(known)
-        for [rows], known in zip((yield Together(asks)), states, strict=True):
+        for [rows], known in zip((yield from repeated(asks)), states, strict=True):
             for state, row in zip(known, rows, strict=True):
                 state.place, state.fetched = row.prev, row.next
                 state.incarnation = state.place_incarnation = row.incarnation
@@ -252,7 +252,7 @@ class Opening:
         asks = [Ask(server, [make(shard) for shard in of]) for server, of in by_server.items()]
         if not asks:
             return {}
-        answers = yield Together(asks)
+        answers = yield from repeated(asks)
         return {
             shard_name(shard): reply
             for of, replies in zip(by_server.values(), answers, strict=True)

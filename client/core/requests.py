@@ -12,7 +12,7 @@ from millstream.client.ids import ID, read_id
 from millstream.client.records import Record, Row, Seek, WriterPosition
 
 Key: TypeAlias = str | bytes
-IdWord: TypeAlias = ID | str | bytes
+IdWord: TypeAlias = ID | str | bytes | int
 Fields: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 A = TypeVar("A")
 
@@ -76,7 +76,7 @@ def key_word(name: str) -> str | bytes:
     return name
 
 
-def id_word(entry_id: IdWord) -> str | bytes:
+def id_word(entry_id: IdWord) -> str | bytes | int:
     return str(entry_id) if isinstance(entry_id, ID) else entry_id
 
 

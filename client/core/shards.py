@@ -58,6 +58,8 @@ class ShardState:
     """The final ID, once it is known that the shard is sealed."""
     named_parents: tuple[str, ...] = ()
     """The shards before this one, as its server names them."""
+    floor: ID = BEGINNING
+    """Up to this ID the shards before this one were read: nothing comes here up to it."""
     missing_since_s: float | None = None
 
     buffer: deque[Record[Any]] = field(default_factory=deque)
@@ -117,10 +119,10 @@ class ShardState:
     def settled_up_to(self) -> ID:
         """Up to this ID everything was handed out, and nothing will come."""
         if self.gaps:
-            return self.place
+            return max(self.floor, self.place)
         if self.buffer:
-            return max(self.note_place(), just_below(self.buffer[0].id))
-        return self.fetched
+            return max(self.floor, self.note_place(), just_below(self.buffer[0].id))
+        return max(self.floor, self.fetched)
 
 
 def shard_name(shard: Shard) -> str:

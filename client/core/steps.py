@@ -15,6 +15,9 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
 from millstream.client.events import Event
 
 R = TypeVar("R")
@@ -101,6 +104,26 @@ class Notify:
     event: Event
 
 
+REPEATS = 3
+REPEAT_FIRST_S = 0.02
+
+
 Step: TypeAlias = Call | Together | Wait | Sleep | Notify
 Steps: TypeAlias = Generator[Step, Any, R]
 Clock: TypeAlias = Callable[[], float]
+
+
+def repeated(asks: Sequence[Ask]) -> Steps[list[list[Any]]]:
+    """`Together` for asks that change nothing the second time: again after a broken connection."""
+    pause_s = REPEAT_FIRST_S
+    for _ in range(REPEATS):
+        try:
+            replies: list[list[Any]] = yield Together(asks)
+            return replies
+        except AuthenticationError:
+            raise
+        except RedisConnectionError:
+            yield Sleep(pause_s)
+        pause_s *= 2
+    replies = yield Together(asks)
+    return replies
