@@ -106,6 +106,11 @@ class Row(NamedTuple, Generic[T]):
     """A row of TMREAD's reply: how far a stream was read, and how far it is settled.
 
     No entry that is not in `entries` has, or will get, an ID above `prev` and up to `next`.
+
+    >>> new = ms.tappend("rows2", {"n": 1})
+    >>> [row] = ms.tmread({"rows2": 0}, 10)
+    >>> row.key, row.prev, row.next == new, row.ended
+    ('rows2', ID(ms=0, seq=0), True, False)
     """
 
     key: T
@@ -117,7 +122,13 @@ class Row(NamedTuple, Generic[T]):
 
 
 class WriterPosition(NamedTuple, Generic[T]):
-    """A row of TPOSITION WRITERS: a writer, and how far its own reservations are settled."""
+    """A row of TPOSITION WRITERS: a writer, and how far its own reservations are settled.
+
+    >>> first = ms.treserve("seats2", "api-1")
+    >>> [writer] = ms.tpositions("seats2")
+    >>> writer.name, writer.reservations, writer.oldest == first
+    ('api-1', 1, True)
+    """
 
     name: T
     position: ID
@@ -127,7 +138,12 @@ class WriterPosition(NamedTuple, Generic[T]):
 
 
 class Seek(NamedTuple):
-    """TSEEK's reply: the number of entries, and the ID of the last one of them."""
+    """TSEEK's reply: the number of entries, and the ID of the last one of them.
+
+    >>> new = ms.tappend("pages2", {"n": 1})
+    >>> ms.tseek("pages2", 0, 5) == Seek(1, new)
+    True
+    """
 
     count: int  # type: ignore[assignment]  # the name in the reply
     id: ID | None
