@@ -147,6 +147,21 @@ def take(stream: Any, count: int, timeout: float = 10.0) -> list[Any]:
     return found
 
 
+def drain(stream: Any, count: int) -> None:
+    """Read `count` records, in one run of the event loop where there is one."""
+    if not isinstance(stream, Driven):
+        for _ in range(count):
+            assert stream.read(timeout=10) is not None
+        return
+    inner = stream.inner
+
+    async def read() -> None:
+        for _ in range(count):
+            assert await inner.read(timeout=10) is not None
+
+    stream.loop.run_until_complete(read())
+
+
 def rest(stream: Any) -> list[Any]:
     """All records up to the end of a stream of sealed shards."""
     return list(stream.follow())

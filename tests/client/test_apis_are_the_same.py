@@ -1,0 +1,123 @@
+"""The sync and the asyncio API have the same names, signatures and docstrings, and the examples in
+the docstrings run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.client.conftest import url_of
+from tests.support.server import Server
+
+import millstream.client as sync
+from millstream.client import aio
+
+# What asyncio does with other names, and the class that is only made by `ms.pipeline`.
+SPECIAL = {
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+}
+CLASSES = ("Stream", "Writer", "Fact", "Consumer", "Pipeline", "Millstream")
+
+
+def own(kind: type) -> dict[str, Any]:
+    """The public members that are defined in this package."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("millstream.client"):
+            found |= {name: value for name, value in vars(base).items() if name[0] != "_"}
+    return found
+
+
+def signature(function: Any) -> str:
+    """Without what asyncio changes: the names of classes, and iterators."""
+    text = str(inspect.signature(inspect.unwrap(function)))
+    for word in ("Awaitable", "AsyncIterator", "Async"):
+        text = text.replace(word, word.removeprefix("Async") if word != "Awaitable" else "")
+    return text
+
+
+def function_of(member: Any) -> Any:
+    return member.fget if isinstance(member, property) else member
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_have_the_same_members(name: str) -> None:
+    one, two = own(getattr(sync, name)), own(getattr(aio, name))
+    assert sorted(one) == sorted(two)
+    for member in one:
+        first, second = function_of(one[member]), function_of(two[member])
+        assert isinstance(one[member], property) == isinstance(two[member], property), member
+        if not callable(first):
+            continue
+        assert inspect.getdoc(first) == inspect.getdoc(second), member
+        assert signature(first) == signature(second), member
+
+
+def test_modules_have_the_same_names() -> None:
+    assert set(aio.__all__) == {"connect", *CLASSES}
+    assert set(aio.__all__) <= set(sync.__all__)
+    assert signature(sync.connect) == signature(aio.connect)
+    assert inspect.getdoc(sync.connect) == inspect.getdoc(aio.connect)
+
+
+def test_millstream_connect_is_the_same_function() -> None:
+    import millstream
+
+    assert millstream.connect is sync.connect
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every public name of the sync API, with the members of its classes."""
+    for name in sync.__all__:
+        value = getattr(sync, name)
+        yield name, value
+        if inspect.isclass(value):
+            for member, function in own(value).items():
+                if callable(function_of(function)) or isinstance(function, property):
+                    yield f"{name}.{member}", function_of(function)
+
+
+# These have a docstring, and their example is that of another name.
+NO_EXAMPLE = {"Event"} | {
+    name
+    for name, value in vars(sync).items()
+    if inspect.isclass(value)
+    and (issubclass(value, Exception) or value.__module__.endswith("events"))
+}
+EXAMPLES = [
+    test
+    for name, value in public()
+    if getattr(value, "__doc__", None)
+    for test in doctest.DocTestFinder(recurse=False).find(value, name, module=False)
+    if test.examples
+]
+
+
+def test_every_public_name_has_a_docstring_with_an_example() -> None:
+    described = {test.name for test in EXAMPLES}
+    wanted = {name for name, value in public() if name not in NO_EXAMPLE and "." not in name} | {
+        name
+        for name, value in public()
+        if "." in name and name.split(".")[0] in {*CLASSES, "Record", "ID"} and callable(value)
+    }
+    inherited = {name for name in wanted if name.endswith((".execute_command", ".parse_response"))}
+    missing = {name for name in wanted - described - inherited if not name.startswith("Pipeline.")}
+    assert sorted(missing) == []
+
+
+@pytest.mark.parametrize("test", EXAMPLES, ids=lambda test: test.name)
+def test_the_example_runs(test: doctest.DocTest, server: Server) -> None:
+    url = url_of(server)
+    with sync.connect(url) as ms:
+        names = {name: getattr(sync, name) for name in sync.__all__}
+        test.globs.update(names, ms=ms, url=url, os=os)
+        told: list[str] = []
+        runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+        failed, _ = runner.run(test, out=told.append)
+    assert failed == 0, "".join(told)

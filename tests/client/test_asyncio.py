@@ -1,0 +1,192 @@
+"""What only the asyncio API has: cancelled reads, tasks that stop others, async handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from tests.client.conftest import url_of
+from tests.support.server import Server
+
+from millstream.client import MillstreamError, ShardEnded, aio
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Any:
+    """`asyncio.run`, with either event loop."""
+
+    def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        factory = uvloop.new_event_loop if request.param == "uvloop" else None
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(coroutine, 60))
+
+    return run
+
+
+def test_cancelled_reads_lose_nothing(run: Any, server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            wanted, found = [], []
+            async with ms.stream(["s", "t"], batch=3) as stream:
+
+                async def read() -> None:
+                    while True:
+                        record = await stream.read()
+                        assert record is not None
+                        found.append(record["n"])
+
+                for n in range(40):
+                    reader = asyncio.create_task(read())
+                    for m in range(n % 4):
+                        wanted.append(f"{n}.{m}")
+                        await ms.tappend("st"[m % 2], {"n": wanted[-1]})
+                    for _ in range(n % 7):
+                        await asyncio.sleep(0)
+                    if n % 5 == 0:
+                        await asyncio.sleep(0.003)
+                    reader.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await reader
+                while len(found) < len(wanted):
+                    record = await stream.read(timeout=10)
+                    assert record is not None
+                    found.append(record["n"])
+            assert found == wanted
+
+    run(main())
+
+
+def test_a_handler_that_is_cancelled_loses_no_record(run: Any, server: Server) -> None:
+    async def main() -> None:
+        entered = asyncio.Event()
+
+        async def handler(event: Any) -> None:
+            if isinstance(event, ShardEnded) and not entered.is_set():
+                entered.set()
+                await asyncio.sleep(60)
+
+        async with aio.connect(url_of(server)) as ms:
+            await ms.tappend("s", {"n": 1})
+            await ms.tseal("s", "t")
+            await ms.tappend("t", {"n": 2})
+            await ms.tseal("t")
+            found = []
+            async with ms.stream("s", "trim_horizon", on_event=handler) as stream:
+
+                async def read() -> None:
+                    async for record in stream:
+                        found.append(record["n"])
+
+                reader = asyncio.create_task(read())
+                await entered.wait()
+                reader.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reader
+                async for record in stream:
+                    found.append(record["n"])
+            assert found == ["1", "2"]
+
+    run(main())
+
+
+def test_stop_ends_an_iteration_of_another_task(run: Any, server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms, ms.stream("s") as stream:
+
+            async def read() -> list[Any]:
+                return [record async for record in stream.follow(block=0.2)]
+
+            reader = asyncio.create_task(read())
+            await asyncio.sleep(0)
+            stream.stop()
+            assert await reader == []
+
+    run(main())
+
+
+def test_reads_without_limits_wait_for_ever(run: Any, server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            async with ms.stream("s", max_wait=None) as stream:
+                reader = asyncio.create_task(stream.read())
+                await asyncio.sleep(0.05)
+                await ms.tappend("s", {"n": 1})
+                record = await reader
+                assert record is not None
+                assert record["n"] == "1"
+            async with ms.consumer("s", "g") as consumer:
+                waiter = asyncio.create_task(consumer.read())
+                await asyncio.sleep(0.05)
+                await ms.tappend("s", {"n": 2})
+                job = await waiter
+                assert job is not None
+
+    run(main())
+
+
+def test_objects_are_awaited_or_entered(run: Any, server: Server) -> None:
+    async def main() -> None:
+        ms = aio.connect(url_of(server))
+        stream = await ms.stream("s")
+        writer = await ms.writer("s", "w")
+        consumer = await ms.consumer("s", "g")
+        fact = await writer.fact()
+        fact["n"] = 1
+        await fact.complete()
+        record = await stream.read(timeout=10)
+        assert record is not None
+        assert record.id == fact.id
+        with pytest.raises(MillstreamError, match="await"):
+            _ = writer.fact().id
+        for made in (stream, writer, consumer):
+            await made.close()
+            await made.close()
+        await ms.aclose()
+
+    run(main())
+
+
+def test_a_cancelled_reservation_leaves_no_orphan(run: Any, server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            async with ms.writer("s", "w") as writer:
+                for turns in range(12):
+                    reserving = asyncio.ensure_future(writer.facts(2))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    reserving.cancel()
+                    await asyncio.gather(reserving, return_exceptions=True)
+                async with writer.fact() as fact:
+                    fact["n"] = 1
+            info = await ms.tinfo("s")
+            assert info is not None
+            assert info["reservations"] == 0
+
+    run(main())
+
+
+def test_a_cancelled_block_gives_its_fact_up(run: Any, server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms, ms.writer("s", "w") as writer:
+
+            async def work() -> None:
+                async with writer.fact() as fact:
+                    fact["n"] = 1
+                    await asyncio.sleep(60)
+
+            worker = asyncio.create_task(work())
+            while not writer.pending:
+                await asyncio.sleep(0.001)
+            worker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await worker
+            assert writer.pending == 0
+            info = await ms.tinfo("s")
+            assert info is not None
+            assert info["reservations"] == 0
+            assert await ms.xlen("s") == 0
+
+    run(main())

@@ -1,0 +1,69 @@
+"""What type checkers see of the client; tests/client/test_types.py compares the notes."""
+
+from typing import assert_type
+
+from millstream.client import (
+    ID,
+    Consumer,
+    Fact,
+    Millstream,
+    Record,
+    Row,
+    Seek,
+    Stream,
+    Writer,
+    aio,
+    connect,
+)
+
+text = connect()
+raw = connect(decode_responses=False)
+assert_type(text, Millstream[str])
+assert_type(raw, Millstream[bytes])
+assert_type(text.tappend("s", {"n": 1}), ID)
+assert_type(text.treserve("s", "w"), ID)
+assert_type(text.treserve("s", "w", lease=5), ID)
+assert_type(text.treserve("s", "w", 2), list[ID])
+assert_type(text.tread("s", 0, 10), list[Record[str] | None])
+assert_type(raw.tread(b"s", 0, 10), list[Record[bytes] | None])
+assert_type(
+    text.tread("s", 0, 10, withinfo=True),
+    tuple[tuple[ID | None, ID | None], list[Record[str] | None]],
+)
+assert_type(text.tappev("s", count=1), int)
+assert_type(text.tappev("s", {"n": 1}, count=1), ID)
+assert_type(text.tmread({"s": "0"}, 10), list[Row[str]])
+assert_type(text.tseek("s", "0", 1), Seek)
+assert_type(text.tposition("s"), ID | None)
+
+stream = text.stream(["s", "t"], "latest")
+assert_type(stream, Stream[str])
+assert_type(next(stream), Record[str] | None)
+assert_type(raw.stream("s").read(), Record[bytes] | None)
+for record in stream.follow():
+    assert_type(record, Record[str])
+    assert_type(record["n"], str)
+    assert_type(record.pairs, list[tuple[str, str]])
+with text.writer("s", "w") as writer, writer.fact() as fact:
+    assert_type(writer, Writer[str])
+    assert_type(fact, Fact[str])
+    assert_type(writer.append({"n": 1}), ID)
+    assert_type(writer.facts(2), list[Fact[str]])
+assert_type(raw.consumer("s", "g"), Consumer[bytes])
+
+
+async def main() -> None:
+    async with aio.connect(decode_responses=False) as ms:
+        assert_type(ms, aio.Millstream[bytes])
+        assert_type(await ms.treserve("s", "w"), ID)
+        assert_type(await ms.treserve("s", "w", 2), list[ID])
+        assert_type(await ms.tread("s", 0, 10), list[Record[bytes] | None])
+        async with ms.stream("s") as following:
+            assert_type(following, aio.Stream[bytes])
+            assert_type(await following.read(), Record[bytes] | None)
+            async for record in following:
+                assert_type(record, Record[bytes])
+        async with ms.writer("s", "w") as writer:
+            assert_type(await writer.append({"n": 1}), ID)
+            async with writer.fact() as fact:
+                assert_type(fact, aio.Fact[bytes])
