@@ -6,7 +6,8 @@
 #   scripts/need.sh test    also strace, with which a test checks that no reply is sent before its fsync,
 #                           and setpriv, with which tests run by root drop root's permissions;
 #                           and Node.js with npm, for the clients that are written for it;
-#                           and a Java 17 or 21, on which Spark runs
+#                           a Java 17 or 21, on which Spark runs,
+#                           and PostgreSQL, whose changes are captured
 #   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
 #
 # Missing programs are installed with apt, as root or with sudo without a password. If that is not
@@ -74,7 +75,15 @@ missing_packages() {
         command -v node >/dev/null || echo nodejs
         command -v npm >/dev/null || echo npm
         find_java >/dev/null || java_package
+        compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || echo postgresql
     fi
+}
+
+# Debian's postgresql makes a cluster and starts it, unless a file here says otherwise.
+without_a_cluster() {
+    local folder=/etc/postgresql-common/createcluster.d
+    "$@" mkdir -p $folder
+    echo 'create_main_cluster = false' | "$@" tee $folder/no-main-cluster.conf >/dev/null
 }
 
 install() {
@@ -85,6 +94,7 @@ install() {
     fi
     command -v apt-get >/dev/null || return 1
     say "Installing: $*"
+    [[ " $* " != *" postgresql "* ]] || without_a_cluster "${as_root[@]}"
     local get=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y)
     get_install() { "${get[@]}" install --no-install-recommends --no-upgrade "$@" >&2; }
     get_install "$@" || { "${get[@]}" update >&2 && get_install "$@"; }

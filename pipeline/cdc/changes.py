@@ -1,0 +1,216 @@
+"""From replication messages to entries: fields, numbering, cuts. Without I/O.
+
+An entry's ID is `<commit LSN>.<place>`. The place is counted from 1 over all rows that the slot
+sends, whether or not their table is configured, so that a row has the same ID whenever it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.pgoutput import (
+    Begin,
+    Commit,
+    Delete,
+    Ignored,
+    Insert,
+    Message,
+    Relation,
+    Row,
+    Truncate,
+    Unchanged,
+    Update,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+
+class ProtocolError(Exception):
+    """The messages do not follow each other as the protocol says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A change of one row, or a TRUNCATE of one table."""
+
+    table: Table
+    lsn: int
+    place: int
+    fields: Fields
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(name) + len(value) for name, value in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A transaction of the source ended at `end_lsn`. `rows` are its entries."""
+
+    lsn: int
+    end_lsn: int
+    at: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A table's columns, before its first change and after each change of the table."""
+
+    table: Table
+    relation: Relation
+
+
+Output: TypeAlias = Entry | Cut | Described
+
+
+def time_text(microseconds: int) -> str:
+    """A time of a source, `2026-11-22T15:04:05.250000Z`."""
+    time = EPOCH + timedelta(microseconds=microseconds)
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Translator:
+    """Turns the messages of one connection into entries and cuts."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._tables: Mapping[tuple[str, str], Table] = {
+            (table.schema, table.name): table for table in tables
+        }
+        self._relations: dict[int, Relation] = {}
+        self._begun: Begin | None = None
+        self._at = b""
+        self._place = 0
+        self._rows = 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether a transaction has begun and not ended."""
+        return self._begun is not None
+
+    def feed(self, message: Message) -> list[Output]:
+        """What one message means. ProtocolError if it cannot come now."""
+        match message:
+            case Begin():
+                if self._begun is not None:
+                    raise ProtocolError("a transaction begins inside another one")
+                self._begun, self._place, self._rows = message, 0, 0
+                self._at = time_text(message.committed_us).encode()
+            case Commit():
+                return [self._commit(message)]
+            case Relation():
+                self._relations[message.id] = message
+                table = self._tables.get((message.schema, message.name))
+                return [] if table is None else [Described(table, message)]
+            case Insert(relation_id, new):
+                return self._change(relation_id, b"insert", new, None, False)
+            case Update(relation_id, old, old_is_key, new):
+                return self._change(relation_id, b"update", new, old, old_is_key)
+            case Delete(relation_id, old, old_is_key):
+                return self._change(relation_id, b"delete", None, old, old_is_key)
+            case Truncate(relation_ids):
+                outputs: list[Output] = []
+                for relation_id in relation_ids:
+                    outputs += self._change(relation_id, b"truncate", None, None, False)
+                return outputs
+            case Ignored():
+                pass
+        return []
+
+    def _commit(self, commit: Commit) -> Cut:
+        begun = self._transaction()
+        if commit.commit_lsn != begun.commit_lsn:
+            raise ProtocolError("a transaction ends at another place than it announced")
+        self._begun = None
+        return Cut(commit.commit_lsn, commit.end_lsn, time_text(commit.committed_us), self._rows)
+
+    def _transaction(self) -> Begin:
+        if self._begun is None:
+            raise ProtocolError("a change outside a transaction")
+        return self._begun
+
+    def _change(
+        self, relation_id: int, op: bytes, new: Row | None, old: Row | None, old_is_key: bool
+    ) -> list[Output]:
+        begun = self._transaction()
+        self._place += 1
+        relation = self._relations.get(relation_id)
+        if relation is None:
+            raise ProtocolError(f"a change of the relation {relation_id}, which was not described")
+        table = self._tables.get((relation.schema, relation.name))
+        if table is None:
+            return []
+        fields = [(b"@op", op), (b"@at", self._at)]
+        if new is not None:
+            fields += new_fields(table, relation, new, None if old_is_key else old)
+        if old is not None:
+            fields += old_fields(table, relation, old, old_is_key)
+        self._rows += 1
+        return [Entry(table, begun.commit_lsn, self._place, fields)]
+
+
+def field_name(column: str) -> bytes:
+    """A column as a field: names that begin with @ are ours."""
+    return (f"@{column}" if column.startswith("@") else column).encode()
+
+
+def kept(table: Table, column: str) -> bool:
+    return not table.columns or column in table.columns
+
+
+def new_fields(
+    table: Table, relation: Relation, new: Row, old: Row | None
+) -> list[tuple[bytes, bytes]]:
+    """The new row. A large value that was not sent is taken from the old row, if that is whole."""
+    fields: list[tuple[bytes, bytes]] = []
+    nulls: list[str] = []
+    unchanged: list[str] = []
+    check_width(relation, new)
+    for number, (column, value) in enumerate(zip(relation.columns, new, strict=True)):
+        if not kept(table, column.name):
+            continue
+        if isinstance(value, Unchanged) and old is not None:
+            value = old[number]
+        if value is None:
+            nulls.append(column.name)
+        elif isinstance(value, Unchanged):
+            unchanged.append(column.name)
+        else:
+            fields.append((field_name(column.name), value))
+    return fields + names_field(b"@null", nulls) + names_field(b"@unchanged", unchanged)
+
+
+def old_fields(
+    table: Table, relation: Relation, old: Row, only_key: bool
+) -> list[tuple[bytes, bytes]]:
+    """The old row, or the columns of the replica identity in it."""
+    fields: list[tuple[bytes, bytes]] = []
+    nulls: list[str] = []
+    check_width(relation, old)
+    for column, value in zip(relation.columns, old, strict=True):
+        if not kept(table, column.name) or (only_key and not column.is_key):
+            continue
+        if isinstance(value, bytes):
+            fields.append((b"@old:" + column.name.encode(), value))
+        elif value is None:
+            nulls.append(column.name)
+    return fields + names_field(b"@old-null", nulls)
+
+
+def names_field(name: bytes, columns: list[str]) -> list[tuple[bytes, bytes]]:
+    return [(name, json.dumps(columns, ensure_ascii=False).encode())] if columns else []
+
+
+def check_width(relation: Relation, row: Row) -> None:
+    if len(row) != len(relation.columns):
+        raise ProtocolError(
+            f"a row of {relation.schema}.{relation.name} has {len(row)} columns, "
+            f"its table {len(relation.columns)}"
+        )

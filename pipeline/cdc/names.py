@@ -1,0 +1,44 @@
+"""The keys of a pipeline in millstream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.pipeline.cdc.config import Source, Table
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a key."""
+    return name.replace("%", "%25").replace(":", "%3A")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one source."""
+
+    prefix: str
+    source: Source
+
+    @property
+    def cuts(self) -> str:
+        """The stream of cuts."""
+        return f"{self.prefix}:{escaped(self.source.database)}:{escaped(self.source.sid)}"
+
+    @property
+    def state(self) -> str:
+        return f"{self.cuts}:state"
+
+    @property
+    def alive(self) -> str:
+        return f"{self.cuts}:alive"
+
+    def changes(self, table: Table) -> str:
+        """The stream of a table's changes."""
+        return f"{self.cuts}:{escaped(table.full_name)}"
+
+    def copy(self, table: Table) -> str:
+        """The stream of a copy in progress."""
+        return f"{self.changes(table)}:copy"
+
+    def table_state(self, table: Table) -> str:
+        return f"{self.changes(table)}:state"

@@ -1,0 +1,187 @@
+"""A replication connection to PostgreSQL: the copy-both stream of a logical slot.
+
+psycopg has no replication; its `pq` layer, libpq's own interface, has what is needed. LSNs are
+numbers here; `lsn_text` and `read_lsn` convert them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import psycopg
+from psycopg import pq
+
+from millstream.pipeline.cdc.pgoutput import POSTGRES_EPOCH_US, DecodeError
+
+LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+# How values arrive, whatever the source's own settings are.
+SESSION = (
+    "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1"
+    " -c bytea_output=hex -c timezone=UTC -c lc_monetary=C"
+)
+
+
+def lsn_text(lsn: int) -> str:
+    """An LSN as PostgreSQL writes it.
+
+    >>> lsn_text(0x16B374D848)
+    '16/B374D848'
+    """
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def read_lsn(text: str) -> int:
+    """
+    >>> hex(read_lsn("16/B374D848"))
+    '0x16b374d848'
+    """
+    found = LSN.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not an LSN")
+    return (int(found[1], 16) << 32) | int(found[2], 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A message of the output plugin. `end_lsn` is the source's end of WAL when it was sent."""
+
+    lsn: int
+    end_lsn: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """The source has sent everything up to `end_lsn`. It may want a status message at once."""
+
+    end_lsn: int
+    wants_reply: bool
+
+
+Received: TypeAlias = Data | Keepalive
+
+
+@dataclass(frozen=True, slots=True)
+class SystemId:
+    """Which cluster this is, and on which timeline."""
+
+    system: str
+    timeline: int
+    lsn: int
+
+
+class Replication:
+    """One connection that can create a slot, read from it, and confirm."""
+
+    def __init__(self, url: str, application: str) -> None:
+        self._connection: psycopg.Connection[Any] = psycopg.connect(
+            url,
+            replication="database",
+            autocommit=True,
+            application_name=application,
+            options=SESSION,
+        )
+        self._pgconn = self._connection.pgconn
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # ------------------------------------------------------------ commands
+
+    def identify(self) -> SystemId:
+        row = self._row("IDENTIFY_SYSTEM")
+        return SystemId(row[0], int(row[1]), read_lsn(row[2]))
+
+    def create_slot(self, slot: str, snapshot: str = "nothing", temporary: bool = False) -> int:
+        """Create a slot; the LSN from which it has everything."""
+        words = "TEMPORARY " if temporary else ""
+        row = self._row(
+            f"CREATE_REPLICATION_SLOT \"{slot}\" {words}LOGICAL pgoutput (SNAPSHOT '{snapshot}')"
+        )
+        return read_lsn(row[1])
+
+    def start(self, slot: str, publication: str, lsn: int) -> None:
+        """Begin to read, with the first transaction whose commit is at or after `lsn`."""
+        result = self._pgconn.exec_(
+            f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)}'
+            f" (proto_version '1', publication_names '\"{publication}\"')".encode()
+        )
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise self._error(result)
+
+    def _row(self, command: str) -> list[str]:
+        result = self._pgconn.exec_(command.encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise self._error(result)
+        return [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
+
+    def _error(self, result: Any) -> psycopg.Error:
+        if result.error_field(pq.DiagnosticField.SQLSTATE) is None:  # libpq's own: it is broken
+            return psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        return psycopg.errors.error_from_result(result, encoding="utf-8")
+
+    # ------------------------------------------------------------ the stream
+
+    async def receive(self) -> Received:
+        """Wait for the next message. psycopg.Error if the source ends the stream."""
+        while True:
+            size, data = self._pgconn.get_copy_data(1)
+            if size > 0:
+                return parse(bytes(data))
+            if size < 0:
+                raise self._ended()
+            await self._readable()
+            self._pgconn.consume_input()
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        number = self._pgconn.socket
+        loop.add_reader(number, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(number)
+
+    def _ended(self) -> psycopg.Error:
+        result = self._pgconn.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            return self._error(result)
+        return psycopg.OperationalError("the source has ended the replication stream")
+
+    def confirm(self, durable_lsn: int, wants_reply: bool = False) -> None:
+        """Tell the source that everything before `durable_lsn` may be forgotten."""
+        now_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        self._pgconn.put_copy_data(
+            struct.pack("!cQQQqB", b"r", durable_lsn, durable_lsn, durable_lsn, now_us, wants_reply)
+        )
+        self._pgconn.flush()
+
+
+def parse(data: bytes) -> Received:
+    """One message of the stream."""
+    if data[:1] == b"w" and len(data) >= 25:
+        lsn, end_lsn, _ = struct.unpack_from("!QQq", data, 1)
+        return Data(lsn, end_lsn, data[25:])
+    if data[:1] == b"k" and len(data) == 18:
+        end_lsn, _, wants_reply = struct.unpack_from("!QqB", data, 1)
+        return Keepalive(end_lsn, bool(wants_reply))
+    raise DecodeError(f"a message of the unknown kind {data[:1]!r} in the replication stream")

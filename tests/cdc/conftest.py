@@ -1,0 +1,57 @@
+"""PostgreSQL clusters for the tests of change data capture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from tests.support.postgres import Postgres
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def source_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    cluster = Postgres(tmp_path_factory.mktemp("source") / "cluster", {"wal_level": "logical"})
+    yield cluster.start()
+    cluster.kill()
+
+
+@pytest.fixture
+def new_database(source_cluster: Postgres) -> Iterator[Callable[[], str]]:
+    """Makes empty databases in the source cluster; returns their URLs. Their slots are dropped at
+    the end of the test."""
+    names: list[str] = []
+
+    def make() -> str:
+        name = f"test{next(NUMBERS)}"
+        names.append(name)
+        return source_cluster.create_database(name)
+
+    yield make
+    with source_cluster.connect("postgres") as connection:
+        for name in names:
+            drop(connection, name)
+
+
+def drop(connection: psycopg.Connection[object], name: str) -> None:
+    connection.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+        " WHERE database = %s AND active",
+        [name],
+    )
+    connection.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE database = %s AND NOT active",
+        [name],
+    )
+    connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def source(new_database: Callable[[], str]) -> Iterator[psycopg.Connection[object]]:
+    """A connection to an empty database in the source cluster."""
+    with psycopg.connect(new_database(), autocommit=True) as connection:
+        yield connection

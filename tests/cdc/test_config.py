@@ -1,0 +1,132 @@
+"""The configuration file of change data capture: what it may say, and where a fault is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.pipeline.cdc.config import Config, ConfigError, load, parse, target_name
+from millstream.pipeline.cdc.names import Keys
+
+WHOLE = """\
+[millstream]
+server = "redis://127.0.0.1:6455"
+backlog_mb = 512
+[destination]
+url = "postgresql://etl:${PASSWORD}@warehouse/dw"
+settings = { session_replication_role = "replica" }
+[read]
+copy_rate = 1000
+[apply]
+workers = 4
+commit_delay = 2
+spark = { "spark.executor.memory" = "2g" }
+[[database]]
+name = "shop"
+source = [{ sid = "eu", url = "postgresql://eu/db" }, { sid = "us", url = "postgresql://us/db" }]
+[database.tables]
+orders = {}
+[database.tables."sales.items"]
+target = "items"
+type = "history"
+columns = ["id", "price"]
+rename = { price = "amount" }
+"""
+SMALL = """\
+[destination]
+url = "postgresql://warehouse/dw"
+[[database]]
+name = "shop"
+source = [{ sid = "eu", url = "postgresql://eu/shop" }]
+[database.tables]
+orders = {}
+"""
+
+
+def read(text: str, **environment: str) -> Config:
+    return parse(text, Path("cdc.toml"), environment)
+
+
+def test_a_whole_file_is_read() -> None:
+    config = read(WHOLE, PASSWORD="secret")
+    assert config.millstream.backlog_mb == 512
+    assert config.destination.url == "postgresql://etl:secret@warehouse/dw"
+    assert config.destination.settings == {"session_replication_role": "replica"}
+    assert (config.apply.workers, config.apply.commit_delay) == (4, 2.0)
+    assert [source.name for source in config.sources] == ["shop:eu", "shop:us"]
+    orders, items = config.sources[0].tables
+    assert (orders.full_name, orders.target, orders.type) == ("public.orders", "orders", "clone")
+    assert (items.full_name, items.type, items.columns) == (
+        "sales.items",
+        "history",
+        ("id", "price"),
+    )
+    assert (target_name(orders, config), target_name(items, config)) == (
+        "public.orders",
+        "public.items",
+    )
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    config = read(SMALL)
+    assert (config.millstream.prefix, config.read.copy_ahead_mb) == ("cdc", 64)
+    assert (config.destination.sid_column, config.apply.max_rows) == ("sid", 20000)
+
+
+def test_slots_and_keys_are_named_after_the_source() -> None:
+    text = SMALL.replace('"shop"', '"My-Shop"').replace('sid = "eu"', 'sid = "e:u%"')
+    [source] = read(text).sources
+    assert source.slot == "millstream_my_shop_e_u_"
+    keys = Keys("cdc", source)
+    assert keys.changes(source.tables[0]) == "cdc:My-Shop:e%3Au%25:public.orders"
+    assert keys.copy(source.tables[0]).endswith(":public.orders:copy")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("backlog_mb = 512", "backlog = 512", r"cdc.toml:3: millstream.backlog is unknown; "),
+        ("backlog_mb = 512", 'backlog_mb = "512"', r"cdc.toml:3: .* must be a whole number"),
+        ("backlog_mb = 512", "backlog_mb = 0", r"cdc.toml:3: .* must be from 1 to"),
+        ("backlog_mb = 512", "backlog_mb = true", r"cdc.toml:3: .* must be a whole number"),
+        ("workers = 4", "workers = 4.5", r"cdc.toml:10: apply.workers must be a whole number"),
+        ("[apply]", "[aply]", r"cdc.toml:9: aply is unknown; allowed are millstream, dest"),
+        ('type = "history"', 'type = "log"', r"cdc.toml:20: .*type must be one of clone, append,"),
+        ("price\"]", "price\", 3]", r"cdc.toml:21: .*columns must be a list of strings"),
+        ('price = "amount"', "price = 1", r"cdc.toml:22: .*rename.price must be a string"),
+        ("orders = {}", "orders = 1", r"cdc.toml:17: .*orders must be a table of options"),
+        ('name = "shop"\n', "", r"database\[0\].name is missing"),
+        ('sid = "eu", ', "", r"cdc.toml:15: .*source\[0\].sid is missing"),
+        ('sid = "us"', 'sid = "EU"', r"shop:eu and shop:EU have the same slot name"),
+        ("${PASSWORD}", "${PASSWORT}", r"cdc.toml:5: .*variable 'PASSWORT' is not set"),
+        ('url = "postgresql://etl:${PASSWORD}@warehouse/dw"', "", r"destination.url is missing"),
+        ('target = "items"', 'target = "orders"', r"share the target 'public.orders'"),
+        ("[read]", "[read", r"is not valid TOML: .*line 7"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_place(before: str, after: str, told: str) -> None:
+    assert before in WHOLE
+    with pytest.raises(ConfigError, match=told) as caught:
+        read(WHOLE.replace(before, after, 1), PASSWORD="secret")
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_target_without_a_sid_column_has_one_source() -> None:
+    text = WHOLE.replace("[read]", 'sid_column = ""\n[read]')
+    with pytest.raises(ConfigError, match=r"shop:eu public.orders and shop:us public.orders share"):
+        read(text, PASSWORD="")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no.toml: cannot be read: No such file"):
+        load(tmp_path / "no.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not UTF-8 at byte 0"):
+        load(tmp_path / "binary.toml")
+
+
+def test_the_error_for_an_unknown_source_names_the_sources() -> None:
+    with pytest.raises(ConfigError, match="the sources are shop:eu, shop:us"):
+        read(WHOLE, PASSWORD="").source("shop:de")
