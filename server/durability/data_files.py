@@ -1,7 +1,7 @@
-"""Which files of the data directory count: the manifest in force, and what a start mends.
+"""The current files of the data directory: the manifest, and the corrections at start.
 
-Everything that begins or ceases to count does so by one step, the manifest's replacement. The next
-number of a file is kept here too, so that no name is ever used twice.
+Files become current, or stop being current, only when the manifest is replaced. This module also
+has the next number of a file, so that no name is used twice.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ log = logging.getLogger("millstream.persistence")
 
 
 class DataFiles:
-    """The directory's manifest and the files it names. `manifest` is the one that is durable."""
+    """The directory's manifest and the files that it names. `manifest` is the durable one."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.manifest = Manifest(None, (), 1, b"")
         self.next_number = 1
-        self.directory = b""  # the ID that every new file gets
+        self.directory = b""  # the ID for every new file
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
     # At start
 
     def open(self, report: LoadReport) -> None:
-        """Read the manifest, or make the first one."""
+        """Read the manifest, or write the first one."""
         manifest = load_manifest(self.disk)
         if manifest is None:
             manifest = Manifest(None, (), 1, self.disk.random(ID_SIZE))
@@ -65,7 +65,7 @@ class DataFiles:
         report.base, report.journals = manifest.base, manifest.journals
 
     def remove_leftovers(self, report: LoadReport) -> Iterator[None]:
-        """Remove what was left unfinished, in slices: large files may have to be read."""
+        """Remove unfinished files, in slices: large files may have to be read."""
         yield from remove_leftovers(self.disk, self.manifest, report.removed)
         if report.removed:
             report.notes.append(
@@ -74,7 +74,7 @@ class DataFiles:
             )
 
     def cut(self, torn: TornEnd, report: LoadReport, last_seq: int) -> None:
-        """Cut the journals where a crash tore them; `last_seq` is the last frame that counts."""
+        """Cut the journals at their torn end; `last_seq` is the last valid frame."""
         names = self.manifest.journals
         kept = torn.kept(names)
         empty_later_journals(self.disk, names, torn)
@@ -89,8 +89,8 @@ class DataFiles:
         )
 
     def continued_journal(self) -> File:
-        """The journal to go on in, with all before it synced: what was read may have been in
-        memory only."""
+        """The journal to continue in, after a sync of all earlier files: the data that was read may
+        not be on the disk yet."""
         names = self.manifest.journals or (self._first_journal(),)
         for name in names:
             file = self.disk.append(name)
@@ -114,8 +114,8 @@ class DataFiles:
         return number
 
     def publish_journal(self, name: str, next_number: int, finished: Sequence[str] = ()) -> None:
-        """Let a further journal count. Those of the `finished` ones, which get no frames any more,
-        that hold no frames count no longer and are removed: failed snapshots leave them."""
+        """Add a journal to the manifest. Remove those of the `finished` journals that have no
+        frames and will get none: failed snapshots leave such files."""
         empty = set(filter(self._is_empty, finished))
         journals = tuple(one for one in self.manifest.journals if one not in empty)
         self.publish(replace(self.manifest, journals=journals).with_journal(name, next_number))
@@ -125,7 +125,7 @@ class DataFiles:
     def _is_empty(self, journal: str) -> bool:
         try:
             file = self.disk.read(journal)
-        except FileNotFoundError:  # all files were taken away
+        except FileNotFoundError:  # all files were removed
             return False
         try:
             return file.size <= read_head(file).format.header_size
@@ -139,15 +139,18 @@ class DataFiles:
         next_number: int,
         renames: Sequence[tuple[str, str]],
     ) -> None:
-        """Let a base, and the journals after it, replace all that counted; `renames` as below."""
+        """Replace all current files by a base and the journals after it; `renames` as in
+        `publish`."""
         self.publish(Manifest(base, journals, next_number, self.directory), renames)
 
     def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
-        """Let a manifest count. After an OSError the one before does, or perhaps this one.
+        """Make a manifest the current one. After an OSError either the old or this manifest is
+        current.
 
-        `renames` give files their final names: when manifest.tmp, which names them, is on the disk,
-        and before it counts. A start thus knows what never counted (storage/files/leftovers). A
-        directory of version 1 gets its ID by this, and files from here on must have it.
+        `renames` give files their final names after manifest.tmp, which names them, is on the disk,
+        and before it becomes the manifest. A start can therefore recognize files that were never
+        current (storage/files/leftovers). A directory of version 1 gets its ID here, and later
+        files must have it.
         """
         self._settle()
         before = self.manifest
@@ -164,8 +167,8 @@ class DataFiles:
         self.manifest = manifest
 
     def _settle(self) -> None:
-        """After a replacement that failed: which manifest counts, and remove what only the other
-        one names."""
+        """After a failed replacement: determine which manifest is current, and remove files that
+        only the other one names."""
         if not self._perhaps_named:
             return
         self.disk.sync_directory()
@@ -177,15 +180,16 @@ class DataFiles:
         self._perhaps_named.clear()
 
     def remove_replaced(self) -> None:
-        """Remove what the manifest does not name any more; the next start tries again."""
+        """Remove files that the manifest no longer names; after a failure the next start tries
+        again."""
         try:
             sweep(self.disk, self.manifest)
         except OSError as error:
             log.warning("old files could not be removed: %s", in_words(error))
 
     def remove_unfinished(self, number: int) -> None:
-        """Remove what a snapshot that was given up has left: each try would otherwise take more of
-        a disk that is full. What an unsure manifest may name stays."""
+        """Remove the files of a cancelled snapshot: otherwise each attempt would use more of a full
+        disk. Files that the manifest may name after a failed replacement are kept."""
         finals = {base_name(number), journal_name(number)}
         names = {*finals, *map(temporary, finals)} - {*self.manifest.files, *self._perhaps_named}
         try:
@@ -199,7 +203,7 @@ class DataFiles:
             log.warning("unfinished files could not be removed: %s", in_words(error))
 
     def sizes_of(self, names: tuple[str, ...]) -> int:
-        """Bytes of these files together."""
+        """The total size of these files."""
         total = 0
         for name in names:
             file = self.disk.read(name)
@@ -208,12 +212,13 @@ class DataFiles:
         return total
 
     def first_lost(self, manifest_only: bool) -> str | None:
-        """A file that ought to be there and was taken away, if any."""
+        """A file that should exist and was removed, if any."""
         names = [NAME] if manifest_only else [NAME, *self.manifest.files]
         return next((name for name in names if not self.disk.holds(name)), None)
 
     def lock_again(self) -> None:
-        """The files were removed and all data is written again: perhaps into a new directory."""
+        """Lock the directory again, which may be a new one, after the files were removed and before
+        all data is written again."""
         self.disk.unlock()
         try:
             self.disk.lock()
@@ -222,12 +227,12 @@ class DataFiles:
 
 
 def temporary(name: str) -> str:
-    """The name of a base or journal that does not count yet."""
+    """The name of a base or journal that is not current yet."""
     return name + ".tmp"
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong, as the operating system says it."""
+    """The operating system's text for an error."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
@@ -239,7 +244,7 @@ def unreadable(error: OSError) -> DataError:
 
 
 def misconf(error: BaseException) -> bytes:
-    """The refusal of writes, in Redis' words."""
+    """The error for refused writes, in Redis' words."""
     return f"MISCONF Errors writing to the AOF file: {in_words(error)}".encode()
 
 

@@ -1,8 +1,7 @@
 """Reads a data directory into a keyspace: the base first, then the journals' frames.
 
-The start and DEBUG RELOAD come through here, so what is loaded in a running server is loaded as it
-would be after a restart. Nothing is written; what a start has to mend (unfinished files, a torn
-end) it decides from what is found here.
+Both the start and DEBUG RELOAD use this module, so a running server loads data exactly as after a
+restart. Nothing is written; the start corrects unfinished files and a torn end based on the result.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from millstream.storage.files.snapshot import BlockType, KeyRecord, SnapshotEnds
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20
-# What is read between two yields: less than a millisecond's work, unless one frame is more.
+# Bytes read between two yields: less than a millisecond's work, unless a single frame is larger.
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
 
 
 def check_owners(manifest: Manifest, files: Sequence[File]) -> None:
-    """ForeignError when the manifest and the files it names are of different directories."""
+    """ForeignError when the manifest and the files that it names have different directory IDs."""
     directories = {file.name: read_directory_id(file) for file in files}
     check_manifest_owner(manifest, directories)
     for name, directory in directories.items():
@@ -50,7 +49,7 @@ class Restorable(Protocol):
 
 @dataclass
 class LoadReport:
-    """What `load` found. `notes` are sentences for the log and the terminal."""
+    """The result of `load`. `notes` are sentences for the log and the terminal."""
 
     keys: int = 0
     entries: int = 0
@@ -66,8 +65,9 @@ class LoadReport:
 
 
 class Loader:
-    """One reading of a directory. Afterwards `next_seq` follows the last frame, `torn` says where
-    the journals must be cut, `created_ms` and `base_bytes` tell of the base (0: there is none)."""
+    """Reads a directory once. Afterwards `next_seq` is the number after the last frame, `torn` says
+    where the journals must be cut, and `created_ms` and `base_bytes` describe the base (0: there is
+    none)."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class Loader:
     def read(
         self, manifest: Manifest, report: LoadReport, progress: Progress | None = None
     ) -> Iterator[None]:
-        """Load what the manifest names, in slices. DataError: it cannot be trusted."""
+        """Load the files that the manifest names, in slices. DataError when they cannot be
+        trusted."""
         self._progress = progress
         files = [self._disk.read(name) for name in manifest.files]
         self.total_bytes = sum(file.size for file in files)
@@ -145,7 +146,7 @@ class Loader:
                     yield
 
     def _read_key(self, reader: SnapshotReader, record: KeyRecord) -> Iterator[None]:
-        """One key may be larger than all others together: it, too, is read in slices."""
+        """Read one key in slices, because it may be larger than all others together."""
         chunks = reader.summary.chunks
         blocks: list[Any] = []
         for piece in record.pieces:

@@ -1,13 +1,14 @@
-"""Keeps the data: what a tick did goes to the journal, and may be answered once that is safe.
+"""Persistence: writes the effects of each tick to the journal, and decides when replies may be
+sent.
 
-Here are the hold (`commit`, `durable_seq`), the refusal of writes, and what is done about a journal
-that fails: it is given up, and all data goes to a new base and journal. `snapshots` writes those,
-`data_files` knows which files count, `loading` reads them.
+This module contains the hold (`commit`, `durable_seq`), the refusal of writes, and the recovery
+from a failed journal: it is abandoned, and all data is written to a new base and journal.
+`snapshots` writes these, `data_files` manages the current files, `loading` reads them.
 
-The event loop waits for the disk only where that is meant: in SAVE (also SHUTDOWN's and DEBUG
-RELOAD's) and in `finish` before it, loading, and `close`; when the directory's lock is taken again
-after all files were gone; and in the small write(2) of `appendfsync everysec` and `no`.
-Workers are passed in, so a test can run every step by hand.
+The event loop waits for the disk only in these cases: SAVE (also for SHUTDOWN and DEBUG RELOAD) and
+`finish` before it, loading, and `close`; when the directory is locked again after all files were
+removed; and in the small write(2) of `appendfsync everysec` and `no`. Workers are passed in, so a
+test can run every step by hand.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = logging.getLogger("millstream.persistence")
 
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
-# Where both share a processor a command would else wait until the writer's turn is over, 3 ms.
+# If both share a processor, a command would otherwise wait for the writer's time slice, 3 ms.
 _SNAPSHOT_NICENESS = 10
 _BGSAVE_ERROR = (
     b"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to "
@@ -56,7 +57,7 @@ TOO_LARGE = (
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
-    """Frames that a failed journal has not on the disk; `since_ms` is when that was found."""
+    """Frames of a failed journal that are not on the disk; `since_ms` is the time of detection."""
 
     first_seq: int
     last_seq: int
@@ -68,7 +69,7 @@ def _unwritable(journal: Journal, error: OSError) -> str:
 
 
 class Config(snapshots.Config, Protocol):
-    """The directives used here; read again each time, so that CONFIG SET works."""
+    """The directives used here; read each time, so that CONFIG SET works."""
 
     appendonly: bool
     appendfsync: str
@@ -76,18 +77,17 @@ class Config(snapshots.Config, Protocol):
 
 
 class KeyspaceLike(Restorable, Capturable, Protocol):
-    """What is saved and loaded."""
+    """The part of a keyspace that is saved and loaded."""
 
 
 class Persistence:
-    """See the module's text. All methods are called on the loop's thread.
+    """See the module's docstring. All methods are called on the loop's thread.
 
-    Hooks, set by the executor: `on_durable(seq)`, `on_synced()` (the journal was forced to disk; it
-    comes after `on_durable` where both do), `on_failed(sentence)` (called while `durable_seq`
-    still tells what may be answered; then it rises to `last_seq`), `on_writable()` (writes were
-    refused and are not any more), `on_queue()` (what waits for the disk may have become less),
-    `flush_tick()` (commit the effects of this tick so far: called before a capture) and
-    `count_changes()`.
+    Hooks, set by the executor: `on_durable(seq)`; `on_synced()` (the journal was synced; called
+    after `on_durable` if both are due); `on_failed(sentence)` (called while `durable_seq` still
+    says which replies may be sent; it then rises to `last_seq`); `on_writable()` (refused writes
+    are accepted again); `on_queue()` (fewer frames may wait for the disk); `flush_tick()` (commit
+    the effects of this tick so far, called before a capture); and `count_changes()`.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Persistence:
         new_worker: Callable[[str, int], TaskWorker] = ThreadWorker,
         steady_clock: Callable[[], int] | None = None,
     ) -> None:
-        """`clock` gives milliseconds since the epoch, `steady_clock` some that never jump (by
-        default the same); `block_type` is the class Block."""
+        """`clock` returns milliseconds since the epoch, `steady_clock` milliseconds that never jump
+        (by default the same clock); `block_type` is the class Block."""
         self._config = config
         self._disk = disk
         self._keyspace = keyspace
@@ -132,8 +132,8 @@ class Persistence:
             config, self.files, keyspace, self, clock, scheduler, snapshot_worker, steady_clock
         )
         self._journal: Journal | None = None
-        self._ending: list[Journal] = []  # given up by appendonly no, not synced to their end yet
-        self._stopped: Journal | None = None  # the one that `close` waits for
+        self._ending: list[Journal] = []  # ended by appendonly no, not completely synced yet
+        self._stopped: Journal | None = None  # the journal that `close` waits for
         self._journal_error: bytes | None = None
         self._space_error: bytes | None = None
         self._lost_error: bytes | None = None
@@ -154,10 +154,11 @@ class Persistence:
     # ------------------------------------------------------------------------------------ commit
 
     def commit(self, payload: bytes | None) -> int:
-        """Record one tick's effects; their sequence number. `durable_seq` says when to answer.
+        """Record one tick's effects; return their sequence number. `durable_seq` says when to send
+        replies.
 
-        None: they could not be put into words. The journal then fails, as when it cannot be
-        written: no frame may come after one that is missing.
+        None: the effects could not be encoded. The journal then fails, like after a write error,
+        because no frame may follow a missing one.
         """
         seq = self.last_seq = self.last_seq + 1
         journal = self._journal
@@ -171,7 +172,7 @@ class Persistence:
 
     @property
     def on_disk_seq(self) -> int:
-        """The last sequence number that is on the disk; -1 while no journal counts."""
+        """The last sequence number that is on the disk; -1 while there is no current journal."""
         journal = self._journal
         if journal is None or not self.attached or journal.error is not None:
             return -1
@@ -179,31 +180,32 @@ class Persistence:
 
     @property
     def synced_seq(self) -> int:
-        """The last sequence number that is on the disk, or, with `always`, will be before anything
-        is answered: that of the tick under way, too. -1 while no journal counts."""
+        """The last sequence number that is on the disk or, with `always`, will be on the disk
+        before replies are sent, including the current tick. -1 while there is no current
+        journal."""
         on_disk = self.on_disk_seq
         is_always = on_disk >= 0 and self._journal is not None and self._journal.mode == "always"
         return self.last_seq + 1 if is_always else on_disk
 
     def sync_soon(self) -> None:
-        """Force the journal to disk without waiting for the next time it is due; `on_synced` tells
-        when it is done."""
+        """Sync the journal without waiting for the next regular sync; `on_synced` reports the
+        end."""
         if self._journal is not None:
             self._journal.sync_soon()
 
     def writable_error(self) -> bytes | None:
-        """The MISCONF error while write commands must be refused, else None."""
+        """The MISCONF error while write commands are refused, else None."""
         return self._misconf
 
     @property
     def queued_bytes(self) -> int:
-        """Memory taken by frames that wait to be written."""
+        """Memory used by frames that wait to be written."""
         queued_bytes = sum(journal.queued_bytes for journal in self._ending)
         return queued_bytes + (self._journal.queued_bytes if self._journal is not None else 0)
 
     def is_queue_full(self, limit_bytes: int) -> bool:
-        """Whether the journal should be given no more for now; `on_queue` tells when to look again.
-        That frames are written, before they are synced, it tells only after this was true."""
+        """Whether to add no frames to the journal for now; `on_queue` reports when to check again.
+        `on_queue` reports written but unsynced frames only after this method returned True."""
         journal = self._journal
         if journal is None:
             return False
@@ -211,12 +213,12 @@ class Persistence:
         if not journal.is_full(limit_bytes):
             return False
         journal.tell_written = True
-        return journal.is_full(limit_bytes)  # the worker may just have missed the flag
+        return journal.is_full(limit_bytes)  # checked again: the worker may have missed the flag
 
     def make_room(self, payload_bytes: int) -> int:
-        """See that the journal has room for a tick whose effects are so large; how large they may
-        be. CommandError when no frame can be that large, and, in the words of `writable_error`,
-        when the disk has no room."""
+        """Ensure space in the journal for a tick's effects of this size; return the maximum size.
+        CommandError when no frame can be that large, and, with the text of `writable_error`, when
+        the disk is full."""
         if self._journal is None:
             return UNBOUNDED
         if payload_bytes > frames.PAYLOAD_MAX:
@@ -238,7 +240,7 @@ class Persistence:
     def journal_is_well(self) -> bool:
         return not (self._journal_error or self._space_error or self._lost_error)
 
-    # What a journal tells, from any thread: carried over to the loop.
+    # Callbacks of a journal, from any thread; they are posted to the loop.
 
     def journal_synced(self, journal: Journal, seq: int) -> None:
         post(self._scheduler, self._on_synced, journal, seq)
@@ -262,7 +264,7 @@ class Persistence:
         self.on_queue()
 
     def _on_ending_synced(self, journal: Journal, seq: int) -> None:
-        """What waits for a journal that appendonly no has ended is answered."""
+        """Release the replies that wait for a journal that appendonly no has ended."""
         self.durable_seq = max(self.durable_seq, seq)
         self.on_durable(seq)
         if seq == journal.last_seq:
@@ -270,7 +272,8 @@ class Persistence:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """A journal that appendonly no has ended is done with: answer what waited only for it."""
+        """A journal that appendonly no has ended is complete: release the replies that waited only
+        for it."""
         journal = self._journal
         if journal is None or not self.attached:
             self._raise_durable()
@@ -280,7 +283,7 @@ class Persistence:
             self.on_durable(self.durable_seq)
 
     def _on_written(self, journal: Journal, seq: int) -> None:
-        """Under everysec and no: frames that the worker still had from before the change."""
+        """Under everysec and no: the worker has written frames from before the change of modes."""
         if journal is self._journal and self.attached and journal.mode != "always":
             self.durable_seq = max(self.durable_seq, seq)
             self.on_durable(self.durable_seq)
@@ -331,7 +334,7 @@ class Persistence:
         self.on_queue()
 
     def _drop_journal(self) -> None:
-        """Go on without a journal: nothing waits any more."""
+        """Continue without a journal: no reply waits any more."""
         if self._journal is not None:
             if self.attached:
                 self._older_bytes += self._journal.size_bytes
@@ -342,7 +345,8 @@ class Persistence:
         self.on_queue()
 
     def _raise_durable(self) -> None:
-        """Nothing has to wait, unless for a journal that appendonly no has ended."""
+        """Release all replies, except those that wait for a journal that appendonly no has
+        ended."""
         if self.durable_seq < self.last_seq and not self._ending:
             self.durable_seq = self.last_seq
             self.on_durable(self.last_seq)
@@ -365,13 +369,12 @@ class Persistence:
     # --------------------------------------------------------------------------------- snapshots
 
     def save(self) -> None:
-        """SAVE: write a snapshot now, once a rewrite under way is finished. CommandError when a
-        snapshot is running or it fails."""
+        """SAVE: write a snapshot now, after finishing a running rewrite. CommandError when a
+        snapshot is running or the save fails."""
         self.snapshots.save()
 
     def finish(self) -> None:
-        """Finish the snapshot or rewrite under way, and the one scheduled after it, before this
-        returns."""
+        """Finish the running snapshot or rewrite and the one scheduled after it, synchronously."""
         self.snapshots.finish()
 
     def bgsave(self, schedule: bool = False) -> str:
@@ -382,10 +385,10 @@ class Persistence:
         """BGREWRITEAOF; Redis' reply. CommandError when one is running."""
         return self.snapshots.rewrite()
 
-    # What a snapshot asks of the journal, and what it tells when it is over.
+    # The interface for snapshots (JournalKeeper).
 
     def lacks_space(self) -> bool:
-        """Whether writes are refused, or soon will be, by a full disk; from any thread."""
+        """Whether a full disk causes writes to be refused, now or soon; from any thread."""
         journal = self._journal
         return self._space_error is not None or (journal is not None and journal.is_short())
 
@@ -422,13 +425,13 @@ class Persistence:
             self._journal_error = self._unsaved = None
             self._retry_s = _RETRY_FIRST_S
             log.warning("the journal works: writes are recorded in %s", self._journal.name)
-            self._journal.sync_soon()  # what waits for a sync may have waited for a journal
+            self._journal.sync_soon()  # commands that wait for a sync may have waited for a journal
             self._scheduler.call_soon_threadsafe(self.on_synced)
         self._set_misconf()
 
     def snapshot_failed(self, error: BaseException | None) -> None:
         if self.appendonly and not self.attached:
-            # The new journal counts for nothing without its base: begin again with another.
+            # The new journal is useless without its base: begin again with another one.
             if self._journal_error is None and error is not None:
                 self._journal_error = misconf(error)
             self._drop_journal()
@@ -454,7 +457,7 @@ class Persistence:
         return self.base_bytes + self._older_bytes + journal
 
     def _look_for_files(self) -> None:
-        """Notice that the files were taken away: what goes to them now, no start would find."""
+        """Detect that the files were removed: no start would find the data written to them."""
         if not self.attached:
             self._on_files(self.files.manifest, None)
         elif not self._looking:
@@ -469,7 +472,7 @@ class Persistence:
     def _on_files(self, manifest: Manifest, lost: str | None) -> None:
         self._looking = False
         if lost is not None and lost != NAME and manifest is not self.files.manifest:
-            return  # it was replaced meanwhile
+            return  # the journal was replaced meanwhile
         if not self.attached:
             lost = None
         if lost is not None and self._lost_error is None:
@@ -486,7 +489,7 @@ class Persistence:
         self._set_misconf()
 
     def set_fsync(self, mode: str) -> None:
-        """CONFIG SET appendfsync. It counts from the next frame on; the loop does not wait."""
+        """CONFIG SET appendfsync. It applies from the next frame on; the loop does not wait."""
         journal = self._journal
         if journal is None:
             return
@@ -494,17 +497,17 @@ class Persistence:
         if self.attached and journal.error is None:
             if mode != "always":
                 self.durable_seq = max(self.durable_seq, journal.written_seq)
-            else:  # what was answered so far is shown again once it is safe
+            else:  # earlier data is shown again when it is durable
                 self.durable_seq = min(self.durable_seq, journal.synced_seq)
             self.on_durable(self.durable_seq)
         self.on_queue()
 
     def set_appendonly(self, wanted: bool) -> None:
-        """CONFIG SET appendonly. On: a journal counts once the base it belongs to is written."""
+        """CONFIG SET appendonly. On: a journal becomes current when its base is written."""
         if wanted == self.appendonly or self.closing or self.loading:
-            return  # while data is loaded: the server asks again when it is there
+            return  # while data is loaded: the server calls this again afterwards
         if not wanted:
-            self.flush_tick()  # the journal answers for all that was done while it was on
+            self.flush_tick()  # the journal must have all effects from the time when it was on
         self.appendonly = wanted
         self.snapshots.cancel()
         if not wanted:
@@ -522,7 +525,8 @@ class Persistence:
             self.snapshots.scheduled = "rewrite"
 
     def _end_journal(self) -> None:
-        """Go on without a journal. What waits for this one is answered when it is synced."""
+        """Continue without a journal. Replies that wait for this one are released when it is
+        synced."""
         journal, self._journal = self._journal, None
         attached, self.attached = self.attached, False
         if journal is not None:
@@ -533,7 +537,8 @@ class Persistence:
         self.on_queue()
 
     def _stop_journal(self) -> bool:
-        """Write and sync all that was recorded; false when that fails, or no journal counts."""
+        """Write and sync all recorded effects; False when that fails or there is no current
+        journal."""
         journal, self._journal = self._journal, None
         self._stopped = journal or self._stopped
         attached, self.attached = self.attached, False
@@ -560,8 +565,8 @@ class Persistence:
 
     @property
     def lacks_base(self) -> bool:
-        """Whether a start would not find all data: the journal has failed, and no new base is
-        written yet, or the files were taken away."""
+        """Whether a start would not find all data: the journal has failed and no new base is
+        written yet, or the files were removed."""
         return (
             self.appendonly
             and not self.loading
@@ -569,7 +574,7 @@ class Persistence:
         )
 
     def write_base(self) -> None:
-        """Write what the journal cannot record to a new base, before this returns. CommandError
+        """Write the data that the journal cannot record to a new base, synchronously. CommandError
         when that fails."""
         self.snapshots.finish()
         if self.lacks_base:
@@ -578,10 +583,10 @@ class Persistence:
             self._set_misconf()
 
     def close(self, *, tries_base: bool = True) -> bool:
-        """Stop: the running snapshot is given up, the journal is synced, the directory is free.
+        """Stop: cancel the running snapshot, sync the journal, unlock the directory.
 
-        When the journal has failed, or fails now, a new base is tried once (unless not
-        `tries_base`). False when some of the data is not on the disk; the log says what.
+        If the journal has failed, or fails now, one attempt is made to write a new base (unless
+        `tries_base` is False). Returns False when some data is not on the disk; the log says which.
         """
         if self.closing:
             return True
@@ -590,7 +595,7 @@ class Persistence:
         saved = not (keeps and self.lacks_base) or (tries_base and self._write_last_base())
         self.closing = True
         self.snapshots.close(self._tell_waiting)
-        if not self._stop_journal() and keeps and saved:  # it has failed just now
+        if not self._stop_journal() and keeps and saved:  # the journal has just failed
             saved = tries_base and self._write_last_base()
             self.snapshots.close(self._tell_waiting)
             self._stop_journal()
@@ -603,8 +608,9 @@ class Persistence:
         return saved and ended
 
     def _finish_ending(self) -> bool:
-        """The loop has no more turn for what the worker reports of ended journals: answer what
-        waits for them now. False if one of them is not on the disk as a whole."""
+        """Release the replies that wait for ended journals, because the loop will not run the
+        worker's callbacks any more. False if one of these journals is not completely on the
+        disk."""
         failed = False
         for journal in list(self._ending):
             if journal.error is None:
@@ -645,7 +651,7 @@ class Persistence:
         return journals[0].synced_seq + 1, journals[-1].last_seq
 
     def tell_given_up(self) -> None:
-        """Log what an end at once leaves: called by a second signal, on any thread."""
+        """Log what an immediate end loses; called after a second signal, on any thread."""
         found = self.frames_not_synced()
         if self._unsaved is not None:
             self._tell_unsaved()
@@ -684,9 +690,10 @@ class Persistence:
     # ------------------------------------------------------------------------------------- loading
 
     def load(self, progress: Progress | None = None) -> LoadReport:
-        """Read the directory into the keyspace and begin to write. DataError: it cannot be trusted.
+        """Read the directory into the keyspace and begin to write. DataError when it cannot be
+        trusted.
 
-        `progress(bytes_done, bytes_total)` is called about once a MiB.
+        `progress(bytes_done, bytes_total)` is called about once per MiB.
         """
         report = LoadReport()
         with without_collections():
@@ -697,9 +704,9 @@ class Persistence:
     def load_slices(
         self, report: LoadReport, progress: Progress | None = None
     ) -> Generator[None, None, None]:
-        """`load` as an iterator: a server may answer other clients between two steps. Before the
-        first one the directory is taken and the manifest read. Closed before its end, it leaves
-        the files as they are."""
+        """`load` as an iterator: a server can serve clients between two steps. The first step locks
+        the directory and reads the manifest. If the iterator is closed before its end, the files
+        are not changed."""
         self.loading = True
         self.load_start_ms = self._clock()
         started_ms = self.load_started_ms = self._steady_clock()
@@ -747,12 +754,12 @@ class Persistence:
         self.attached = True
 
     def read_again(self, empty: Callable[[], None]) -> LoadReport:
-        """Load what the disk has into the running keyspace, which `empty()` clears before.
+        """Load the data on the disk into the running keyspace, which `empty()` clears first.
 
-        A snapshot or rewrite under way is finished before: the journal may need its base, and its
-        capture must not meet what is loaded. Whatever was done so far is in the journal first.
-        CommandError, and nothing is touched, when the disk has not all of it; DataError when the
-        files cannot be read: the keyspace is then not to be used any more.
+        A running snapshot or rewrite is finished first: the journal may need its base, and its
+        capture must not include loaded data. All effects so far are written to the journal first.
+        CommandError, without any change, when the disk does not have all data; DataError when the
+        files cannot be read: the keyspace must then not be used any more.
         """
         self.flush_tick()
         self.finish()
@@ -780,8 +787,8 @@ class Persistence:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Nothing is garbage while data is loaded: a collector would walk the same new objects again
-    and again."""
+    """Disable garbage collection while data is loaded: there is no garbage, and collections would
+    traverse the same new objects repeatedly."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""INFO persistence, in Redis' names and order (less rdb_changes_since_last_save)."""
+"""INFO persistence, with Redis' names and order (without rdb_changes_since_last_save)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.server.durability.snapshots import Snapshots
 
 
 class State(Protocol):
-    """What INFO reads of a Persistence."""
+    """The attributes of a Persistence that INFO reads."""
 
     snapshots: Snapshots
     loader: Loader
@@ -29,7 +29,7 @@ class State(Protocol):
 
 
 def persistence_facts(persistence: State, now_ms: int) -> dict[str, object]:
-    """`now_ms` is of the steady clock."""
+    """The fields of INFO persistence. `now_ms` is a time of the steady clock."""
     snapshots = persistence.snapshots
     save, rewrite = snapshots.tallies["save"], snapshots.tallies["rewrite"]
     job = snapshots.job

@@ -1,18 +1,19 @@
-"""Writes snapshots: one act for SAVE, BGSAVE, BGREWRITEAOF and the recovery from a failed journal.
+"""Writes snapshots: one procedure for SAVE, BGSAVE, BGREWRITEAOF and the recovery from a failed
+journal.
 
-*Begin a new journal, capture the keyspace at that very tick, write the capture as a new base,
-publish both in the manifest, remove what they replace.* The steps:
+*Begin a new journal, capture the keyspace at that tick, write the capture as a new base, publish
+both in the manifest, remove the files that they replace.* The steps:
 
-1. prepare (worker): create the journal file; while the old journal is sound ("attached"), publish a
-   manifest that names old and new, so that frames in the new one count from the first.
+1. prepare (worker): create the journal file; if the old journal works ("attached"), publish a
+   manifest that names both, so that the new journal is current from its first frame on.
 2. begin (loop): commit the tick so far, switch journals, start the capture.
 3. capture (loop, in slices) and write (worker), with a bounded queue between them.
-4. publish (worker): base synced, a new manifest laid down, base renamed, the manifest replaced, old
-   files removed.
+4. publish (worker): sync the base, write the new manifest, rename the base, replace the manifest,
+   remove the old files.
 
-Stopping between any two steps leaves a directory that loads. When no sound journal is there to be
-attached to (it failed, or appendonly was off) step 1 publishes nothing and the new journal counts
-only from step 4 on; until then commits promise nothing.
+If the procedure stops between any two steps, the directory still loads. Without a working journal
+(it failed, or appendonly was off), step 1 publishes nothing, and the new journal becomes current
+only in step 4; until then commits promise nothing.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ log = logging.getLogger("millstream.persistence")
 _SLICE_KEYS = 64
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
-_FREED_BLOCKS = 512  # at once, which is a fraction of a millisecond
-# What begins automatically and fails is tried again later and later: each try leaves a journal, and
-# what was written since then is in it. While a failed save keeps writes refused no journal grows,
-# and it should not take long to see that saving works again.
+_FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecond
+# A failed automatic snapshot is retried after increasing delays, because each attempt leaves a
+# journal with the data written since. While writes are refused because of a failed save, no journal
+# grows, and the server should soon detect that saving works again.
 _AUTO_RETRY_MS = 5_000
 _AUTO_RETRY_MS_MAX = 3_600_000
 _REFUSING_RETRY_MS_MAX = 60_000
 
 
 class Config(Protocol):
-    """The directives used here; read again each time, so that CONFIG SET works.
+    """The directives used here; read each time, so that CONFIG SET works.
 
     `save` is Redis' text ("3600 1 300 100"), "" for none, None for the default: Redis' points when
     appendonly is off, none when it is on.
@@ -74,35 +75,35 @@ class Capturable(Protocol):
 
 
 class JournalKeeper(Protocol):
-    """Who keeps the journal that a snapshot switches."""
+    """The owner of the journal that a snapshot switches."""
 
     appendonly: bool
-    attached: bool  # whether a start would find what goes to the journal now
+    attached: bool  # whether a start would find data written to the journal now
     last_seq: int
     closing: bool
     count_changes: Callable[[], int]
 
     @property
     def queued_bytes(self) -> int:
-        """Memory taken by frames that no file has yet."""
+        """Memory used by frames that are not in a file yet."""
 
     def lacks_space(self) -> bool:
-        """Whether writes are refused, or soon will be, by a full disk; from any thread."""
+        """Whether a full disk causes writes to be refused, now or soon; from any thread."""
 
     def begins_snapshot(self) -> bool:
-        """Commit the tick so far; false when the journal has failed."""
+        """Commit the tick so far; False when the journal has failed."""
 
     def switch_journal(self, file: File) -> None:
-        """From here on effects belong to this journal."""
+        """Write later effects to this journal."""
 
     def snapshot_succeeded(self, size_bytes: int) -> None: ...
     def snapshot_failed(self, error: BaseException | None) -> None:
-        """None: it was given up."""
+        """The snapshot has failed; None: it was cancelled."""
 
 
 @dataclass
 class Job:
-    """One snapshot on its way from prepare to publish."""
+    """One snapshot in progress, from prepare to publish."""
 
     kind: str  # "save" or "rewrite": which of INFO's fields show it
     number: int
@@ -110,7 +111,7 @@ class Job:
     attached: bool
     pause: Callable[[], None]
     started_ms: int
-    finished: tuple[str, ...] = ()  # journals that get no frames any more
+    finished: tuple[str, ...] = ()  # journals that will get no more frames
     created_ms: int = 0
     seq: int = 0
     changes: int = 0
@@ -128,7 +129,7 @@ class Job:
 
 @dataclass
 class Tally:
-    """What INFO says of one kind of snapshot."""
+    """INFO's fields about one kind of snapshot."""
 
     count: int = 0
     ok: bool = True
@@ -136,11 +137,11 @@ class Tally:
 
 
 class _Cancelled(Exception):
-    """The job was given up: the journal failed, appendonly went off, or the server stops."""
+    """The job was cancelled: the journal failed, appendonly was turned off, or the server stops."""
 
 
 class Snapshots:
-    """The snapshot under way, if any, the one that waits after it, and how the last ones went."""
+    """The running snapshot, if any, the scheduled one, and the results of the last ones."""
 
     def __init__(
         self,
@@ -153,7 +154,8 @@ class Snapshots:
         worker: TaskWorker,
         steady_clock: Callable[[], int] | None = None,
     ) -> None:
-        """`clock` gives times of day, `steady_clock` durations (by default the same clock)."""
+        """`clock` is used for times of day, `steady_clock` for durations (by default the same
+        clock)."""
         self._config = config
         self._files = files
         self._keyspace = keyspace
@@ -171,11 +173,11 @@ class Snapshots:
         self._auto_after_ms = 0
         self._auto_retry_ms = _AUTO_RETRY_MS
 
-    # What is asked for
+    # Requests
 
     def save(self) -> None:
-        """SAVE: write a snapshot now, once a rewrite under way is finished. CommandError when a
-        snapshot is running or it fails."""
+        """SAVE: write a snapshot now, after finishing a running rewrite. CommandError when a
+        snapshot is running or the save fails."""
         if self.job is not None and self.job.kind == "save":
             self._refuse_if_running()
         self.finish()
@@ -190,10 +192,10 @@ class Snapshots:
             raise CommandError(f"ERR the snapshot could not be written: {in_words(job.error)}")
 
     def finish(self) -> None:
-        """Finish the snapshot or rewrite under way, and the one scheduled after it, before this
-        returns. Callbacks that were posted to the loop for it then find nothing to do."""
+        """Finish the running snapshot or rewrite and the one scheduled after it, synchronously.
+        Callbacks already posted to the loop then have no effect."""
         while (job := self.job) is not None:
-            self._worker.drain()  # the steps handed out are done, the rest is done here
+            self._worker.drain()  # submitted steps are complete, the rest is done here
             if job.writer is None:
                 self._step(job, self._begin_capture)
                 self._step(job, self._open_base)
@@ -223,13 +225,13 @@ class Snapshots:
         return "Background append only file rewriting started"
 
     def cancel(self) -> None:
-        """Give up the snapshot under way at its next step."""
+        """Cancel the running snapshot at its next step."""
         if self.job is not None:
             self.job.cancelled = True
 
     def close(self, tell: Callable[[float], None] | None = None) -> None:
-        """Give up the snapshot under way, now. `tell(seconds)` is called now and then while the
-        disk takes long."""
+        """Cancel the running snapshot immediately. `tell(seconds)` is called from time to time
+        while the disk takes long."""
         job = self.job
         if job is not None:
             job.cancelled = True
@@ -252,8 +254,8 @@ class Snapshots:
     # When an automatic snapshot is due
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
-        """Once a second. `changes` is the keyspace's change counter; the bytes are those of all
-        files, and of the base among them."""
+        """Called once a second. `changes` is the keyspace's change counter; the sizes are those of
+        all files and of the base."""
         if self.job is not None or self._steady_clock() < self._auto_after_ms:
             return
         keeper = self._keeper
@@ -320,7 +322,7 @@ class Snapshots:
             job.error = error
 
     def _prepare(self, job: Job) -> None:
-        """Worker: the files, and the manifest that lets the new journal's frames count."""
+        """Worker: create the files, and publish the manifest that makes the new journal current."""
         disk = self._files.disk
         if job.journal is not None:
             name = job.journal if job.attached else temporary(job.journal)
@@ -328,7 +330,7 @@ class Snapshots:
             try:
                 reserve_ahead(job.journal_file, self._config.journal_reserve_size)
             except OSError:
-                # Writes are refused as it is, and a new base is what may make room again.
+                # Writes are already refused, and a new base may free space.
                 if not self._keeper.lacks_space():
                     raise
             if job.attached:
@@ -347,7 +349,7 @@ class Snapshots:
         self._capture_slice(job)
 
     def _begin_capture(self, job: Job) -> None:
-        """Loop: from here on effects belong to the new journal and not to the base."""
+        """Loop: begin the capture; later effects belong to the new journal and not to the base."""
         if not self._keeper.begins_snapshot() or job.cancelled:
             job.error = _Cancelled("the journal failed")
             return
@@ -390,7 +392,7 @@ class Snapshots:
 
     @staticmethod
     def _next_slice(job: Job) -> list[Any] | None:
-        """The next keys; None at the end, and when they cannot be captured: the job has failed."""
+        """The next keys; None at the end, and after a failed capture, which fails the job."""
         assert job.capture is not None
         try:
             return job.capture.step(_SLICE_KEYS)
@@ -431,7 +433,7 @@ class Snapshots:
         return write
 
     def _publish(self, job: Job) -> None:
-        """Worker: make the base count, then remove what it replaces."""
+        """Worker: make the base current, then remove the files that it replaces."""
         assert job.writer is not None
         assert job.file is not None
         job.writer.finish(job.global_meta)
@@ -447,7 +449,7 @@ class Snapshots:
         self._files.remove_replaced()
 
     def _after_publish(self, job: Job) -> None:
-        """Loop: take note of how it went, and go on with what waited for it."""
+        """Loop: record the result, and start the scheduled snapshot."""
         if job is not self.job:
             return
         self._end_capture(job)
@@ -496,7 +498,7 @@ class Snapshots:
         self._keeper.snapshot_failed(error)
 
     def _discard(self, job: Job) -> None:
-        """Worker: close and remove what is of no use."""
+        """Worker: close and remove the unused files."""
         if job.journal_file is not None:
             give_back(job.journal_file)
             job.journal_file.close()

@@ -1,8 +1,8 @@
-"""What runs where: the event loop as persistence needs it, and worker threads.
+"""The event loop's interface for persistence, and worker threads.
 
-Disk work happens in order on a thread of its own, so nothing here needs a lock: a worker runs one
-task after the other, and what it has to tell is posted to the loop. Both are passed in, so a test
-can run every step by hand.
+Disk work runs in order on a separate thread, so no locks are needed: a worker runs one task after
+the other, and its results are posted to the loop. Loop and workers are passed in, so a test can run
+every step by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("millstream.persistence")
 
 
 class Scheduler(Protocol):
-    """The part of an asyncio event loop that is needed."""
+    """The part of an asyncio event loop that persistence uses."""
 
     def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: Any) -> object: ...
     def call_later(
@@ -30,20 +30,20 @@ class Scheduler(Protocol):
 
 
 class TaskWorker(Protocol):
-    """Runs tasks one after the other, away from the event loop."""
+    """Runs tasks one after the other, outside the event loop."""
 
     def submit(self, task: Callable[[], None]) -> None: ...
     def drain(self, tell: Callable[[float], None] | None = None) -> None:
-        """Return when everything submitted so far has run. `tell(seconds)` is called now and then
-        while that takes long."""
+        """Return when all tasks submitted so far have run. `tell(seconds)` is called from time to
+        time during a long wait."""
 
     def stop(self) -> None: ...
     def pause(self) -> None:
-        """Called inside long tasks: let the event loop have the interpreter for a moment."""
+        """Called inside long tasks: yield the interpreter to the event loop for a moment."""
 
 
 class ThreadWorker:
-    """A thread that runs tasks in order; started by the first one."""
+    """A thread that runs tasks in order; the first task starts it."""
 
     # A waiting thread gets the interpreter's lock only when the holder sleeps or after 5 ms.
     _WORK_S = 0.0004
@@ -52,7 +52,7 @@ class ThreadWorker:
     _TELL_MAX_S = 30.0
 
     def __init__(self, name: str, niceness: int = 0) -> None:
-        """niceness: by how much the thread's priority is below the event loop's, 0 to 19."""
+        """niceness: how much lower the thread's priority is than the event loop's, 0 to 19."""
         self._niceness = niceness
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._name = name
@@ -78,7 +78,7 @@ class ThreadWorker:
             wait_s = min(wait_s * 2, self._TELL_MAX_S)
 
     def stop(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish the queued tasks and end the thread."""
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join()
@@ -90,20 +90,20 @@ class ThreadWorker:
             self._rested = time.perf_counter()
 
     def _run(self) -> None:
-        if self._niceness and sys.platform == "linux":  # where each thread has its own
+        if self._niceness and sys.platform == "linux":  # where each thread has its own niceness
             nice = min(os.nice(0) + self._niceness, 19)
-            with contextlib.suppress(OSError):  # a sandbox may forbid it; tasks run all the same
+            with contextlib.suppress(OSError):  # a sandbox may forbid it; tasks still run
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
         while (task := self._tasks.get()) is not None:
             try:
                 task()
             except Exception:
                 log.exception("a task of %s failed", self._name)
-            del task  # not kept, with all that it has, until there is another one
+            del task  # do not keep the task and its objects until the next one arrives
 
 
 def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> None:
-    """Carry something over to the loop, from any thread."""
+    """Run a callback on the loop, from any thread."""
     try:
         scheduler.call_soon_threadsafe(callback, *args)
     except RuntimeError:  # the loop is closed, so there is no receiver

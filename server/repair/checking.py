@@ -1,10 +1,10 @@
-"""Whether a data directory is whole: every file read to its end, and all of it loaded once.
+"""Checks a data directory: reads every file to its end, and loads all data once.
 
-Nothing is changed. First each file is checked separately, in pieces, so that memory is bounded
-for any size and all damage is found, not only the first. Then, if all of them are
-sound, a load as at the start of a server, which takes the memory that a server takes: it alone
-tells whether the effects can be applied. What is torn and what is damaged is decided by the reader
-that a start uses.
+Nothing is changed. First each file is checked separately, in pieces, so that memory is bounded for
+any size and all damage is found, not only the first. If all files are valid, the data is then
+loaded as at the start of a server, with a server's memory: only this shows whether the effects can
+be applied. The reader is the one that a start uses, so it makes the same distinction between torn
+and damaged.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from millstream.storage.files.recovery import (
 )
 from millstream.storage.streams.keyspace import Keyspace
 
-DATABASES = 10_000  # the most that `databases` can be set to: which it was, no file says
+DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting
 KEPT = re.compile(r"damaged-\d{8}-\d{6}")
 APPENDING = (b"APPEND", b"APPENDONCE")  # the effects that add an entry
 _LOSSES_SHOWN = 1000
 
 
 class Verdict(IntEnum):
-    """What a check comes to, and the exit code of the program."""
+    """The result of a check, and the exit code of the program."""
 
     WHOLE = 0
     DAMAGED = 1
@@ -65,7 +65,7 @@ class Verdict(IntEnum):
 
 @dataclass
 class Place:
-    """Something wrong: `offset` in bytes, None for the file as a whole."""
+    """A fault: `offset` in bytes, None for the file as a whole."""
 
     offset: int | None
     reason: str
@@ -75,9 +75,9 @@ class Place:
 class FileReport:
     """One file. `state` is ok, torn, damaged, missing, unknown (another version's), misplaced
     (of another data directory),
-    unread (it is unknown which of its frames count), unjudged (it is unknown whether it counts),
-    unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
-    `holds` says in words what is in it, `loses` what a repair cannot keep."""
+    unread (it is unknown which of its frames are valid), unjudged (it is unknown whether it is
+    current), unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
+    `holds` describes its contents, `loses` what a repair cannot keep."""
 
     name: str
     size_bytes: int = 0
@@ -95,8 +95,8 @@ class FileReport:
 
 @dataclass
 class Report:
-    """What a check found. `manifest` is what counts, or what a repair would let count; None when
-    that cannot be told, and `hopeless` says why nothing can be repaired."""
+    """The results of a check. `manifest` is the current manifest, or the one that a repair would
+    write; None when it cannot be determined, and `hopeless` says why nothing can be repaired."""
 
     directory: str
     verdict: Verdict = Verdict.WHOLE
@@ -114,7 +114,7 @@ class Report:
 
 
 class Checker:
-    """One check. `tell(done, total)` hears of the bytes that were looked at."""
+    """One check. `tell(done, total)` is called with the bytes that were checked."""
 
     def __init__(self, disk: Disk, now_ms: int, tell: Callable[[int, int], None]) -> None:
         self._disk = disk
@@ -124,7 +124,7 @@ class Checker:
         self.report = Report(str(disk.directory))
 
     def run(self, *, load: bool) -> Report:
-        """Look at everything; `load`: and load all of it, if it is sound."""
+        """Check all files; `load`: also load all data, if the files are valid."""
         report = self.report
         self._check_manifest()
         self._check_unnamed()
@@ -158,7 +158,7 @@ class Checker:
             file.holds = f"names {counted(len(report.manifest.files), 'file')}"
 
     def _check_manifest_owner(self, manifest: Manifest | None) -> None:
-        """ForeignError when it is the manifest that came from another directory."""
+        """ForeignError when the manifest itself belongs to another directory."""
         if manifest is None:
             return
         there = set(self._disk.names())
@@ -172,7 +172,7 @@ class Checker:
         except DataError as problem:
             report.hopeless = str(problem)
             return
-        if not report.manifest.files:  # another program's file perhaps, and nothing to be saved
+        if not report.manifest.files:  # perhaps another program's file; there is no data to save
             report.manifest = None
             report.hopeless = f"the directory has a {NAME} but no file of a server"
             return
@@ -180,15 +180,15 @@ class Checker:
         report.notes.append(f"from the files themselves it follows that {named} count")
 
     def _check_unnamed(self) -> None:
-        """Files that a start would not remove: the manifest is older than they are. A repair takes
-        in those that go on where what counts ends."""
+        """Check files that a start would not remove, because the manifest is older than they are. A
+        repair includes those that continue after the end of the current data."""
         manifest = self.report.manifest
         if manifest is None or self.report.files[0].state != "ok":
             return
         try:
             found = [one for one in find_leftovers(self._disk, manifest) if one.holds]
         except DataError:
-            return  # the base says why
+            return  # the base's report has the reason
         if not found:
             return
         self.report.worsen(Verdict.DAMAGED)
@@ -217,7 +217,7 @@ class Checker:
         self.report.files.append(file)
 
     def _wider_manifest(self, manifest: Manifest, without: Set[str]) -> Manifest | None:
-        """What the files themselves say counts, if they leave no doubt."""
+        """The manifest that follows from the files, if it is unambiguous."""
         try:
             wider = guess_manifest(self._disk, without)
         except DataError:
@@ -285,7 +285,7 @@ class Checker:
     # The base
 
     def _check_base(self, name: str) -> int | None:
-        """The number of the frame that must follow it; None when that cannot be determined."""
+        """The number of the frame that must follow the base; None when it cannot be determined."""
         file = FileReport(name, self._size(name))
         self.report.files.append(file)
         with ExitStack() as stack:
@@ -370,7 +370,7 @@ class Checker:
     def _count_missing(
         self, files: Sequence[File], first_seq: int, reports: dict[str, FileReport]
     ) -> None:
-        """What a repair loses where a whole journal is missing before these."""
+        """Report what a repair loses if a whole journal is missing before these."""
         if not any(report.loses for report in reports.values()):
             for one in surviving_frames(files, first_seq):
                 if isinstance(one, Gap) and one.last is not None:
@@ -383,7 +383,7 @@ class Checker:
         reports: dict[str, FileReport],
         damaged: FileReport,
     ) -> None:
-        """The frames that a repair keeps, in each file, and those that it cannot keep."""
+        """Count the frames of each file that a repair keeps, and those that it cannot keep."""
         counts: Counter[str] = Counter()
         for one in surviving_frames(files, first_seq):
             if isinstance(one, Gap):
@@ -406,8 +406,9 @@ class Checker:
     # The rest
 
     def _check_others(self, manifest: Manifest | None) -> None:
-        """Files that the manifest does not name: a start removes those that are ours and leaves the
-        others. Without a manifest nothing tells which count, and there is no start."""
+        """Check files that the manifest does not name: a start removes those with names of ours and
+        leaves the others. Without a manifest the current files are unknown, and a server does not
+        start."""
         known = {NAME, "lock", *(manifest.files if manifest is not None else ())}
         known |= {file.name for file in self.report.files}
         for name in self._disk.names():
@@ -416,12 +417,12 @@ class Checker:
             file = FileReport(name, state=_state_of_other(name))
             if manifest is None and is_ours(name):
                 file.state = "unjudged"
-            with suppress(OSError):  # it may be anything
+            with suppress(OSError):  # it may be any kind of file
                 file.size_bytes = self._size(name)
             self.report.files.append(file)
 
     def _load(self, manifest: Manifest) -> None:
-        """All of it, as a server would."""
+        """Load all data, as a server would."""
         before = self._done_bytes
         result = LoadReport()
 
@@ -430,7 +431,7 @@ class Checker:
 
         try:
             load_strictly(self._disk, manifest, result, self._now_ms, tell)
-        except DamageError as damage:  # the disk gave other bytes than before
+        except DamageError as damage:  # the disk returned other bytes than before
             self.report.notes.append(str(damage))
             self.report.worsen(Verdict.DAMAGED)
         except DataError as problem:
@@ -464,14 +465,14 @@ def load_strictly(
     now_ms: int,
     tell: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Load what a manifest names into a keyspace of its own. DataError as at a start."""
+    """Load the files that a manifest names into a new keyspace. DataError as at a start."""
     keyspace = new_keyspace(now_ms)
     for _ in Loader(disk, keyspace, apply_effects, Block).read(manifest, report, tell):
         pass
 
 
 def new_keyspace(now_ms: int) -> Keyspace:
-    """An empty one that takes whatever a server has written."""
+    """An empty keyspace that accepts all data that a server may have written."""
     load_table()
     keyspace = Keyspace(DATABASES)
     keyspace.set_time(now_ms)
@@ -486,13 +487,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def named(db: int, key: bytes) -> str:
-    """A key as a person reads it."""
+    """A key in readable form."""
     text = key.decode("utf-8", "backslashreplace")
     return f"'{text}'" + (f" of database {db}" if db else "")
 
 
 def words_for_gap(gap: Gap) -> str:
-    """Which frames are lost, and on which keys they had effects as far as that can be read."""
+    """Names the lost frames, and the keys that they changed as far as these can be read."""
     count = None if gap.last is None else gap.last - gap.first + 1
     which = f"frame {gap.first}" if count == 1 else f"frames {gap.first} to {gap.last}"
     if count is None:
@@ -510,7 +511,7 @@ def words_for_gap(gap: Gap) -> str:
 
 
 def words_for_lost(gleaned: Gleaned[Block]) -> str:
-    """What of one key a repair cannot keep."""
+    """Describes the parts of one key that a repair cannot keep."""
     record, lost = gleaned.record, gleaned.lost
     name = f"{record.kind} {named(record.db, record.key)}"
     if record.kind != "stream":

@@ -1,7 +1,8 @@
-"""`millstream check` and `millstream inspect`: a data directory looked at without a server.
+"""`millstream check` and `millstream inspect`: the command lines that work on a data directory
+without a server.
 
-Here is only what a person or a script sees; what is found out is checking's, repairing's and
-inspecting's part. People get lines and a table, scripts ask for --json.
+This module contains only the output; checking, repairing and inspecting do the work. Users get
+lines and a table, scripts use --json.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _HINTS = {
     "kept": "what a repair replaced; may be removed",
     "foreign": "not a file of the server; not touched",
 }
-_WIDE = 10_000  # columns where the output is not a terminal: nothing is cut off
+_WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cut off
 
 
 def _now_ms() -> int:
@@ -63,7 +64,7 @@ def _in_words(problem: DataError | OSError) -> str:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal while something is read; nothing where there is no terminal."""
+    """A progress bar on the terminal; nothing if there is no terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
@@ -75,7 +76,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _as_json(value: object) -> str:
-    """Keys hold any bytes: what is no UTF-8 is escaped."""
+    """JSON of a value. Keys may have any bytes, so bytes that are not UTF-8 are escaped."""
     assert isinstance(value, bytes)
     return value.decode("utf-8", "backslashreplace")
 
@@ -122,7 +123,7 @@ def check(directory: Path, mend: bool, no_load: bool, as_json: bool) -> None:
 
 
 def _mend(disk: SystemDisk, report: Report) -> list[str] | None:
-    """What a repair did; None, and a note in the report, when it could not be done."""
+    """Repair, and return what was done; None, with a note in the report, when it failed."""
     folder = time.strftime("damaged-%Y%m%d-%H%M%S")
     try:
         return repair(disk, report, _now_ms(), folder)
@@ -274,7 +275,7 @@ def _numbers(row: Row) -> tuple[str, ...]:
 
 
 def _ordering_words(ordering: Ordering) -> str:
-    """What is reserved and held, and the lineage: only what there is."""
+    """The reservations, held entries and lineage of a stream, without empty parts."""
     parts = []
     if ordering.reservations:
         parts.append(f"{ordering.reservations} reserved from {_id(ordering.oldest_reservation)}")

@@ -1,7 +1,7 @@
-"""What to type to get at this installation's `millstream`, for sentences that advise it.
+"""The command that runs this installation's `millstream`, for messages that recommend it.
 
-After `make serve` it is in a virtual environment that is not on the shell's path: the bare name
-would not be found, or be another installation's.
+After `make serve` the program is in a virtual environment outside the shell's path: its name alone
+would not be found, or would run another installation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME = "millstream"
 
 
 def advised(*words: object) -> str:
-    """A command line of ours as it can be typed where this process was started."""
+    """A command line of ours in a form that works where this process was started."""
     folders = (os.path.dirname(sys.argv[0]), os.path.dirname(sys.executable))
     own = next(filter(os.path.isfile, (os.path.join(folder, NAME) for folder in folders)), None)
     found = shutil.which(NAME)

@@ -1,9 +1,9 @@
-"""What a data directory holds, stream by stream, without a server.
+"""Lists the contents of a data directory, stream by stream, without a server.
 
-It uses only the index of the base, which is small compared with the data, so a directory of any
+A list uses only the index of the base, which is small compared with the data, so a directory of any
 size is listed in bounded memory, even while a server uses it. Such a list shows the journals after
-the base only as a number of bytes. Where that matters all of it is loaded instead, as at the
-start of a server: at once if the directory is small, else when asked for.
+the base only as a number of bytes. With journals, all data is loaded as at the start of a server:
+automatically for a small directory, otherwise on request.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _TRIES = 5
 
 @dataclass
 class Ordering:
-    """What a stream has beyond its log and its groups, named as in TINFO. The row's `last_id` is
-    the position: held entries and reservations come after it and are not in `entries`."""
+    """Reservations, held entries, lineage and similar properties of a stream, named as in TINFO.
+    The row's `last_id` is the position: held entries and reservations come after it and are not in
+    `entries`."""
 
     handed_out_id: tuple[int, int]
     reservations: int = 0
@@ -48,9 +49,9 @@ class Ordering:
 
 @dataclass
 class Row:
-    """One key. Of a string only `size_bytes`, its length, is known. `first_id` is that of the first
-    entry, or, from an index, one that no entry is below; `policy` is in the words of TPOLICY.
-    `ordering` is None for a stream without reservations (also past ones), lineage and followers."""
+    """One key. A string only has `size_bytes`, its length. `first_id` is the ID of the first entry,
+    or, from an index, a lower bound of it; `policy` is in the words of TPOLICY. `ordering` is None
+    for a stream without reservations (also past ones), lineage and followers."""
 
     database: int
     key: bytes
@@ -68,8 +69,8 @@ class Row:
 
 @dataclass
 class Contents:
-    """What was found. `rows` are the first ones that were asked for, `matching` is how many there
-    are; `with_journals` says whether the journals' effects are in it."""
+    """The result. `rows` are the first matching rows up to the limit, `matching` is the number of
+    all matches; `with_journals` says whether the journals' effects are included."""
 
     files: list[tuple[str, int]]
     with_journals: bool
@@ -83,9 +84,10 @@ class Contents:
 def inspect_directory(
     disk: Disk, *, journals: bool | None, pattern: bytes | None, limit: int, now_ms: int
 ) -> Contents:
-    """List a directory. `journals` None: with them if it is small. DataError: it cannot be read.
+    """List a directory. `journals` None: include them if the directory is small. DataError when it
+    cannot be read.
 
-    A server that uses the directory may replace its files in between: then it is tried again.
+    If a server replaces the files meanwhile, the listing is repeated.
     """
     for left in reversed(range(_TRIES)):
         manifest = read_manifest(disk)
@@ -95,7 +97,7 @@ def inspect_directory(
             return _inspect(disk, manifest, journals, pattern, limit, now_ms)
         except (FileNotFoundError, DamageError):
             if not left or read_manifest(disk) == manifest:
-                load_manifest(disk)  # says in a sentence which file is missing
+                load_manifest(disk)  # its error names the missing file
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -180,7 +182,7 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
 
 
 def _ordering_of_meta(meta: dict[str, Any]) -> Ordering | None:
-    """As the stream has it once it is loaded; its blocks are not needed for that."""
+    """The same as from the loaded stream; this needs no blocks."""
     if not meta.keys() & {"held", "lineage", "followed"}:
         return None
     stream = Stream()
@@ -189,7 +191,7 @@ def _ordering_of_meta(meta: dict[str, Any]) -> Ordering | None:
     return _ordering(stream)
 
 
-# ---------------------------------------------------------------------------------------- all of it
+# ---------------------------------------------------------------------------------------- full load
 
 
 def _loaded(disk: Disk, manifest: Manifest, now_ms: int) -> Iterator[Row]:
@@ -238,7 +240,7 @@ def _ordering(stream: Stream) -> Ordering | None:
 
 
 def _policy_words(policy: RetentionPolicy | None) -> str:
-    """What the stream keeps, as TPOLICY takes it."""
+    """The retention policy in the words of TPOLICY."""
     if policy is None:
         return ""
     limits = {

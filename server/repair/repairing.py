@@ -1,14 +1,14 @@
-"""Makes a damaged data directory one that a server starts on, without what cannot be read.
+"""Repairs a damaged data directory: a server can start with it, without the unreadable parts.
 
-One act for whatever is wrong, and the same as for a snapshot: load all that can be trusted, write
-it as a new base, let that and an empty journal count instead, remove what they replace. Until the
-manifest is replaced nothing of the old has been touched, so a crash leaves the old directory or the
-new one. Every file that goes is kept in a folder of its own before.
+All faults are repaired by the same procedure as a snapshot: load all data that can be trusted,
+write it as a new base, make this base and an empty journal current, remove the files that they
+replace. The old files are not changed before the manifest is replaced, so a crash leaves the old or
+the new directory. Every removed file is first copied to a separate folder.
 
-What is kept is what was written, never a guess: of the base all blocks whose checksums fit, of the
-journals all frames. What is lost of a stream in the base counts as evicted, so that its readers are
-told of the gap. Frames after one that is lost may depend on it: each of their effects is kept that
-can be applied, and the others are counted.
+A repair keeps only data that was written and never guesses: all blocks of the base with valid
+checksums, and all frames of the journals. The lost parts of a stream in the base count as evicted,
+so readers are notified of the gap. Frames after a lost one may depend on it: their effects are kept
+if they can be applied, and the others are counted.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ _SKIPPED_SHOWN = 1000
 
 
 def repair(disk: Disk, report: Report, now_ms: int, folder: str) -> list[str]:
-    """Mend what a check found; sentences on what was done. The directory is locked.
+    """Repair the faults that a check found; return sentences on what was done. The directory is
+    locked.
 
-    `folder` is the new one for what is replaced. DataError, and nothing is changed: it cannot be
-    mended, or what would be written does not load.
+    `folder` is the name of the new folder for replaced files. DataError, without any change, when
+    the directory cannot be repaired or the repaired data would not load.
     """
     if report.verdict is Verdict.UNCHECKED or report.manifest is None or report.hopeless:
         reason = report.hopeless or "a file is of another version"
@@ -77,7 +78,7 @@ class _Repair:
         self._done: list[str] = []
 
     def publish_old(self, manifest: Manifest) -> list[str]:
-        """All files but the manifest are sound."""
+        """Publish a manifest for the old files: all of them are valid except the manifest."""
         self._try_out(manifest)
         self._lay_down(manifest)
         self._publish(manifest)
@@ -85,7 +86,7 @@ class _Repair:
         return self._done
 
     def publish_new(self, manifest: Manifest) -> list[str]:
-        """What can be read, as a new base."""
+        """Publish the readable data as a new base."""
         salvage = Salvage(self._disk, manifest, self._now_ms)
         number = next_number(self._disk, manifest)
         directory = manifest.directory or self._disk.random(ID_SIZE)
@@ -108,8 +109,9 @@ class _Repair:
         return self._done + salvage.gap_words() + salvage.skipped_words()
 
     def _write(self, made: Manifest, salvage: Salvage) -> None:
-        """The base, under a temporary name. Not compressed, whatever `rdbcompression` says: what
-        was damaged once may be again, and a bad byte then costs one block instead of a chunk."""
+        """Write the base under a temporary name. It is never compressed, regardless of
+        `rdbcompression`: it may be damaged again, and without compression a bad byte loses one
+        block instead of a chunk."""
         assert made.base is not None
         file = self._disk.create(made.base + ".tmp")
         try:
@@ -134,21 +136,21 @@ class _Repair:
             file.close()
 
     def _name(self, made: Manifest) -> None:
-        """Final names, after manifest.tmp that tells what never counted
-        (storage/files/leftovers)."""
+        """Give the files their final names after manifest.tmp is written, which identifies files
+        that were never current (storage/files/leftovers)."""
         assert made.base is not None
         self._disk.rename(made.base + ".tmp", made.base)
         create_journal(self._disk, made.journals[0], made.directory).close()
         self._disk.sync_directory()
 
     def _try_out(self, manifest: Manifest) -> LoadReport:
-        """Nothing counts that does not load."""
+        """Load the new files before they become current."""
         result = LoadReport()
         load_strictly(self._disk, manifest, result, self._now_ms)
         return result
 
     def _lay_down(self, manifest: Manifest) -> None:
-        """Write the new manifest next to the current one, and keep what it replaces."""
+        """Write the new manifest next to the current one, and copy the files that it replaces."""
         write_manifest(self._disk, manifest)
         try:
             self._keep_what_goes(manifest)
@@ -178,14 +180,15 @@ class _Repair:
             with suppress(OSError):
                 if name in names:
                     self._disk.remove(name)
-        discard_manifest(self._disk)  # last: it tells what the others are
+        discard_manifest(self._disk)  # last, because it identifies the other files
 
 
 class Salvage:
-    """All that can be read of what a manifest names, in a keyspace; `seq` is the last frame's.
+    """The readable data of the files that a manifest names, in a keyspace; `seq` is the last
+    frame's number.
 
-    Effects of keys that lost something may not apply any more. Those are left out. An append to a
-    lost stream creates the stream again: the entry was acknowledged, and can be read.
+    Effects on keys with losses may no longer be applicable; these are left out. An append to a lost
+    stream creates the stream again, because the entry was acknowledged and can be read.
     """
 
     def __init__(self, disk: Disk, manifest: Manifest, now_ms: int) -> None:
@@ -209,8 +212,8 @@ class Salvage:
             self._read_journals(journals)
 
     def _read_journals(self, journals: list[File]) -> None:
-        """Every frame that can be read. After a gap effects may depend on lost ones: from there on
-        each is applied that can be."""
+        """Apply every readable frame. After a gap, effects may depend on lost ones, so each effect
+        is applied if possible."""
         for one in surviving_frames(journals, self.seq + 1):
             if isinstance(one, Gap):
                 self._whole = False
@@ -220,11 +223,11 @@ class Salvage:
                 self._apply(payload)
 
     def gap_words(self) -> list[str]:
-        """Which frames are missing."""
+        """Names the missing frames."""
         return [f"without {words_for_gap(gap)}" for gap in self._gaps]
 
     def skipped_words(self) -> list[str]:
-        """What was left out of the journals because what it changes is lost."""
+        """Describes the effects that were left out because they change lost data."""
         return [
             f"{counted(count, 'effect')} on {named(db, key)} left out: what it changes is lost"
             for (db, key), count in self._skipped.most_common(_SKIPPED_SHOWN)
@@ -283,7 +286,7 @@ class Salvage:
                 self._apply_to_lost(db, words, single)
 
     def _apply_to_lost(self, db: int, words: list[bytes], single: bytes) -> None:
-        """An effect on what is not there as it was."""
+        """Apply an effect to a value that was lost or changed by a loss."""
         databases = self.keyspace.databases
         name, key = words[0], words[1] if len(words) > 1 else b""
         if name in APPENDING and databases[db].get(key) is None:
@@ -292,12 +295,12 @@ class Salvage:
             with suppress(EffectError):
                 apply_effects(self.keyspace, single)
                 return
-        if name == b"STREAM":  # the one before was deleted by what is lost
+        if name == b"STREAM":  # a lost effect deleted the earlier stream
             databases[db].delete(key)
             with suppress(EffectError):
                 apply_effects(self.keyspace, single)
                 return
-        if name in (b"RENAME", b"COPY"):  # what came to this place is lost, what was there is gone
+        if name in (b"RENAME", b"COPY"):  # the new value is lost, and the old value was replaced
             databases[int(words[2])].delete(words[3])
         self._skipped[db, key] += 1
 
@@ -323,7 +326,7 @@ def without_lost_pieces(gleaned: Gleaned[Block]) -> tuple[dict[str, Any], list[B
 
 
 def without_meta(gleaned: Gleaned[Block], incarnation: int) -> tuple[dict[str, Any], list[Block]]:
-    """A stream of which only blocks are left: no groups, and counters as these tell."""
+    """A stream with only blocks left: no groups, and counters computed from the blocks."""
     meta, blocks, lost = Stream(incarnation).dump()[0], gleaned.blocks, gleaned.lost
     pieces = gleaned.record.pieces
     if not pieces:
