@@ -1,7 +1,6 @@
-"""Black-box test machinery: a real server process, a raw RESP client, transcripts.
+"""Black-box test tools: a real server process, a raw RESP client, transcripts.
 
-client, server, transcript, recordings, syscalls and data_directory import nothing of millstream:
-their tests see what a stranger on the socket sees, and the same machinery plays against
-redis-server, which proves that the machinery itself is right. needs reads the command table, to
-know what can be tested.
+client, server, transcript, recordings, syscalls and data_directory do not import millstream: their
+tests see only what any client sees. The same tools run against redis-server, which tests the tools
+themselves. needs reads the command table to determine what can be tested.
 """

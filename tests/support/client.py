@@ -1,7 +1,7 @@
-"""A small raw client: what is sent and what comes back, nothing interpreted.
+"""A small raw client that does not interpret requests or replies.
 
 Blocking sockets with a deadline are enough here. `pipeline` sends from a second thread, because a
-server may stop reading a client that does not read its replies.
+server may stop reading from a client that does not read its replies.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class RawClient:
         self._socket.sendall(data)
 
     def _send_meanwhile(self, data: bytes) -> None:
-        with suppress(OSError):  # who reads the replies hears of it
+        with suppress(OSError):  # the thread that reads the replies gets the error
             self._socket.sendall(data)
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent."""
+        """Close the sending side of the connection."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
@@ -83,7 +83,7 @@ class RawClient:
         return read_reply(self._read_line, self._read_exactly)
 
     def read_to_end(self) -> bytes:
-        """Everything until the server closes the connection; TimeoutError when it does not."""
+        """All bytes until the server closes the connection; TimeoutError when it does not."""
         while True:
             try:
                 self._receive()
@@ -93,7 +93,7 @@ class RawClient:
                 return data
 
     def has_input(self) -> bool:
-        """Whether something, the end of the stream included, is there to be read now."""
+        """Whether bytes or the end of the stream can be read now."""
         return bool(self._buffer) or bool(select.select([self._socket], [], [], 0)[0])
 
     def info(self, section: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A data directory seen from outside: which journal file is written, and damaging it."""
+"""Inspects and damages the files of a data directory from outside the server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def size_or_nothing(path: Path) -> int:
 
 
 def last_journal(directory: Path) -> Path:
-    """The journal file being written: the one with the highest number that is not empty."""
+    """The current journal file: the one with the highest number that is not empty."""
     files = [path for path in directory.rglob("journal-*.log") if size_or_nothing(path)]
     assert files, f"no journal in {sorted(p.name for p in directory.rglob('*'))}"
     return max(files, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
 
 
 def cut_end(path: Path, size_bytes: int) -> None:
-    """Take the last bytes away, as a crash in the middle of a write does."""
+    """Remove the last bytes, like a crash in the middle of a write."""
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - size_bytes)
 
@@ -38,7 +38,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def without_privileges() -> list[str]:
-    """root may read everything; without these two capabilities it is asked as anybody else is."""
+    """root may read every file; without these two capabilities permissions apply to root, too."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")

@@ -1,11 +1,12 @@
-"""A disk in memory that forgets what was not synced, tears it, fails, and counts every step.
+"""A disk in memory that loses or tears unsynced writes, fails on request, and counts every
+operation.
 
-A file keeps what is durable apart from what was written since the last sync. A crash keeps an
-arbitrary prefix of the latter, with arbitrary aligned 512-byte sectors of it left as zeros, as real
-disks do; each name created, renamed or removed since the last directory sync survives or does not.
-All by a seed, so a failure can be replayed.
+A file stores durable bytes separately from bytes written since the last sync. A crash keeps an
+arbitrary prefix of the latter, in which arbitrary aligned 512-byte sectors are zeros, as on real
+disks. Each creation, rename or removal since the last directory sync survives or is lost. A seed
+decides all of this, so a failure can be replayed.
 
-`crash_at = n` makes the n-th changing operation, and all after it, raise Crashed: the machine is
+`crash_at = n` makes the n-th changing operation, and all later ones, raise Crashed: the machine is
 off. `fail(...)` makes operations raise OSError instead.
 """
 
@@ -31,15 +32,16 @@ class Crashed(BaseException):
 
 @dataclass
 class Inode:
-    """A file's content: all of it, and the part that a crash cannot take."""
+    """A file's content: all of it, and the durable part."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     reserved: int = 0
-    was_cut: bool = False  # below what was durable, since the last sync
+    was_cut: bool = False  # truncated below the durable size since the last sync
 
     def sync(self) -> None:
-        """Only what was appended since the last sync is copied, unless the file was cut."""
+        """Make the content durable. Only bytes appended since the last sync are copied, unless the
+        file was truncated."""
         if self.was_cut:
             self.durable = bytearray(self.data)
             self.was_cut = False
@@ -52,9 +54,9 @@ class Inode:
         self.reserved = 0
 
     def after_crash(self, chance: random.Random, tear: bool) -> bytes:
-        """What is there when the machine is on again."""
+        """The content after a crash and a restart of the machine."""
         data, durable = bytes(self.data), bytes(self.durable)
-        if data[: len(durable)] != durable:  # cut since the last sync: either state
+        if data[: len(durable)] != durable:  # truncated since the last sync: either state
             return chance.choice([data, durable])
         end = chance.choice([len(durable), len(data), chance.randint(len(durable), len(data))])
         kept = bytearray(data[:end])
@@ -98,7 +100,7 @@ class FakeFile:
                 self._disk.step("write", self.name)
                 written = self._disk.room_for(self.inode, len(self.inode.data) + len(data))
             except (Crashed, OSError):
-                # A failed write leaves anything from nothing to all of it.
+                # A failed write may have written any part of the data.
                 if not self._disk.off:
                     self.inode.data += data[: self._disk.chance.randint(0, len(data))]
                 raise
@@ -108,7 +110,7 @@ class FakeFile:
             self.inode.data += data
 
     def begin_sync(self) -> None:
-        """Nothing is certain to be on the disk by it."""
+        """No effect: it guarantees nothing."""
 
     def sync(self) -> None:
         assert not self.closed, f"{self.name} is closed"
@@ -162,11 +164,11 @@ class FakeDisk:
         self.locked = False
         self.failures: list[Failure] = []
         self.lock_all = threading.RLock()
-        # What was done to names since the last directory sync: each of these survives or does not.
+        # Changes of names since the last directory sync: each of them survives a crash or does not.
         self._changes: list[Callable[[dict[str, Inode]], object]] = []
         self._secrets = random.Random(f"secrets {seed}")
 
-    # What a test does to it.
+    # For tests.
 
     def fail(
         self, operation: str, number: int = errno.EIO, name: str = "", times: int | None = None
@@ -179,7 +181,7 @@ class FakeDisk:
         self.capacity = None
 
     def fill_or_free(self, left_bytes: int) -> None:
-        """Leave this much space, or mend the disk if its space was limited already."""
+        """Leave this much space, or remove the limit if space is already limited."""
         if self.capacity is not None:
             self.mend()
         else:
@@ -189,7 +191,7 @@ class FakeDisk:
         return sum(max(len(inode.data), inode.reserved) for inode in self.files.values())
 
     def after_crash(self, seed: int, tear: bool = True) -> FakeDisk:
-        """The disk as the next start finds it; this one is left as it is."""
+        """The disk after a crash, for the next start; this disk is not changed."""
         chance = random.Random(seed)
         disk = FakeDisk(seed)
         files = dict(self.durable_files)
@@ -203,7 +205,7 @@ class FakeDisk:
         return disk
 
     def put(self, name: str, content: bytes) -> None:
-        """Lay down a durable file."""
+        """Store a durable file."""
         self.files[name] = self.durable_files[name] = Inode(bytearray(content), bytearray(content))
 
     def content(self, name: str) -> bytes:
@@ -305,7 +307,7 @@ class FakeDisk:
         return max(self._limit(inode) - len(inode.data), 0)
 
     def _limit(self, inode: Inode) -> int:
-        """How long this file may become."""
+        """The maximum size of this file."""
         assert self.capacity is not None
         others = sum(
             max(len(other.data), other.reserved)

@@ -1,7 +1,7 @@
-"""What persistence is given, small and by hand: blocks, a keyspace, a loop, workers.
+"""Small fakes for persistence: blocks, a keyspace, a loop and workers that tests run step by step.
 
-The keyspace keeps streams of numbers. An effect adds one number to one stream, and every test adds
-1, 2, 3, ... so that "a prefix of what was written" is easy to see.
+The keyspace has streams of numbers. An effect adds one number to one stream, and every test adds 1,
+2, 3, ... so that a prefix of the written data is easy to recognize.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD = struct.Struct("<2sIIIQQQQ")
 
 @dataclass(frozen=True)
 class FakeBlock:
-    """Numbers, with ids (number, 0)."""
+    """Numbers, with the IDs (number, 0)."""
 
     numbers: tuple[int, ...]
 
@@ -126,7 +126,7 @@ class FakeKeyspace:
     captures: list[FakeCapture] = field(default_factory=list)
 
     def add(self, key: bytes, number: int) -> bytes:
-        """Add a number; the effect that says so."""
+        """Add a number; return its effect."""
         self.streams.setdefault(key, []).append(number)
         return b"ADD %s %d\r\n" % (key, number)
 
@@ -176,7 +176,7 @@ def blocks(numbers: list[int]) -> list[FakeBlock]:
 def apply_effects(keyspace: FakeKeyspace, payload: bytes) -> int:
     lines = payload.split(b"\r\n")[:-1]
     for line in lines:
-        if line == b"NOP":  # what the clock does on its own
+        if line == b"NOP":  # an effect of the clock alone
             continue
         word, key, number = line.split(b" ")
         if word != b"ADD":
@@ -186,7 +186,7 @@ def apply_effects(keyspace: FakeKeyspace, payload: bytes) -> int:
 
 
 class HandWorker:
-    """Runs its tasks when the test says so."""
+    """Runs its tasks when the test calls it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -212,7 +212,7 @@ class HandWorker:
 
 
 class HandLoop:
-    """An event loop whose time stands still until the test moves it."""
+    """An event loop whose time changes only when the test changes it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -256,7 +256,7 @@ class FakeConfig:
 
 
 class World:
-    """A server's persistence with everything around it, one step at a time."""
+    """A server's persistence with its environment, run step by step."""
 
     def __init__(self, disk: FakeDisk, config: FakeConfig | None = None, first: int = 1) -> None:
         self.disk = disk
@@ -279,7 +279,7 @@ class World:
         self.persistence.on_failed = self._on_failed
         self.next_number = first
         self.effects = b""
-        self.waiting: deque[tuple[int, int]] = deque()  # (sequence number, number), rising
+        self.waiting: deque[tuple[int, int]] = deque()  # (sequence number, number), ascending
         self._tick_numbers: list[int] = []
         self.acked: list[int] = []
         self.failed: list[tuple[str, list[int]]] = []
@@ -296,7 +296,7 @@ class World:
         return report
 
     def write(self, key: bytes = b"s") -> int | None:
-        """One write command in this tick; its number, or None when it was refused."""
+        """Run one write command in this tick; return its number, or None when it was refused."""
         if self.persistence.writable_error() is not None:
             return None
         number = self.next_number
@@ -306,7 +306,7 @@ class World:
         return number
 
     def tick(self) -> None:
-        """The end of a tick: commit, answer what may be answered."""
+        """End a tick: commit, and send the replies that may be sent."""
         if not self.effects:
             return
         payload, self.effects = self.effects, b""
@@ -328,7 +328,7 @@ class World:
         self.waiting.clear()
 
     def settle(self) -> None:
-        """Run loop and workers until nothing is left to do (timers apart)."""
+        """Run loop and workers until nothing is left to do, except timers."""
         while self.step_any():
             pass
 

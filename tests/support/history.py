@@ -1,20 +1,21 @@
-"""What clients were answered, and whether the data that is left can have a history like that.
+"""Records the requests and replies of clients, and checks that the remaining data agrees with them.
 
-A `History` takes down every request when it is sent and every reply when it has come, from many
-clients in one order. It knows no model of the server, only what an answer promises:
+A `History` records every request when it is sent and every reply when it arrives, from many clients
+in one order. It does not model the server. It checks only the promises of replies:
 
-* an acknowledged append is there once, with its fields, unless something was asked that may have
-  removed it; nothing is there that was not requested; ids rise in the order of the answers;
-* a producer's number is answered with an id once, and then neither it nor a lower one again;
-* what an answered trim or deletion removed stays away;
-* an acknowledged entry stays acknowledged and is not given out again; a group's position never goes
-  back; a group gives each entry to one client, and again only as a retry that is due or a claim;
-* what was given out to be acknowledged, and was not, is still pending;
-* a string has the value of a SET that no later answered one replaced.
+* an acknowledged append exists once, with its fields, unless a request may have removed it; nothing
+  exists that was not requested; IDs increase in the order of the replies;
+* a producer's number gets one reply with an ID, and afterwards neither it nor a lower number does;
+* entries that a trim or deletion with a reply removed do not reappear;
+* an acknowledged entry stays acknowledged and is not delivered again; a group's position never goes
+  back; a group delivers each entry to one client, and again only as a due retry or a claim;
+* an entry that was delivered for acknowledgement, and not acknowledged, is still pending;
+* a string has the value of a SET that no later SET with a reply replaced.
 
-A request without an answer (its client or the server died) may have happened or not. What makes a
-promise hard to state weakens it: a key that was deleted or overwritten begins again, a group that
-was moved or destroyed promises nothing more. So a complaint is always a fault of the server.
+A request without a reply (its client or the server died) may have been executed or not. Where a
+promise is hard to state, it is weakened: a key that was deleted or overwritten starts a new
+history, and a group that was moved or destroyed promises nothing. Therefore every reported
+violation is a fault of the server.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ EntryId = tuple[int, int]
 Key = tuple[int, bytes]
 Words = tuple[bytes, ...]
 ZERO: EntryId = (0, 0)
-# Requests that leave another thing at the keys they name: (first key, keys) or all keys.
+# Requests that replace the values at the keys they name: (first key, keys) or all keys.
 REPLACES = {b"DEL": 9999, b"UNLINK": 9999, b"RENAME": 2, b"RENAMENX": 2, b"MOVE": 1, b"COPY": 2,
             b"XSETID": 1, b"TPOLICY": 1, b"APPEND": 1, b"INCR": 1, b"GETDEL": 1,
             b"SET": 1}  # fmt: skip
@@ -43,12 +44,12 @@ REPLACES_ALL = {b"FLUSHDB", b"FLUSHALL", b"SWAPDB"}
 
 
 class BrokenHistory(AssertionError):
-    """An answer that was not true."""
+    """A reply whose promise was broken."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """A request; `asked` and `ended` are places in the one order of all that happened."""
+    """A request; `asked` and `ended` are positions in the order of all events."""
 
     db: int
     words: Words
@@ -66,7 +67,7 @@ class FoundGroup:
 
 @dataclass(slots=True)
 class FoundStream:
-    """What a stream holds: its entries in the order in which they were read."""
+    """The contents of a stream: its entries in the order in which they were read."""
 
     entries: list[tuple[EntryId, Words]]
     groups: dict[bytes, FoundGroup] = field(default_factory=dict)
@@ -76,7 +77,7 @@ Found = Mapping[Key, FoundStream | bytes]
 
 
 class Ends:
-    """The greatest id among operations that ended before a place in the order."""
+    """The largest ID of the operations that ended before a position in the order."""
 
     def __init__(self) -> None:
         self._places: list[int] = []
@@ -92,7 +93,7 @@ class Ends:
 
 
 class Numbers:
-    """The greatest number of a producer answered with an id before a place in the order."""
+    """The largest number of a producer with an ID as reply before a position in the order."""
 
     def __init__(self) -> None:
         self._ends = Ends()
@@ -107,24 +108,24 @@ class Numbers:
 
 class GroupHistory:
     def __init__(self) -> None:
-        self.given: dict[EntryId, tuple[int, int]] = {}  # to when that was asked and answered, ms
-        self.kept: set[EntryId] = set()  # given out to be acknowledged
+        self.given: dict[EntryId, tuple[int, int]] = {}  # to the times of request and reply, ms
+        self.kept: set[EntryId] = set()  # delivered for acknowledgement
         self.new = Ends()
         self.newest = ZERO
-        self.acked: dict[EntryId, int] = {}  # to the place at which that was answered
+        self.acked: dict[EntryId, int] = {}  # to the position of the reply
         self.maybe_acked: set[EntryId] = set()
         self.least_retry_ms: int | None = None
         self.reads_unanswered: dict[int, Operation] = {}
-        self.moved = False  # its position or its pending entries were changed otherwise
+        self.moved = False  # its position or pending entries were changed in another way
 
 
 class StreamHistory:
-    """What was answered of a key since it last may have become another stream."""
+    """The replies about a key since its stream may last have been replaced."""
 
     def __init__(self, began: int = 0) -> None:
         self.began = began
-        self.is_foreign = False  # it came from another key, with groups of which nothing is known
-        self.open: set[int] = set()  # requests without an answer
+        self.is_foreign = False  # it came from another key, with unknown groups
+        self.open: set[int] = set()  # requests without a reply
         self.acked: dict[EntryId, tuple[Words, int]] = {}
         self.unanswered = 0
         self.ends = Ends()
@@ -142,7 +143,7 @@ class StreamHistory:
         return group
 
     def begun_anew(self, place: int) -> StreamHistory:
-        """Nothing holds any more; what was asked before and not answered may still come."""
+        """A new history: no promise remains, but earlier requests without a reply may still run."""
         stream = StreamHistory(place)
         stream.open = self.open
         stream.unanswered = self.unanswered
@@ -156,7 +157,7 @@ class StreamHistory:
 
 
 class History:
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -165,16 +166,16 @@ class History:
         checks_strings: bool = True,
         keeps_producers: bool = True,
     ) -> None:
-        """`retries_are_timed`: the clock of `now_ms` is the one retries run by, and does not jump.
-        `owned_renames`: only its sender uses the keys of a RENAME, which therefore does not
-        reset what is known of them. `checks_strings`: they are only SET. `keeps_producers`:
-        there are never enough that one is forgotten."""
+        """`retries_are_timed`: the clock of `now_ms` also times retries and does not jump.
+        `owned_renames`: only its sender uses the keys of a RENAME, so a RENAME does not reset their
+        history. `checks_strings`: strings are changed only by SET. `keeps_producers`: there are
+        never enough producers that one is removed."""
         self._place = 0
         self._streams: dict[Key, StreamHistory] = {}
-        self._asked: Counter[Words] = Counter()  # fields of the entries that may be somewhere
-        self._numbered: set[tuple[int, Words]] = set()  # asked once or more, there once at most
-        self._tearing: dict[int, Operation] = {}  # asked, and done at an unknown moment
-        self._expiring: set[Key] = set()  # keys that may go at any moment
+        self._asked: Counter[Words] = Counter()  # fields of the entries that may exist at any key
+        self._numbered: set[tuple[int, Words]] = set()  # requested once or more, exist at most once
+        self._tearing: dict[int, Operation] = {}  # requested, and executed at an unknown time
+        self._expiring: set[Key] = set()  # keys that may disappear at any time
         self._sets: dict[Key, list[Operation]] = {}
         self._other: set[Key] = set()  # strings changed by more than SET
         self._renames: list[Operation] = []
@@ -184,7 +185,7 @@ class History:
         self._owned_renames = owned_renames
         self.answered = 0
 
-    # What happens
+    # Events
 
     def ask(self, db: int, words: Iterable[bytes], now_ms: int) -> Operation:
         """A request is sent."""
@@ -195,14 +196,14 @@ class History:
         return operation
 
     def answer(self, operation: Operation, reply: Reply, now_ms: int) -> None:
-        """Its reply has come, and no crash may take back what that says."""
+        """The reply has arrived; from now on no crash may undo what it confirms."""
         self._place += 1
         operation.ended, operation.ended_ms = self._place, now_ms
         self.answered += 1
         if self._tearing.pop(operation.asked, None) is not None:
             self._tear(operation)
         if operation.words[0] == b"TAPPENDMANY":
-            return  # it tells how many entries were appended, and not which: each may be anywhere
+            return  # the number of appended entries does not say which ones were appended
         place = 2 if operation.words[0] == b"XGROUP" else 1
         key = operation.db, operation.words[min(place, len(operation.words) - 1)]
         stream = self._streams.get(key)
@@ -249,7 +250,7 @@ class History:
             self._note_change(stream, db, words)
 
     def _tear(self, operation: Operation) -> None:
-        """At some moment since it was asked, the keys it names became others."""
+        """At some time since the request, the values at its keys were replaced."""
         name, *keys = operation.words
         if name in REPLACES_ALL:
             self._checks_strings = False
@@ -257,11 +258,11 @@ class History:
         else:
             torn = [(operation.db, key) for key in keys[: REPLACES[name]]]
         if (name == b"SET" and len(keys) > 2) or name == b"TPOLICY":
-            self._expiring.update(torn)  # with a policy, entries may go at any moment
+            self._expiring.update(torn)  # with a policy, entries may be evicted at any time
         elif name != b"SET":
             self._other.update(torn)
             if not self._expiring.isdisjoint(torn):
-                self._expiring.update(torn)  # the time may have gone over with the key
+                self._expiring.update(torn)  # the expiry may have moved with the key
         for key in torn:
             if key in self._streams or name in COMES_FROM_ELSEWHERE:
                 stream = self._stream(*key).begun_anew(self._place)
@@ -269,7 +270,7 @@ class History:
                 self._streams[key] = stream
 
     def _is_numbered(self, words: Words) -> bool:
-        """Whether this request may be sent again and again and is appended once."""
+        """Whether this request is appended only once even if it is sent repeatedly."""
         return (
             self._keeps_producers and words[0] == b"TAPPENDONCE" and words[2].upper() == b"PRODUCER"
         )
@@ -313,7 +314,7 @@ class History:
             stream.maybe_anything = True
 
     def _read_groups(self, operation: Operation) -> list[tuple[bytes, GroupHistory]]:
-        """(key, group) of those that a read goes to."""
+        """(key, group) of each group that a read uses."""
         words, db = operation.words, operation.db
         if words[0] == b"TREAD":
             if b"GROUP" not in words:
@@ -323,7 +324,7 @@ class History:
         keys = words[words.index(b"STREAMS") + 1 :]
         return [(key, self._stream(db, key).group(words[2])) for key in keys[: len(keys) // 2]]
 
-    # What an answer says
+    # The promises of replies
 
     def _judge_append(self, operation: Operation, reply: Reply) -> None:
         words = operation.words
@@ -349,7 +350,7 @@ class History:
         self._trimmed(stream, operation, entry_id)
 
     def _judge_number(self, stream: StreamHistory, operation: Operation) -> None:
-        """TAPPENDONCE key PRODUCER name number ... was answered with an id."""
+        """Check TAPPENDONCE key PRODUCER name number ... with an ID as reply."""
         words = operation.words
         if not self._is_numbered(words):
             return
@@ -364,7 +365,7 @@ class History:
             self._trimmed(self._stream(operation.db, operation.words[1]), operation, None)
 
     def _trimmed(self, stream: StreamHistory, operation: Operation, own: EntryId | None) -> None:
-        """Of the entries answered before the trim was asked for, these are gone."""
+        """Record the entries, confirmed before the trim was requested, that the trim removed."""
         words = operation.words
         bound = trim_bound(words)
         if bound is None or b"~" in words or b"ACKED" in words:
@@ -403,7 +404,7 @@ class History:
     def _judge_read(self, operation: Operation, reply: Reply) -> None:
         read = self._read_groups(operation)
         groups = dict(read)
-        if len(groups) < len(read):  # a key named twice: which part of the reply is whose?
+        if len(groups) < len(read):  # a key named twice: the parts of the reply are ambiguous
             for group in groups.values():
                 group.moved = True
         for group in groups.values():
@@ -440,7 +441,7 @@ class History:
             retry_ms = group.least_retry_ms
             _demand(retry_ms is not None, operation, f"got {entry_id}, which another client has")
             assert retry_ms is not None
-            # Which of the two came first is not known: who was answered may be slow to say so.
+            # The order of the two is unknown, because a client may report its reply late.
             passed_ms = max(last[1], operation.ended_ms) - min(last[0], operation.asked_ms)
             if self._retries_are_timed:
                 text = f"got {entry_id} twice within {passed_ms} of {retry_ms} ms"
@@ -448,7 +449,7 @@ class History:
         elif entry_id > group.new.greatest_before(operation.asked):
             group.new.add(operation.ended, entry_id)
             group.newest = max(group.newest, entry_id)
-        else:  # a retry of what a client was given that did not live to tell
+        else:  # a retry of a delivery to a client that died before reporting it
             lost = any(read.asked < operation.asked for read in group.reads_unanswered.values())
             text = f"got {entry_id} after {group.new.greatest_before(operation.asked)}"
             _demand(lost and group.least_retry_ms is not None, operation, text)
@@ -480,10 +481,10 @@ class History:
             if (db, old) in kept:
                 kept[db, new] = kept.pop((db, old))  # type: ignore[attr-defined]
 
-    # What is left
+    # The remaining data
 
     def check(self, found: Found) -> None:
-        """BrokenHistory unless this data can follow from the answers."""
+        """BrokenHistory unless this data agrees with the replies."""
         for operation in self._tearing.values():
             self._tear(operation)
         self._tearing.clear()
@@ -557,7 +558,7 @@ class History:
         _demand(not lost, place, f"does not have {sorted(lost)[:5]} pending any more")
 
     def _check_string(self, key: Key, value: FoundStream | bytes | None) -> None:
-        """The value of a SET that may have been the last."""
+        """Check that the value is that of a SET that may have been the last one."""
         sets = self._sets[key]
         last_asked = max((one.asked for one in sets if one.ended is not None), default=0)
         if not last_asked and value is None:
@@ -637,7 +638,7 @@ def appended(words: Words) -> Words:
 
 
 def trim_bound(words: Words) -> tuple[bytes, bytes] | None:
-    """What a request trims to: MAXLEN, MINID, COUNT or TIME, and the value."""
+    """The bound of a trim: MAXLEN, MINID, COUNT or TIME, and the value."""
     if words[0] == b"TAPPEV":
         return words[2].upper(), words[3]
     options = words[2 : len(words) - len(appended(words))] if words[0] == b"XADD" else words[2:]
@@ -649,7 +650,7 @@ def trim_bound(words: Words) -> tuple[bytes, bytes] | None:
 
 
 def named_ids(words: Words) -> list[EntryId]:
-    """The ids that a deletion or acknowledgement names."""
+    """The IDs in a deletion or acknowledgement."""
     if b"IDS" in words:
         return [parse_id(word) for word in words[words.index(b"IDS") + 2 :]]
     return [parse_id(word) for word in words[2 if words[0] == b"XDEL" else 3 :]]
@@ -660,7 +661,7 @@ def _ttl_ms(words: Words) -> int:
 
 
 def delivered(words: Words, reply: Reply) -> list[tuple[bytes, EntryId]]:
-    """(key, id) of the entries that a group read gave out."""
+    """(key, ID) of the entries that a group read delivered."""
     if words[0] == b"TREAD":
         if b"GROUP" not in words or not isinstance(reply, list):
             return []
@@ -678,7 +679,7 @@ def delivered(words: Words, reply: Reply) -> list[tuple[bytes, EntryId]]:
 
 
 def claimed(words: Words, reply: Reply) -> list[EntryId]:
-    """The ids that a claim handed over."""
+    """The IDs that a claim transferred."""
     assert isinstance(reply, list)
     entries = reply[1] if words[0] == b"XAUTOCLAIM" else reply
     assert isinstance(entries, list)

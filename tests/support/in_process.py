@@ -1,7 +1,7 @@
 """A server without sockets, disk or clock: an executor whose clients are lists of replies.
 
-Time stands still until a test moves it, callbacks wait until they are run, and the journal only
-collects what it is given, so that a test can ask whether the effects lead to the same state.
+Time changes only when a test changes it, callbacks wait until they are run, and the journal only
+collects frames, so that a test can check that the effects lead to the same state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Timer:
 
 
 class Loop:
-    """Callbacks wait until `run`; timers never ring automatically."""
+    """Callbacks wait until `run`; timers never fire automatically."""
 
     def __init__(self) -> None:
         self.ready: deque[Callable[[], object]] = deque()
@@ -50,7 +50,7 @@ class Loop:
 
 
 class Journal:
-    """Everything is durable at once."""
+    """Everything is durable immediately."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -85,8 +85,8 @@ class InProcessClient(Client):
 
     @property
     def unread(self) -> bytes:
-        """What came and was not read. Reading moves an offset: a long reply is not copied for each
-        of its elements."""
+        """The bytes that arrived and were not read. Reading moves an offset, so a long reply is not
+        copied for each of its elements."""
         return bytes(self._received[self._read_bytes :])
 
     @unread.setter
@@ -134,7 +134,7 @@ def words(line: str) -> list[str]:
 
 
 class InProcessServer:
-    """A server without an outside."""
+    """A server without sockets, disk and clock."""
 
     longest_string_bytes = 1 << 29
 
@@ -143,7 +143,7 @@ class InProcessServer:
         self.persistence = journal or Journal()
         self.loop = Loop()
         self.wall_ms = NOW_MS
-        self.tick_per_look_ms = 0  # time passes by as much each time the clock is read
+        self.tick_per_look_ms = 0  # the clock advances by this much each time it is read
         self.players: list[InProcessClient] = []
         self.logged: list[str] = []
         self.executor = Executor(self)
@@ -173,7 +173,7 @@ class InProcessServer:
         self.loop.run()
 
     def wait_ms(self, span_ms: int) -> None:
-        """Time passes, and the timer rings."""
+        """Advance the time and run the timer."""
         self.wall_ms += span_ms
         self.executor.on_timer()
         self.settle()

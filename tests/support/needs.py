@@ -1,12 +1,13 @@
-"""Which commands a test needs, and which of them the server has.
+"""The commands that a test needs, and whether the server has them.
 
-The black-box tests are written from the specification, ahead of the server. What a test sends is
-compared with the server's own command table: a test is collected automatically on the day
-when its last command is registered, and what works is never left out. Options are looked up in
-the command's syntax line; only the few of OPTIONS, of which test_needs asks the server itself.
+The black-box tests are written from the specification, before the server supports everything. The
+commands of a test are compared with the server's command table: a test is collected automatically
+as soon as its last command is registered, and supported commands are always tested. Options are
+looked up in the command's syntax line, but only the few in OPTIONS, which test_needs checks against
+the server.
 
-Commands are named as they are typed: `XCLAIM`, `CLIENT UNBLOCK`, `SET EX` (an option),
-`CONFIG SET notify-keyspace-events` (a directive).
+Commands are written as they are typed: `XCLAIM`, `CLIENT UNBLOCK`, `SET EX` (an option), `CONFIG
+SET notify-keyspace-events` (a directive).
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ def missing(words: Sequence[str]) -> str | None:
 
 
 def is_there(name: str) -> bool:
-    """Whether the server has what is named."""
+    """Whether the server has this command, option or directive."""
     return missing(name.split()) is None
 
 
 def missing_in(section: Section) -> list[str]:
-    """What the server lacks to play a section, unless the section is about just that answer."""
+    """What the server lacks to play a section, unless the section tests exactly that error."""
     asked = [
         step.words
         for step in section.steps
@@ -83,10 +84,11 @@ def missing_in(section: Section) -> list[str]:
 
 
 def missing_in_recording(conversation: Iterable[tuple[str, str]]) -> list[str | None]:
-    """For each command of a recording, because of which missing command it is left out, if it is.
+    """For each command of a recording, the missing command because of which it is skipped, if any.
 
-    The commands build on each other. So with a missing command goes what shows a key that it
-    would have changed, until that key is deleted; and with MULTI all to its EXEC.
+    The commands depend on each other. With a missing command, all commands that show a key that it
+    would have changed are skipped until that key is deleted; after a missing MULTI, all commands up
+    to its EXEC.
     """
     reasons: list[str | None] = []
     changed: dict[bytes, str] = {}
@@ -128,13 +130,13 @@ def is_readonly(words: Sequence[str]) -> bool:
 
 
 def mark(names: Iterable[str | None]) -> list[pytest.MarkDecorator]:
-    """`marks=` of a test that needs what is named."""
+    """`marks=` of a test that needs these names."""
     named = [name for name in names if name]
     return [pytest.mark.needs(*named)] if named else []
 
 
 def header() -> str:
-    """What is left out of the three suites, for the head of a test run."""
+    """What is skipped in the three suites, for the header of a test run."""
     sections = [missing_in(section) for section in read_folder(TRANSCRIPTS)]
     recorded = [[name] for name in missing_in_recording(read_recording(RECORDING)) if name]
     tests = [

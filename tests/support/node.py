@@ -1,7 +1,7 @@
 """Programs for Node.js, with the client libraries that tests/compat/node/package.json names.
 
-The libraries are fetched once, into the virtualenv, in a folder named after the requirements: a
-changed package.json fetches again, and `make clean` removes all.
+The libraries are installed once, in the virtualenv, in a folder named after the requirements: a
+changed package.json causes a new installation, and `make clean` removes all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tool(name: str) -> str:
 
 
 def libraries() -> Path:
-    """The `node_modules` with the libraries, fetched if they are not there yet."""
+    """The `node_modules` with the libraries, installed if it does not exist yet."""
     wanted = (FOLDER / "package.json").read_bytes()
     folder = Path(sys.prefix) / f"node-{hashlib.sha256(wanted).hexdigest()[:12]}"
     with (Path(sys.prefix) / "node.lock").open("w") as lock:
@@ -60,7 +60,7 @@ def _npm(*arguments: str, cwd: Path) -> None:
 class Program:
     """A running program of tests/compat/node; a context that must end with exit code 0.
 
-    It prints a line of JSON when it has something to say, and reads a line to go on.
+    The program prints results as lines of JSON, and reads a line when it must continue.
     """
 
     def __init__(self, name: str, *arguments: object) -> None:
@@ -75,7 +75,7 @@ class Program:
         )
 
     def hear(self) -> Any:
-        """The next line it says; None when it has ended."""
+        """The next line of its output; None when it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return json.loads(line) if line else None
@@ -86,7 +86,7 @@ class Program:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """Tell it that nothing more will come."""
+        """Close its standard input."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 

@@ -1,9 +1,9 @@
-"""The order of the tests when several workers run them: what takes longest begins first.
+"""The order of the tests when several workers run them: the longest tests begin first.
 
-A worker gets a run of neighbouring tests, and one that has nothing left takes tests from the end of
-another worker's run (`--dist worksteal`). So the long tests are dealt out to the beginnings of the
-runs, and the many short ones even out the ends. Tests that share a Spark session stay together:
-to start one takes as long as a hundred ordinary tests.
+A worker gets a run of neighbouring tests, and an idle worker takes tests from the end of another
+worker's run (`--dist worksteal`). Therefore the long tests are distributed to the beginnings of the
+runs, and the many short tests balance the ends. Tests that share a Spark session stay together,
+because starting a session takes as long as a hundred ordinary tests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-# How long these take, in seconds of a machine with nothing else to do. Everything else is short.
+# Durations in seconds on an idle machine. All other tests are short.
 LONG_S = {
     "the shared Spark session": 240,
     "tests/pipeline/test_killed_driver.py": 100,
@@ -31,7 +31,7 @@ LONG_S = {
 
 
 def long_unit(item: pytest.Item) -> str | None:
-    """Which of LONG_S a test belongs to."""
+    """The key of LONG_S to which a test belongs, if any."""
     if "_spark" in getattr(item, "fixturenames", ()):
         return "the shared Spark session"
     return next((name for name in LONG_S if item.nodeid.startswith(name)), None)
@@ -59,7 +59,7 @@ def longest_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Ite
 def _of_equal_length(
     runs: list[list[pytest.Item]], short: list[pytest.Item], left: int
 ) -> list[pytest.Item]:
-    """The runs, filled up as the scheduler divides the tests: the last ones may have one more."""
+    """The runs, filled as the scheduler divides the tests: the last ones may have one more."""
     ordered: list[pytest.Item] = []
     for place, run in enumerate(runs):
         size = left // (len(runs) - place)

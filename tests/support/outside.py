@@ -1,7 +1,7 @@
-"""A real server whose disk stalls or fails and whose wall clock jumps when the test says so.
+"""A real server whose disk stalls or fails and whose wall clock jumps on request.
 
-A small library (outside.c) is put before the C library of the server's process; it shares sixteen
-bytes of a file with the test.
+A small library (outside.c) is preloaded into the server's process; it shares sixteen bytes of a
+file with the test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SIZE_BYTES = 16
 
 
 class FakeOutside:
-    """`wrapper` is what a server is started with."""
+    """`wrapper` is the command prefix that starts a server with the library."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -33,17 +33,17 @@ class FakeOutside:
         self.wrapper = ["env", f"LD_PRELOAD={library}", f"MILLSTREAM_TEST_OUTSIDE={state}"]
 
     def jump(self, offset_ms: int) -> None:
-        """The wall clock is so far ahead of the machine's from now on."""
+        """Set the wall clock ahead of the machine's clock by `offset_ms`."""
         self._shared[:8] = offset_ms.to_bytes(8, "little", signed=True)
 
     def stall_disk(self) -> None:
-        """No sync returns any more."""
+        """Make all syncs block."""
         self._shared[8:] = (1).to_bytes(8, "little")
 
     def break_disk(self) -> None:
-        """Every sync fails."""
+        """Make every sync fail."""
         self._shared[8:] = (2).to_bytes(8, "little")
 
     def free_disk(self) -> None:
-        """Syncs work again."""
+        """Make syncs work again."""
         self._shared[8:] = bytes(8)

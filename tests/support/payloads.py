@@ -1,7 +1,8 @@
-"""Payloads of Redis built from the facts of its format, by other means than the server's own code.
+"""Payloads of Redis, built from the specification of the format, independently of the server's
+code.
 
-Every type of stream that Redis has had, and every form that a listpack gives to numbers and texts:
-what no server at hand writes can be tried all the same.
+They cover every type of stream that Redis has had, and every listpack form of numbers and texts,
+including forms that no available server writes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def raw_id(entry_id: Id) -> bytes:
 
 
 # The largest elements whose length Redis writes in one, two, three and four bytes: all but the
-# first are one byte below what seven bits a byte can hold.
+# first are one below the maximum of seven bits per byte.
 BACK_LENGTH_MOST = (127, 16_382, 2_097_150, 268_435_454)
 
 
@@ -72,7 +73,7 @@ def _with_back_length(element: bytes) -> bytes:
 
 
 def number(value: int, form: int = 0) -> bytes:
-    """A number; `form` chooses one of the forms that can hold it, the shortest first."""
+    """A number; `form` selects one of the possible forms, the shortest first."""
     forms = []
     if 0 <= value < 128:
         forms.append(bytes((value,)))

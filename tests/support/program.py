@@ -1,7 +1,8 @@
-"""An asyncio program that runs on while the server under it is restarted.
+"""Runs an asyncio program while its server is restarted.
 
-The program runs in a thread and the restart happens in the caller's: a server's process ends with
-the thread that started it (support/server.py), and the clients are to see the time in between.
+The program runs in a separate thread, and the restart in the caller's thread: a server's process
+ends with the thread that started it (support/server.py), and the clients must experience the time
+in between.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EXIT_DEADLINE_S = 10
 def run_with_restarts(
     server: Server, program: Callable[[Restart], Coroutine[Any, Any, Result]], way: str = "SIGKILL"
 ) -> Result:
-    """Run `program(restart)` to its end; it may await `restart()` as often as it likes."""
+    """Run `program(restart)` to its end; it may await `restart()` any number of times."""
     asked: queue.Queue[threading.Event | None] = queue.Queue()
 
     async def restart() -> None:
@@ -47,7 +48,7 @@ def run_with_restarts(
         finally:
             asked.put(None)
 
-    # A daemon: a library that blocks at its end must not hold up the tests.
+    # A daemon: a library that blocks at its end must not block the tests.
     threading.Thread(target=in_thread, daemon=True).start()
     while (is_done := asked.get(timeout=PROGRAM_DEADLINE_S + EXIT_DEADLINE_S)) is not None:
         try:

@@ -1,8 +1,8 @@
 """RESP2 and RESP3 with exact types.
 
-Client libraries fold `$-1`, `*-1` and `_` into None and simple strings into bulk strings. These
-tests promise the bytes on the wire, so every RESP type has its own Python type here, and a reply
-prints in the notation of the transcripts.
+Client libraries convert `$-1`, `*-1` and `_` to None, and simple strings to bulk strings. These
+tests check the exact bytes, so every RESP type has its own Python type here, and a reply prints in
+the notation of the transcripts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 
 class Null(enum.Enum):
-    """The three ways of saying nothing."""
+    """The three null values."""
 
     BULK = "$-1"
     ARRAY = "*-1"
@@ -37,7 +37,7 @@ class Error:
 
 @dataclass(frozen=True)
 class Double:
-    """`,1.5`; kept as text, as it came."""
+    """`,1.5`; stored as the received text."""
 
     text: str
 
@@ -58,7 +58,7 @@ class Verbatim:
 
 @dataclass
 class Map:
-    """`%n`: the pairs in the order of the wire."""
+    """`%n`: the pairs in the received order."""
 
     pairs: list[tuple[Reply, Reply]]
 
@@ -153,7 +153,7 @@ def _read_scalar(kind: bytes, rest: bytes) -> Reply | None:
 
 
 def quote(data: bytes) -> str:
-    """A bulk string as the transcripts write it."""
+    """A bulk string in the notation of the transcripts."""
     out = []
     for byte in data:
         char = chr(byte)
@@ -196,7 +196,7 @@ def show(reply: Reply) -> str:
 
 
 def facts_of(reply: Reply) -> dict[bytes, Reply]:
-    """A map by its names, in either protocol."""
+    """A map as a dict, in either protocol."""
     if isinstance(reply, Map):
         return {name: value for name, value in reply.pairs if isinstance(name, bytes)}
     assert isinstance(reply, list), f"{reply!r} is no map"

@@ -1,8 +1,8 @@
-"""A real server process on a spare port and a data directory of its own.
+"""A real server process with a free port and its own data directory.
 
-The process is the installed `millstream-server` of the running Python, started as a user would
-start it. `MILLSTREAM_TEST_SERVER` names another program (a wheel installed elsewhere, or
-redis-server, against which the machinery itself was tried).
+The process is the installed `millstream-server` of the running Python, started as by a user.
+`MILLSTREAM_TEST_SERVER` names another program (a wheel installed elsewhere, or redis-server, which
+tests the tools themselves).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STOP_DEADLINE_S = 30.0
 PORT_ATTEMPTS = 5
 _PR_SET_PDEATHSIG = 1
 
-# Tests use DEBUG, which is forbidden unless it is asked for.
+# Tests use DEBUG, which is forbidden by default.
 DIRECTIVES = {"appendfsync": "always", "enable-debug-command": "local"}
 
 RESTART_WAYS = ("SIGTERM", "SIGKILL", "SAVE and SIGKILL", "BGREWRITEAOF and SIGKILL")
@@ -44,7 +44,7 @@ def server_program() -> list[str]:
     named = os.environ.get("MILLSTREAM_TEST_SERVER")
     if named:
         return named.split()
-    # sys.prefix, not the executable's real path: a virtualenv's python is a link out of it.
+    # sys.prefix, not the executable's real path: a virtualenv's python is a link to the outside.
     return [str(Path(sys.prefix) / "bin" / "millstream-server")]
 
 
@@ -56,7 +56,7 @@ def redis_program() -> list[str]:
 
 
 class Server:
-    """A server process; `start`, `stop`, `kill` and `restart` it, and look at its log."""
+    """A server process with `start`, `stop`, `kill`, `restart` and its log."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the process has printed, both streams."""
+        """The output of the process, both streams."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     @property
@@ -98,8 +98,8 @@ class Server:
         """Start and wait until PING answers. AssertionError with the log when it dies instead."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for attempt in range(PORT_ATTEMPTS):
-            # A restart keeps its port. A first start tries again: between our look and the
-            # server's bind somebody else may take the port.
+            # A restart keeps its port. A first start is retried, because another program may take
+            # the port between the check and the server's bind.
             port = self.port or free_port()
             self._launch(port)
             if self._becomes_ready(port):
@@ -110,7 +110,7 @@ class Server:
         raise AssertionError(f"{self.program[0]} did not start:\n{self.log}")
 
     def launch(self) -> None:
-        """Start again on the same port, without waiting for anything."""
+        """Start again on the same port, without waiting."""
         self._launch(self.port)
 
     def is_alive(self) -> bool:
@@ -125,7 +125,7 @@ class Server:
         return self._end(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal, without waiting for what it does."""
+        """Send the process a signal, without waiting for its effect."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -202,7 +202,7 @@ class Server:
 
 
 def _needs(program: Sequence[str]) -> dict[str, str]:
-    """redis-server needs options for what millstream does by default."""
+    """The options that redis-server needs to behave like millstream by default."""
     if Path(program[0]).name != "redis-server":
         return {}
     return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}
@@ -218,5 +218,5 @@ def answers_ping(port: int) -> bool:
 
 
 def _die_with_parent() -> None:
-    """The server ends with the test run, also when that is killed."""
+    """Make the server end with the test run, even if the test run is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Plays a delivery whose reply does not fit into memory, in a process of its own.
+"""Runs a delivery whose reply does not fit into memory, in a separate process.
 
-How much memory a process can still find depends on what it freed before, so tests that others ran
-before would decide the outcome: `python -m tests.support.short_memory LINE` starts fresh.
+The memory that a process can still allocate depends on what it freed before, so earlier tests would
+influence the result: `python -m tests.support.short_memory LINE` starts a new process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @contextmanager
 def spare_memory(size_bytes: int) -> Iterator[None]:
-    """This process can get about this much more memory."""
+    """Limit this process to about `size_bytes` more memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size_bytes, before[1]))
@@ -49,7 +49,7 @@ def is_out_of_memory(reply: Reply) -> bool:
 
 
 def first_delivery(line: str) -> None:
-    """Nothing is given and nothing is pending when the reply cannot be made."""
+    """If the reply cannot be made, nothing is delivered and nothing is pending."""
     _, player, stream = large_stream()
     with spare_memory(48 * MIB):
         assert is_out_of_memory(player.call(line))
@@ -58,7 +58,7 @@ def first_delivery(line: str) -> None:
 
 
 def redelivery(line: str) -> None:
-    """Pending entries are counted as before when the reply cannot be made."""
+    """If the reply cannot be made, the counts of pending entries do not change."""
     in_process, player, stream = large_stream()
     group = stream.groups[b"g"]
     for number in range(1, 97):

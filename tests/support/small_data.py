@@ -1,7 +1,7 @@
-"""A small data directory with everything in it, written without a server.
+"""A small data directory with all kinds of contents, written without a server.
 
-A base of several chunks and index sections, two journals, and the state after each frame: what a
-test needs that damages a directory at every byte and asks what is left.
+It has a base of several chunks and index sections, two journals, and the state after each frame,
+for tests that damage a directory at every byte and check what remains.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ IN_THE_LAST = [
 
 @dataclass
 class Written:
-    """A directory; `states[n]` is what is kept when the last `n` frames are lost."""
+    """A directory; `states[n]` is the remaining state when the last `n` frames are lost."""
 
     disk: FakeDisk
     states: list[State] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Written:
 
 
 def state_of(keyspace: Keyspace) -> State:
-    """All that a snapshot would hold."""
+    """All data that a snapshot would contain."""
     capture = keyspace.begin_capture()
     found: State = []
     while (captured := capture.step(100)) is not None:
@@ -80,14 +80,14 @@ def state_of(keyspace: Keyspace) -> State:
 
 
 def _plain(value: Any) -> Any:
-    """A captured value as msgpack holds it: the groups of a stream pack themselves in parts."""
+    """A captured value in msgpack's types: the groups of a stream are packed in parts."""
     if isinstance(value, SharedGroups):
         return msgpack.unpackb(b"".join(value.packed()), strict_map_key=False)
     return value
 
 
 def contents_of(state: State) -> list[tuple[object, ...]]:
-    """The same without how it is packed: entries instead of blocks."""
+    """The state independent of its packing: entries instead of blocks."""
     return [
         (db, key, kind, {**msgpack.unpackb(meta), "open": None}, [
             entry for block in blocks for entry in Block.from_bytes(block).entries()
@@ -180,7 +180,7 @@ def write_small_data(directory: bytes = ID) -> Written:
 
 
 def load(disk: FakeDisk) -> tuple[Keyspace, Loader]:
-    """What a server would load; DataError as it would say."""
+    """Load the data as a server would, with the same DataError."""
     keyspace = Keyspace()
     keyspace.node_entries = 2
     keyspace.set_time(CREATED_MS)

@@ -1,7 +1,7 @@
-"""A real file system of a few megabytes, to be filled and freed.
+"""A real file system of a few megabytes that tests fill and free.
 
-root mounts a tmpfs where everybody sees it. Who may not do that keeps one in a namespace of its
-own, for which a process stands; the tests reach into it by /proc, and servers are started in it.
+root mounts a tmpfs that is visible to all processes. Other users mount it in a separate namespace,
+which a helper process keeps open; tests access it through /proc, and servers are started in it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class CannotMount(Exception):
 
 
 class SmallDisk:
-    """`path` is where servers see it; `here` is the same place for the tests."""
+    """`path` is its path for servers; `here` is its path for the tests."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         path.mkdir()
         self.path = self.here = path
-        self.wrapper: list[str] = []  # what a server is started with
+        self.wrapper: list[str] = []  # the command prefix that starts a server
         self._keeper: subprocess.Popen[bytes] | None = None
         options = ["-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(path)]
         if os.geteuid() != 0 or subprocess.run(["mount", *options], check=False).returncode:
@@ -58,11 +58,11 @@ class SmallDisk:
         return status.f_bavail * status.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Somebody else takes all space but this."""
+        """Fill the file system except for `leave_bytes`."""
         with (self.here / "filler").open("ab") as file:
             size = file.tell() + self.free_bytes() - leave_bytes
             os.posix_fallocate(file.fileno(), 0, size)
 
     def free(self) -> None:
-        """It is given back."""
+        """Free the filled space."""
         (self.here / "filler").unlink()

@@ -1,4 +1,4 @@
-"""Data directories with a snapshot in them, written without a server: any shape, in no time."""
+"""Data directories with a snapshot of any shape, written quickly and without a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Entries = Mapping[EntryId, Fields]
 
 @dataclass
 class Stream:
-    """A stream of a snapshot; `deleted` ids stay in their blocks, those below `first_kept` too."""
+    """A stream of a snapshot; `deleted` IDs and IDs below `first_kept` remain in their blocks."""
 
     key: bytes
     entries: Entries
@@ -61,13 +61,13 @@ class Stream:
 
 @contextmanager
 def small_chunks(entries: int) -> Iterator[None]:
-    """Chunks of about this many entries, so that little data has many."""
+    """Use chunks of about this many entries, so that little data has many chunks."""
     with mock.patch.object(snapshot, "CHUNK_ENTRIES_MAX", entries):
         yield
 
 
 def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> Path:
-    """The file of a snapshot, which does not count yet."""
+    """Write the file of a snapshot, which is not current yet."""
     directory.mkdir(parents=True, exist_ok=True)
     file = SystemDisk(directory).create(base_name(number))
     writer = SnapshotWriter(
@@ -86,7 +86,7 @@ def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> P
 
 
 def publish(directory: Path, number: int = 1) -> None:
-    """Let a base count, and remove the one before, as a server does."""
+    """Make a base current, and remove the one before, as a server does."""
     store_manifest(SystemDisk(directory), Manifest(base_name(number), (), number + 1, DIRECTORY))
     (directory / base_name(number - 1)).unlink(missing_ok=True)
 
@@ -94,7 +94,8 @@ def publish(directory: Path, number: int = 1) -> None:
 def write_snapshot(
     directory: Path, streams: Sequence[Stream], chunk_entries: int | None = None, number: int = 1
 ) -> Path:
-    """A data directory whose newest snapshot holds these streams; the path of its base."""
+    """Make a data directory whose newest snapshot has these streams; return the path of its
+    base."""
     with small_chunks(chunk_entries or snapshot.CHUNK_ENTRIES_MAX):
         path = write_base(directory, streams, number)
     publish(directory, number)

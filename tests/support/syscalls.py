@@ -1,8 +1,8 @@
-"""What a server process wrote, synced and sent, in order, as strace saw it.
+"""The writes, syncs and sends of a server process, in order, according to strace.
 
-The question asked of a trace: did any reply that shows an entry leave before an fdatasync that
-covers the journal write of that entry? Entries are recognised by their ids, which the callers
-choose to be unlike any other number (see MARKED_ID).
+The check of a trace is: was a reply that shows an entry sent before an fdatasync that covers the
+journal write of that entry? Entries are recognised by their IDs, which the callers choose to differ
+from all other numbers (see MARKED_ID).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _RESULT = re.compile(r"\) += (-?\d+)")
 
 
 def wrapper(output: Path) -> list[str]:
-    """The words before a server's command line that have it traced. Without strace: a failure."""
+    """The command prefix that traces a server. It is an error if strace is missing."""
     strace = shutil.which("strace")
     assert strace, "strace is missing: apt-get install strace"
     calls = "fdatasync,fsync,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg"
-    # On a slow disk much is asked while a sync is under way, which is when a reply may slip out.
+    # With a slow disk many requests arrive during a sync, when a reply could be sent too early.
     slow_disk = f"inject=fdatasync,fsync:delay_enter={SYNC_DELAY_US}"
-    # -D: the server stays our child, so that it is the server whom our signals reach.
+    # -D: the server remains our child, so that our signals reach the server.
     options = ["-D", "-f", "-yy", "-s", "100000", "-e", f"trace={calls}", "-e", slow_disk]
     return [strace, *options, "-o", str(output)]
 
 
 def wait_complete(output: Path) -> None:
-    """Wait until strace has written down the end of the process."""
+    """Wait until strace has recorded the end of the process."""
     wait_until(
         lambda: output.read_text(errors="replace").splitlines()[-1],
         lambda line: "+++" in line,
@@ -60,7 +60,7 @@ class Moment:
 
 
 def moments(output: Path) -> Iterator[Moment]:
-    """All begins and ends, in the order in which they happened."""
+    """The begins and ends of all system calls, in order."""
     open_calls: dict[str, tuple[str, str, str]] = {}
     for line in output.read_text(errors="replace").splitlines():
         if match := _CALL.match(line):
@@ -84,7 +84,7 @@ def _succeeded(rest: str) -> bool:
 
 @dataclass
 class Verdict:
-    """What a trace showed of the marked ids."""
+    """The results of a trace for the marked IDs."""
 
     journaled: set[str]
     replied: set[str]
@@ -92,7 +92,8 @@ class Verdict:
 
 
 def judge(output: Path, directory: Path) -> Verdict:
-    """Follow every marked id from journal write over fdatasync to the replies that show it."""
+    """Follow every marked ID from the journal write through fdatasync to the replies that show
+    it."""
     written: set[str] = set()
     covered_by_running: dict[str, set[str]] = {}
     durable: set[str] = set()

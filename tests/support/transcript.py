@@ -56,11 +56,11 @@ class TranscriptError(Exception):
 
 
 class Mismatch(AssertionError):
-    """The server said something else."""
+    """The server sent another reply."""
 
 
 class Playable(Protocol):
-    """What a player needs of a server."""
+    """The methods of a server that a player uses."""
 
     def client(self, protocol: int = 2) -> RawClient: ...
 
@@ -82,7 +82,7 @@ _REFERENCE = re.compile(r"\$\{(\w+)(?:\.(x|ms|seq))?(?:([+-]\d+))?\}")
 
 
 def expand(template: str, kept: dict[str, Kept]) -> bytes:
-    """Replace ${...} references; the rest is latin-1 text, one character a byte."""
+    """Replace ${...} references; the rest is latin-1 text, one character per byte."""
 
     def value(match: re.Match[str]) -> str:
         name, part, shift = match[1], match[2], int(match[3] or 0)
@@ -289,7 +289,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "\\$"}
 
 
 def unescape(body: str) -> str:
-    """The inside of a quoted string as a template: one character a byte."""
+    """The inside of a quoted string as a template: one character per byte."""
 
     def one(match: re.Match[str]) -> str:
         if match[1]:
@@ -574,7 +574,7 @@ class Player:
         self._marks: dict[str, float] = {}
 
     def play(self) -> None:
-        """Mismatch, with file, line, what was expected and what came, at the first difference."""
+        """Raise Mismatch, with file, line, expected and actual reply, at the first difference."""
         __tracebackhide__ = True
         try:
             for step in self._section.steps:
@@ -658,7 +658,7 @@ class Player:
         self._client("control").wait_blocked(step.number)
 
     def _do_silent(self, step: Step) -> None:
-        # What the server sent before answering two PINGs has arrived on this machine.
+        # After the replies to two PINGs, everything that the server sent before has arrived.
         for _ in range(2):
             self._client("control").call("PING")
         client = self._client(step.client)

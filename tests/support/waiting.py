@@ -1,7 +1,7 @@
 """Waiting for a condition instead of for a time.
 
-Every wait in the tests goes through `wait_until`: it polls, and it fails with the last thing seen
-when the deadline passes, so a hang reads as a failed promise and not as a stuck run.
+Every wait in the tests uses `wait_until`: it polls, and after the deadline it fails with the last
+result, so a hang is reported as a failed test and not as a test run that never ends.
 """
 
 from __future__ import annotations

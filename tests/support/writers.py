@@ -1,12 +1,12 @@
-"""Writers with reservations and readers that follow them, and what must be true of all of them.
+"""Writers with reservations, readers that follow them, and the invariants of both.
 
-A player is a generator: it yields requests and gets the replies. So the same players talk to a real
-server that is killed (`tests/crash/writer_rounds.py`) and to a simulated one
-(`tests/sim/test_writers.py`). What they were answered is on record and outlives every server.
+A player is a generator: it yields requests and gets the replies. Therefore the same players run
+against a real server that is killed (`tests/crash/writer_rounds.py`) and against a simulated one
+(`tests/sim/test_writers.py`). A record of the replies survives every server.
 
-After each restart `check` compares the record with the data: no ID was handed out twice, what was
-completed or given up stays so, what is open can still be completed, and a reader that has come to
-an ID has got every entry up to there.
+After each restart `check` compares the record with the data: no ID was assigned twice, completed
+and aborted reservations stay so, open reservations can still be completed, and a reader at an ID
+has got every entry up to that ID.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ def text_of(entry_id: EntryId) -> bytes:
 
 @dataclass
 class Book:
-    """What the server has answered about one stream."""
+    """The server's replies about one stream."""
 
     handed_out: set[EntryId] = field(default_factory=set)
-    tokens: dict[EntryId, bytes] = field(default_factory=dict)  # asked or answered
+    tokens: dict[EntryId, bytes] = field(default_factory=dict)  # requested or confirmed
     completed: set[EntryId] = field(default_factory=set)
     given_up: set[EntryId] = field(default_factory=set)
-    doubtful: set[bytes] = field(default_factory=set)  # tokens of appends without an answer
+    doubtful: set[bytes] = field(default_factory=set)  # tokens of appends without a reply
     position: EntryId = (0, 0)
 
 
 @dataclass
 class Mine:
-    """A writer's name and what is open under it; outlives the server and all connections."""
+    """A writer's name and its open reservations; survives the server and all connections."""
 
     name: bytes
     key: bytes
     lease_ms: bytes = LEASE_MS
-    open: dict[EntryId, bool] = field(default_factory=dict)  # True: a completion has no answer
+    open: dict[EntryId, bool] = field(default_factory=dict)  # True: a completion has no reply
 
     @property
     def is_patient(self) -> bool:
-        """Whether no lease of it can end during a test."""
+        """Whether none of its leases can end during a test."""
         return self.lease_ms == LEASE_MS
 
 
 class Record:
-    """What all players know, and the lock around it."""
+    """The shared record of all players, and its lock."""
 
     def __init__(self, writers: int) -> None:
         self.lock = threading.Lock()
@@ -87,14 +87,14 @@ class Record:
             book.handed_out.update(ids)
 
     def see_position(self, key: bytes, position: EntryId, before: EntryId) -> None:
-        """A position that came back, and the greatest one known when it was asked for."""
+        """Record a position in a reply, and the largest one known at the request."""
         with self.lock:
             assert position >= before, f"the position went back from {before} to {position}"
             self.books[key].position = max(self.books[key].position, position)
 
 
 class Player:
-    """One mind. An error whose text has one of the words `may_refuse` changes nothing."""
+    """One client. An error whose text has one of the words in `may_refuse` changes nothing."""
 
     def __init__(self, record: Record, seed: str, may_refuse: tuple[str, ...] = ()) -> None:
         self.record = record
@@ -102,7 +102,7 @@ class Player:
         self.may_refuse = may_refuse
 
     def play(self) -> Asking:
-        """Everything that it asks, without an end."""
+        """An endless sequence of requests."""
         yield from self.begin()
         while True:
             yield from self.act()
@@ -135,7 +135,7 @@ class Writer(Player):
         self.book = record.books[mine.key]
 
     def begin(self) -> Asking:
-        """Give up what the last one of this name reserved without getting an answer."""
+        """Abort what the previous writer of this name reserved without getting a reply."""
         known = [text_of(i) for i in self.mine.open]
         reply = yield (b"TABORT", *self.who, *((b"EXCEPT", *known) if known else ()))
         self.is_refused(reply)
@@ -189,7 +189,7 @@ class Writer(Player):
     def _give_up(self, entry_id: EntryId) -> Asking:
         if self.mine.open[entry_id]:
             return
-        del self.mine.open[entry_id]  # without an answer: either
+        del self.mine.open[entry_id]  # without a reply: completed or not
         reply = yield (b"TABORT", *self.who, text_of(entry_id))
         if self.is_refused(reply):
             self.mine.open[entry_id] = False
@@ -224,7 +224,7 @@ class Appender(Player):
 
 
 class Explicit(Appender):
-    """Appends with IDs of its own, around the present."""
+    """Appends with explicit IDs around the current time."""
 
     def __init__(
         self, record: Record, seed: str, now_ms: Callable[[], int], may_refuse: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class Explicit(Appender):
 
 
 class Keeper(Player):
-    """Asks for snapshots, rewrites and reloads, and watches the positions."""
+    """Requests snapshots, rewrites and reloads, and checks the positions."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class Keeper(Player):
 
 
 class Reader:
-    """What one reader has got, over all connections."""
+    """The entries that one reader has got, over all connections."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -279,7 +279,7 @@ class Reader:
         raise NotImplementedError
 
     def check(self, entries: list[Row]) -> None:
-        """It has got every entry up to where it is, once, and in order."""
+        """Check that it has got every entry up to its position, once, and in order."""
         up_to = id_of(self.after)
         wanted = [one for one in entries if one[0] <= up_to]
         assert self.got == wanted, f"{type(self).__name__} has skipped an entry"
@@ -302,8 +302,8 @@ class LogReader(Reader):
 
 
 class Follower(Reader):
-    """TMREAD, with CLOCK on the second stream. It has been promised that nothing comes up to its
-    last `next`, for ever, so `check` remembers every (prev, next] there was."""
+    """TMREAD, with CLOCK on the second stream. The server has promised that no entry will ever be
+    added up to the last `next`, so `check` keeps every (prev, next]."""
 
     def ask(self) -> Request:
         clock = (b"CLOCK",) if self.key == STREAMS[1] else ()
@@ -329,7 +329,8 @@ class Peeker(Reader):
         self.after = as_bytes(token)
 
     def check(self, entries: list[Row]) -> None:
-        """What it got that the log does not have yet is held; nothing came twice."""
+        """Check that entries it got that are not in the log yet are held, and that none came
+        twice."""
         got = {i for i, _ in self.got}
         assert len(got) == len(self.got), "TPEEK: an entry came twice"
         below, _, rest = self.after.partition(b"~")
@@ -361,14 +362,14 @@ class Reading(Player):
 
 
 def check(record: Record, readers: list[Reader]) -> Asking:
-    """To be played alone, after a start."""
+    """Check all invariants; run it alone, after a start."""
     for key in STREAMS:
         yield from _check_stream(record, key, [one for one in readers if one.key == key])
 
 
 def _check_stream(record: Record, key: bytes, readers: list[Reader]) -> Asking:
     book = record.books[key]
-    while True:  # until no lease ends between the two
+    while True:  # until no lease ends between the two requests
         position = id_of((yield (b"TPOSITION", key)))
         entries = _rows((yield (b"TRANGE", key, b"-", b"+")))
         if position == id_of((yield (b"TPOSITION", key))):
@@ -389,7 +390,7 @@ def _check_stream(record: Record, key: bytes, readers: list[Reader]) -> Asking:
 
 
 def _check_log(book: Book, entries: list[Row], position: EntryId) -> None:
-    """Nothing is there that was not written, and nothing twice."""
+    """Check that the log has only written entries, each once."""
     assert [i for i, _ in entries] == sorted({i for i, _ in entries})
     for entry_id, token in entries:
         assert entry_id not in book.given_up, f"{entry_id} was given up"
@@ -405,7 +406,7 @@ def _check_log(book: Book, entries: list[Row], position: EntryId) -> None:
 
 
 def _check_facts(book: Book, key: bytes, log: dict[EntryId, bytes]) -> Asking:
-    """What was completed is there or held; what was given up cannot be completed."""
+    """Check that completed entries exist or are held, and that aborted ones cannot be completed."""
     wanted = [(i, "FACTDONE") for i in book.completed if i not in log]
     wanted += [(i, "FACTLOST") for i in list(book.given_up)[-20:]]
     for entry_id, code in wanted:
@@ -415,7 +416,8 @@ def _check_facts(book: Book, key: bytes, log: dict[EntryId, bytes]) -> Asking:
 
 
 def finish(readers: list[Reader]) -> Asking:
-    """Give up all that is open. Then every reader gets to the end, and has what the log has."""
+    """Abort all open reservations. Then every reader must reach the end, with all entries of the
+    log."""
     for key in STREAMS:
         for row in map(as_list, as_list((yield (b"TPOSITION", key, b"WRITERS")))):
             yield (b"TABORT", key, as_bytes(row[0]))
