@@ -1,4 +1,5 @@
-"""What the rounds of kill -9 share: clients that talk until the server dies, a round, the program.
+"""The common part of the rounds of kill -9: clients that run until the server dies, a round, the
+program.
 
 `python -m tests.crash.rounds` and `python -m tests.crash.writer_rounds` play many rounds.
 """

@@ -1,7 +1,7 @@
-"""A value may hold any bytes, also those of a journal: the next start is as after any other.
+"""A value may contain any bytes, even those of a journal, without an effect on the next start.
 
-A server is killed after it has written the value, and the end of its journal is cut, as a crash
-leaves it. A start that took the bytes in the value for later frames would refuse the journal as
+A server is killed after it has written the value, and the end of its journal is cut, as after a
+crash. A start that treated the bytes in the value as later frames would refuse the journal as
 damaged.
 """
 

@@ -1,5 +1,5 @@
-"""A transaction is one frame whatever it asks of the journal on its way, and switching the journal
-off loses nothing that was answered."""
+"""A transaction is one frame, even if its commands change the journal's settings, and turning the
+journal off loses no acknowledged write."""
 
 from __future__ import annotations
 

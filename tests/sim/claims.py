@@ -1,4 +1,4 @@
-"""What the model knows of owners: claims, releases, deletions that look at references, and of
+"""The model's commands about owners (claims, releases, deletions that check references) and about
 messages that count once."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def option(words: Request, name: bytes) -> bytes | None:
 
 
 class Claim:
-    """Entries handed over to a consumer."""
+    """Entries transferred to a consumer."""
 
     def __init__(self, model: Model, stream: Stream, group: Group, words: Request) -> None:
         self.model, self.stream, self.group = model, stream, group
@@ -67,7 +67,7 @@ class Claim:
         group.consumers[self.consumer] = None
 
     def take(self, entry_id: EntryId) -> bool:
-        """Hand an entry that is there over, unless it has not been idle for so long."""
+        """Transfer an existing entry if it has been idle long enough."""
         record = self.group.pending.get(entry_id)
         now_ms = self.model.steady_ms
         if record is None:
@@ -157,7 +157,7 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 def idle_ms(record: Pending, now_ms: int) -> int:
-    """As it is shown."""
+    """The idle time as shown in replies."""
     released = record.last_ms == 0 and not record.owner
     return -1 if released else max(0, now_ms - record.last_ms)
 
@@ -165,7 +165,7 @@ def idle_ms(record: Pending, now_ms: int) -> int:
 def claim_idle(
     model: Model, stream: Stream, group: Group, consumer: bytes, min_idle_ms: int, limit: int
 ) -> list[Answer]:
-    """XREADGROUP CLAIM's: what is idle for so long, the longest first."""
+    """The entries for XREADGROUP CLAIM: those idle long enough, longest idle first."""
     now_ms, answers = model.steady_ms, []
     for entry_id in looked_at(stream, group, now_ms, min_idle_ms, limit):
         record = group.pending[entry_id]
@@ -182,7 +182,7 @@ def claim_idle(
 def looked_at(
     stream: Stream, group: Group, now_ms: int, min_idle_ms: int, limit: int
 ) -> list[EntryId]:
-    """Up to `limit` that a claim gets: those whose entry is there."""
+    """Up to `limit` records for a claim: those whose entries exist."""
     found = claimable(group, now_ms, min_idle_ms)
     return [entry_id for entry_id in found if entry_id in stream.entries][:limit]
 
@@ -240,7 +240,7 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 def is_held(stream: Stream, entry_id: EntryId) -> bool:
-    """Whether a group has yet to read this id or to see it acknowledged."""
+    """Whether a group has not read this ID yet, or has it pending."""
     unread = any(group.offset < entry_id for group in stream.groups.values())
     return unread or any(entry_id in group.pending for group in stream.groups.values())
 
@@ -288,7 +288,7 @@ def xackdel(model: Model, client: ClientModel, words: Request) -> Answer:
         settle(model, client, words[1], stream)
     acked = [entry_id for entry_id in ids if group.pending.pop(entry_id, None) is not None]
     deleted = delete_each(stream, words[3], acked)
-    # What was acknowledged but is not there answers 1, too.
+    # An acknowledged entry that does not exist also gives 1.
     answers = {i: 1 if answer == -1 else answer for i, answer in zip(acked, deleted, strict=True)}
     group.last_used_ms = model.steady_ms
     return [answers.pop(entry_id, -1) for entry_id in ids]
@@ -310,7 +310,7 @@ def trim(model: Model, client: ClientModel, key: bytes, stream: Stream, words: R
         rest = ids[len(gone) :]
         end = parse_id(first_kept) if first_kept is not None else rest[0] if rest else (ID_MAX, 0)
         for group in stream.groups.values():
-            # Ids between those that go, too, whose entries have long been gone.
+            # Also pending IDs in between whose entries no longer exist.
             for entry_id in [i for i in group.pending if gone[0] <= i < end]:
                 del group.pending[entry_id]
     return model.evict((client.db, key), stream, gone)
@@ -391,7 +391,7 @@ def xcfgset(model: Model, client: ClientModel, words: Request) -> Answer:
 
 
 def known(model: Model, stream: Stream | None, words: Request) -> EntryId | None:
-    """The id that XADD's message got when it was sent before."""
+    """The ID that XADD's message got when it was sent before."""
     producer = option(words, b"IDMP")
     if stream is None or producer is None:
         return None

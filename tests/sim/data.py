@@ -1,7 +1,7 @@
-"""What a server holds, in the plainest form: dicts and tuples, nothing packed, nothing clever.
+"""A server's data in a simple form: dicts and tuples, nothing packed.
 
-The model of the commands and the replay of the effects both keep this, and `seen_in` reads the real
-keyspace into the same form, so that any two of the three can be compared.
+The model of the commands and the replay of the effects both use this form, and `seen_in` converts
+the real keyspace to it, so that any two of the three can be compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZERO: EntryId = (0, 0)
 
 @dataclass(slots=True)
 class Pending:
-    """An entry given out and not acknowledged; without a retry it is never given out again."""
+    """An entry delivered and not acknowledged; without a retry it is never redelivered."""
 
     first_ms: int
     last_ms: int
@@ -36,7 +36,7 @@ class Pending:
     def due_ms(self, with_zero: bool) -> int | None:
         if self.retry is None or (self.retry[0] == 0 and not with_zero):
             return None
-        # What XNACK released is due at once.
+        # An entry released by XNACK is due immediately.
         return 0 if self.last_ms == 0 and not self.owner else self.last_ms + self.retry[0]
 
     def expires_ms(self) -> int | None:
@@ -68,7 +68,7 @@ class Group:
     deliveries: int = 0  # since the first one that was not new
 
     def note(self, record: Pending, again: bool = True) -> None:
-        """An entry is delivered now, after all others."""
+        """Record a delivery as the latest one."""
         if again or self.deliveries:
             self.deliveries += 1
             record.order = self.deliveries
@@ -87,7 +87,7 @@ Policy = tuple[int, int, int, bool]  # entries, milliseconds, bytes, exact
 
 @dataclass(slots=True)
 class Once:
-    """The messages that a stream remembers, in the order in which they came."""
+    """The messages that a stream keeps, in the order of arrival."""
 
     duration_s: int = 100
     maxsize: int = 100
@@ -127,8 +127,8 @@ class Stream:
     groups: dict[bytes, Group] = field(default_factory=dict)
     once: Once = field(default_factory=Once)
     policy: Policy | None = None
-    producers: dict[bytes, int] = field(default_factory=dict)  # the most silent one first
-    # What was deleted after the first entry: it takes its bytes until its block goes.
+    producers: dict[bytes, int] = field(default_factory=dict)  # the longest silent first
+    # Entries deleted after the first entry: they use bytes until their block is evicted.
     ghosts: dict[EntryId, tuple[bytes, ...]] = field(default_factory=dict)
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:
@@ -152,7 +152,7 @@ class Stream:
         return len(gone)
 
     def over_age(self, now_ms: int, grace_ms: int = 0) -> list[EntryId]:
-        """What the policy has not kept since grace_ms ago, for its age."""
+        """The entries that have been too old for the policy for at least grace_ms."""
         max_age_ms = self.policy[1] if self.policy is not None else 0
         oldest_ms = now_ms - max_age_ms - grace_ms
         return [entry_id for entry_id in self.entries if max_age_ms and entry_id[0] <= oldest_ms]
@@ -188,8 +188,8 @@ Value = Stream | bytes
 
 @dataclass(slots=True)
 class Data:
-    """All databases, and when their keys expire; `ever` are the entries that were ever at a key, by
-    (db, key, id). A stream remembers `producers_max` producers."""
+    """All databases, and the expiries of their keys; `ever` are the entries that ever existed at a
+    key, by (db, key, ID). A stream keeps `producers_max` producers."""
 
     databases: list[dict[bytes, Value]] = field(default_factory=lambda: [{} for _ in range(16)])
     expiries: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(16)])
@@ -206,7 +206,7 @@ class Data:
         self.expiries[db].pop(key, None)
 
     def move(self, db: int, key: bytes, to: int, new_key: bytes) -> None:
-        """The value itself and its expiry."""
+        """Move the value and its expiry."""
         value, expiry_ms = self.databases[db][key], self.expiries[db].get(key)
         self.drop(db, key)
         self._place(to, new_key, value, expiry_ms)
@@ -253,7 +253,7 @@ class Data:
 
 
 def shown(data: Data) -> dict[str, Any]:
-    """As nested dicts with names, for `difference`; times of last use are left out."""
+    """The data as nested dicts with names, for `difference`, without times of last use."""
     return {
         f"db {number}": {
             key: _shown_key(_shown_value(value), expiries.get(key, 0)) for key, value in db.items()
@@ -285,7 +285,7 @@ def _shown_value(value: Value) -> object:
 
 
 def _shown_messages(once: Once) -> list[object]:
-    """Without those whose time is over: when they are forgotten is the server's matter."""
+    """The messages without expired ones: the server may remove these at any time."""
     newest_ms = max((at_ms for _, at_ms in once.seen.values()), default=0)
     return [
         (*message, *seen)
@@ -310,9 +310,9 @@ def _shown_group(group: Group) -> dict[str, object]:
 
 
 def seen_in(keyspace: Keyspace, now_ms: int = 0) -> dict[str, Any]:
-    """The real keyspace in the form of `shown`; checks its structures on the way. Keys that were
-    due before `now_ms` are left out, and so is what is due in groups while nothing may be deleted;
-    looking at them deletes nothing."""
+    """The real keyspace in the form of `shown`; also checks its structures. Keys that expired
+    before `now_ms` are left out, and so are due entries of groups while deletions are not allowed.
+    Nothing is deleted."""
     due_ms = 0 if keyspace.may_delete else now_ms
     was, keyspace.expiring = keyspace.expiring, False
     try:
@@ -386,14 +386,14 @@ def _seen_group(group: RealGroup, due_ms: int) -> dict[str, object]:
 
 
 def without(tree: Any, *names: str) -> Any:
-    """The same without these entries, for what one of the two sides does not know."""
+    """The tree without these entries, which only one of the two sides has."""
     if not isinstance(tree, dict):
         return tree
     return {name: without(value, *names) for name, value in tree.items() if name not in names}
 
 
 def difference(left: Any, right: Any, where: str = "") -> str | None:
-    """The first difference of two trees in words, None when they are equal."""
+    """A description of the first difference of two trees; None when they are equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         for name in [*left, *(name for name in right if name not in left)]:
             here = f"{where}/{name!r}"
@@ -408,7 +408,7 @@ def difference(left: Any, right: Any, where: str = "") -> str | None:
 
 
 def found_in(data: Data) -> Found:
-    """For the history: what a client would find."""
+    """The data that a client would find, for the history."""
     found: dict[tuple[int, bytes], FoundStream | bytes] = {}
     for db, values in enumerate(data.databases):
         for key, value in values.items():

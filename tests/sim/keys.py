@@ -1,4 +1,4 @@
-"""What the model knows of keys, strings, expiries and transactions."""
+"""The model's commands about keys, strings, expiries and transactions."""
 
 from __future__ import annotations
 

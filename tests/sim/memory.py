@@ -1,4 +1,4 @@
-"""The memory of a simulated server: what is used, and a judgement on what goes for want of it."""
+"""The memory of a simulated server: used memory, and a check of the evictions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BLOCK_HEADER_BYTES = 64
 
 
 def free_all() -> None:
-    """Free all that waits to be freed, without a pause."""
+    """Free everything that waits to be freed, without a pause."""
     while free_step(KEYS_AT_ONCE):
         pass
 
 
 class Memory:
-    """What the blocks of one life take, and a rest that never changes."""
+    """The memory of one server: the bytes of its blocks, and a constant rest."""
 
     def __init__(self) -> None:
         self._sealed_before, self._open_before = sealed_bytes(), open_bytes()
@@ -50,7 +50,7 @@ class Memory:
 
 
 def judge_bytes(keyspace: Keyspace, memory: Memory) -> None:
-    """After all freeing: the sealed blocks that are counted are those that streams have. The last
+    """After all freeing: check that the counted sealed blocks are those of the streams. The last
     block of a stream may be an open one."""
     least = most = 0
     for stream in streams_in(keyspace).values():
@@ -65,7 +65,7 @@ def judge_bytes(keyspace: Keyspace, memory: Memory) -> None:
 
 
 def streams_in(keyspace: Keyspace) -> dict[Key, Stream]:
-    """All streams, those that are due too; looking at them deletes nothing."""
+    """All streams, including expired ones. Nothing is deleted."""
     was, keyspace.expiring = keyspace.expiring, False
     try:
         return {
@@ -79,7 +79,7 @@ def streams_in(keyspace: Keyspace) -> dict[Key, Stream]:
 
 
 class WatchedEviction(Eviction):
-    """Tells what was dropped, and judges each time whether that was right."""
+    """Reports evictions, and checks each of them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -120,7 +120,7 @@ class WatchedEviction(Eviction):
         if not may_drop:
             demand(not dropped, f"nothing may be dropped: {dropped}")
         elif left > 0 and self._moments():
-            # With very many keys a turn may come to none that has a block.
+            # With very many keys, a slice may find no key with a block.
             text = f"refused with {left} bytes too many and blocks to drop"
             demand(not (full and self._is_exact()), text)
             demand(self.goes_on, f"{left} bytes too many, and the eviction has stopped")
@@ -137,11 +137,11 @@ class WatchedEviction(Eviction):
         return dropped
 
     def _is_exact(self) -> bool:
-        """Whether one turn looks at all keys."""
+        """Whether one slice checks all keys."""
         return self._world.profile.keys < KEYS_AT_ONCE // 8
 
     def _moments(self) -> dict[Key, int]:
-        """Milliseconds of the youngest id in the block that each stream begins with."""
+        """Milliseconds of the newest ID in the first block of each stream."""
         return {
             key: stream.blocks_between(*first, *first)[0].last_id[0]
             for key, stream in streams_in(self._world.keyspace).items()

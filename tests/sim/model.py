@@ -1,9 +1,9 @@
-"""What the server promises, written down naively: commands on plain data.
+"""A naive model of the server's promises: commands on plain data.
 
-The model gets what was sent and when the server turned to it, runs each command and
-says what every client must be answered. Where the server may choose - how late a timer runs, which
-of two due keys comes first, what goes with a block - it gets whose waits were ended and what was
-trimmed, and demands that this was right.
+The model gets the requests and the times at which the server processed them, runs each command, and
+predicts every reply. Where the server has a choice (how late a timer runs, which of two due keys
+comes first, which entries are evicted with a block), the model gets the ended waits and the trimmed
+entries, and checks that the choice was allowed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from millstream.commands.table.registry import COMMANDS
 
 U64_MAX = 2**64 - 1
 COUNT_MAX = 2**63 - 1
-TRIMMED_AT_ONCE = 1000  # blocks that an append trims at the most; the rest is the timer's
-AGE_GRACE_MS = 1000  # an entry that is too old goes within this time
+TRIMMED_AT_ONCE = 1000  # maximum of blocks that an append trims; the timer trims the rest
+AGE_GRACE_MS = 1000  # an entry that is too old is evicted within this time
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 KEY_NEEDED = (
@@ -49,12 +49,12 @@ class Fields(list["Answer"]):
 
 
 class Refused(Exception):
-    """The command answers this error."""
+    """The command returns this error."""
 
 
 load_table()
 WRITES = {name.decode() for name, row in COMMANDS.items() if "write" in row.flags} | {"xgroup"}
-# The words of XADD's options, each with how many words it takes.
+# XADD's options, each with its number of words.
 XADD_OPTIONS = {b"MAXLEN": 2, b"MINID": 2, b"DELREF": 1, b"ACKED": 1, b"KEEPREF": 1, b"IDMP": 3,
                 b"NOMKSTREAM": 1}  # fmt: skip
 NEVER_QUEUED = {"multi", "exec", "discard", "watch"}
@@ -68,7 +68,7 @@ Answer = object
 
 
 class Judged:
-    """An answer that is no certain bytes: what it must be is asked of the reply."""
+    """A reply without predicted bytes: a function checks it."""
 
     def judge(self, reply: Reply) -> None:
         raise NotImplementedError
@@ -112,8 +112,8 @@ def parse_id(text: bytes) -> EntryId:
 
 @dataclass(slots=True)
 class Due:
-    """A reply that a client is to get. `seq` is what must be durable before; `queued` are the
-    requests that an EXEC answers."""
+    """A reply that a client must get. `seq` must be durable before; `queued` are the requests that
+    an EXEC runs."""
 
     request: Request
     answer: Answer
@@ -121,7 +121,7 @@ class Due:
     seq: int | None = None
     queued: list[Request] = field(default_factory=list)
     is_unknown: bool = False
-    """The journal failed in the tick in which it was done: no reply may be sent."""
+    """The journal failed in the tick of the request: no reply may be sent."""
 
     @property
     def is_known(self) -> bool:
@@ -137,7 +137,7 @@ class ClientModel:
     db: int = 0
     queue: list[Request] | None = None  # since MULTI
     queue_failed: bool = False
-    watches: dict[Key, object] = field(default_factory=dict)  # with what `mark_of` said
+    watches: dict[Key, object] = field(default_factory=dict)  # with the results of `mark_of`
     requests: deque[Request] = field(default_factory=deque)
     due: deque[Due] = field(default_factory=deque)
     waiter: Waiter | None = None
@@ -147,7 +147,7 @@ class ClientModel:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A client's blocked read; group None: a plain one; with a consumer: an XREADGROUP."""
+    """A client's blocked read. Group None: a read without a group; with a consumer: XREADGROUP."""
 
     client: ClientModel
     request: Request
@@ -161,7 +161,7 @@ class Waiter:
     ttl_ms: int = 0
     retry: Retry | None = None
     key_was_gone: bool = False
-    incarnation: int = 0  # of the stream at the key when that was looked at last
+    incarnation: int = 0  # of the stream at the key when it was last checked
     number: int = 0
     consumer: bytes | None = None
     keep: bool = True
@@ -169,19 +169,19 @@ class Waiter:
 
     @property
     def kind(self) -> object:
-        """What one read of a kind does not find, the others do not find either."""
+        """Reads of the same kind find the same entries or none."""
         return self.consumer is not None, self.claim_ms
 
     @property
     def key(self) -> Key:
-        """Of a TREAD, which has one."""
+        """The key of a TREAD, which has one."""
         [key] = self.keys
         return key
 
 
 @dataclass(slots=True)
 class Queue:
-    """Who waits on a key, in the order of arrival."""
+    """The waiters on a key, in the order of arrival."""
 
     plain: list[Waiter] = field(default_factory=list)
     groups: dict[bytes, list[Waiter]] = field(default_factory=dict)
@@ -193,13 +193,13 @@ class Queue:
         return [*self.plain, *(waiter for group in self.groups.values() for waiter in group)]
 
 
-# What a server tells of itself, in the order in which it happens.
+# Events that a server reports, in order.
 
 
 @dataclass(slots=True)
 class Turn:
-    """It turned to a client or to what was due, and this is why it refuses writes. is_slow:
-    requests and what is due wait for the disk."""
+    """The server began with a client or with due changes; the error with which it refuses writes,
+    if any. is_slow: requests and due changes wait for the disk."""
 
     write_error: str | None
     is_slow: bool = False
@@ -207,14 +207,14 @@ class Turn:
 
 @dataclass(slots=True)
 class Added:
-    """It appended to the stream at a key."""
+    """The server appended to the stream at a key."""
 
     key: Key
 
 
 @dataclass(slots=True)
 class Trimmed:
-    """It evicted entries of the stream at a key; `first` is its first entry now."""
+    """The server evicted entries of the stream at a key; `first` is its first entry now."""
 
     key: Key
     first: EntryId | None
@@ -222,7 +222,8 @@ class Trimmed:
 
 @dataclass(slots=True)
 class Room:
-    """It looked for memory, and dropped blocks for it. full: it refuses what needs memory."""
+    """The server checked its memory and evicted blocks. full: it refuses commands that need
+    memory."""
 
     full: bool
     dropped: list[Trimmed]
@@ -230,7 +231,7 @@ class Room:
 
 @dataclass(slots=True)
 class Done:
-    """It ran a request to its end."""
+    """The server completed a request."""
 
     request: Request
 
@@ -245,7 +246,7 @@ class Held:
 
 @dataclass(slots=True)
 class Released:
-    """These clients do not wait for the disk any more."""
+    """These clients no longer wait for the disk."""
 
     numbers: list[int]
 
@@ -298,7 +299,7 @@ def needs_memory(request: Request) -> bool:
 
 
 def does(*names: str) -> Callable[[Handler], Handler]:
-    """A function that does what a command does; what refuses writes was asked before."""
+    """Register a function as the model of commands. Refused writes are handled before it."""
 
     def register(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
@@ -316,8 +317,9 @@ class Model:
         block_entries: int = 1,
         steady_ahead_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Go on from what a server has loaded at `now_ms`. In `told` is what it tells of itself;
-        its blocks have at most that number of entries; so far is its steady clock ahead."""
+        """Continue from the data that a server loaded at `now_ms`. `told` has the server's events.
+        The other arguments are the maximum of entries in a block, and how far its steady clock is
+        ahead."""
         self._told = told
         self._steady_ahead_ms = steady_ahead_ms
         self._block_entries = block_entries
@@ -345,13 +347,13 @@ class Model:
 
     @property
     def steady_ms(self) -> int:
-        """The time by which clients and groups wait."""
+        """The time for waits of clients and groups."""
         return self.now_ms + self._steady_ahead_ms()
 
-    # ------------------------------------------------------------ what the server turned to
+    # ------------------------------------------------------------ events of the server
 
     def _turn(self, now_ms: int) -> None:
-        """The server turns to the next client or to what is due."""
+        """The server begins with the next client or with due changes."""
         self.now_ms = now_ms
         while not isinstance(turn := self._told.popleft(), Turn):
             if isinstance(turn, Released):
@@ -362,7 +364,7 @@ class Model:
             self._meet(room)
 
     def take_rest(self) -> None:
-        """A client that had to stop had its turn again, and no request was left."""
+        """A client that had to stop got another turn without remaining requests."""
         for told in self._told:
             if isinstance(told, Room):
                 self._meet(told)
@@ -377,7 +379,7 @@ class Model:
             self._resumable.append(client)
 
     def _meets_slow_disk(self, client: ClientModel) -> bool:
-        """Whether the client's next request waits: the first event for this client shows it."""
+        """Whether the client's next request waits, according to the first event for this client."""
         for told in self._told:
             if isinstance(told, Held):
                 return told.words == list(client.requests[0])
@@ -391,7 +393,7 @@ class Model:
             self._drop(trimmed)
 
     def _drop(self, trimmed: Trimmed) -> None:
-        """Blocks went for want of memory; which ones, was judged."""
+        """Blocks were evicted for lack of memory; WatchedEviction has checked which ones."""
         stream = self.value(trimmed.key)
         assert isinstance(stream, Stream), f"{trimmed} of no stream"
         gone = trims.before(stream, trimmed.first)
@@ -409,7 +411,7 @@ class Model:
             self._run(client, now_ms)
 
     def end_tick(self, now_ms: int, seq: int) -> None:
-        """Clients whose wait is over go on; replies so far need `seq` to be durable."""
+        """Clients with ended waits continue; replies so far require that `seq` is durable."""
         resuming, self._resumable = self._resumable, []
         for client in resuming:
             if client.waiter is None and not client.gone and not client.is_held:
@@ -425,8 +427,8 @@ class Model:
         has_group: Callable[[Key, bytes], bool],
         oldest: Callable[[Key], EntryId | None],
     ) -> None:
-        """The server did what was due, and served these clients in this order. `oldest` is the
-        first entry that a stream has now."""
+        """The server applied due changes, and served these clients in this order. `oldest` returns
+        the current first entry of a stream."""
         self._turn(now_ms)
         late = [w for w in self._all_waiters() if 0 < w.deadline_ms <= self.steady_ms]
         for waiter in sorted(late, key=lambda w: (w.deadline_ms, w.number)):
@@ -446,7 +448,8 @@ class Model:
         self._serve_ready()
 
     def _trim_by_policy(self, oldest: Callable[[Key], EntryId | None]) -> None:
-        """What the server evicted by its timer no policy keeps. It need not be all of that."""
+        """Check that the server's timer evicted only entries that the policy does not keep. It need
+        not evict all of them."""
         for number, database in enumerate(self.data.databases):
             for name, value in database.items():
                 may_go = (
@@ -460,7 +463,7 @@ class Model:
                     value.evict([i for i in may_go if first is None or i < first])
 
     def leave(self, client: ClientModel, now_ms: int) -> None:
-        """The client's connection is gone."""
+        """The client's connection was closed."""
         self.now_ms = now_ms
         client.gone = True
         self._held.pop(client.number, None)
@@ -470,7 +473,7 @@ class Model:
         client.requests.clear()
 
     def upkeep(self, now_ms: int) -> None:
-        """Apply all due automatic changes, as a server whose timers ran."""
+        """Apply all due automatic changes, like a server after its timers ran."""
         self.now_ms = now_ms
         for key in self.expired(now_ms):
             self.delete(key)
@@ -482,8 +485,9 @@ class Model:
         self._ready = []
 
     def overdue(self, now_ms: int, patient: bool, by_age: bool) -> str | None:
-        """What a server whose timers ran must not have left undone; patient: it refused writes
-        a moment ago; by_age: also what goes by a time of day, which it need not have looked at."""
+        """Describes a due change that is still open although the timers ran, or None. patient: the
+        server refused writes shortly before; by_age: include changes by time of day, which the
+        server may not have checked yet."""
         self.now_ms = now_ms
         for database in self.data.databases:
             for name, value in database.items():
@@ -538,7 +542,7 @@ class Model:
             self._serve_ready()
 
     def outcome(self, client: ClientModel, request: Request, in_queue: bool) -> Answer:
-        """What a request is answered, its error included."""
+        """The reply to a request, including errors."""
         name = request[0].decode().lower()
         try:
             if self.memory_full and needs_memory(request):
@@ -560,7 +564,7 @@ class Model:
             return refusal
 
     def _end_request(self, request: Request) -> None:
-        """The next events are for another request. The end of an EXEC has no event."""
+        """The next events belong to another request. The end of an EXEC has no event."""
         done = Done(request)
         if request[0] != b"EXEC" and done in self._told:
             while self._told.popleft() != done:
@@ -592,7 +596,7 @@ class Model:
     # ------------------------------------------------------------ values
 
     def value(self, key: Key) -> Value | None:
-        """The value at a key; an expired key is deleted by this, as in the server."""
+        """The value at a key; an expired key is deleted, as in the server."""
         number, name = key
         expiry_ms = self.data.expiries[number].get(name)
         if expiry_ms is not None and expiry_ms <= self.now_ms:
@@ -602,7 +606,7 @@ class Model:
         return self.data.databases[number].get(name)
 
     def expired(self, now_ms: int) -> list[Key]:
-        """Keys whose time has come, in order of time."""
+        """Expired keys, in order of their expiry."""
         due = [
             (number, at_ms, name)
             for number, expiries in enumerate(self.data.expiries)
@@ -612,11 +616,11 @@ class Model:
         return [(number, name) for number, _, name in sorted(due)]
 
     def note_change(self, key: Key) -> None:
-        """What is at a key is replaced, removed, or gets another expiry."""
+        """Note that the value at a key is replaced or removed, or gets another expiry."""
         self._changes[key] = self._changes.get(key, 0) + 1
 
     def mark_of(self, key: Key) -> object:
-        """Differs after a watched key was changed."""
+        """A value that differs after a watched key was changed."""
         value = self.value(key)
         if not isinstance(value, Stream):
             return self._changes.get(key), value
@@ -643,8 +647,8 @@ class Model:
             self.data.expiries[key[0]].pop(key[1], None)
 
     def leave_behind(self, key: Key) -> None:
-        """A stream goes to another key, its groups without their waiting readers: for those groups
-        this is the end of a wait. Groups whose time was over do not live again at the new key."""
+        """A stream moves to another key, without the readers that wait on its groups: for these
+        groups the wait ends. Groups that have ended do not exist at the new key."""
         value, queue = self.data.databases[key[0]][key[1]], self._queues.get(key)
         if not isinstance(value, Stream):
             return
@@ -665,11 +669,11 @@ class Model:
         return next((w for w in self._all_waiters() if w.client.number == number), None)
 
     def waiting_keys(self, number: int) -> list[Key]:
-        """The keys of a database that somebody waits on."""
+        """The keys of a database with waiting clients."""
         return [key for key in self._queues if key[0] == number]
 
     def gives_up(self, waiter: Waiter) -> Answer:
-        """What a read that would wait is answered within a transaction."""
+        """The reply to a read in a transaction that would otherwise wait."""
         return self.timeout_answer(waiter)
 
     def timeout(self, waiter: Waiter) -> None:
@@ -688,7 +692,7 @@ class Model:
         self.waiters += 1
 
     def _remove(self, waiter: Waiter) -> None:
-        """The wait is over; the time to live of its group starts again."""
+        """End a wait; the time to live of its group restarts."""
         self.waiters -= 1
         waiter.client.waiter = None
         for key in dict.fromkeys(waiter.keys):
@@ -735,7 +739,8 @@ class Model:
                             empty_handed.add((waiter.group, waiter.kind))
 
     def _try_consumer_again(self, waiter: Waiter) -> None:
-        """An XREADGROUP ends with an error when one of its groups is gone, even if made again."""
+        """End an XREADGROUP with an error if one of its groups was deleted, even if created
+        again."""
         assert waiter.group is not None
         if self.write_error is not None:
             return
@@ -816,10 +821,10 @@ class Model:
         self._expire(group)
         return group
 
-    # ------------------------------------------------------------ giving out
+    # ------------------------------------------------------------ delivery
 
     def _due(self, group: Group, with_zero: bool) -> list[EntryId]:
-        """What is to be given out again: earliest due first, then by id."""
+        """The entries due for redelivery: earliest due first, then by ID."""
         due = [
             (record.due_ms(with_zero), entry_id)
             for entry_id, record in group.pending.items()
@@ -831,7 +836,7 @@ class Model:
         self, stream: Stream, group: Group, limit: int, retry: Retry | None, with_info: bool,
         with_zero: bool,
     ) -> list[Answer] | None:  # fmt: skip
-        """A group read's reply, None when there is nothing."""
+        """A group read's reply; None when there are no entries."""
         due = self._due(group, with_zero)[:limit]
         new = stream.newer(group.offset)
         if limit == 0 or not (due or new):
@@ -865,7 +870,8 @@ class Model:
         return [dotted(entry_id), *stream.entries[entry_id]]
 
     def judge_incarnation(self, stream: Stream, shown: int) -> None:
-        """Equal incarnations are the same stream, others another."""
+        """Check that equal incarnations mean the same stream, and different ones different
+        streams."""
         known = self._made_as.setdefault(stream.incarnation, shown)
         others = list(self._made_as.values()).count(shown)
         demand(known == shown and others == 1, f"incarnation {shown} and not {known}, of {others}")
@@ -900,7 +906,7 @@ class Model:
         stream = self.stream(client, key)
         if stream is None:
             stream = Stream(self.new_incarnation())
-            self.put((client.db, key), stream)  # who waits on a group of it has the group again
+            self.put((client.db, key), stream)  # waiting readers have its groups again
         return stream
 
     def append(
@@ -911,8 +917,8 @@ class Model:
         entry_id: EntryId | None = None,
         is_last: bool = True,
     ) -> EntryId:
-        """`is_last`: the last entry of a request, after which the policy is kept and events are
-        told."""
+        """`is_last`: the last entry of a request, after which the policy is applied and events are
+        reported."""
         stream = self.make(client, key)
         if entry_id is None:
             ms, seq = stream.last_id
@@ -927,7 +933,7 @@ class Model:
         return entry_id
 
     def keep_policy(self, key: Key, stream: Stream) -> None:
-        """After an append, or when the policy is set."""
+        """Apply the policy after an append, or when it is set."""
         if stream.policy is None:
             return
         at_once = len(stream.entries) < TRIMMED_AT_ONCE
@@ -937,13 +943,13 @@ class Model:
         may_go = set(trims.may_go(stream, self.now_ms, self._block_entries))
         if self._told and isinstance(trimmed := self._told[0], Trimmed) and trimmed.key == key:
             gone = trims.before(stream, trimmed.first)
-            if may_go.issuperset(gone):  # else it was not by the policy, but by the command itself
+            if may_go.issuperset(gone):  # otherwise the command itself evicted the entries
                 self.evict(key, stream, gone)
         over = trims.must_go(stream, self.now_ms, self._block_entries)
         demand(not (over and at_once), f"{key} keeps {over}, which its policy does not")
 
     def evict(self, key: Key, stream: Stream, gone: list[EntryId]) -> int:
-        """Evict what the server must have told of, or what it has."""
+        """Evict the entries that the server reported, or must have reported."""
         if gone and self._told and isinstance(told := self._told[0], Trimmed) and told.key == key:
             self._told.popleft()
         return stream.evict(gone)
@@ -1117,7 +1123,7 @@ class Model:
         return NULL_ARRAY if block_ms is None else waiter
 
     def _consume(self, waiter: Waiter, starts: list[bytes]) -> Pairs | None:
-        """What an XREADGROUP gets: [[key, entries], ...] of the streams that have some."""
+        """The reply to XREADGROUP: [[key, entries], ...] of the streams with entries."""
         found = Pairs()
         assert waiter.group is not None
         assert waiter.consumer is not None
@@ -1128,7 +1134,7 @@ class Model:
             group = stream.groups[waiter.group]
             group.consumers[waiter.consumer] = None
             if start != b">":
-                claim_ms = None  # as in Redis, for the streams after it, too
+                claim_ms = None  # as in Redis, also for later streams
                 found.append([key, self._history(stream, group, waiter, parse_id(start))])
                 continue
             given: list[Answer] = []
@@ -1153,7 +1159,7 @@ class Model:
     def _history(
         self, stream: Stream, group: Group, waiter: Waiter, after: EntryId
     ) -> list[Answer]:
-        """A consumer's own pending entries, each delivered once more."""
+        """A consumer's own pending entries, each delivered again."""
         reply: list[Answer] = []
         own = [i for i, r in group.pending.items() if r.owner == waiter.consumer and i > after]
         for entry_id in sorted(own)[: waiter.limit]:
@@ -1185,6 +1191,6 @@ class Model:
     _do_bgsave = _do_bgrewriteaof = _do_save
 
 
-from tests.sim import claims  # noqa: E402 - what it knows needs what is above
+from tests.sim import claims  # noqa: E402 - it uses the names above
 from tests.sim import keys as _keys  # noqa: E402, F401
 from tests.sim import pages as _pages  # noqa: E402, F401

@@ -1,4 +1,5 @@
-"""What the model knows of TBLOCKS: not how entries lie in blocks, but what a reader makes of it."""
+"""The model of TBLOCKS: the entries that a reader decodes, independent of their layout in
+blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ LAST: EntryId = (2**64 - 1, 2**64 - 1)
 
 @dataclass(slots=True)
 class Page(Judged):
-    """A page of a stream as it was when it was asked for."""
+    """A page of a stream at the time of the request."""
 
     model: Model
     stream: Stream
@@ -94,7 +95,7 @@ def forms_of(blocks: Reply) -> list[bytes]:
 
 
 def rows_of(forms: list[bytes]) -> list[tuple[EntryId, tuple[bytes, ...]]]:
-    """All that is in these blocks, also what is outside the page."""
+    """All entries of these blocks, including those outside the page."""
     entries = [entry for form in forms for entry in Block.from_bytes(form).entries()]
     return [((ms, seq), tuple(words)) for ms, seq, words in entries]
 

@@ -1,4 +1,4 @@
-"""What the clients of a simulated world send: each has a role and learns from its replies."""
+"""The clients of a simulated world: each has a role and uses its replies for later requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.resp import Map, Null, Reply, facts_of
 
 FIELDS = [b"t", b"name", b"", b"\x00\r\n", b"temperature"]
 GROUPS = [b"g", b"h"]
-# Who plays: everybody, or a few that have much to do with each other.
+# The roles in a world: all, or a few that interact closely.
 ROLES = (
     "producer plain group group queue queue acker mixed mixed deleter evicter strings consumer "
     "consumer expirer expirer counter counter pairer unblocker watcher watcher claimer claimer "
@@ -28,15 +28,15 @@ THEMES = (
 )
 HEAPS = b"heap", b"heap2"  # copies of it
 STOCK = b"stock"
-# Each entry of a pile has a block of its own, and there are more of them than go at once.
+# Each entry of a pile has its own block, and there are more blocks than are freed in one step.
 HEAP_NODE_BYTES = 30
 PILE_ENTRIES = 1400
-TEARING = (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")  # take one half of a pair away
+TEARING = (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")  # remove one half of a pair
 
 
 @dataclass(slots=True)
 class Profile:
-    """What a seed's world is like."""
+    """The properties of a seed's world."""
 
     fsync: str = "always"
     clients: int = 6
@@ -96,12 +96,13 @@ class Profile:
         )
         if chance.random() < 0.15:
             profile.clock_jumps = True
-            # A clock that was ahead has expired data that a clock that is back would still keep.
+            # While the clock was ahead, data expired that would still exist after the clock went
+            # back.
             profile.roles = profile.roles.replace("repeater", "plain")
             profile.ttls_ms = profile.expires_ms = (0,)
         if profile.renames:
-            # A group that is over and not yet dropped, and then moved to where a reader waits for
-            # one of its name: the order is not promised.
+            # A group that has ended but was not deleted yet, moved to a key where a reader waits
+            # for a group with its name: the order is not defined.
             profile.ttls_ms = (0,)
         profile.policies_by_blocks = profile.policies and chance.random() < 0.7
         if chance.random() < 0.12:
@@ -118,7 +119,7 @@ class Profile:
 
 
 class Player:
-    """One client's mind. `keys` are shared, `chance` is the world's."""
+    """The behaviour of one client. `keys` are shared, `chance` is the world's."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Player:
         now_ms: Callable[[], int],
         clients: Callable[[], Iterable[int]] = tuple,
     ) -> None:
-        """`clients` gives the numbers of those who are there."""
+        """`clients` returns the numbers of the connected clients."""
         self.chance = chance
         self.profile = profile
         self.now_ms = now_ms
@@ -150,15 +151,15 @@ class Player:
         self.page = b"-"
         self.number = 0
         self.sent: dict[bytes, int] = {}  # the last number under each name
-        self.script: list[list[Request]] = []  # what is to be said one after the other
+        self.script: list[list[Request]] = []  # the next requests, in order
         self.counter = b""
-        self.count: bytes | None = None  # what the counter was, `?` until that is known
+        self.count: bytes | None = None  # the last value of the counter, `?` if unknown
 
     def _any_key(self) -> bytes:
         return b"s%d" % self.chance.randrange(self.profile.keys)
 
     def next_requests(self) -> list[Request]:
-        """What it sends next, in one piece or in several."""
+        """The next requests, in one or several pieces."""
         if self.role == "scanner":  # the long reply comes last
             before = self._append() if self.chance.random() < 0.5 else (b"PING",)
             return [before, self._as_scanner()]
@@ -188,7 +189,7 @@ class Player:
         return self._cut([request for piece in pieces for request in piece])
 
     def _cut(self, requests: list[Request]) -> list[list[Request]]:
-        """Into pieces between which others have their turn."""
+        """Cut requests into pieces, so that other clients run in between."""
         pieces: list[list[Request]] = [[]]
         for request in requests:
             if pieces[-1] and self.chance.random() < 0.4:
@@ -197,7 +198,7 @@ class Player:
         return pieces
 
     def _count_one_more(self) -> list[Request]:
-        """Adds one to a counter that others count with too: in a transaction that watches it."""
+        """Increments a counter shared with other clients, in a transaction that watches it."""
         key = COUNTER + b"%d" % self.chance.randrange(2)
         if self.script:
             return self.script.pop(0)
@@ -212,7 +213,8 @@ class Player:
         return self.script.pop(0)
 
     def _set_a_pair(self) -> list[Request]:
-        """Both halves in one transaction, with something between them that may tear it."""
+        """Sets both halves in one transaction, with a request between them that may tear the
+        pair."""
         self.number += 1
         name, value = b"%d" % self.chance.randrange(3), b"%d" % self.number
         between = [self.next_request() for _ in range(self.chance.randint(0, 3))]
@@ -227,7 +229,7 @@ class Player:
         return getattr(self, "_as_" + self.role)()  # type: ignore[no-any-return]
 
     def learn(self, request: Request, reply: Reply) -> None:
-        """Take a reply in."""
+        """Process a reply."""
         name = request[0]
         if name == b"GET" and self.count == b"?" and request[1] == self.counter:
             self.count = reply if isinstance(reply, bytes) else b"0"
@@ -254,7 +256,7 @@ class Player:
         return [(b"TAPPEND", STOCK, b"n", b"%030d" % n) for n in range(PILE_ENTRIES)]
 
     def _as_hoarder(self) -> Request:
-        """Has large streams and deletes them, in whole or in part."""
+        """Makes large streams and deletes them, completely or partly."""
         heap, other = self.chance.sample(HEAPS, 2)
         roll = self.chance.random()
         if roll < 0.3:
@@ -327,13 +329,13 @@ class Player:
         return tuple(words)
 
     def _as_group(self) -> Request:
-        """Reads and acknowledges most of what it got."""
+        """Reads and acknowledges most of the entries."""
         if self.ids and self.chance.random() < 0.5:
             return self._ack()
         return self._group_read()
 
     def _as_queue(self) -> Request:
-        """Waits like a worker: one at a time, acknowledged, now and then forgotten."""
+        """Waits like a worker: one entry at a time, acknowledged, sometimes not."""
         if self.ids:
             if self.chance.random() < 0.75:
                 return self._ack()
@@ -341,7 +343,7 @@ class Player:
         return self._group_read(count=b"1", block=True)
 
     def _as_consumer(self) -> Request:
-        """Today's dialect: makes the group and reads it under a name."""
+        """Uses the X commands: creates the group and reads it as a named consumer."""
         roll = self.chance.random()
         if roll < 0.15:
             start = self.chance.choice([b"$", b"0"])
@@ -369,7 +371,7 @@ class Player:
         return (*words, b"STREAMS", *keys, *ids)
 
     def _as_claimer(self) -> Request:
-        """Takes over what others have, gives it back, deletes what is no longer needed."""
+        """Claims entries of other consumers, releases them, deletes entries no longer needed."""
         if self.chance.random() < 0.4:
             return self._as_consumer()
         key, ids = self.key, self._some_ids()
@@ -391,7 +393,7 @@ class Player:
         )  # fmt: skip
 
     def _some_ids(self) -> list[bytes]:
-        """Ids of entries at its key that it has heard of; one may come twice."""
+        """IDs of known entries at its key; an ID may occur twice."""
         known = [i for k, _, i in self.ids if k == self.key] + [b"1-1"]
         if self.key in self.last_ids:
             known.append(self.last_ids[self.key])
@@ -410,7 +412,7 @@ class Player:
         return b"XADD", self.key, *message, *trim, b"*", *self._fields()
 
     def _as_sender(self) -> Request:
-        """Numbers what it sends, and does not trust the replies: sends again what may be there."""
+        """Numbers its messages and ignores the replies: it sends messages again that may exist."""
         key = self.key if self.chance.random() < 0.8 else self._any_key()
         roll = self.chance.random()
         if roll < 0.15:
@@ -502,7 +504,7 @@ class Player:
         )  # fmt: skip
 
     def _as_keeper(self) -> Request:
-        """Says what streams keep."""
+        """Sets retention policies."""
         key = self._any_key()
         limits = [
             (b"MAXLEN", self.chance.choice([b"0", b"1", b"2", b"10"])),
@@ -548,7 +550,7 @@ class Player:
             return b"XADD", key, b"*", *self._fields()
         if roll < 0.95:
             keep = (b"MAXLEN", b"%d" % self.chance.choice([0, 2, 9]))
-            # If a policy trims by blocks, it is unknown which of two trims took a reference.
+            # If a policy trims by blocks, it is unknown which of two trims removed a reference.
             by_blocks = self.profile.policies_by_blocks or self.profile.heaps
             policy = () if by_blocks else self.chance.choice([(), (), (b"DELREF",)])
             return b"XADD", key, *policy, *keep, b"*", *self._fields()
@@ -601,7 +603,7 @@ class Player:
 
 
 def read_by_consumer(reply: Reply) -> list[tuple[bytes, bytes]]:
-    """(key, id) of the entries in an XREADGROUP's reply, without those that are gone."""
+    """(key, ID) of the entries in an XREADGROUP's reply, without entries that no longer exist."""
     pairs = reply.pairs if isinstance(reply, Map) else reply if isinstance(reply, list) else []
     return [
         (key, entry[0])

@@ -1,9 +1,9 @@
-"""Effects, applied by a second hand to plain data, with a judgement on each.
+"""An independent implementation that applies effects to plain data and checks each of them.
 
-It shares nothing with the server's own reading of effects, so a recovered server can be compared
-with "exactly the durable effects". And as effects are the server's history in the order in which
-it happened, this is where the promises about that order are checked: ids rise, offsets never go
-back, a retry is never early, nothing that expired is given out.
+It shares no code with the server's own application of effects, so a recovered server can be
+compared with exactly the durable effects. Effects are the server's history in order, so this module
+also checks the promises about order: IDs increase, offsets never go back, a retry is never early,
+no expired entry is delivered.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 from tests.sim.data import Data, EntryId, Group, Pending, Stream
 
-COUNTER = b"count"  # keys that begin so count transactions
+COUNTER = b"count"  # keys with this prefix count transactions
 COUNT_MAX = 2**63 - 1
-HALVES = b"<", b">"  # keys that begin so, and go on alike, are a pair
+HALVES = b"<", b">"  # two keys with these prefixes and the same rest are a pair
 
 
 class BrokenPromise(AssertionError):
-    """The server did what it promises never to do."""
+    """The server broke a promise."""
 
 
 def demand(true: object, sentence: str) -> None:
@@ -93,13 +93,13 @@ class Replay:
         self.data.put(self._db, key, value + more, keep_expiry=True)
 
     def _judge_count(self, key: bytes, value: bytes) -> None:
-        """A client that sets a counter has watched it, and sets it to one more than it was."""
+        """Check that a counter, which its clients watch, is only ever set to its value plus one."""
         if key.startswith(COUNTER):
             was = self.data.databases[self._db].get(key, b"0")
             demand(was == b"%d" % (int(value) - 1), f"{key!r} was {was!r} and becomes {value!r}")
 
     def _judge_pairs(self) -> None:
-        """Both of a pair are only ever set within one transaction, to the same."""
+        """Check that both halves of a pair are only set in one transaction, to the same value."""
         for db in self.data.databases:
             halves = [{key[1:]: db[key] for key in db if key[:1] == half} for half in HALVES]
             demand(halves[0] == halves[1], f"half a transaction: {halves}")
@@ -195,7 +195,7 @@ class Replay:
         self, key: bytes, producer: bytes, iid: bytes, text: bytes, at_ms: bytes
     ) -> None:
         stream, entry_id = self._stream(key), id_of(text)
-        # A clock that was ahead once has let messages go for good; ids tell how far it was.
+        # If the clock was ahead before, messages expired permanently; IDs show how far it was.
         known = stream.once.find(producer, iid, max(int(at_ms), stream.last_id[0]))
         demand(known is None, f"{key!r}: {producer!r} {iid!r} is {known} and again {entry_id}")
         there = entry_id in stream.entries or entry_id <= stream.max_evicted  # by its own policy

@@ -1,8 +1,8 @@
-"""One seed's play: what happens next, over several lives of a server on one disk.
+"""Plays one seed: a sequence of random events, over several runs of a server on one disk.
 
-After each event the clients' replies are compared with the model's. At quiet moments nothing may be
-left undone, and the state must be the model's. After a crash the state must be that of exactly the
-frames that survived, which must be at least those that anybody has seen something of.
+After each event the clients' replies are compared with the model's. When the server is idle, no due
+change may be open, and the state must equal the model's. After a crash the state must be that of
+exactly the frames that survived, which must include all frames of which a client has seen data.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ REFUSALS = (
 
 
 class SimulationFailure(AssertionError):
-    """A seed that shows a broken promise; prints the command that plays it again."""
+    """A seed that shows a broken promise; prints the command that replays it."""
 
 
 class Simulation:
