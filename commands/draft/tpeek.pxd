@@ -11,11 +11,19 @@ from millstream.storage.streams.held cimport Held, Run, Slot
 from millstream.storage.streams.stream cimport Stream
 
 
+cdef class EntryIds:
+    cdef EntryId* items
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+
+    cdef int append(self, EntryId entry_id) except -1
+
+
 cdef class PeekRead(BlockedRead):
     cdef int db_index
     cdef uint64_t limit
     cdef EntryId after
-    cdef list to_come
+    cdef EntryIds to_come
 
     cdef bint take_token(self, Args args) except -1
     cdef bytes token(self)
@@ -37,8 +45,8 @@ cdef class Peek:
     cdef Output out
     cdef uint64_t count
     cdef EntryId after
-    cdef list waited
-    cdef list to_come
+    cdef EntryIds waited
+    cdef EntryIds to_come
     cdef bint full
 
     cdef int begin(self, PeekRead read, Stream stream) except -1

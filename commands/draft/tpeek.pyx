@@ -8,15 +8,17 @@ that wait for one of their own writer). It holds no writers.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr
 
-from millstream.commands.engine.ranges cimport EntryRange
+from millstream.commands.engine.ranges cimport EntryRange, has_gap
 from millstream.commands.engine.settling cimport live_held
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport SLICE_BYTES, BlockedRead, make_raw
 from millstream.encoding cimport Output, Slice, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.ids cimport make_id, parse_id
+from millstream.ids cimport format_id, parse_id
 from millstream.storage.blocks.block cimport Entry, IdText, View, encode_entry
 from millstream.storage.streams.held cimport Held, Run, Slot, Writer, handed_out, list_of_words
 from millstream.storage.streams.stream cimport Stream, Walk
@@ -73,43 +75,44 @@ def tpeek(Context ctx not None, Args args not None):
 
 
 cdef class PeekRead(BlockedRead):
-    """A TPEEK: its key, how many entries it takes, and its token: the ID it has come to, and the IDs,
-    as (ms, seq), up to that one which are still to come."""
+    """A TPEEK: its key, how many entries it takes, and its token: the ID it has come to, and the IDs
+    up to that one which are still to come."""
 
     # ------------------------------------------------------------ the token
 
     cdef bint take_token(self, Args args) except -1:
         """The token; True for one that begins now."""
         cdef Slice* word = args.take_slice()
+        cdef const char* at = word.ptr
+        cdef const char* end = at + word.size
+        cdef EntryId before
         cdef EntryId found
-        cdef bytes text
-        self.to_come = []
+        self.to_come = EntryIds.__new__(EntryIds)
         if word.size == 0 or (word.size == 1 and word.ptr[0] == c'$'):
             return True
         if word.size > TOKEN_BYTES_MAX:
             raise CommandError(INVALID_TOKEN)
-        text = word.ptr[:word.size]
-        place, _, waited = text.partition(b"~")
-        if waited.count(b",") >= <int>TO_COME_MAX:
-            raise CommandError(INVALID_TOKEN)
-        self.after = token_id(place)
-        for part in waited.split(b",") if waited else []:
-            found = token_id(part)
-            if self.to_come and <tuple>(found.ms, found.seq) <= self.to_come[len(self.to_come) - 1]:
+        at = take_token_id(at, end, c'~', &self.after)
+        while at != NULL:
+            at = take_token_id(at, end, c',', &found)
+            if self.to_come.count >= TO_COME_MAX or self.to_come.count and not id_less(
+                    before.ms, before.seq, found.ms, found.seq):
                 raise CommandError(INVALID_TOKEN)
-            self.to_come.append((found.ms, found.seq))
-        if b"~" in text and not waited or self.to_come and (
-                self.to_come[len(self.to_come) - 1] > (self.after.ms, self.after.seq)):
+            self.to_come.append(found)
+            before = found
+        if self.to_come.count and id_less(self.after.ms, self.after.seq, before.ms, before.seq):
             raise CommandError(INVALID_TOKEN)
         return False
 
     cdef bytes token(self):
         """The text to continue with."""
-        place = bytes(make_id(self.after.ms, self.after.seq, True))
-        if not self.to_come:
-            return place
-        return place + b"~" + b",".join([
-            bytes(make_id(ms, seq, True)) for ms, seq in self.to_come])
+        cdef Output out = Output()
+        cdef Py_ssize_t i
+        put_token_id(out, &self.after)
+        for i in range(self.to_come.count):
+            out.put_raw(b"," if i else b"~", 1)
+            put_token_id(out, &self.to_come.items[i])
+        return out.take_bytes()
 
     cdef int begin_now(self, Stream stream) except -1:
         """What can be returned now is passed over."""
@@ -138,7 +141,7 @@ cdef class PeekRead(BlockedRead):
             return None if waits else [self.token(), []]
         if self.limit == 0:
             return [self.token(), []]
-        if stream.held is None or (not self.to_come and not (<Held>stream.held).reservations):
+        if stream.held is None or (not self.to_come.count and not (<Held>stream.held).reservations):
             return self.plain_reply(stream, waits)
         return self.held_reply(ctx, stream, waits)
 
@@ -213,18 +216,38 @@ cdef class PlainPeek(EntryRange):
         return EntryRange.encode(self, out, resp)
 
 
-cdef EntryId token_id(bytes text) except *:
-    """An ID in a token."""
-    cdef EntryId found
-    if parse_id(text, len(text), True, 0, &found) < 0:
+cdef class EntryIds:
+    """IDs in a row, without an object for each."""
+
+    cdef int append(self, EntryId entry_id) except -1:
+        cdef EntryId* moved
+        cdef Py_ssize_t capacity
+        if self.count == self.capacity:
+            capacity = 2 * self.capacity + 8
+            moved = <EntryId*>realloc(self.items, capacity * sizeof(EntryId))
+            if moved == NULL:
+                raise MemoryError
+            self.items = moved
+            self.capacity = capacity
+        self.items[self.count] = entry_id
+        self.count += 1
+        return 0
+
+    def __dealloc__(self):
+        free(self.items)
+
+
+cdef const char* take_token_id(const char* at, const char* end, char sign, EntryId* out) except? NULL:
+    """Read an ID of a token up to a sign; returns what follows it, NULL at the end of the token."""
+    cdef const char* stop = <const char*>memchr(at, sign, end - at)
+    if parse_id(at, (end if stop == NULL else stop) - at, True, 0, out) < 0:
         raise CommandError(INVALID_TOKEN)
-    return found
+    return NULL if stop == NULL else stop + 1
 
 
-cdef bint has_gap(Stream stream, EntryId after) noexcept:
-    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
-    return (after.ms or after.seq) and id_less(
-        after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
+cdef int put_token_id(Output out, const EntryId* entry_id) except -1:
+    out.size += format_id(out.reserve(48), entry_id.ms, entry_id.seq, True)
+    return 0
 
 
 cdef class Peek:
@@ -238,12 +261,12 @@ cdef class Peek:
         self.out = Output()
         self.after = read.after
         self.waited = read.to_come
-        self.to_come = []
+        self.to_come = EntryIds.__new__(EntryIds)
         return 0
 
     cdef bint is_full(self) noexcept:
         self.full = self.full or self.count >= self.limit or self.out.size >= SLICE_BYTES or (
-            len(self.to_come) >= TO_COME_MAX)
+            self.to_come.count >= TO_COME_MAX)
         return self.full
 
     # ------------------------------------------------------------ entries that were to come
@@ -254,12 +277,12 @@ cdef class Peek:
         cdef EntryId at
         cdef Py_ssize_t i
         cdef bint gap = False
-        for i in range(len(self.waited)):
+        for i in range(self.waited.count):
             if self.is_full():
-                self.to_come += self.waited[i:]
-                break
-            at.ms, at.seq = self.waited[i]
-            gap = self.read_one(&at) or gap
+                self.to_come.append(self.waited.items[i])
+            else:
+                at = self.waited.items[i]
+                gap = self.read_one(&at) or gap
         return gap
 
     cdef bint read_one(self, EntryId* at) except -1:
@@ -270,7 +293,7 @@ cdef class Peek:
         cdef Slot segment = self.segment_at(at)
         if segment is not None:
             if segment.is_open or not self.may_be_seen(segment, at):
-                self.to_come.append((at.ms, at.seq))
+                self.to_come.append(at[0])
             elif type(segment) is Run:
                 if (<Run>segment).entries.find(at.ms, at.seq, &view, &entry):
                     self.put_entry(&view, &entry)
@@ -359,7 +382,7 @@ cdef class Peek:
         if segment.words is not None and self.may_be_seen(segment, &segment.id):
             self.put_held(segment)
         elif segment.words is not None or segment.is_open:
-            self.to_come.append((segment.id.ms, segment.id.seq))
+            self.to_come.append(segment.id)
         return 0
 
     cdef int read_run(self, Run run) except -1:
@@ -383,7 +406,7 @@ cdef class Peek:
                     <Writer>run.writers[rank]).is_open_below(&at):
                 self.put_entry(&walk.view, &walk.cursor.entry)
             else:
-                self.to_come.append((at.ms, at.seq))
+                self.to_come.append(at)
             rank += 1
         return 0
 
@@ -398,7 +421,7 @@ cdef class Peek:
                 continue
             run.entries.nth(rank, &at)
             if writer.is_open_below(&at):
-                self.to_come.append((at.ms, at.seq))
+                self.to_come.append(at)
                 self.after = at
                 if self.is_full():
                     return 0

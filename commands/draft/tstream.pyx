@@ -17,14 +17,14 @@ from millstream.commands.engine.delivery cimport (
     Retry, acknowledge, deliver_long, redeliver_due, deliver_new, group_has_gap, is_long_delivery,
 )
 from millstream.commands.engine.ranges cimport (
-    EntryRange, make_range, put_info, take_end, take_limit, take_start,
+    EntryRange, has_gap, make_range, put_info, take_end, take_limit, take_start,
 )
 from millstream.commands.runtime.replies cimport BlockedRead, Encodable, Sliced, make_raw
 from millstream.commands.engine.group_lifecycle cimport (
     is_refused, live_group, new_group, put_off, read_effects_most, used,
 )
 from millstream.encoding cimport ArrayHead, Output, Slice, put_nil
-from millstream.entry_id cimport EntryId, id_less, step_up
+from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.streams.group cimport Group
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
@@ -188,12 +188,6 @@ def tread(Context ctx not None, Args args not None):
     return read_plain(ctx, &args.items[1], stream, after, limit, with_info, block, deadline_ms)
 
 
-cdef bint plain_gap(Stream stream, EntryId after) noexcept:
-    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
-    return (after.ms or after.seq) and id_less(
-        after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
-
-
 cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t limit,
                 bint with_info, bint block, deadline_ms):
     cdef PlainRead read
@@ -212,7 +206,7 @@ cdef read_plain(Context ctx, Slice* key, Stream stream, EntryId after, uint64_t 
     reply.start = after
     if not step_up(&reply.start):
         reply.limit = 0
-    reply.with_gap = stream is not None and limit > 0 and plain_gap(stream, after)
+    reply.with_gap = stream is not None and limit > 0 and has_gap(stream, after)
     return reply
 
 
@@ -260,7 +254,7 @@ cdef class PlainRead(BlockedRead):
         entries.start = self.after
         step_up(&entries.start)
         entries.with_info = self.with_info
-        entries.with_gap = plain_gap(stream, self.after)
+        entries.with_gap = has_gap(stream, self.after)
         if ctx.shared is None:
             return entries
         out = Output()

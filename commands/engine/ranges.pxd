@@ -30,6 +30,7 @@ cdef EntryRange make_range(Stream stream, bint dotted, uint64_t limit)
 cdef int take_start(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_end(Args args, EntryId* out, bint dot_allowed) except -1
 cdef int take_limit(Args args, uint64_t* limit) except -1
+cdef bint has_gap(Stream stream, EntryId after) noexcept
 cdef int put_info(Output out, Stream stream, int resp) except -1
 
 

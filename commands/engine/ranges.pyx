@@ -87,6 +87,12 @@ cdef int take_limit(Args args, uint64_t* limit) except -1:
     return 0
 
 
+cdef bint has_gap(Stream stream, EntryId after) noexcept:
+    """Whether entries after `after` were evicted; a reader that begins at 0 misses none."""
+    return (after.ms or after.seq) and id_less(
+        after.ms, after.seq, stream.max_evicted_ms, stream.max_evicted_seq)
+
+
 cdef int put_info(Output out, Stream stream, int resp) except -1:
     """WITHINFO's element: [first id, last id], [nil, last generated id] of an emptied stream,
     [nil, nil] where there is no stream."""
