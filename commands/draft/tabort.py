@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.engine.restrictions import LEASE_MAX_MS, bad_lease, take_writer
-from millstream.commands.engine.settling import give_up, live_held, schedule_leases
+from millstream.commands.engine.restrictions import BAD_LEASE, LEASE_MAX_MS, take_writer
+from millstream.commands.engine.settling import give_up, live_held, renew
 from millstream.commands.runtime.applying import stream_of
-from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES, effect
 from millstream.commands.table.registry import command
-from millstream.errors import INVALID_ID, SYNTAX, CommandError
-from millstream.ids import Id, parse
+from millstream.errors import SYNTAX, CommandError
+from millstream.ids import parse
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -24,17 +24,11 @@ if TYPE_CHECKING:
 
 EntryIds = list[tuple[int, int]]
 
-# What an effect takes of the journal at most for each ID, and beyond them.
-_ID_BYTES = 48
-_EFFECT_BYTES = 256
-
 
 def _take_ids(args: Args) -> EntryIds:
     """All words from the cursor on as IDs, each once."""
-    try:
-        return list(dict.fromkeys(parse(word) for word in args.rest()))
-    except ValueError:
-        raise CommandError(INVALID_ID) from None
+    ids = [args.take_entry_id(dot_allowed=True) for _ in range(args.remaining)]
+    return list(dict.fromkeys(ids))
 
 
 @command(
@@ -60,21 +54,14 @@ def tabort(ctx: Context, args: Args) -> int:
     held = None if stream is None else live_held(ctx, key, stream)
     if stream is None or held is None:
         return 0
-    chosen = _chosen(held, writer, None if spares or not named else named)
     if spares:
-        spared = set(named)
-        chosen = [entry_id for entry_id in chosen if entry_id not in spared]
+        chosen = held.reserved_except(writer, set(named))
+    else:
+        chosen = held.reserved_by(writer, named or None)
     if chosen:
-        ctx.effects.require_room(_EFFECT_BYTES + len(key) + _ID_BYTES * len(chosen))
+        ctx.effects.require_room(EFFECT_BYTES + len(key) + ID_WORD_BYTES * len(chosen))
         give_up(ctx, key, stream, chosen)
     return len(chosen)
-
-
-def _chosen(held: Held, writer: bytes, named: EntryIds | None) -> EntryIds:
-    """The reservations of a writer, or those of them that are named."""
-    if named is None:
-        return held.ids_of(writer)
-    return [entry_id for entry_id in named if held.is_reserved_by(writer, *entry_id)]
 
 
 @command(
@@ -92,24 +79,17 @@ def trenew(ctx: Context, args: Args) -> int:
     restarted. IDs that are not reserved by the writer are ignored.
     """
     key, writer = args.take(), take_writer(args)
-    lease_ms = args.take_int_or(str(bad_lease()))
+    lease_ms = args.take_int_or(BAD_LEASE)
     if not 1 <= lease_ms <= LEASE_MAX_MS:
-        raise bad_lease()
+        raise CommandError(BAD_LEASE)
     named = _take_ids(args) or None
     stream = ctx.write_stream(key)
     held = None if stream is None else live_held(ctx, key, stream)
     if held is None:
         return 0
-    chosen = _chosen(held, writer, named)
-    ctx.effects.require_room(_EFFECT_BYTES + len(key) + _ID_BYTES * len(chosen))
-    longer = [
-        bytes(Id(*entry_id))
-        for entry_id in chosen
-        if held.renew_lease(*entry_id, lease_ms, ctx.steady_ms)
-    ]
-    if longer:
-        ctx.changed(b"LEASE", key, lease_ms, *longer, event=None, count=0)
-    schedule_leases(ctx, key, held)
+    chosen = held.reserved_by(writer, named)
+    ctx.effects.require_room(EFFECT_BYTES + len(key) + ID_WORD_BYTES * len(chosen))
+    renew(ctx, key, held, chosen, lease_ms)
     return len(chosen)
 
 
@@ -143,4 +123,4 @@ def apply_lease(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
         if held.lease_of(*entry_id) is None:
             raise ValueError(f"LEASE of {text!r}, which is not reserved")
         held.renew_lease(*entry_id, int(words[1]), keyspace.steady_ms)
-    keyspace.databases[db].schedule_new_leases(words[0], held)
+    keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)

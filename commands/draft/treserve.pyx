@@ -11,7 +11,7 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.commands.engine.appending cimport new_id
-from millstream.commands.engine.settling cimport live_held, release, schedule_leases
+from millstream.commands.engine.settling cimport live_held, release
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport Encodable
@@ -24,8 +24,8 @@ from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, 
 from millstream.storage.streams.stream cimport SEALED, Stream
 
 from millstream.commands.engine.restrictions import (
-    LEASE_DEFAULT_MS, bad_count, bad_lease, bad_writer, fact_done, fact_lost, no_reservation,
-    refuse_held, refuse_reservations, sealed_error,
+    BAD_COUNT, BAD_LEASE, BAD_WRITER, COUNT_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, WRITER_BYTES_MAX,
+    fact_done, fact_lost, no_reservation, refuse_held, refuse_reservations, sealed_error,
 )
 from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
@@ -33,18 +33,18 @@ from millstream.commands.table.registry import command
 from millstream.errors import EXHAUSTED, SYNTAX, CommandError, wrong_arity
 
 cdef enum:
-    WRITER_BYTES_MAX = 1024
-    COUNT_MAX = 10000
-    LEASE_MAX_MS = 600000
     # Reserving more takes longer than most requests.
     FEW_IDS = 100
 
 cdef uint32_t LEASE_MS = LEASE_DEFAULT_MS
+cdef int64_t LEASE_MOST_MS = LEASE_MAX_MS
+cdef int64_t COUNT_MOST = COUNT_MAX
+cdef Py_ssize_t WRITER_BYTES_MOST = WRITER_BYTES_MAX
 
 
 cdef int check_writer(Slice* word) except -1:
-    if not 1 <= word.size <= WRITER_BYTES_MAX:
-        raise bad_writer()
+    if not 1 <= word.size <= WRITER_BYTES_MOST:
+        raise CommandError(BAD_WRITER)
     return 0
 
 
@@ -81,11 +81,11 @@ def treserve(Context ctx not None, Args args not None):
     check_writer(args.take_slice())
     while args.pos < args.count:
         if args.next_is(b"COUNT"):
-            if not take_number(args, COUNT_MAX, &count):
-                raise bad_count()
+            if not take_number(args, COUNT_MOST, &count):
+                raise CommandError(BAD_COUNT)
         elif args.next_is(b"LEASE"):
-            if not take_number(args, LEASE_MAX_MS, &lease_ms):
-                raise bad_lease()
+            if not take_number(args, LEASE_MOST_MS, &lease_ms):
+                raise CommandError(BAD_LEASE)
         else:
             raise CommandError(SYNTAX)
     number = <uint64_t>max(1, count)
@@ -93,7 +93,7 @@ def treserve(Context ctx not None, Args args not None):
     if stream is not None:
         check_reserve(ctx, key, stream, number)
     elif number > ctx.keyspace.reservations_max:
-        raise refuse_reservations(ctx, None)
+        raise refuse_reservations(ctx, None, number)
     else:
         stream = ctx.open_stream(key)
     first = reserve_ids(ctx, key, stream, &args.items[2], number, lease_ms)
@@ -135,7 +135,7 @@ cdef int check_reserve(Context ctx, bytes key, Stream stream, uint64_t count) ex
         raise CommandError(sealed_error(stream))
     if held is not None and held.reservations + count > ctx.keyspace.reservations_max or (
             count > ctx.keyspace.reservations_max):
-        raise refuse_reservations(ctx, stream)
+        raise refuse_reservations(ctx, stream, count)
     last = handed_out(stream)
     if last.ms == MAX and MAX - last.seq < count:
         raise CommandError(EXHAUSTED)
@@ -164,7 +164,7 @@ cdef EntryId reserve_ids(Context ctx, bytes key, Stream stream, Slice* name, uin
         ctx.effects.put_number(count)
         ctx.effects.finish()
     if held.next_deadline_ms < held.scheduled_ms:
-        schedule_leases(ctx, key, held)
+        ctx.db.note_lease_moment(key, held, held.next_deadline_ms)
     if ctx.db.waiting:
         ctx.db.mark_ready(key)  # it is the position of other writers
     ctx.count_change(None, None, count)
@@ -199,7 +199,7 @@ def apply_reserve(Keyspace keyspace, int db, list words):
     held.reserve(stream, first, count, held.writer(words[1], keyspace.writers_max), lease_ms,
                  keyspace.steady_ms + lease_ms)
     (<Database>keyspace.databases[db]).reservations += count
-    keyspace.databases[db].schedule_new_leases(words[0], held)
+    keyspace.databases[db].note_lease_moment(words[0], held, held.next_deadline_ms)
 
 
 # ---------------------------------------------------------------- TCOMPLETE

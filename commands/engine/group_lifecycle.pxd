@@ -4,6 +4,10 @@ from millstream.commands.runtime.context cimport Context
 from millstream.storage.streams.group cimport Consumer, Group
 from millstream.storage.streams.stream cimport Stream
 
+cdef enum:
+    # When what fell due while writes are refused is looked at again.
+    REFUSED_AGAIN_MS = 1000
+
 cpdef Group new_group(Context ctx, bytes key, Stream stream, bytes name, uint64_t ms, uint64_t seq,
                       int64_t entries_read, uint64_t ttl_ms)
 cpdef int end_group(Context ctx, bytes key, Stream stream, bytes name) except -1

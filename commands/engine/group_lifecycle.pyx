@@ -23,8 +23,6 @@ cdef enum:
     SEEN_EVERY_MS = 1000
     # CONSUMER, SEEN, ACK, CLAIM or REDELIVER, DELIVER.
     READ_EFFECTS = 5
-    # When what fell due while writes are refused is looked at again.
-    REFUSED_AGAIN_MS = 1000
 
 NO_CONSUMER_NAME = "ERR The consumer name must not be empty: it stands for deliveries without owner"
 

@@ -48,14 +48,14 @@ def refuse_held(ctx: Context, stream: Stream) -> None:
     raise stalled_error(ctx, stream, f"{stream.held.size_bytes} bytes are held")
 
 
-def refuse_reservations(ctx: Context, stream: Stream | None) -> CommandError:
+def refuse_reservations(ctx: Context, stream: Stream | None, requested: int) -> CommandError:
     """Why TRESERVE cannot reserve more: above `stream-reservations-max`."""
     limit = ctx.keyspace.reservations_max
-    if stream is None or stream.held is None or not stream.held.reservations:
-        return CommandError(f"STALLED at most {limit} IDs of a stream can be reserved")
-    return stalled_error(
-        ctx, stream, f"{stream.held.reservations} IDs are reserved, at most {limit} can be"
-    )
+    reserved = 0 if stream is None or stream.held is None else stream.held.reservations
+    what = f"{reserved} IDs are reserved and {requested} requested, at most {limit} can be"
+    if stream is None or not reserved:
+        return CommandError(f"STALLED {what}")
+    return stalled_error(ctx, stream, what)
 
 
 # ---------------------------------------------------------------- words of a request
@@ -65,23 +65,17 @@ LEASE_MAX_MS = 600_000
 WRITER_BYTES_MAX = 1024
 
 
-def bad_count() -> CommandError:
-    return CommandError("ERR COUNT must be from 1 to 10000")
-
-
-def bad_lease() -> CommandError:
-    return CommandError("ERR LEASE must be from 1 to 600000")
-
-
-def bad_writer() -> CommandError:
-    return CommandError("ERR a writer's name must have 1 to 1024 bytes")
+COUNT_MAX = 10_000
+BAD_COUNT = f"ERR COUNT must be from 1 to {COUNT_MAX}"
+BAD_LEASE = f"ERR LEASE must be from 1 to {LEASE_MAX_MS}"
+BAD_WRITER = f"ERR a writer's name must have 1 to {WRITER_BYTES_MAX} bytes"
 
 
 def take_writer(args: Args) -> bytes:
     """A writer's name."""
     name = args.take()
     if not 1 <= len(name) <= WRITER_BYTES_MAX:
-        raise bad_writer()
+        raise CommandError(BAD_WRITER)
     return name
 
 

@@ -6,21 +6,20 @@ the commands that look at reservations do so first (`live_held`). No reply depen
 ran.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from millstream.commands.engine.appending cimport keep_policy_after_append
+from millstream.commands.engine.group_lifecycle cimport REFUSED_AGAIN_MS
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
-from millstream.entry_id cimport EntryId
+from millstream.encoding cimport Output
 from millstream.ids cimport make_id
-from millstream.storage.streams.held cimport Held
+from millstream.storage.streams.held cimport Held, Slot
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import shown
 
 cdef enum:
-    # When a lease that ended while writes are refused is looked at again.
-    REFUSED_AGAIN_MS = 1000
     LOG_EVERY_MS = 1000
     # A settlement that releases more takes longer than most requests.
     FEW_ENTRIES = 100
@@ -37,46 +36,77 @@ cpdef Held live_held(Context ctx, bytes key, Stream stream):
 
 cdef int expire_leases(Context ctx, bytes key, Stream stream, Held held) except -1:
     """Give up the reservations whose leases are over, if something may be changed now."""
-    cdef list ids
+    cdef list due
     if not ctx.keyspace.may_delete or ctx.write_error is not None:
         return 0
     if not ctx.effects.has_room(
             EFFECT_BYTES + len(key) + <Py_ssize_t>held.reservations * ID_WORD_BYTES):
         return 0
-    ids = held.due_ids(ctx.steady_ms)
-    if ids:
-        log_expired(ctx, key, held, ids)
-        ctx.keyspace.reservations_expired += <uint64_t>len(ids)
-        give_up(ctx, key, stream, ids)
+    due = held.due(ctx.steady_ms)
+    if due:
+        log_expired(ctx, key, <Slot>due[0], <uint64_t>len(due))
+        ctx.keyspace.reservations_expired += <uint64_t>len(due)
+        give_up(ctx, key, stream, due)
     return 0
 
 
-cdef int log_expired(Context ctx, bytes key, Held held, list ids) except -1:
+cdef int log_expired(Context ctx, bytes key, Slot first, uint64_t count) except -1:
     """One line a second at most."""
-    ctx.keyspace.unlogged_expiries += <uint64_t>len(ids)
+    ctx.keyspace.unlogged_expiries += count
     if ctx.steady_ms < ctx.keyspace.expiry_log_ms:
         return 0
-    name = held.lease_of(*ids[0])[0]
     more = ctx.keyspace.unlogged_expiries - 1
     ctx.server.log(
-        f"the lease of reservation {bytes(make_id(ids[0][0], ids[0][1], True)).decode()} of writer "
-        f"'{shown(name)}' in stream '{shown(key)}' is over" + (f", and {more} more" if more else ""))
+        f"the lease of reservation {make_id(first.id.ms, first.id.seq, True)} of writer "
+        f"'{shown(first.writer.name)}' in stream '{shown(key)}' is over" + (f", and {more} more" if more else ""))
     ctx.keyspace.unlogged_expiries = 0
     ctx.keyspace.expiry_log_ms = ctx.steady_ms + LOG_EVERY_MS
     return 0
 
 
-cpdef int give_up(Context ctx, bytes key, Stream stream, list ids) except -1:
-    """Give up open reservations, (ms, seq) each, and release what waited for them."""
+cpdef int give_up(Context ctx, bytes key, Stream stream, list reservations) except -1:
+    """Give up open reservations (Held.reserved_by), and release what waited for them."""
     cdef Held held = stream.held
-    cdef EntryId at
-    cdef Py_ssize_t index
-    for at.ms, at.seq in ids:
-        held.give_up(held.find_open(&at, &index))
-    ctx.db.reservations -= <uint64_t>len(ids)
-    words = [bytes(make_id(ms, seq, False)) for ms, seq in ids] if ctx.effects.enabled else []
-    ctx.change((b"ABORT", key, *words), None, <uint64_t>len(ids))
+    cdef uint64_t count = <uint64_t>len(reservations)
+    cdef Slot slot
+    if ctx.effects.enabled:
+        # ABORT key id ...
+        ctx.effects.begin(ctx.db.index, b"$5\r\nABORT\r\n", 11, 2 + len(reservations))
+        ctx.effects.out.put_bulk_bytes(key)
+        put_ids(ctx.effects.out, reservations)
+        ctx.effects.finish()
+    for slot in reservations:
+        held.give_up(slot)
+    ctx.db.reservations -= count
+    ctx.count_change(None, None, count)
     return release(ctx, key, stream, held, stream.entries_added)
+
+
+cpdef int renew(Context ctx, bytes key, Held held, list reservations, uint32_t lease_ms) except -1:
+    """Begin the leases of open reservations again, with this length."""
+    cdef list changed = []
+    cdef Slot slot
+    for slot in reservations:
+        if slot.lease_ms != lease_ms:
+            changed.append(slot)
+    if changed and ctx.effects.enabled:
+        # LEASE key lease-ms id ...
+        ctx.effects.begin(ctx.db.index, b"$5\r\nLEASE\r\n", 11, 3 + len(changed))
+        ctx.effects.out.put_bulk_bytes(key)
+        ctx.effects.put_number(lease_ms)
+        put_ids(ctx.effects.out, changed)
+        ctx.effects.finish()
+    for slot in reservations:
+        held.renew(slot, lease_ms, ctx.steady_ms)
+    return ctx.db.note_lease_moment(key, held, held.next_deadline_ms)
+
+
+cdef int put_ids(Output out, list reservations) except -1:
+    """Their IDs as words of an effect."""
+    cdef Slot slot
+    for slot in reservations:
+        out.put_id(slot.id.ms, slot.id.seq, False)
+    return 0
 
 
 cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t before) except -1:
@@ -95,18 +125,6 @@ cdef int release(Context ctx, bytes key, Stream stream, Held held, uint64_t befo
 
 # ---------------------------------------------------------------- the moments of leases
 
-cpdef int schedule_leases(Context ctx, bytes key, Held held) except -1:
-    """Note the next moment at which a lease may end."""
-    return note_moment(ctx, key, held, held.next_deadline_ms)
-
-
-cdef int note_moment(Context ctx, bytes key, Held held, uint64_t moment_ms) except -1:
-    if moment_ms < held.scheduled_ms:
-        held.note_moment(moment_ms)
-        ctx.keyspace.timer_requests.append((moment_ms, ctx.db.index, key, None))
-    return 0
-
-
 def lease_moment(Context ctx not None, bytes key not None) -> None:
     """A moment noted for the leases of a stream has come."""
     cdef Stream stream = ctx.maintained_stream(key)
@@ -123,6 +141,6 @@ def lease_moment(Context ctx not None, bytes key not None) -> None:
     expire_leases(ctx, key, stream, held)
     if held.next_deadline_ms <= ctx.steady_ms:
         # Writes are refused.
-        note_moment(ctx, key, held, ctx.steady_ms + REFUSED_AGAIN_MS)
+        ctx.db.note_lease_moment(key, held, ctx.steady_ms + REFUSED_AGAIN_MS)
     else:
-        schedule_leases(ctx, key, held)
+        ctx.db.note_lease_moment(key, held, held.next_deadline_ms)

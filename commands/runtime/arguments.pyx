@@ -127,9 +127,11 @@ cdef class Args:
             ids.append((found.ms, found.seq))
         return ids
 
-    def take_entry_id(self) -> tuple[int, int]:
+    def take_entry_id(self, *, bint dot_allowed=False) -> tuple[int, int]:
         """The next argument as (ms, seq), for callers in Python."""
-        return self.ids_at(self.pos, 1)[0]
+        cdef EntryId found
+        self.take_id(&found, dot_allowed, 0)
+        return found.ms, found.seq
 
     def option(self, bytes upper not None) -> bool:
         """True, and the cursor moves on, when the next argument is this word (given in capitals)."""

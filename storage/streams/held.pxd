@@ -87,7 +87,7 @@ cdef class Held:
     cdef Run run_of(self, Slot slot)
     cdef int release_run(self, Stream stream, Run run) except -1
     cdef int drop_first(self) except -1
-    cdef list due_ids(self, uint64_t steady_ms)
+    cdef list due(self, uint64_t steady_ms)
     cpdef int note_moment(self, uint64_t moment_ms) except -1
     cdef int pass_moments(self, uint64_t steady_ms) except -1
     cdef int renew(self, Slot reservation, uint32_t lease_ms, uint64_t steady_ms) except -1

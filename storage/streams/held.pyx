@@ -641,9 +641,9 @@ cdef class Held:
 
     # ------------------------------------------------------------ leases
 
-    cdef list due_ids(self, uint64_t steady_ms):
-        """The open reservations whose lease is over, as (ms, seq); the bound of the next deadline is
-        exact after it."""
+    cdef list due(self, uint64_t steady_ms):
+        """The open reservations whose lease is over; the bound of the next deadline is exact after it.
+        """
         cdef Slot slot
         cdef list due = []
         cdef uint64_t earliest = MAX
@@ -655,7 +655,7 @@ cdef class Held:
             if not slot.is_open:
                 continue
             if slot.deadline_ms <= steady_ms:
-                due.append((slot.id.ms, slot.id.seq))
+                due.append(slot)
             elif slot.deadline_ms < earliest:
                 earliest = slot.deadline_ms
         self.next_deadline_ms = earliest
@@ -708,12 +708,30 @@ cdef class Held:
             at = (<Slot>at).following
         return found
 
-    def is_reserved_by(self, bytes writer_name not None, uint64_t ms, uint64_t seq) -> bool:
-        """Whether an ID is an open reservation of a writer."""
-        cdef EntryId at = EntryId(ms, seq)
+    def reserved_by(self, bytes writer_name not None, list ids=None) -> list[Slot]:
+        """The open reservations of a writer, in order; those with these IDs, (ms, seq) each, if there
+        are any given."""
+        cdef Writer writer = self.writers.get(writer_name)
+        cdef void* at = NULL if writer is None else writer.oldest
+        cdef list found = []
+        cdef Slot slot
+        cdef EntryId entry_id
         cdef Py_ssize_t index
-        cdef Slot found = self.find_open(&at, &index)
-        return found is not None and found.writer.name == writer_name
+        if ids is None:
+            while at != NULL:
+                found.append(<Slot>at)
+                at = (<Slot>at).following
+            return found
+        for entry_id.ms, entry_id.seq in ids:
+            slot = self.find_open(&entry_id, &index)
+            if slot is not None and slot.writer is writer:
+                found.append(slot)
+        return found
+
+    def reserved_except(self, bytes writer_name not None, set ids not None) -> list[Slot]:
+        """The open reservations of a writer without those with these IDs, (ms, seq) each."""
+        return [slot for slot in self.reserved_by(writer_name)
+                if ((<Slot>slot).id.ms, (<Slot>slot).id.seq) not in ids]
 
     def lease_of(self, uint64_t ms, uint64_t seq) -> tuple | None:
         """The writer's name, the length of the lease and the time at which it ends, in milliseconds

@@ -33,7 +33,6 @@ from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.storage.blocks.block import Block
-    from millstream.storage.streams.held import Held
 
 Value = bytes | Stream
 
@@ -294,7 +293,9 @@ class Database(DatabaseCore):
         if stream.policy is not None:
             self.keyspace.trim_soon(self.index, key, stream)
         if stream.held is not None:
-            self.schedule_leases(key, stream.held)
+            # Its moments were noted under another key, or not at all.
+            stream.held.forget_moments()
+            self.note_lease_moment(key, stream.held, stream.held.next_deadline_ms)
         for group in stream.groups.values():
             group.scheduled_ms = NEVER
             if group.blocked_clients:
@@ -307,20 +308,6 @@ class Database(DatabaseCore):
                         (group.scheduled_ms, self.index, key, group.name)
                     )
             self.keyspace.schedule(self.index, key, group)
-
-    def schedule_leases(self, key: bytes, held: Held) -> None:
-        """Schedule the timers of a stream's leases, which were scheduled under another key or not
-        at all."""
-        held.forget_moments()
-        if held.next_deadline_ms != NEVER:
-            held.note_moment(held.next_deadline_ms)
-            self.keyspace.timer_requests.append((held.scheduled_ms, self.index, key, None))
-
-    def schedule_new_leases(self, key: bytes, held: Held) -> None:
-        """After a change of the leases: schedule the next time if it is earlier than the scheduled
-        one."""
-        if held.next_deadline_ms < held.scheduled_ms:
-            self.schedule_leases(key, held)
 
     def _forget_moment(self, key: bytes, stream: Stream) -> None:
         """Cancel the trim timer of a stream that was removed from its key, and subtract its

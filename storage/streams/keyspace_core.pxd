@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
+from millstream.storage.streams.held cimport Held
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -34,6 +35,7 @@ cdef class DatabaseCore:
     cpdef bint has_expired(self, bytes key) except -1
     cpdef bint replace_string(self, bytes key, bytes value) except -1
     cdef int mark_ready_at(self, Slice* key) except -1
+    cpdef int note_lease_moment(self, bytes key, Held held, uint64_t moment_ms) except -1
     cpdef int mark_ready(self, bytes key) except -1
 
 

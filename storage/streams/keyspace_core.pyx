@@ -159,6 +159,13 @@ cdef class DatabaseCore:
             self.mark_ready(self.key_of(key))
         return 0
 
+    cpdef int note_lease_moment(self, bytes key, Held held, uint64_t moment_ms) except -1:
+        """Note a moment at which a lease of a stream may end, unless an earlier one is noted."""
+        if moment_ms < held.scheduled_ms:
+            held.note_moment(moment_ms)
+            self.keyspace.timer_requests.append((moment_ms, self.index, key, None))
+        return 0
+
     cpdef int mark_ready(self, bytes key) except -1:
         """Something that blocked readers of this key may wait for has happened."""
         if key in self.waiting:
