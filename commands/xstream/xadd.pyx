@@ -21,9 +21,9 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
-from millstream.ids cimport parse_id, parse_part
+from millstream.ids cimport make_id, parse_id, parse_part
 from millstream.storage.streams.held cimport handed_out
-from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.commands.engine.references import drop_references_between, trim_acked
 from millstream.commands.runtime.replies import NULL_ARRAY
@@ -32,6 +32,7 @@ from millstream.commands.xstream.xidmp import name_of, repeated_id, take_message
 from millstream.errors import EXHAUSTED, INVALID_ID, SYNTAX, CommandError, wrong_arity
 
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+ID_RESERVED = "ERR The ID specified in XADD is equal or smaller than the last ID reserved or held, "
 ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
 ONCE_WITH_ID = "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
 TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
@@ -78,6 +79,13 @@ cdef bint read_id(Slice* word, EntryId* out) except -1:
     return False
 
 
+cdef object too_low(Stream stream, EntryId last):
+    """Why an ID is refused: it is not above the last entry, or the last ID handed out."""
+    if stream is None or not stream.restrictions & RESERVING:
+        return CommandError(ID_TOO_LOW)
+    return CommandError(f"{ID_RESERVED}{make_id(last.ms, last.seq, False)}")
+
+
 cdef int complete_id(Context ctx, Stream stream, EntryId* out, bint any_seq) except -1:
     """Choose the sequence number where any will do; the id must be above the stream's last."""
     cdef EntryId last = EntryId(0, 0) if stream is None else handed_out(stream)
@@ -85,12 +93,12 @@ cdef int complete_id(Context ctx, Stream stream, EntryId* out, bint any_seq) exc
         raise CommandError(EXHAUSTED)
     if any_seq and out.ms == last.ms and stream is not None:
         if last.seq == MAX:
-            raise CommandError(ID_TOO_LOW)
+            raise too_low(stream, last)
         out.seq = last.seq + 1
     elif any_seq:
         out.seq = 1 if out.ms == 0 else 0
     if not id_less(last.ms, last.seq, out.ms, out.seq):
-        raise CommandError(ID_TOO_LOW)
+        raise too_low(stream, last)
     return 0 if stream is None else check_above_promise(ctx, stream, out[0], "XADD", False)
 
 

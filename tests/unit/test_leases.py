@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.in_process import InProcessServer
-from tests.support.resp import Error
+from tests.support.resp import Error, encode_command
+
+from millstream.ids import parse
 
 
 def reservations(in_process: InProcessServer) -> int:
@@ -108,3 +112,71 @@ def test_xsetid_wakes_who_waits_for_the_position(in_process: InProcessServer, pl
     player.call("XSETID s 6000000000000-0")
     in_process.settle()
     assert waiting.read() == b"6000000000000.0"
+
+
+IDS = st.builds(
+    lambda ms, seq: f"{ms}{seq}", st.integers(0, 2**70), st.sampled_from(["", ".0", "-7"])
+)
+
+
+@given(
+    st.text(alphabet="0123456789.-~,$ \x00\xff", max_size=40)
+    | st.builds(
+        lambda place, waited: f"{place}~{','.join(waited)}", IDS, st.lists(IDS, max_size=50)
+    )
+)
+@settings(max_examples=500)
+def test_any_token_is_read_right_or_refused(token: str) -> None:
+    """A token that is accepted is an ID, and IDs up to it that rise; it comes back in its usual form
+    when nothing can be returned."""
+    in_process = InProcessServer()
+    player = in_process.player()
+    player.call("TRESERVE s w")
+    request = [b"TPEEK", b"s", token.encode("latin-1"), b"0"]
+    in_process.executor.feed(player, encode_command(request))
+    in_process.settle()
+    reply = player.read()
+    if token in ("", "$"):
+        assert reply[1] == []
+        return
+    place, _, waited = token.partition("~")
+    ids = [read_id(text) for text in waited.split(",")] if "~" in token else []
+    end = read_id(place)
+    if end is None or None in ids or sorted(set(ids)) != ids or (ids and ids[-1] > end):
+        assert reply == Error("ERR invalid token")
+    else:
+        texts = [f"{ms}.{seq}" for ms, seq in [end, *ids]]
+        assert reply == ["~".join([texts[0], ",".join(texts[1:])][: 2 if ids else 1]).encode(), []]
+
+
+def read_id(text: str) -> tuple[int, int] | None:
+    try:
+        return parse(text.encode("latin-1"))
+    except ValueError:
+        return None
+
+
+def test_a_refused_reservation_says_how_many_ids_it_asked_for(
+    in_process: InProcessServer, player: Any
+) -> None:
+    in_process.keyspace.reservations_max = 5
+    assert player.call("TRESERVE s w COUNT 6") == Error(
+        "STALLED 0 IDs are reserved and 6 requested, at most 5 can be"
+    )
+    player.call("TRESERVE s w COUNT 4")
+    assert player.call("TRESERVE s v COUNT 3").text.startswith(
+        "STALLED 4 IDs are reserved and 3 requested, at most 5 can be; the oldest reservation is "
+    )
+
+
+def test_xadd_says_which_reserved_id_it_has_to_be_above(player: Any) -> None:
+    player.call("XADD s 5-0 f v")
+    assert player.call("XADD s 5-0 f v") == Error(
+        "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+    )
+    reserved = player.call("TRESERVE s w").decode().replace(".", "-")
+    for entry_id in (reserved, "6-0", "5-*"):
+        assert player.call(f"XADD s {entry_id} f v") == Error(
+            "ERR The ID specified in XADD is equal or smaller than the last ID reserved or held, "
+            + reserved
+        )
