@@ -20,4 +20,3 @@ cdef class FollowRead(BlockedRead):
     cdef reply(self, Context ctx)
     cdef int put_row(self, Output head, list parts, Stream stream, EntryId after,
                      uint64_t promised_ms) except -1
-    cdef uint64_t promised(self, Context ctx) except? 0xffffffffffffffff

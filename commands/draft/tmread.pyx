@@ -15,13 +15,15 @@ from millstream.commands.engine.ranges cimport EntryRange, make_parts, make_rang
 from millstream.commands.engine.settling cimport live_held
 from millstream.commands.runtime.arguments cimport Args, take_timeout_ms
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport EFFECT_BYTES
 from millstream.commands.runtime.replies cimport BlockedRead
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.streams.held cimport Held
-from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
+from millstream.storage.streams.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
 
+from millstream.commands.runtime.applying import stream_of
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import Wait
 from millstream.commands.table.registry import command
@@ -30,8 +32,6 @@ from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 cdef enum:
     # How far ahead of the clock the journal says that the server may promise.
     PROMISE_AHEAD_MS = 1000
-    # FOLLOW or CLOCK.
-    EFFECT_BYTES = 256
 
 UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an ID, '', or '$' must be "
               "specified.")
@@ -144,7 +144,7 @@ cdef class FollowRead(BlockedRead):
     cdef reply(self, Context ctx):
         cdef list parts = []
         cdef Output head = Output()
-        cdef uint64_t promised_ms = self.promised(ctx)
+        cdef uint64_t promised_ms = promise(ctx) if self.with_clock else 0
         cdef int resp = ctx.session.resp
         cdef Py_ssize_t i
         head.put_head(c'*', len(self.keys))
@@ -165,17 +165,17 @@ cdef class FollowRead(BlockedRead):
                      uint64_t promised_ms) except -1:
         """What follows the key: prev, next, the entries, whether it has ended, the incarnation."""
         cdef EntryId prev = prev_of(stream, after.ms, after.seq)
+        cdef EntryId start = prev
         cdef EntryId following = prev
         cdef EntryRange entries
         cdef uint64_t before = 0
-        cdef uint64_t count = 0
-        following = prev
-        if stream.has_newer(prev.ms, prev.seq):
-            step_up(&following)
-            before = stream.rank_of(following.ms, following.seq)
-            count = min(self.limit, stream.length - before)
-        if count < stream.length - before and stream.has_newer(prev.ms, prev.seq):
-            following = prev
+        cdef uint64_t newer = 0
+        cdef uint64_t count
+        if step_up(&start):
+            before = stream.rank_of(start.ms, start.seq)
+            newer = stream.length - before
+        count = min(self.limit, newer)
+        if count < newer:
             if count:
                 stream.nth(before + count - 1, &following)
         else:
@@ -186,8 +186,7 @@ cdef class FollowRead(BlockedRead):
         head.put_id(following.ms, following.seq, True)
         if count:
             entries = make_range(stream, True, count)
-            entries.start = prev
-            step_up(&entries.start)
+            entries.start = start
             parts.append(head.take_bytes())
             head.clear()
             parts.append(entries)
@@ -196,10 +195,6 @@ cdef class FollowRead(BlockedRead):
         head.put_head(c':', has_ended(stream, following))
         head.put_head(c':', stream.incarnation)
         return 0
-
-    cdef uint64_t promised(self, Context ctx) except? 0xffffffffffffffff:
-        """The millisecond up to which nothing more comes, 0 without CLOCK."""
-        return promise(ctx) if self.with_clock else 0
 
     def attempt(self, Context ctx not None):
         """WRONGTYPE when any of the keys holds something else now."""
@@ -275,9 +270,7 @@ cdef uint64_t promise(Context ctx) except? 0xffffffffffffffff:
 @effect(b"FOLLOW")
 def apply_follow(Keyspace keyspace, int db, list words):
     """FOLLOW key: readers were promised that nothing comes up to an ID."""
-    cdef Stream stream = (<Database>keyspace.databases[db]).stream(words[0])
-    if stream is None:
-        raise ValueError(f"key {words[0]!r} has no stream")
+    cdef Stream stream = stream_of(keyspace, db, words[0])
     stream.restrictions |= FOLLOWED
     keyspace.has_ordering = True
 

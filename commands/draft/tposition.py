@@ -9,8 +9,8 @@ from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import BlockedRead, Wait
 from millstream.commands.table.registry import command
-from millstream.errors import INVALID_ID, SYNTAX, WRONG_TYPE, CommandError
-from millstream.ids import Id, parse
+from millstream.errors import SYNTAX, WRONG_TYPE, CommandError
+from millstream.ids import Id
 from millstream.storage.streams.ordering import handed_out_id
 from millstream.storage.streams.stream import Stream
 
@@ -48,7 +48,7 @@ def tposition(ctx: Context, args: Args) -> object:
         if args.option(b"WRITER"):
             writer = take_writer(args)
         elif args.option(b"WAIT"):
-            wait = _take_id(args)
+            wait = args.take_entry_id(dot_allowed=True)
             timeout_ms = take_timeout(args)
         else:
             raise CommandError(SYNTAX)
@@ -62,13 +62,6 @@ def tposition(ctx: Context, args: Args) -> object:
     read.writer = writer
     read.wanted = wait
     return Wait(read, ctx.steady_ms + timeout_ms if timeout_ms else 0)
-
-
-def _take_id(args: Args) -> EntryId:
-    try:
-        return parse(args.take())
-    except ValueError:
-        raise CommandError(INVALID_ID) from None
 
 
 def _stream(ctx: Context, key: bytes) -> Stream | None:

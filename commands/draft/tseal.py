@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from millstream.commands.engine.restrictions import sealed_error
 from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.applying import stream_of
-from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK
 from millstream.commands.table.registry import command
-from millstream.errors import INVALID_ID, NO_SUCH_KEY, SYNTAX, CommandError
-from millstream.ids import Id, parse
-from millstream.storage.streams.ordering import handed_out_id, lineage_of
+from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.ids import Id
+from millstream.storage.streams.ordering import add_parents, handed_out_id, lineage_of, seal
 from millstream.storage.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from millstream.storage.streams.keyspace import Keyspace
 
 EntryId = tuple[int, int]
-
-# What an effect takes of the journal beyond its names, at most.
-_EFFECT_BYTES = 256
 
 BUSY = "BUSYKEY Target key name already exists."
 
@@ -90,8 +87,8 @@ def _check_children(ctx: Context, key: bytes, children: list[bytes]) -> None:
 
 def _effects_bytes(key: bytes, children: list[bytes]) -> int:
     """What SEAL and, for each child, STREAM, SETID and PARENTS take of the journal, at most."""
-    of_child = sum(len(key) + 4 * len(child) + 3 * _EFFECT_BYTES for child in children)
-    return len(key) + _EFFECT_BYTES + of_child
+    of_child = sum(len(key) + 4 * len(child) + 3 * EFFECT_BYTES for child in children)
+    return len(key) + EFFECT_BYTES + of_child
 
 
 def _is_unused(stream: Stream) -> bool:
@@ -99,10 +96,7 @@ def _is_unused(stream: Stream) -> bool:
 
 
 def _seal(ctx: Context, key: bytes, stream: Stream, children: list[bytes]) -> None:
-    lineage = lineage_of(stream)
-    lineage.sealed = True
-    lineage.children = children
-    stream.set_sealed()
+    seal(stream, children)
     ctx.keyspace.has_ordering = True
     ctx.changed(b"SEAL", key, *children, event=None)
 
@@ -124,9 +118,7 @@ def _raise_last_id(ctx: Context, key: bytes, stream: Stream, last: EntryId) -> N
 
 
 def _add_parents(ctx: Context, key: bytes, stream: Stream, parents: list[bytes]) -> None:
-    lineage = lineage_of(stream)
-    new = [name for name in parents if name not in lineage.parents]
-    lineage.parents += new
+    new = add_parents(stream, parents)
     ctx.keyspace.has_ordering = True
     ctx.changed(b"PARENTS", key, *new, event=None)
 
@@ -152,7 +144,7 @@ def tcreate(ctx: Context, args: Args) -> Simple:
     parents: list[bytes] = []
     while args.remaining:
         if args.option(b"FLOOR"):
-            floor = _take_floor(args)
+            floor = args.take_entry_id(dot_allowed=True)
         elif args.option(b"PARENTS"):
             parents = _take_names(args)
         else:
@@ -168,29 +160,18 @@ def tcreate(ctx: Context, args: Args) -> Simple:
     return OK
 
 
-def _take_floor(args: Args) -> EntryId:
-    try:
-        return parse(args.take())
-    except ValueError:
-        raise CommandError(INVALID_ID) from None
-
-
 # ---------------------------------------------------------------- effects
 
 
 @effect(b"SEAL", wakes_readers=True)
 def apply_seal(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """SEAL key [child ...]: no more entries; where the stream continues."""
-    stream = stream_of(keyspace, db, words[0])
-    lineage = lineage_of(stream)
-    lineage.sealed = True
-    lineage.children = words[1:]
-    stream.set_sealed()
+    seal(stream_of(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True
 
 
 @effect(b"PARENTS")
 def apply_parents(keyspace: Keyspace, db: int, words: list[bytes]) -> None:
     """PARENTS key parent [parent ...]: what the stream continues, in addition to what it does."""
-    lineage_of(stream_of(keyspace, db, words[0])).parents += words[1:]
+    add_parents(stream_of(keyspace, db, words[0]), words[1:])
     keyspace.has_ordering = True

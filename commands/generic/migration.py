@@ -17,7 +17,7 @@ from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import INT64_MAX, delete_keys, look_up, tell_overwritten
 from millstream.commands.runtime.arguments import OwnedArgs
-from millstream.commands.runtime.effects import effect
+from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK, Again, Sliced
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError, PayloadError
@@ -42,9 +42,8 @@ BAD_FORMAT = "ERR Bad data format"
 FREQUENCY_MAX = 255
 TTL_AT, PAYLOAD_AT, OPTIONS_AT = 2, 3, 4  # places of the words of RESTORE
 
-# What one RESTORE records at most, and the bytes of an effect besides its key and value.
+# What one RESTORE records at most.
 EFFECTS_MOST = 3
-EFFECT_BYTES = 256
 
 # Bytes made or sent in one turn; a step costs more than its bytes.
 TURN_BYTES = 16_384

@@ -156,7 +156,7 @@ def _is_given(args: Args, word: bytes, before: int | None) -> bool:
 )
 def xidmprecord(ctx: Context, args: Args) -> Simple:
     key, producer, iid = args.take(), args.take(), args.take()
-    entry_id = args.ids_at(args.pos, 1)[0]
+    entry_id = args.take_entry_id()
     if not producer:
         raise CommandError("ERR producer ID must be non-empty")
     if not iid:
@@ -164,7 +164,7 @@ def xidmprecord(ctx: Context, args: Args) -> Simple:
     stream = ctx.write_stream(key)
     if stream is None:
         raise CommandError(NO_SUCH_KEY)
-    if not stream.range(*entry_id, end=entry_id):
+    if not stream.has_entry(*entry_id):
         raise CommandError(ENTRY_GONE)
     window = window_of(stream)
     known = window.find(producer, iid, ctx.now_ms)

@@ -42,6 +42,22 @@ def lineage_of(stream: Stream) -> Lineage:
     return stream.lineage
 
 
+def seal(stream: Stream, children: list[bytes]) -> None:
+    """The stream takes no more entries, and continues in these."""
+    lineage = lineage_of(stream)
+    lineage.sealed = True
+    lineage.children = children
+    stream.set_sealed()
+
+
+def add_parents(stream: Stream, parents: list[bytes]) -> list[bytes]:
+    """What the stream continues, in addition to what it does; returns those that are new."""
+    lineage = lineage_of(stream)
+    new = [name for name in parents if name not in lineage.parents]
+    lineage.parents += new
+    return new
+
+
 def handed_out_id(stream: Stream) -> tuple[int, int]:
     """The last ID that an entry or a reservation of the stream ever got."""
     if stream.is_reserving:
