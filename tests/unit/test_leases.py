@@ -127,7 +127,7 @@ IDS = st.builds(
 )
 @settings(max_examples=500)
 def test_any_token_is_read_right_or_refused(token: str) -> None:
-    """A token that is accepted is an ID, and IDs up to it that rise; it comes back in its usual form
+    """An accepted token is an ID, and IDs up to it that rise; it comes back in its usual form
     when nothing can be returned."""
     in_process = InProcessServer()
     player = in_process.player()
