@@ -396,7 +396,7 @@ class Simulation:
         self._note("disk", f"{operation} of {name!r} fails with {number}, {times} times")
 
     def _fill_or_free_disk(self) -> None:
-        """Somebody else takes all space but a little, or gives it back."""
+        """Fill the disk except for a little space, or free it."""
         disk = self._disk
         if disk.capacity is not None:
             disk.mend()
@@ -407,7 +407,7 @@ class Simulation:
         self._note("disk", f"is full but for {left_bytes} bytes")
 
     def _limit_memory(self) -> None:
-        """The limit is set near to what is used, or lifted."""
+        """Set the memory limit close to used memory, or remove it."""
         memory = self.world.memory
         part = self.chance.choice([0, 0, 0.5, 0.9, 1, 1.2, 2])
         limit_bytes = int(memory.held_at(part)) if part else 0
@@ -415,10 +415,10 @@ class Simulation:
         self._note("limit", f"{limit_bytes} of {memory.held()} bytes, evicts: {evicts}")
         self.world.limit_memory(limit_bytes, evicts)
 
-    # ------------------------------------------------------------ quiet moments
+    # ------------------------------------------------------------ the idle server
 
     def _settle(self) -> None:
-        """Run all that can run now: afterwards nothing may be left undone."""
+        """Run everything that can run now: afterwards no due change may be open."""
         self._note("settle")
         for client in self.world.clients.values():
             if client.paused:
@@ -466,10 +466,11 @@ class Simulation:
         )
         demand(found is None, f"the state is not {whose}: {found}")
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ checks
 
     def _look(self) -> None:
-        """After an event: what was received is what the model says, and nothing went wrong."""
+        """After an event: check that the received replies equal the model's and that no error
+        occurred."""
         world = self.world
         demand(not world.broken, "; ".join(world.broken))
         demand(not self._faults.found, "\n".join(self._faults.found))
@@ -496,7 +497,7 @@ class Simulation:
             client.unread = client.unread[at:]
 
     def _match(self, client: SimClient, at: int, safe_seq: int, counts: bool) -> int:
-        """Compare the reply that begins there; its size, 0 while it is not there as a whole."""
+        """Compare the reply at `at`; return its size, 0 while it is incomplete."""
         if not client.model.due:
             raise BrokenPromise(f"client {client.id} did not ask for {client.unread[at:]!r}")
         due = client.model.due[0]
@@ -544,7 +545,7 @@ class Simulation:
         return len(raw)
 
     def _judge(self, client: SimClient, due: Due, raw: bytes, reply: Reply) -> None:
-        """A reply that is not predicted as a whole: each part separately."""
+        """Compare a reply that is not predicted as a whole, part by part."""
         parts: list[tuple[Request, Answer, bytes, Reply]] = []
         if due.queued and isinstance(due.answer, list):
             demand(isinstance(reply, list), f"client {client.id} got {raw!r} of EXEC")
@@ -565,22 +566,23 @@ class Simulation:
                        f"transaction and got\n{data[:2000]!r}, not\n{wanted[:2000]!r}")  # fmt: skip
 
     def _note_answer(self, client: SimClient, request: Request, reply: Reply) -> None:
-        """For the history, which knows one database and takes what is queued as asked for."""
+        """Record a reply in the history, which has one database and treats queued requests as
+        sent."""
         if self._keeps_history and reply != QUEUED:
             asked = client.asked.pop(id(request), None)
-            if asked is not None:  # one and the same MULTI may be sent twice
+            if asked is not None:  # the same MULTI may be sent twice
                 self._history.answer(asked[1], reply, self.world.now_ms())
 
     @property
     def _keeps_history(self) -> bool:
-        """It knows one database, and no entries that go for want of memory."""
+        """Whether the history applies: it has one database, and no evictions for lack of memory."""
         return self.profile.databases == 1 and not self.profile.memory
 
     def _remember(self, db: int, request: Request, reply: Reply, now_ms: int) -> None:
-        """What this reply showed must outlive every crash."""
+        """Record the data in this reply, which must survive every crash."""
         name = request[0]
         if b"IDMP" in request and self.profile.renames:
-            return  # a copy knows messages whose entries were gone before
+            return  # a copy has messages whose entries were removed before
         if name in (b"TAPPEND", b"TAPPENDONCE", b"XADD") and isinstance(reply, bytes):
             self._seen_appends.add((db, request[1], parse_id(reply)))
         elif name in (b"TREAD", b"TRANGE") and isinstance(reply, list):
@@ -594,11 +596,11 @@ class Simulation:
             shown = read_by_consumer(reply)
             self._seen_appends |= {(db, key, parse_id(text)) for key, text in shown}
         elif name in (b"TACK", b"XACK") and reply == len(request) - 3 and not self.profile.renames:
-            # With renames an entry of the same id may be pending in another stream's group.
+            # With renames an entry with the same ID may be pending in another stream's group.
             key = db, request[1]
             self._seen_acks += [(key, request[2], parse_id(i), now_ms) for i in request[3:]]
 
-    # ------------------------------------------------------------ lives
+    # ------------------------------------------------------------ restarts
 
     def _begin_life(self) -> None:
         self._wall_ms += self.chance.choice([0, 1, 10, 1000])
@@ -632,7 +634,7 @@ class Simulation:
         demand(found is None, f"a clean restart changed {found}")
 
     def _free(self) -> None:
-        """Released data is freed within a moment."""
+        """Check that released data is freed soon."""
         for _ in range(FREED_MS_MAX):
             if not has_waste():
                 break
@@ -653,15 +655,15 @@ class Simulation:
         self._next_life(disk, least)
 
     def _kill(self) -> None:
-        """The process dies, the machine lives: all that was written is there."""
+        """The process dies but the machine does not: all written bytes exist."""
         self._note("kill")
         disk = self._disk.copy()
         disk.chance = self._disk.chance
         self._next_life(disk, self.world.durable.look())
 
     def _flip(self) -> None:
-        """A bit of a copy is not what was written: it is refused, or nothing is made of it that
-        was not there."""
+        """Change a bit of a copy of the disk: a start refuses it, or loads no data that was never
+        written."""
         disk = self._disk.copy()
         name = self.chance.choice(disk.names())
         data = bytearray(disk.content(name))
@@ -693,7 +695,8 @@ class Simulation:
         demand(found is None, f"a flipped bit changed what was read: {found}")
 
     def _judge_base(self) -> None:
-        """A snapshot holds what was there at its frame, whatever went while it was written."""
+        """Check that a snapshot has the data at its frame, regardless of changes while it was
+        written."""
         disk = self._disk.copy()
         manifest = load_manifest(disk)
         if manifest is None or manifest.base is None:
@@ -771,7 +774,7 @@ class Simulation:
 
     @staticmethod
     def _rebuild(data: Data, frames: dict[int, bytes], survived: int) -> None:
-        """Make of the data before this life that of exactly the frames that survived."""
+        """Apply exactly the frames that survived to the data before this run of the server."""
         replay = Replay(data)
         for seq in sorted(frames):
             if seq <= survived:
@@ -781,7 +784,7 @@ class Simulation:
         data = self._before
         lost = self._seen_appends - data.ever
         demand(not lost, f"seen by a client and lost: {sorted(lost)}")
-        # With a clock that goes back nothing tells an acknowledged delivery from a later one.
+        # If the clock goes back, an acknowledged delivery cannot be distinguished from a later one.
         seen_acks = [] if self.profile.clock_jumps else self._seen_acks
         for (db, key), name, entry_id, now_ms in seen_acks:
             stream = data.databases[db].get(key)
@@ -796,14 +799,14 @@ class Simulation:
 
 
 def _shows_data(request: Request, reply: Reply) -> bool:
-    """Whether the reply has to wait until the journal has what was executed before it."""
+    """Whether the reply must wait until the journal has what was executed before it."""
     if isinstance(reply, Error):
         return not reply.text.startswith(REFUSALS)
     return reply != QUEUED and request[0].upper() not in SHOW_NO_DATA
 
 
 def _first_reply(data: bytes, at: int) -> tuple[Reply, bytes]:
-    """The reply that begins there, and its bytes; EOFError when it is not all there."""
+    """The reply at `at`, and its bytes; EOFError when it is incomplete."""
     buffer = io.BytesIO(data)
     buffer.seek(at)
 
@@ -824,11 +827,11 @@ def _first_reply(data: bytes, at: int) -> tuple[Reply, bytes]:
 
 
 def _words(request: Request) -> str:
-    """A request for the trace; what is long is cut."""
+    """A request for the trace, with long words cut."""
     words = [word.decode("latin-1") for word in request]
     return " ".join(repr(w[:9] + ".." if len(w) > 40 else w)[1:-1] or '""' for w in words)
 
 
 def play(seed: int, steps: int = STEPS) -> str:
-    """Play one seed; its trace's hash."""
+    """Play one seed; return its trace's hash."""
     return Simulation(seed, steps).run()

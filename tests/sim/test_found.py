@@ -1,4 +1,4 @@
-"""What the simulation has found, each in the fewest steps that show it."""
+"""Faults that the simulation has found, each as a minimal sequence of steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_MS = 1_700_000_000_000
 
 
 class Bench:
-    """A simulated server whose every step the test makes."""
+    """A simulated server that the test runs step by step."""
 
     def __init__(self, disk: FakeDisk | None = None, now_ms: int = START_MS) -> None:
         self.disk = disk or FakeDisk()
@@ -40,7 +40,7 @@ class Bench:
         return client
 
     def say(self, client: SimClient, text: str) -> None:
-        """Send a request (`""` is the empty word) and let everything run that can."""
+        """Send a request (`""` is the empty word) and run everything that can run."""
         words = [b"" if word == '""' else word.encode() for word in text.split()]
         self.world.executor.feed(client, encode_command(words))
         self.settle()
@@ -156,7 +156,7 @@ def test_a_reader_passed_over_goes_on_at_the_end_when_its_group_is_destroyed() -
 def _three_readers_of_a_group_made_anew(
     last_id: str, ttl_ms: str
 ) -> tuple[Bench, SimClient, list[SimClient]]:
-    """The first was served, the second tried in vain and therefore the third not at all."""
+    """The first was served, the second was tried without success, so the third was not tried."""
     bench = Bench()
     writer, readers = bench.client(), [bench.client() for _ in range(3)]
     for reader in readers:

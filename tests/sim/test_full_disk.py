@@ -1,9 +1,10 @@
-"""A disk without space ends no connection: a request is refused before it changes anything, or what
-it did is in the journal.
+"""A full disk closes no connection: a request is refused before it changes data, or its effects are
+in the journal.
 
-A server with several clients whose requests, alone, in a transaction or through what they set off,
-record far more than is kept ahead of the journal, on a disk that is full now and then. Which of
-them are refused is not foretold: that depends on what the journal's worker has come to.
+The server has several clients whose requests, alone, in a transaction or through their
+consequences, record far more than the space reserved for the journal, on a disk that is sometimes
+full. The test does not predict which requests are refused: that depends on the progress of the
+journal's worker.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Play:
         self.asked[client.id] = []
         return client
 
-    # ---------------------------------------------------------------- what happens
+    # ---------------------------------------------------------------- events
 
     def run(self) -> None:
         self.send(self.clients[0], [((b"XGROUP", b"CREATE", b"s", b"g", b"0", b"MKSTREAM"), [])])
@@ -82,12 +83,12 @@ class Play:
             self.asked[client.id].append(appended)
         self.world.executor.feed(client, b"".join(encode_command(words) for words, _ in requests))
 
-    # ---------------------------------------------------------------- what is asked
+    # ---------------------------------------------------------------- requests
 
     def requests(self) -> list[tuple[Words, list[bytes]]]:
         if self.chance.random() < 0.2:
             inner = [self.append() for _ in range(self.chance.randint(1, 4))]
-            # A part that is refused when it is queued calls the whole off.
+            # A request that is refused when it is queued aborts the transaction.
             return [
                 ((b"MULTI",), []),
                 *((words, []) for words, _ in inner),
@@ -125,7 +126,7 @@ class Play:
         self.clients = [self.new_client()]
 
     def names(self) -> list[bytes]:
-        """The names of all entries that are there."""
+        """The names of all existing entries."""
         client = self.clients[0]
         self.world.executor.feed(client, encode_command([b"XRANGE", b"s", b"-", b"+"]))
         replies: list[Reply] = []
@@ -136,7 +137,7 @@ class Play:
         assert isinstance(entries, list)
         return sorted(entry[1][0] for entry in entries)  # type: ignore[index, misc]
 
-    # ---------------------------------------------------------------- what holds
+    # ---------------------------------------------------------------- checks
 
     def look(self) -> None:
         assert not self.world.journal_failed, "a write has met the full disk"

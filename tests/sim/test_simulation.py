@@ -1,4 +1,4 @@
-"""Hundreds of seeds of the simulation, and that it is one: equal seeds play equal plays."""
+"""Hundreds of seeds of the simulation, and its determinism: equal seeds give equal traces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_failure_tells_how_to_play_it_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_history_is_asked_after_every_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that forgets what it answered is found by the history alone."""
+    """The history alone detects a server that loses acknowledged data."""
     monkeypatch.setattr(simulation_module, "found_in", lambda data: {})
     seeds = filter(one_database_always, range(50))
     with pytest.raises(SimulationFailure, match="BrokenHistory"):

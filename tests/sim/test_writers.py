@@ -44,7 +44,7 @@ KEEPING = (b"BGREWRITEAOF",), (b"BGSAVE",), (b"PING",)
 
 
 class FreeWorld(World):
-    """Nothing follows its effects: what its clients see is judged."""
+    """A world without a check of its effects: only the replies to its clients are checked."""
 
     def frame(self, seq: int, payload: bytes) -> None:
         pass
@@ -54,7 +54,7 @@ class FreeWorld(World):
 
 
 class Talk:
-    """A player and its connection in one life of the server."""
+    """A player and its connection to one run of the server."""
 
     def __init__(self, asking: Asking, client: SimClient) -> None:
         self.asking = asking
@@ -70,7 +70,7 @@ class Talk:
         self.client.world.executor.feed(self.client, encode_command(list(self.request)))
 
     def listen(self) -> None:
-        """Take what has come."""
+        """Process the received replies."""
         assert not self.client.ended, "a connection was closed"
         for reply in heard(self.client):
             self.hear(reply)
@@ -109,7 +109,7 @@ class Play:
         self.talks: list[Talk] = []
         self.begin_life()
 
-    # ---------------------------------------------------------------- a life of the server
+    # ---------------------------------------------------------------- one run of the server
 
     def begin_life(self) -> None:
         profile = Profile(
@@ -154,7 +154,7 @@ class Play:
         self.world.abandon()
         self.begin_life()
 
-    # ---------------------------------------------------------------- what happens
+    # ---------------------------------------------------------------- events
 
     def run(self) -> None:
         for _ in range(STEPS):
@@ -182,7 +182,7 @@ class Play:
             talk.listen()
 
     def run_alone(self, asking: Asking) -> None:
-        """To its end, with nothing else going on."""
+        """Run a player to its end, without other events."""
         talk = Talk(asking, self.new_client())
         while not talk.ended:
             if not talk.waits:

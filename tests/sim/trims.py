@@ -1,8 +1,8 @@
-"""What the model knows of trims that go by blocks or bytes, whose place only the server knows.
+"""The model's check of trims by blocks or bytes, whose exact end only the server knows.
 
-It gets what was trimmed. Which entries may go for a policy, and which must, follows from what an
-exact policy keeps, from how many entries a block can have, and from how few and how many bytes an
-entry can take.
+The model gets the trimmed entries. It computes which entries a policy may evict, and which it must
+evict, from the result of an exact policy, from the maximum of entries in a block, and from the
+minimum and maximum size of an entry.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterable
 
 from tests.sim.data import EntryId, Policy, Stream
 
-# Of an entry without its words and their lengths: head, id, number of names, offset in each table.
+# An entry without its words and their lengths: head, ID, number of names, offset in each table.
 ENTRY_BYTES_MAX = 1 + 7 + 1 + 3 * 4
-# Entries that went before the first of a block have left their offsets in its tables.
+# Evicted entries at the beginning of a block leave their offsets in its tables.
 SETS_MAX = 30
 NODES_MAX = 4
 CHECKPOINT_EVERY = 32
 
 
 def is_foretold(policy: Policy) -> bool:
-    """Whether the entries alone say what it evicts."""
+    """Whether the entries alone determine what the policy evicts."""
     _, _, size, exact = policy
     return exact and size == 0
 
 
 def before(stream: Stream, first: EntryId | None) -> list[EntryId]:
-    """The entries below the first one that was kept."""
+    """The entries below the first kept one."""
     return [entry_id for entry_id in stream.entries if first is None or entry_id < first]
 
 
@@ -45,7 +45,7 @@ def may_go(stream: Stream, now_ms: int, block_entries: int) -> list[EntryId]:
 
 
 def must_go(stream: Stream, now_ms: int, block_entries: int, grace_ms: int = 0) -> list[EntryId]:
-    """What not even one block more holds."""
+    """The entries that must be evicted even if one more block is kept."""
     if stream.policy is None:
         return []
     length, _, size, exact = stream.policy
@@ -85,7 +85,7 @@ def _count_surely_beyond(stream: Stream, ids: list[EntryId], size: int, more: in
 
 
 def _table_bytes(block_entries: int) -> int:
-    """Of a block that is cut inside, at the most."""
+    """The maximum size of the tables of a block that is cut inside."""
     checkpoints = block_entries // CHECKPOINT_EVERY
     return 4 * (min(block_entries, SETS_MAX) + NODES_MAX + checkpoints)
 
@@ -97,5 +97,6 @@ def _most_bytes(words: Iterable[bytes]) -> int:
 
 
 def _least_bytes(words: tuple[bytes, ...]) -> int:
-    """A head, and the values with their lengths; names may be those of another entry."""
+    """The minimum size of an entry: a head, and the values with their lengths; names may be
+    shared."""
     return 1 + sum(1 + len(value) for value in words[1::2])

@@ -1,6 +1,6 @@
-"""The fake outside of a simulated server: loop, clock, workers, clients, and the server's wiring.
+"""The environment of a simulated server: loop, clock, workers, clients, and the server's wiring.
 
-server/wiring connects its parts as in a real server; what needs a process is left out.
+server/wiring connects its parts as in a real server; parts that need a process are left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ load_table()
 
 
 class Timer:
-    """What call_later gives."""
+    """The result of call_later."""
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         self.callback = callback
@@ -65,10 +65,10 @@ class Timer:
 
 
 class SimLoop:
-    """An event loop of which the simulation runs one callback at a time.
+    """An event loop that runs one callback at a time.
 
-    Its own time only rises; the wall clock may jump. A timer may come a millisecond early, as
-    loops with a cached or a coarse clock let happen.
+    Its own time only increases; the wall clock may jump. A timer may fire a millisecond early, as
+    in loops with a cached or coarse clock.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -99,7 +99,7 @@ class SimLoop:
         return self.timers[0][0] if self.timers else None
 
     def take(self) -> Timer | None:
-        """The callback to run next, None when there is nothing to do now."""
+        """The callback to run next; None when there is none."""
         while (moment_ms := self.next_timer_ms()) is not None and moment_ms <= self.time_ms:
             self.ready.append(heapq.heappop(self.timers)[2])
         while self.ready:
@@ -118,7 +118,7 @@ class SimLoop:
 
 
 class WatchedPersistence(Persistence):
-    """Notes each frame before it goes to the journal, and has the effects judged."""
+    """Records each frame before it goes to the journal, and checks its effects."""
 
     world: World
 
@@ -134,8 +134,8 @@ class WatchedPersistence(Persistence):
         except CommandError as refusal:
             if self.world.profile.refuses_large:
                 raise
-            # Which requests of a batch are refused for it, the model does not know; what holds then
-            # is tried in test_full_disk. Here the machine goes off.
+            # The model cannot predict which requests of a batch are refused; test_full_disk tests
+            # this case. Here the machine crashes.
             raise Crashed(str(refusal)) from refusal
 
     def commit(self, payload: bytes | None) -> int:
@@ -145,8 +145,8 @@ class WatchedPersistence(Persistence):
 
 
 class WatchedExecutor(Executor):
-    """Counts the ticks, which may end within the turn that a client's bytes made. Freeing takes its
-    time, so that it comes to its end in several turns."""
+    """Counts the ticks, which may end during the turn for a client's bytes. Freeing takes simulated
+    time, so that it needs several turns."""
 
     def end_tick(self) -> None:
         super().end_tick()
@@ -161,7 +161,7 @@ class WatchedExecutor(Executor):
 
 
 class HeldClients(dict[int, "SimClient"]):
-    """Clients whose requests wait for the disk; tells of each."""
+    """Clients whose requests wait for the disk; reports each change to the model."""
 
     def __init__(self, told: deque[Told]) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class HeldClients(dict[int, "SimClient"]):
 
 
 class Telling:
-    """What would tell subscribers of keyspace events tells what happens to streams."""
+    """Replaces the notification of subscribers: it reports changes of streams to the model."""
 
     def __init__(self, keyspace: Keyspace, told: deque[Told]) -> None:
         self._keyspace = keyspace
@@ -189,7 +189,7 @@ class Telling:
 
 
 class Finishing:
-    """What would note slow requests tells when each of them is done."""
+    """Replaces the slow log: it reports the end of each request to the model."""
 
     def __init__(self, told: deque[Told]) -> None:
         self._told = told
@@ -199,7 +199,7 @@ class Finishing:
 
 
 class DurableFrames:
-    """The highest frame that is on a disk for certain, whatever a crash does to the rest."""
+    """The highest frame that is certainly on the disk, regardless of a crash."""
 
     def __init__(self, disk: FakeDisk) -> None:
         self._disk = disk
@@ -209,7 +209,7 @@ class DurableFrames:
         self.seq = 0
 
     def look(self) -> int:
-        """Frames synced in a journal that counts, and those that a published base replaced."""
+        """Frames synced in a current journal, and frames that a published base replaced."""
         manifest = self._disk.durable_files.get(MANIFEST)
         if manifest is not None and manifest.durable != self._manifest:
             self._manifest = manifest.durable
@@ -243,7 +243,8 @@ class DurableFrames:
 
 
 class SimClient(Client):
-    """A client without a socket: what it is sent piles up with what was durable by then."""
+    """A client without a socket: it collects its replies, each with the durable frame at that
+    time."""
 
     def __init__(self, world: World, player: Player, number: int, resp: int) -> None:
         super().__init__(number, now_ms=world.now_ms())
@@ -252,7 +253,8 @@ class SimClient(Client):
         self.world = world
         self.player = player
         self.model = ClientModel(number, resp)
-        # Bytes, the frame that was safe by then, and whether no crash may take back what they show.
+        # Bytes, the durable frame at that time, and whether the data shown must survive every
+        # crash.
         self.received: list[tuple[bytes, int, bool]] = []
         self.unread = b""
         self.unsent = b""
@@ -283,7 +285,7 @@ class SimClient(Client):
         self.boundaries.append((self.written, request))
 
     def take(self, size: int) -> tuple[bytes, list[Request]]:
-        """The next bytes to be sent and the requests that become whole by them."""
+        """The next bytes to send, and the requests that they complete."""
         data, self.unsent = self.unsent[:size], self.unsent[size:]
         self.sent += len(data)
         whole = []
@@ -293,7 +295,7 @@ class SimClient(Client):
 
 
 class Faults(logging.Handler):
-    """Remembers what the server logs as an exception: a handler that failed."""
+    """Records the exceptions that the server logs: handlers that failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -305,12 +307,12 @@ class Faults(logging.Handler):
 
 
 class World:
-    """One life of a server, from load to crash, on a disk that lives on."""
+    """One run of a server, from load to crash, on a disk that survives."""
 
     def __init__(
         self, disk: FakeDisk, profile: Profile, chance: random.Random, wall_ms: int, before: Data
     ) -> None:
-        """`before` is the data at `first_seq`, the last frame of the life before."""
+        """`before` is the data at `first_seq`, the last frame of the previous run."""
         self.disk = disk
         self.profile = profile
         self.chance = chance
@@ -324,7 +326,7 @@ class World:
         self.durable = DurableFrames(disk)
         self.told: deque[Told] = deque()
         self.releases = 0  # of clients that waited for the disk
-        self.time_passes = False  # with every look at the clock
+        self.time_passes = False  # each time the clock is read
         self.journal_failed = False
         self.on_unknown: Callable[[], None] = lambda: None
         self.keyspace = Keyspace(node_entries=profile.node_entries, node_bytes=profile.node_bytes)
@@ -346,7 +348,7 @@ class World:
         self.executor.set_slow(0, 0)
         self.memory = Memory()
         self.eviction = WatchedEviction(self)
-        self.served: list[int] = []  # clients whose wait was ended, in this order
+        self.served: list[int] = []  # clients whose waits ended, in this order
         self._end_wait = self.executor.waiting.remove
         self.executor.waiting.remove = self._note_served  # type: ignore[method-assign]
         connect(self.executor, self.persistence, self.keyspace)
@@ -393,16 +395,16 @@ class World:
         return bool(busy or timer)
 
     def stop(self) -> None:
-        """A clean end, as Server.stop: finish the tick, sync."""
+        """A clean end, like Server.stop: finish the tick, sync."""
         self.executor.end_tick()
         self.persistence.close()
 
     def abandon(self) -> None:
-        """Give back what its streams take, which somebody may still refer to."""
+        """Free its streams, to which references may still exist."""
         job = self.persistence.snapshots.job
         if job is not None and job.capture is not None:
             job.capture.close()
-            job.capture = None  # it has tables that were flushed
+            job.capture = None  # it has flushed tables
         for database in self.keyspace.databases:
             database.clear()
         free_all()
@@ -417,7 +419,7 @@ class World:
         return self.wall_ms + self.loop.time_ms
 
     def steady_ms(self) -> int:
-        """Only rises, whatever the wall clock does."""
+        """A time that only increases, regardless of the wall clock."""
         return self.steady_start_ms + self.loop.time_ms
 
     def now_us(self) -> int:
@@ -427,11 +429,11 @@ class World:
         self.frames[seq] = payload
         try:
             self.replay.apply(payload)
-        except AssertionError as problem:  # raised here it could end in a reply of a handler
+        except AssertionError as problem:  # raised here, it could become a handler's reply
             self.broken.append(f"frame {seq}: {problem}")
 
     def safe_seq(self) -> int:
-        """What may be answered now: with `always` only what no crash can take any more."""
+        """The last frame whose replies may be sent now: with `always`, the last durable one."""
         return self.durable.look() if self.answers_are_safe() else self.persistence.last_seq
 
     def answers_are_safe(self) -> bool:
@@ -455,7 +457,7 @@ class World:
         self.loop.call_later(1, self._tick_second)
         self.persistence.tick_second(self.keyspace.dirty)
 
-    # What commands may ask of the process.
+    # The server's interface for commands.
 
     @property
     def last_save_s(self) -> int:

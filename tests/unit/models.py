@@ -1,8 +1,8 @@
-"""Naive models of the storage structures: lists and dicts that are plainly right, and slow.
+"""Naive models of the storage structures: lists and dicts that are obviously correct, and slow.
 
-The tests run the same steps on a model and on the real structure and compare what both say. The
-strategies lean towards the borders: ids at both ends of the 64-bit numbers, equal milliseconds,
-names and values of no bytes, and enough field-name sets that a block's table runs full.
+The tests run the same steps on a model and on the real structure and compare the results. The
+strategies prefer edge cases: IDs at both ends of the 64-bit range, equal milliseconds, empty names
+and values, and enough field-name sets to fill a block's table.
 """
 
 from __future__ import annotations

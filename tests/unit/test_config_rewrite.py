@@ -1,4 +1,4 @@
-"""CONFIG REWRITE: the file says what the server runs with and stays its owner's."""
+"""CONFIG REWRITE: the file gets the current values and keeps its comments and order."""
 
 from __future__ import annotations
 

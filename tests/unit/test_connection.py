@@ -1,7 +1,8 @@
-"""What a connection hands to its socket and to its transport is, put together, what it was given.
+"""The bytes that a connection passes to its socket and to its transport are together exactly its
+output.
 
-The other end of a pair of sockets reads what went straight to the socket; the transport is one that
-only notes what it is given.
+The other end of a pair of sockets reads the bytes sent directly to the socket; the transport only
+records its bytes.
 """
 
 from __future__ import annotations

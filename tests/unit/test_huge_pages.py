@@ -1,4 +1,4 @@
-"""Huge pages are asked for once, and only where asking is what the system wants."""
+"""Huge pages are requested once, and only if the system provides them on request."""
 
 from __future__ import annotations
 

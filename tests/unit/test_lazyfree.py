@@ -1,4 +1,5 @@
-"""What is large is freed a little at a time: no answer differs, in the end all of it is gone."""
+"""Lazy freeing: large objects are freed in small steps, no reply differs, and all memory is
+freed."""
 
 from __future__ import annotations
 

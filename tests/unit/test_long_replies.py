@@ -1,4 +1,4 @@
-"""Replies too long to make at once go out in slices, as they were when they were asked for."""
+"""Long replies are sent in slices and show the data at the time of the request."""
 
 from __future__ import annotations
 

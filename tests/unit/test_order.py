@@ -1,4 +1,4 @@
-"""How the tests are dealt out to the workers of a run."""
+"""The distribution of the tests to the workers of a run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a stream keeps by its policy: to the entry or in whole blocks, by length, age and bytes.
 
-Random streams are cut by random policies and compared with the rule written down naively, on the
-lists of entries that the blocks hold. Then the command, the appends and the timer keep policies in
-a server without an outside, and the journal leads to the same state without a policy being asked.
+Random streams are trimmed by random policies and compared with a naive implementation of the rule
+on the blocks' lists of entries. Then the command, the appends and the timer apply policies in an
+in-process server, and the journal leads to the same state without evaluating a policy.
 """
 
 from __future__ import annotations
