@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -571,7 +572,13 @@ def check(reader: Reader, writers: Writers, opening: Opening) -> None:
 
 def check_gaps(reader: Reader, writers: Writers) -> None:
     gaps = reader.gaps
-    assert len(set(gaps)) == len(gaps), f"a gap was reported twice: {gaps}"
+    # A shard that was deleted and created again no longer knows its parents.
+    twice = [
+        gap
+        for gap, count in Counter(gaps).items()
+        if count > 1 and not writers.was_cut_off(gap.shard)
+    ]
+    assert not twice, f"a gap was reported twice: {twice}"
     if reader.kind.skip:
         assert not reader.expired
     given = set(reader.records)
@@ -646,6 +653,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     arguments = parser.parse_args()
+    logging.disable()
     if arguments.seed is not None:
         play_named(arguments.seed)
     failed = 0
