@@ -120,6 +120,8 @@ class Consumer(Generic[T]):
     def stop(self) -> None:
         """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
 
+        Until a `follow` has ended, `read` returns None at once.
+
         >>> consumer = ms.consumer("mails", "readers")
         >>> consumer.stop()
         >>> list(consumer.follow())

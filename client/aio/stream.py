@@ -122,6 +122,8 @@ class Stream(Generic[T]):
     def stop(self) -> None:
         """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
 
+        Until a `follow` has ended, `read` returns None at once.
+
         >>> stream = ms.stream("quiet")
         >>> stream.stop()
         >>> list(stream.follow())
