@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
+from millstream.client.errors import MillstreamError
 from millstream.client.events import (
     Disconnected,
     Event,
@@ -29,11 +31,17 @@ class Runner:
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
+        self._process = os.getpid()
         self._server = ServerState(client)
         self._on_event = on_event
 
     def run(self, steps: Steps[R]) -> R:
         """Carry out every step; errors are raised inside the generator."""
+        if os.getpid() != self._process:
+            raise MillstreamError(
+                "this object was made before a fork, and its connections and numbers belong to the "
+                "parent process: make it again in this one"
+            )
         try:
             step = next(steps)
             while True:

@@ -86,6 +86,7 @@ class Consumer(Generic[T]):
         >>> with ms.consumer("mails", "readers") as consumer:
         ...     consumer.read(timeout=0.01)
         """
+        await self._open()
         return await self._run(self._deliveries.read(timeout))
 
     async def follow(self, block: float = 1.0, ack: bool = False) -> AsyncIterator[Record[T]]:
@@ -149,6 +150,7 @@ class Consumer(Generic[T]):
         >>> consumer.lag()
         1
         """
+        await self._open()
         return await self._run(self._deliveries.lag())
 
     def metrics(self) -> dict[str, float]:

@@ -98,6 +98,7 @@ class Stream(Generic[T]):
         record = self._follower.take()
         if record is not None:
             return record
+        await self._open()
         return await self._run(self._follower.read(timeout))
 
     async def follow(self, block: float = 1.0) -> AsyncIterator[Record[T]]:
@@ -143,6 +144,7 @@ class Stream(Generic[T]):
         '1'
         """
         await self._begin(positions.parse(position))
+        self._opened = True
 
     async def _begin(self, start: positions.Start) -> None:
         creates = self._create and not isinstance(start, Token)
@@ -154,6 +156,7 @@ class Stream(Generic[T]):
 
         >>> ms.stream("quiet").heartbeat()
         """
+        await self._open()
         await self._run(self._follower.heartbeat())
 
     async def lag(self) -> dict[str, int]:
@@ -164,6 +167,7 @@ class Stream(Generic[T]):
         >>> stream.lag()
         {'boats': 1}
         """
+        await self._open()
         return await self._run(self._follower.lag())
 
     def metrics(self) -> dict[str, float]:

@@ -148,6 +148,7 @@ class Writer(Generic[T]):
         ...     writer.append({"item": "tea"}) < writer.append([("tag", "a"), ("tag", "b")])
         True
         """
+        await self._open()
         return await self._run(self._book.append(fields))
 
     def fact(self, lease: float | None = None) -> Fact[T]:
@@ -222,6 +223,7 @@ class Writer(Generic[T]):
     async def _reserve_for(
         self, facts: Sequence[Fact[T]], count: int | None, lease_ms: int
     ) -> None:
+        await self._open()
         ids = await self._run(self._book.reserve(count, lease_ms))
         for fact, entry_id in zip(facts, ids, strict=True):
             fact._reserved = entry_id

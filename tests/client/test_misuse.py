@@ -1,0 +1,68 @@
+"""What a program may do by mistake: objects from before a fork, objects that were not awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+from tests.support.server import Server
+
+from millstream.client import MillstreamError, aio, connect
+
+
+def test_an_object_from_before_a_fork_refuses_to_work_in_the_child(server: Server) -> None:
+    with connect(f"redis://localhost:{server.port}") as ms, ms.writer("k", "w") as writer:
+        writer.append({"by": "parent"})
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                writer.append({"by": "child"})
+            except MillstreamError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        writer.append({"by": "parent"})
+        assert [record["by"] for record in ms.trange("k")] == ["parent", "parent"]
+
+
+@pytest.mark.parametrize("way", ["read", "follow", "lag", "move_to"])
+def test_an_asyncio_stream_that_was_not_awaited_opens_at_its_first_use(
+    server: Server, way: str
+) -> None:
+    async def run() -> object:
+        async with aio.connect(f"redis://localhost:{server.port}") as ms:
+            await ms.tappend("k", {"n": 1})
+            stream = ms.stream("k", "trim_horizon")
+            try:
+                if way == "read":
+                    return (await stream.read(5) or {})["n"]
+                if way == "lag":
+                    return str((await stream.lag())["k"])
+                if way == "move_to":
+                    await stream.move_to("latest")
+                    await ms.tappend("k", {"n": 1})
+                    return (await stream.read(5) or {})["n"]
+                async for record in stream:
+                    return record["n"]
+            finally:
+                await stream.close()
+        return None
+
+    assert asyncio.run(run()) == "1"
+
+
+def test_an_asyncio_writer_that_was_not_awaited_takes_over_at_its_first_use(
+    server: Server,
+) -> None:
+    async def run() -> None:
+        async with aio.connect(f"redis://localhost:{server.port}") as ms:
+            await ms.treserve("k", "w")
+            writer = ms.writer("k", "w", take_over=True)
+            await writer.append({"n": 1})
+            assert (await ms.tpositions("k"))[0].reservations == 0
+            await writer.close()
+
+    asyncio.run(run())
