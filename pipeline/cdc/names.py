@@ -42,3 +42,12 @@ class Keys:
 
     def table_state(self, table: Table) -> str:
         return f"{self.changes(table)}:state"
+
+    def resume(self, table: Table) -> str:
+        """Exists while `millstream cdc resume` asks `apply` to retry a stopped table."""
+        return f"{self.changes(table)}:resume"
+
+
+def apply_alive(prefix: str) -> str:
+    """The status that `apply` reports about itself."""
+    return f"{prefix}:apply:alive"
