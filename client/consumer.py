@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.core.deliveries import Deliveries
 from millstream.client.core.requests import IdWord
+from millstream.client.core.waiting import check_block
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from millstream.client.core.requests import Key
     from millstream.client.core.steps import R, Steps
-
-log = logging.getLogger("millstream.client")
 
 
 class Consumer(Generic[T]):
@@ -46,7 +44,7 @@ class Consumer(Generic[T]):
         retry: float | None,
         expire: float,
         position: Any,
-        batch: int,
+        batch: int | None,
     ) -> None:
         self._deliveries = Deliveries(
             client, key, group, ttl, retry, expire, position, batch, time.monotonic
@@ -75,7 +73,8 @@ class Consumer(Generic[T]):
         return self.read(0)
 
     def read(self, timeout: float | None = None) -> Record[T] | None:
-        """Wait for the next record; None after `timeout` seconds, or once `stop` was called.
+        """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
+        once `stop` was called.
 
         While the server is away, reading goes on waiting; after 30 s the ConnectionError is raised.
 
@@ -85,7 +84,9 @@ class Consumer(Generic[T]):
         return self._run(self._deliveries.read(timeout))
 
     def follow(self, block: float = 1.0, ack: bool = False) -> Iterator[Record[T]]:
-        """Iterate over records, and wait for more. Ends within `block` seconds of a call of `stop`.
+        """Iterate over records, and wait for more. Ends within `block` seconds, and within a
+        second, of a call of `stop`; or when the stream is sealed and every entry is delivered and,
+        with `retry`, acknowledged.
 
         With `ack`, each record is acknowledged when the next one is requested, or when the loop
         ends on its own; not after `break` or an exception.
@@ -98,14 +99,17 @@ class Consumer(Generic[T]):
         1
         """
         deliveries = self._deliveries
-        while not deliveries.stopped:
-            record = self.read(block)
-            if record is None:
-                continue
-            yield record
-            if ack:
-                self._run(deliveries.finish(record))
-        deliveries.stopped = False
+        check_block(block)
+        with deliveries.stops.following() as begun:
+            while not deliveries.stops.since(begun):
+                record = self._run(deliveries.read(block, begun))
+                if record is None:
+                    if deliveries.ended:
+                        break
+                    continue
+                yield record
+                if ack:
+                    self._run(deliveries.finish(record))
 
     def ack(self, *records: Record[T] | IdWord) -> int:
         """Acknowledge records; returns how many of them were pending.
@@ -118,16 +122,15 @@ class Consumer(Generic[T]):
         return self._run(self._deliveries.ack([entry_id(record) for record in records]))
 
     def stop(self) -> None:
-        """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
-
-        Until a `follow` has ended, `read` returns None at once.
+        """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
+        at once. Any thread and any signal handler may call it.
 
         >>> consumer = ms.consumer("mails", "readers")
         >>> consumer.stop()
         >>> list(consumer.follow())
         []
         """
-        self._deliveries.stopped = True
+        self._deliveries.stops.stop()
 
     def heartbeat(self) -> None:
         """Keep the group alive while nothing is read. Call it as often as you like: it sends a
@@ -156,18 +159,15 @@ class Consumer(Generic[T]):
         return self._deliveries.metrics()
 
     def close(self) -> None:
-        """Acknowledge what `follow(ack=True)` has finished, and release the connections. Closing
-        twice does nothing.
+        """Acknowledge what `follow(ack=True)` has finished, which is tried once, and release the
+        connections. Closing twice does nothing.
 
         >>> consumer = ms.consumer("mails", "readers")
         >>> consumer.close()
         """
         if self._closed:
             return
-        try:
-            self._run(self._deliveries.acknowledge_finished())
-        except Exception as error:
-            log.warning("finished records could not be acknowledged: %s", error)
+        self._run(self._deliveries.close())
         self._closed = True
         self._runner.lanes.close()
 

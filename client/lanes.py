@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
+from millstream.client.probing import Probe
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
@@ -25,40 +26,54 @@ class Lanes:
         self._idle: dict[Any, Any] = {}
         """One connection of each client, kept for its next ask: a pool takes its time."""
         self._in_flight: dict[Ask, tuple[Any, float]] = {}
+        self._probes: dict[Ask, Probe] = {}
+        """Asks for servers that did not answer: they are sent when the server is there again."""
         self._starting: list[Ask] = []
         self._finished: list[Answer] = []
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
         try:
-            connection = self._send(ask)
+            if ask.server.failing and ask.server.client not in self._idle:
+                probe = Probe.of(ask.server.client)
+                if probe is not None:
+                    self._probes[ask] = probe
+                    return
+            self._start(ask)
         except BaseException as error:
             self._interrupt(ask, error)
             raise
+
+    def _start(self, ask: Ask) -> None:
+        connection = self._send(ask)
         if connection is not None:
             deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(ask.server.client)
             self._in_flight[ask] = connection, deadline_s
 
     def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
-        """Start asks, and wait until there is an answer to any ask in flight."""
-        # A signal handler may raise anywhere. Each ask is in one of the lists, and gets its answer.
-        self._starting += asks
+        """Start those asks that are not in flight, and wait until there is an answer to any ask."""
+        # A signal handler may raise anywhere. An ask that is in none of the lists is started again.
+        known = {*self._in_flight, *self._probes, *self._starting}
+        known.update(answer.ask for answer in self._finished)
+        self._starting += [ask for ask in asks if ask not in known]
         while self._starting:
             self.start(self._starting.pop(0))
         until_s = None if seconds is None else time.monotonic() + seconds
         while True:
             now_s = time.monotonic()
             limits = [deadline_s for _, deadline_s in self._in_flight.values()]
+            limits += [probe.deadline_s for probe in self._probes.values()]
             if until_s is not None:
                 limits.append(until_s)
             pause_s = 0.0 if self._finished else max(0.0, min(limits, default=now_s) - now_s)
             self._receive(pause_s)
             self._end_late_ones()
-            if self._finished or (not self._in_flight and until_s is None):
+            idle = not self._in_flight and not self._probes
+            if self._finished or (idle and until_s is None):
                 break
             if until_s is not None and time.monotonic() >= until_s:
                 break
-            if not self._in_flight and until_s is not None:
+            if idle and until_s is not None:
                 time.sleep(min(max(0.0, until_s - time.monotonic()), WAIT_MAX_S))
                 break
         finished, self._finished = self._finished, []
@@ -87,7 +102,10 @@ class Lanes:
             client: Any = ask.server.client
             connection.disconnect()
             client.connection_pool.release(connection)
+        for probe in self._probes.values():
+            probe.close()
         self._in_flight.clear()
+        self._probes.clear()
         self._starting.clear()
         self._finished.clear()
         for client, connection in self._idle.items():
@@ -125,13 +143,33 @@ class Lanes:
         return connection
 
     def _receive(self, seconds: float) -> None:
-        for ask in ready(self._in_flight, seconds):
-            connection, _ = self._in_flight.pop(ask)
+        sockets: dict[Ask, tuple[int | None, int]] = {
+            ask: (redis_py.socket_number(connection), select.POLLIN)
+            for ask, (connection, _) in self._in_flight.items()
+        }
+        sockets |= {ask: (probe.number, probe.events) for ask, probe in self._probes.items()}
+        for ask in ready(sockets, seconds):
             try:
-                self._read(ask, connection)
+                if ask in self._probes:
+                    self._go_on_with(ask)
+                else:
+                    connection, _ = self._in_flight.pop(ask)
+                    self._read(ask, connection)
             except BaseException as error:
                 self._interrupt(ask, error)
                 raise
+
+    def _go_on_with(self, ask: Ask) -> None:
+        """The server of a probe did something."""
+        try:
+            answers = self._probes[ask].proceed()
+        except OSError as error:
+            self._probes.pop(ask).close()
+            self._finished.append(Answer(ask, error=error))
+            return
+        if answers:
+            self._probes.pop(ask).close()
+            self._start(ask)
 
     def _interrupt(self, ask: Ask, error: BaseException) -> None:
         cause = RedisConnectionError(f"the request was interrupted by {type(error).__name__}")
@@ -161,6 +199,11 @@ class Lanes:
                 del self._in_flight[ask]
                 error = redis_py.timed_out(ask.server.client)
                 self._finish(ask, connection, Answer(ask, error=error))
+        for ask, probe in list(self._probes.items()):
+            if now_s >= probe.deadline_s:
+                self._probes.pop(ask).close()
+                error = redis_py.timed_out(ask.server.client)
+                self._finished.append(Answer(ask, error=error))
 
     def _finish(self, ask: Ask, connection: Any, answer: Answer) -> None:
         self._give_back(ask.server.client, connection, broken=answer.error is not None)
@@ -205,18 +248,18 @@ def readable(connection: Any) -> bool:
     return bool(poll.poll(0))
 
 
-def ready(in_flight: dict[Ask, tuple[Any, float]], seconds: float) -> list[Ask]:
-    """The asks whose replies have begun to arrive, at most `seconds` later."""
-    if not in_flight:
+def ready(sockets: dict[Ask, tuple[int | None, int]], seconds: float) -> list[Ask]:
+    """The asks for whose sockets an event has happened, at most `seconds` later. `sockets` are
+    their numbers and the events of `poll`."""
+    if not sockets:
         return []
     poll = select.poll()
     by_socket: dict[int, Ask] = {}
-    for ask, (connection, _) in in_flight.items():
-        number = redis_py.socket_number(connection)
+    for ask, (number, events) in sockets.items():
         if number is None:
             return [ask]  # disconnected meanwhile: reading says why
         by_socket[number] = ask
-        poll.register(number, select.POLLIN)
+        poll.register(number, events)
     # In whole milliseconds, rounded up: a wait that ends early would spin.
     limit_ms = -int(-min(seconds, WAIT_MAX_S) * 1000 // 1)
     return [by_socket[number] for number, _ in poll.poll(limit_ms)]

@@ -6,22 +6,19 @@ It holds for redis-py 5 to 8; the tests run with the oldest and the newest of th
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.requests import READS
 from millstream.client.core.steps import Command
 from millstream.client.errors import refusal
-
-REPEATS = 3
-REPEAT_FIRST_S = 0.02
 
 
 def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) -> dict[str, Any]:
@@ -56,38 +53,76 @@ def timeout_s(client: Any) -> float:
     return math.inf if seconds is None else float(seconds)
 
 
-def may_repeat(error: Exception) -> bool:
-    """Whether the same read may get a reply with a new connection."""
-    return isinstance(error, RedisConnectionError) and not isinstance(error, AuthenticationError)
+def socket_address(client: Any) -> tuple[int, Any, bool] | None:
+    """The family and the address of a client's server for `socket`, and whether the connection is
+    encrypted; None if the pool decides about the address (as for Sentinel) or it is not found."""
+    pool = client.connection_pool
+    kwargs = pool.connection_kwargs
+    if "path" in kwargs:
+        return socket.AF_UNIX, kwargs["path"], False
+    if "host" not in kwargs:
+        return None
+    try:
+        found = socket.getaddrinfo(
+            kwargs["host"], kwargs.get("port", 6379), type=socket.SOCK_STREAM
+        )
+    except OSError:
+        return None
+    family, _, _, _, address = found[0]
+    return family, address, issubclass(pool.connection_class, redis.SSLConnection)
 
 
-def is_read(words: Sequence[Any]) -> bool:
+def command_name(words: Sequence[Any]) -> str:
+    """The command in upper case. redis-py has some commands as one word with a space."""
     name = words[0]
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
-    first = str(name).upper().split(" ")[0]
-    if first == "TREAD":
-        return not any(
-            isinstance(word, (str, bytes)) and word in ("GROUP", b"GROUP") for word in words
-        )
-    return first in READS
+    return str(name).upper().split(" ")[0]
+
+
+def is_read(words: Sequence[Any]) -> bool:
+    name = command_name(words)
+    if name == "TREAD":
+        return not any(upper(word) == b"GROUP" for word in words)
+    return name in READS
+
+
+def upper(word: Any) -> bytes | None:
+    """A word of a command, for comparison with an option; None for what is not text."""
+    if isinstance(word, str):
+        word = word.encode("utf-8", "surrogateescape")
+    return word.upper() if isinstance(word, bytes) else None
 
 
 def block_s(words: Sequence[Any]) -> float:
-    """How long a server may wait because of a BLOCK in XREAD, XREADGROUP or a command like them."""
-    for word, value in pairwise(words):
-        if isinstance(word, (str, bytes)) and word.upper() in ("BLOCK", b"BLOCK"):
-            try:
-                milliseconds = int(value)
-            except (TypeError, ValueError):
-                return 0.0
-            return milliseconds / 1000 if milliseconds else math.inf
-        if word in ("STREAMS", b"STREAMS"):
+    """For how long a server may wait before it replies, as the words of the command say."""
+    name = command_name(words)
+    if name in WAITS_AT:
+        at = WAITS_AT[name]
+        return milliseconds_s(words[at]) if len(words) > at else 0.0
+    option = OPTIONS.get(name)
+    if option is None:
+        return 0.0
+    for word, value in pairwise(words[1:]):
+        if upper(word) == option:
+            return milliseconds_s(value)
+        if upper(word) == b"STREAMS":
             break
     return 0.0
 
 
-BLOCKING = frozenset(["TREAD", "TMREAD", "TPEEK", "XREAD", "XREADGROUP"])
+def milliseconds_s(word: Any) -> float:
+    """In seconds; 0 ms stands for ever."""
+    try:
+        milliseconds = int(word)
+    except (TypeError, ValueError):
+        return 0.0
+    return milliseconds / 1000 if milliseconds else math.inf
+
+
+OPTIONS = dict.fromkeys(("TREAD", "TMREAD", "TPEEK", "XREAD", "XREADGROUP"), b"BLOCK")
+WAITS_AT = {"WAIT": 2, "WAITAOF": 3}
+"""Where the milliseconds of these commands are."""
 
 
 def timed_out(client: Any) -> RedisTimeoutError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -11,19 +10,11 @@ from typing import Any, TypeVar
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
 from millstream.client.errors import MillstreamError
-from millstream.client.events import (
-    Disconnected,
-    Event,
-    Gap,
-    Reconnected,
-    ShardEnded,
-    ShardOpened,
-)
+from millstream.client.events import Event
 from millstream.client.lanes import Lanes
+from millstream.client.log import log_event, log_failed_handler
 
 R = TypeVar("R")
-
-log = logging.getLogger("millstream.client")
 
 
 class Runner:
@@ -69,24 +60,8 @@ class Runner:
             case Notify(event):
                 log_event(event)
                 if self._on_event is not None:
-                    self._on_event(event)
+                    try:
+                        self._on_event(event)
+                    except Exception:
+                        log_failed_handler(event)
         return None
-
-
-def log_event(event: Event) -> None:
-    match event:
-        case ShardOpened(shard):
-            log.info("shard %r: opened", shard)
-        case ShardEnded(shard, children):
-            log.info("shard %r: read to its end; continues in %s", shard, list(children))
-        case Gap(shard, after, resumed):
-            log.warning(
-                "shard %r: entries after %s were removed before they were read; resumed at %s",
-                shard,
-                after,
-                resumed,
-            )
-        case Disconnected(shards, cause):
-            log.warning("shards %s: not available: %s", list(shards), cause)
-        case Reconnected(shards):
-            log.info("shards %s: available again", list(shards))

@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.core import position as positions
-from millstream.client.core.follower import Follower, Options
+from millstream.client.core.follower import Follower
 from millstream.client.core.lineage import Servers
+from millstream.client.core.options import Options
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.token import Token
+from millstream.client.core.waiting import check_block
 from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID
@@ -97,34 +99,34 @@ class Stream(Generic[T]):
 
     def follow(self, block: float = 1.0) -> Iterator[Record[T]]:
         """Iterate over records, and wait for more. Ends at the end of the stream, or within
-        `block` seconds of a call of `stop`.
+        `block` seconds, and within a second, of a call of `stop`.
 
         >>> _ = ms.tappend("closed", {"n": 1}), ms.tseal("closed")
         >>> [record["n"] for record in ms.stream("closed", "trim_horizon").follow()]
         ['1']
         """
         follower = self._follower
-        while not follower.stopped:
-            record = follower.take()
-            if record is None:
-                record = self.read(block)
-            if record is not None:
-                yield record
-            elif follower.ended:
-                break
-        follower.stopped = False
+        check_block(block)
+        with follower.stops.following() as begun:
+            while not follower.stops.since(begun):
+                record = follower.take()
+                if record is None:
+                    record = self._run(follower.read(block, begun))
+                if record is not None:
+                    yield record
+                elif follower.ended:
+                    break
 
     def stop(self) -> None:
-        """End `follow`, and a `read` that waits. Any thread and any signal handler may call it.
-
-        Until a `follow` has ended, `read` returns None at once.
+        """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
+        at once. Any thread and any signal handler may call it.
 
         >>> stream = ms.stream("quiet")
         >>> stream.stop()
         >>> list(stream.follow())
         []
         """
-        self._follower.stopped = True
+        self._follower.stops.stop()
 
     def move_to(self, position: Any) -> None:
         """Continue at another position, of any kind that `ms.stream` takes.

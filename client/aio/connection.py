@@ -20,6 +20,7 @@ from millstream.client.aio.stream import Stream
 from millstream.client.aio.writer import Writer
 from millstream.client.commands import NAMES, read_reply
 from millstream.client.commands import StreamCommands as QueuedCommands
+from millstream.client.core.repeating import ReadRepeats
 from millstream.client.core.shards import Shard
 from millstream.client.errors import refusal
 from millstream.client.events import Event
@@ -130,19 +131,17 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
-        if str(args[0]) in redis_py.BLOCKING and (wait_s := redis_py.block_s(args)):
+        if wait_s := redis_py.block_s(args):
             options["wait_s"] = wait_s
-        repeats = redis_py.REPEATS if redis_py.is_read(args) else 0
-        pause_s = redis_py.REPEAT_FIRST_S
+        repeats = ReadRepeats(redis_py.is_read(args))
         while True:
             try:
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
             except redis.ConnectionError as error:
-                if not repeats or not redis_py.may_repeat(error):
+                pause_s = repeats.pause_s(error)
+                if pause_s is None:
                     raise
             await asyncio.sleep(pause_s)
-            repeats -= 1
-            pause_s *= 2
 
     async def _ask(self, command: Command[R]) -> R:
         try:
@@ -247,7 +246,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         retry: float | None = None,
         expire: float = 0.0,
         position: Any = "latest",
-        batch: int = 10,
+        batch: int | None = None,
     ) -> Consumer[T]:
         """Read a stream as one of the consumers that share a group's entries.
 
@@ -255,6 +254,10 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         it was not used for `ttl` seconds; 0 means never. An entry that is not acknowledged within
         `retry` seconds goes to the next consumer, for up to `expire` seconds, 0 for ever. Without
         `retry` entries are delivered once, and a consumer that fails loses what it was given.
+
+        Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched
+        and not handed out would be lost. With `retry`, the work on a whole batch has to be done
+        before that time is over.
 
         >>> _ = ms.tappend("jobs2", {"n": 1})
         >>> with ms.consumer("jobs2", "crew", retry=60, position="trim_horizon") as consumer:

@@ -22,8 +22,9 @@ class Lanes:
         self._finished: list[Answer] = []
 
     async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
-        """Start asks, and wait until there is an answer to any ask in flight."""
-        for ask in asks:
+        """Start those asks that are not in flight, and wait until there is an answer to any ask."""
+        known = {*self._in_flight.values(), *(answer.ask for answer in self._finished)}
+        for ask in [ask for ask in asks if ask not in known]:
             self._in_flight[asyncio.create_task(perform(ask))] = ask
         if self._finished:
             seconds = 0.0

@@ -11,7 +11,7 @@ from millstream.client.aio.lanes import Lanes
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
 from millstream.client.events import Event
-from millstream.client.running import log_event
+from millstream.client.log import log_event, log_failed_handler
 
 R = TypeVar("R")
 
@@ -53,7 +53,10 @@ class Runner:
             case Notify(event):
                 log_event(event)
                 if self._on_event is not None:
-                    handled = self._on_event(event)
-                    if inspect.isawaitable(handled):
-                        await handled
+                    try:
+                        handled = self._on_event(event)
+                        if inspect.isawaitable(handled):
+                            await handled
+                    except Exception:
+                        log_failed_handler(event)
         return None

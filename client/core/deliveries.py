@@ -13,15 +13,20 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.client.core import requests
+from millstream.client.core.arguments import duration_ms, whole
 from millstream.client.core.repeating import Repeater, lost
 from millstream.client.core.requests import Key
 from millstream.client.core.servers import ServerState
-from millstream.client.core.steps import Ask, Call, Clock, Steps, Wait
+from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
+from millstream.client.core.waiting import WAIT_MAX_S, Patience, Stops, block_ms
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import ID
+from millstream.client.log import log
 from millstream.client.records import Record
 
-BLOCK_MAX_S = 5.0
+BATCH = 10
+LOOK_S = 0.5
+"""How often an idle consumer looks whether its stream has ended."""
 AWAY_MAX_S = 30.0
 """For how long a server may be away before that is an error."""
 
@@ -40,12 +45,6 @@ def start_word(position: Any) -> str:
     )
 
 
-def duration_ms(name: str, seconds: float) -> int:
-    if not 0 <= seconds < 2**50:
-        raise ValueError(f"{name} must be a number of seconds from 0 on, not {seconds!r}")
-    return round(seconds * 1000)
-
-
 class Deliveries:
     """The state of a consumer, and its decisions."""
 
@@ -58,11 +57,11 @@ class Deliveries:
         retry_s: float | None,
         expire_s: float,
         position: Any,
-        batch: int,
+        batch: int | None,
         now: Clock,
     ) -> None:
-        if type(batch) is not int or batch < 1:
-            raise ValueError(f"batch must be a number from 1, not {batch!r}")
+        """Without `batch` it is 10, and 1 if entries are delivered only once: a batch that is not
+        handed out is lost then."""
         self._server = ServerState(client)
         self._key = key
         self._group = group
@@ -70,7 +69,9 @@ class Deliveries:
         self._ttl_ms = duration_ms("ttl", ttl_s)
         self._retry_ms = None if retry_s is None else duration_ms("retry", retry_s)
         self._expire_ms = duration_ms("expire", expire_s)
-        self._batch = batch
+        if batch is None:
+            batch = 1 if retry_s is None else BATCH
+        self._batch = whole("batch", batch)
         self._now = now
         self._repeater = Repeater(AWAY_MAX_S, now)
         self._buffer: deque[Record[Any]] = deque()
@@ -78,7 +79,12 @@ class Deliveries:
         """Finished by the caller, and not acknowledged yet."""
         self._kept_s = float("-inf")
         self.missed = 0
-        self.stopped = False
+        self.ended = False
+        """Whether the stream is sealed, and the group has nothing left to deliver."""
+        self.stops = Stops()
+        self._idle = False
+        """Whether the last reply had no entries."""
+        self._looked_s = float("-inf")
         self._counts = dict.fromkeys(("records", "requests", "reconnects", "acknowledged"), 0)
 
     def open(self) -> Steps[None]:
@@ -92,34 +98,46 @@ class Deliveries:
         self._counts["records"] += 1
         return self._buffer.popleft()
 
-    def read(self, timeout_s: float | None) -> Steps[Record[Any] | None]:
-        """The next record; None after the timeout, or once stopped."""
-        if timeout_s is not None:
-            timeout_s = max(0.0, timeout_s)
-        deadline_s = float("inf") if timeout_s is None else self._now() + timeout_s
+    def read(self, timeout_s: float | None, begun: int | None = None) -> Steps[Record[Any] | None]:
+        """The next record; None after the timeout, at the end, or once stopped.
+
+        `begun` is of a follow that reads; without it the read itself can be stopped.
+        """
+        patience = Patience(timeout_s, self._now)
+        self.ended = False  # the key may have been deleted and created again
+        seen = self.stops.begin() if begun is None else begun
         server = self._server
         while True:
             record = self.take()
-            if record is not None or self.stopped:
+            if record is not None or self.ended:
                 return record
-            now_s = self._now()
-            patience_s = deadline_s - now_s
-            if patience_s <= 0 and timeout_s:
+            if self.stops.since(seen):
+                if begun is None:
+                    self.stops.handle()
                 return None
-            asks = [] if server.in_flight or not server.may_ask(now_s) else [self._ask(patience_s)]
-            answers = yield Wait(asks, self._pause_s(now_s, patience_s))
-            self._absorb(answers)
+            now_s = self._now()
+            patience_s = patience.left_s()
+            if patience.is_over(patience_s):
+                return None
+            if not server.in_flight and server.may_ask(now_s):
+                self._send(self._next_ask(now_s, patience_s), now_s)
+            pause_s = self._pause_s(now_s, patience_s)
+            self._absorb((yield Wait(list(server.in_flight), pause_s)))
             if patience_s <= 0 and not self._buffer:
                 return None
 
-    def _ask(self, patience_s: float) -> Ask:
-        block_ms = max(1, int(min(patience_s, BLOCK_MAX_S) * 1000)) if patience_s > 0 else None
-        ask = Ask(self._server, [self._tread(self._batch, block_ms)])
-        now_s = self._now()
-        self._server.asked(ask, now_s)
+    def _next_ask(self, now_s: float, patience_s: float) -> Ask:
+        if patience_s > 0 and self._idle and now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            state = requests.group_state(self._key, self._group)
+            return Ask(self._server, [requests.tinfo(self._key), state], self._is_end)
+        wait_ms = block_ms(patience_s) if patience_s > 0 else None
         self._kept_s = now_s
+        return Ask(self._server, [self._tread(self._batch, wait_ms)])
+
+    def _send(self, ask: Ask, now_s: float) -> None:
+        self._server.asked(ask, now_s)
         self._counts["requests"] += 1
-        return ask
 
     def _tread(self, count: int, block_ms: int | None) -> Any:
         return requests.tread(
@@ -139,29 +157,45 @@ class Deliveries:
         if patience_s <= 0:
             waiting = any(ask.wait_s for ask in server.in_flight)
             return 0.0 if waiting or server.failing else None
-        until_s = now_s + patience_s
+        until_s = now_s + min(patience_s, WAIT_MAX_S)
         if server.failing and not server.in_flight:
             until_s = min(until_s, server.retry_at_s)
-        return None if until_s == float("inf") else max(0.0, until_s - now_s)
+        return max(0.0, until_s - now_s)
 
-    def _absorb(self, answers: Iterable[Any]) -> None:
+    def _absorb(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             if answer.ask not in self._server.in_flight:
                 continue
             if answer.error is None:
                 if self._server.answered(answer.ask):
                     self._counts["reconnects"] += 1
-                [reply] = answer.replies
-                if isinstance(reply, ResponseError):
-                    raise reply
-                self.missed += sum(record is None for record in reply)
-                self._buffer.extend(record for record in reply if record is not None)
+                self._take_replies(answer)
                 continue
             self._server.failed(answer.ask, answer.error, self._now())
             since_s = self._server.failing_since_s
             assert since_s is not None
             if not lost(answer.error) or self._now() - since_s >= AWAY_MAX_S:
                 raise answer.error
+
+    def _take_replies(self, answer: Answer) -> None:
+        for reply in answer.replies:
+            if isinstance(reply, ResponseError):
+                raise reply
+        if answer.ask.about is not None:
+            info, group = answer.replies
+            self.ended = self._is_end(info, group)
+            return
+        [records] = answer.replies
+        self._idle = not records
+        self.missed += sum(record is None for record in records)
+        self._buffer.extend(record for record in records if record is not None)
+
+    def _is_end(self, info: dict[str, Any] | None, group: requests.GroupState | None) -> bool:
+        """Whether nothing will be delivered any more: neither new entries nor those that are
+        pending, which come again if they are not acknowledged."""
+        if info is None or group is None or not info["sealed"] or info.get("reservations"):
+            return False
+        return group.lag == 0 and (self._retry_ms is None or group.pending == 0)
 
     # ------------------------------------------------------------ acknowledging
 
@@ -175,6 +209,27 @@ class Deliveries:
             ids = list(self._finished)
             yield from self.ack(ids)
             self._finished = [done for done in self._finished if done not in ids]
+
+    def close(self) -> Steps[None]:
+        """Acknowledge what is finished. It is tried once, so that a server that is away does not
+        delay the end of a program."""
+        if self._buffer and self._retry_ms is None:
+            log.warning(
+                "%d entries of the group %r were fetched and not handed out, and are lost: "
+                "use batch=1, or a consumer with retry",
+                len(self._buffer),
+                self._group,
+            )
+        if self._finished:
+            try:
+                yield Call(requests.tack(self._key, self._group, self._finished))
+            except Exception as error:
+                log.warning(
+                    "%d finished entries of the group %r could not be acknowledged: %s",
+                    len(self._finished),
+                    self._group,
+                    error,
+                )
 
     def ack(self, ids: list[ID]) -> Steps[int]:
         """Acknowledge entries; a lost reply is repeated, which changes nothing more."""
@@ -194,7 +249,8 @@ class Deliveries:
             yield Call(self._tread(0, None))
 
     def lag(self) -> Steps[int | None]:
-        return (yield from self._repeater.call(requests.group_lag(self._key, self._group)))
+        state = yield from self._repeater.call(requests.group_state(self._key, self._group))
+        return None if state is None else state.lag
 
     def metrics(self) -> dict[str, float]:
         return {**self._counts, "missed": self.missed, "buffered": len(self._buffer)}

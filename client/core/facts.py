@@ -7,7 +7,6 @@ this writer does not know are given up before others are made.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -19,11 +18,10 @@ from millstream.client.core.requests import Fields, Key
 from millstream.client.core.steps import Call, Clock, Steps
 from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
 from millstream.client.ids import BEGINNING, ID
+from millstream.client.log import log
 from millstream.client.records import T
 
 LEASE_MAX_S = 600.0
-
-log = logging.getLogger("millstream.client")
 
 
 class FactFields(MutableMapping[T, T]):

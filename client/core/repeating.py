@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps
+from millstream.client.core.steps import Ask, Call, Clock, Command, Sleep, Steps, Together
 
 R = TypeVar("R")
 
 FIRST_S = 0.01
 MOST_S = 1.0
+READ_REPEATS = 3
+READ_FIRST_S = 0.02
 
 
-def lost(error: Exception) -> bool:
-    """Whether an error leaves open if the server acted."""
+def lost(error: BaseException) -> bool:
+    """Whether an error leaves open if the server acted, and another try may be answered."""
     if isinstance(error, AuthenticationError):
         return False
     return isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError))
+
+
+class ReadRepeats:
+    """The few repeats of a request that changes nothing, after broken connections only: a server
+    that did not answer in time has used up the time of the call."""
+
+    def __init__(self, repeatable: bool = True) -> None:
+        times = READ_REPEATS if repeatable else 0
+        self._pauses: Iterator[float] = (READ_FIRST_S * 2**n for n in range(times))
+
+    def pause_s(self, error: Exception) -> float | None:
+        """How long to wait before the next try; None if there is none."""
+        if not isinstance(error, RedisConnectionError) or not lost(error):
+            return None
+        return next(self._pauses, None)
+
+
+def repeated(asks: Sequence[Ask]) -> Steps[list[list[Any]]]:
+    """`Together` for asks that change nothing the second time."""
+    repeats = ReadRepeats()
+    while True:
+        try:
+            replies: list[list[Any]] = yield Together(asks)
+            return replies
+        except Exception as error:
+            pause_s = repeats.pause_s(error)
+            if pause_s is None:
+                raise
+        yield Sleep(pause_s)
 
 
 class Repeater:

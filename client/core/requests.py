@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from millstream.client.core.steps import Command, Word
 from millstream.client.ids import ID, read_id
@@ -81,13 +81,18 @@ def id_word(entry_id: IdWord) -> str | bytes | int:
 
 
 def field_words(fields: Fields) -> list[Word]:
-    """A mapping or pairs, flat."""
+    """A mapping or pairs, flat; at least one."""
     pairs = fields.items() if isinstance(fields, Mapping) else fields
-    return [word for pair in pairs for word in _two(pair)]
+    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
+        raise ValueError(f"{fields!r} are not fields: use a mapping, or pairs of field and value")
+    words = [word for pair in pairs for word in _two(pair)]
+    if not words:
+        raise ValueError("an entry needs at least one field with a value")
+    return words
 
 
 def _two(pair: Any) -> tuple[Word, Word]:
-    if isinstance(pair, (str, bytes)) or len(pair) != 2:
+    if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
         raise ValueError(f"{pair!r} is not a pair of a field and a value")
     return pair[0], pair[1]
 
@@ -196,7 +201,7 @@ def tappev(
     if (count is None) == (time is None):
         raise ValueError("tappev needs either a count or a time")
     limit: list[Word] = ["COUNT", count] if count is not None else ["TIME", time or 0]
-    added = field_words(fields) if fields is not None else []
+    added = field_words(fields) if fields else []
     return command("TAPPEV", key, *limit, *added, read=read_id if added else same)
 
 
@@ -415,15 +420,21 @@ def time() -> Command[float]:
     return command("TIME", read=lambda reply: int(reply[0]) + int(reply[1]) / 1_000_000)
 
 
-def group_lag(key: Key, group: Key) -> Command[int | None]:
-    """The number of entries that a group has not delivered yet, of XINFO GROUPS."""
+class GroupState(NamedTuple):
+    """What XINFO GROUPS knows of a group: entries that it has not delivered yet, None if the
+    number is not known, and entries that are delivered and not acknowledged."""
+
+    lag: int | None
+    pending: int
+
+
+def group_state(key: Key, group: Key) -> Command[GroupState | None]:
     wanted = text(group)
 
-    def read(reply: list[Any]) -> int | None:
+    def read(reply: list[Any]) -> GroupState | None:
         for row in map(read_map, reply):
             if text(row["name"]) == wanted:
-                lag: int | None = row["lag"]
-                return lag
+                return GroupState(row["lag"], row["pending"])
         return None
 
     return command("XINFO", "GROUPS", key, read=read)

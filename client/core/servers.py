@@ -55,10 +55,14 @@ class ServerState:
         self.failures = min(self.failures + 1, 16)
         return first
 
-    def silent_since_s(self, now_s: float) -> float | None:
-        """Since when an answer is due, None if none is."""
+    def due_since_s(self) -> list[float]:
+        """Since when answers are due, or will be due."""
         due = [ask.started_s + ask.wait_s for ask in self.in_flight]
         if self.failing_since_s is not None:
             due.append(self.failing_since_s)
-        since_s = min(due, default=now_s)
+        return due
+
+    def silent_since_s(self, now_s: float) -> float | None:
+        """Since when an answer is due, None if none is."""
+        since_s = min(self.due_since_s(), default=now_s)
         return since_s if since_s < now_s else None

@@ -15,9 +15,6 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from redis.exceptions import AuthenticationError
-from redis.exceptions import ConnectionError as RedisConnectionError
-
 from millstream.client.events import Event
 
 R = TypeVar("R")
@@ -49,6 +46,11 @@ class Server(Protocol):
 
     @property
     def client(self) -> Hashable: ...
+
+    @property
+    def failing(self) -> bool:
+        """Whether it did not answer the last time."""
+        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -87,8 +89,10 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Start the asks, then wait until an answer arrives for any ask that was started, now or
-    before. None waits without a limit."""
+    """Wait until an answer arrives for any ask in flight; None waits without a limit.
+
+    `asks` are all that the core has in flight. The caller starts those that it does not have: the
+    new ones, and those that an interruption took from it."""
 
     asks: Sequence[Ask]
     seconds: float | None
@@ -104,26 +108,6 @@ class Notify:
     event: Event
 
 
-REPEATS = 3
-REPEAT_FIRST_S = 0.02
-
-
 Step: TypeAlias = Call | Together | Wait | Sleep | Notify
 Steps: TypeAlias = Generator[Step, Any, R]
 Clock: TypeAlias = Callable[[], float]
-
-
-def repeated(asks: Sequence[Ask]) -> Steps[list[list[Any]]]:
-    """`Together` for asks that change nothing the second time: again after a broken connection."""
-    pause_s = REPEAT_FIRST_S
-    for _ in range(REPEATS):
-        try:
-            replies: list[list[Any]] = yield Together(asks)
-            return replies
-        except AuthenticationError:
-            raise
-        except RedisConnectionError:
-            yield Sleep(pause_s)
-        pause_s *= 2
-    replies = yield Together(asks)
-    return replies

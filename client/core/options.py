@@ -1,0 +1,33 @@
+"""How a stream reads, as its caller has chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.client.core import arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a stream; ValueError if one of them is not valid."""
+
+    batch: int = 100
+    order: str = "strict"
+    on_gap: str = "raise"
+    max_wait_s: float | None = 30.0
+    clock: bool | None = None
+
+    def __post_init__(self) -> None:
+        arguments.whole("batch", self.batch)
+        if self.order not in ("strict", "available"):
+            raise ValueError(f"order must be 'strict' or 'available', not {self.order!r}")
+        if self.on_gap not in ("raise", "skip"):
+            raise ValueError(f"on_gap must be 'raise' or 'skip', not {self.on_gap!r}")
+        if self.max_wait_s is not None and not arguments.number("max_wait", self.max_wait_s) >= 0:
+            raise ValueError(f"max_wait must be None or at least 0, not {self.max_wait_s!r}")
+        if self.clock is not None:
+            arguments.flag("clock", self.clock)
+
+    @property
+    def strict(self) -> bool:
+        return self.order == "strict"

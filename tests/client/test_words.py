@@ -1,0 +1,57 @@
+"""How long a server may wait, as the words of a command say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.client.apis import Api
+from tests.client.conftest import url_of
+from tests.support.server import Server
+
+from millstream.client import redis_py
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (("XREAD", "BLOCK", 1500, "STREAMS", "s", "$"), 1.5),
+        (("xread", "block", "1500", "streams", "s", "$"), 1.5),
+        ((b"xread", b"block", b"1500", b"streams", b"s", b"$"), 1.5),
+        (("TREAD", "s", "$", 1, "BLOCK", 0), math.inf),
+        (("XREAD", "STREAMS", "BLOCK", "5"), 0.0),
+        (("GET", "BLOCK", 5), 0.0),
+        (("WAIT", 1, 700), 0.7),
+        ((b"waitaof", 1, 0, b"700"), 0.7),
+        (("WAIT", 1, 0), math.inf),
+        (("WAIT", 1), 0.0),
+        (("XREAD", "BLOCK", "soon", "STREAMS", "s", "$"), 0.0),
+    ],
+)
+def test_the_time_that_a_command_waits(words: tuple[Any, ...], seconds: float) -> None:
+    assert redis_py.block_s(words) == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "reads"),
+    [
+        (("xrange", "s", "-", "+"), True),
+        ((b"XINFO", "STREAM", "s"), True),
+        (("XINFO STREAM", "s"), True),
+        (("tread", "s", 0, 1), True),
+        (("tread", "s", 0, 1, "group", "g", 0), False),
+        (("xadd", "s", "*", "n", 1), False),
+    ],
+)
+def test_which_commands_may_be_repeated(words: tuple[Any, ...], reads: bool) -> None:
+    assert redis_py.is_read(words) == reads
+
+
+@pytest.mark.parametrize("name", ["xread", b"XREAD", "tread"])
+def test_a_command_in_any_spelling_may_wait_longer_than_the_timeout(
+    api: Api, server: Server, name: Any
+) -> None:
+    ms = api.connect(url_of(server), timeout=0.2)
+    words = ["s", "$", 1, "block", 400] if name == "tread" else ["block", 400, "streams", "s", "$"]
+    assert not ms.execute_command(name, *words)
