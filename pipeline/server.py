@@ -72,8 +72,8 @@ class Address:
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
-    def open(self) -> Server:
-        return Server(self)
+    def open(self, persistent: bool = True) -> Server:
+        return Server(self, persistent)
 
 
 def _check_url(url: str) -> None:
@@ -92,10 +92,15 @@ def _check_url(url: str) -> None:
 
 
 class Server:
-    """One connection. Replies are bytes, int, None, and lists of these."""
+    """One connection. Replies are bytes, int, None, and lists of these.
 
-    def __init__(self, address: Address) -> None:
+    Without `persistent`, the first connection error is a ServerError: for a caller that reports the
+    error and repeats the request.
+    """
+
+    def __init__(self, address: Address, persistent: bool = True) -> None:
         self.address = address
+        self._persistent = persistent
         given = {
             "username": address.username,
             "password": address.password,
@@ -141,13 +146,17 @@ class Server:
     def encoded(self, request: bytes) -> Any:
         """Send an encoded request; the reply to a refused request is the error."""
 
-        def once() -> Any:
+        (reply,) = self.encoded_many(request, 1)
+        return reply
+
+    def encoded_many(self, requests: bytes, count: int) -> list[Any]:
+        """Send `count` encoded requests together; their replies as those of `pipeline`."""
+
+        def once() -> list[Any]:
             connection = self._client.connection_pool.get_connection()
             try:
-                connection.send_packed_command([request], check_health=False)
-                return connection.read_response()
-            except redis.ResponseError as error:
-                return error
+                connection.send_packed_command([requests], check_health=False)
+                return [_read_reply(connection) for _ in range(count)]
             finally:
                 self._client.connection_pool.release(connection)
 
@@ -177,6 +186,9 @@ class Server:
             try:
                 return attempt()
             except _PASSING as error:
+                if not self._persistent and not _is_lasting(error):
+                    text = f"the server at {self.address} cannot be reached: {error}"
+                    raise ServerError(text) from error
                 if _is_lasting(error) or time.monotonic() + pause_s > end:
                     raise self._unreachable(error) from error
             except redis.RedisError as error:
@@ -194,6 +206,13 @@ class Server:
         return ServerError(
             f"the server at {self.address} did not answer for {self.address.timeout_s} s: {error}"
         )
+
+
+def _read_reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
 
 
 def _is_lasting(error: redis.RedisError) -> bool:

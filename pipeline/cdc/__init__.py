@@ -1,4 +1,6 @@
-"""Change data capture: from PostgreSQL's replication stream to entries.
+"""Change data capture: changes of PostgreSQL databases become entries.
 
-`config`, `names`, `pgoutput` and `changes` do no I/O; `replication` is the connection.
+`config`, `names`, `state`, `pgoutput`, `changes` and `copies` do no I/O. `process` reads one
+source: `preparing` makes it ready, `reading` and `outgoing` bring its changes to millstream,
+`copying` its tables.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from millstream.pipeline.cdc.config import Source, Table
@@ -10,6 +11,11 @@ from millstream.pipeline.cdc.config import Source, Table
 def escaped(name: str) -> str:
     """A name as a part of a key."""
     return name.replace("%", "%25").replace(":", "%3A")
+
+
+def unescaped(name: str) -> str:
+    """The name of a part of a key."""
+    return name.replace("%3A", ":").replace("%25", "%")
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,20 @@ class Keys:
     def alive(self) -> str:
         return f"{self.cuts}:alive"
 
+    @property
+    def pattern(self) -> str:
+        """What all other keys of the source match, as a pattern of SCAN."""
+        return re.sub(r"([\\*?\[\]^])", r"\\\1", self.cuts) + ":*"
+
     def changes(self, table: Table) -> str:
         """The stream of a table's changes."""
         return f"{self.cuts}:{escaped(table.full_name)}"
+
+    def table_name(self, key: str) -> str | None:
+        """`schema.table` for the key of a table's state; None for any other key."""
+        name = key.removeprefix(f"{self.cuts}:").removesuffix(":state")
+        is_state = key == f"{self.cuts}:{name}:state" and ":" not in name
+        return unescaped(name) if is_state else None
 
     def copy(self, table: Table) -> str:
         """The stream of a copy in progress."""

@@ -7,15 +7,18 @@ numbers here; `lsn_text` and `read_lsn` convert them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
 from millstream.pipeline.cdc.pgoutput import POSTGRES_EPOCH_US, DecodeError
 
@@ -28,6 +31,27 @@ SESSION = (
 )
 
 
+CONNECT_TIMEOUT_S = 10
+CANCEL_TIMEOUT_S = 2
+# A connection whose other end has gone without a word is noticed after about half a minute.
+KEEPALIVE = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+
+
+def session(url: str, application: str) -> dict[str, Any]:
+    """The parameters of a connection to a source. What the URL says is not replaced, and its
+    `options` come first."""
+    given = conninfo_to_dict(url)
+    options = f"{given.get('options') or ''} {SESSION}".strip()
+    defaults = {name: value for name, value in KEEPALIVE.items() if name not in given}
+    return {**defaults, "application_name": application, "options": options}
+
+
 def lsn_text(lsn: int) -> str:
     """An LSN as PostgreSQL writes it.
 
@@ -35,6 +59,15 @@ def lsn_text(lsn: int) -> str:
     '16/B374D848'
     """
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
 
 
 def read_lsn(text: str) -> int:
@@ -77,6 +110,17 @@ class SystemId:
     lsn: int
 
 
+_waiting: set[Replication] = set()
+
+
+def cancel_commands() -> None:
+    """End the commands of this process that wait for transactions of a source: a source notices
+    only afterwards that the process has ended."""
+    for replication in list(_waiting):
+        with contextlib.suppress(psycopg.Error):
+            replication.cancel()
+
+
 class Replication:
     """One connection that can create a slot, read from it, and confirm."""
 
@@ -85,8 +129,7 @@ class Replication:
             url,
             replication="database",
             autocommit=True,
-            application_name=application,
-            options=SESSION,
+            **session(url, application),
         )
         self._pgconn = self._connection.pgconn
 
@@ -104,31 +147,64 @@ class Replication:
     def close(self) -> None:
         self._connection.close()
 
+    def cancel(self) -> None:
+        """Ask the source to end the running command."""
+        self._connection.cancel_safe(timeout=CANCEL_TIMEOUT_S)
+
+    @property
+    def pid(self) -> int:
+        """The process of the source that serves this connection."""
+        return self._pgconn.backend_pid
+
     # ------------------------------------------------------------ commands
 
     def identify(self) -> SystemId:
         row = self._row("IDENTIFY_SYSTEM")
         return SystemId(row[0], int(row[1]), read_lsn(row[2]))
 
-    def create_slot(self, slot: str, snapshot: str = "nothing", temporary: bool = False) -> int:
-        """Create a slot; the LSN from which it has everything."""
-        words = "TEMPORARY " if temporary else ""
-        row = self._row(
-            f"CREATE_REPLICATION_SLOT \"{slot}\" {words}LOGICAL pgoutput (SNAPSHOT '{snapshot}')"
-        )
+    def timeline_end(self, timeline: int, current: int) -> int | None:
+        """Where an earlier timeline of this cluster ended; None if `current` does not descend from
+        it."""
+        result = self._pgconn.exec_(f"TIMELINE_HISTORY {current}".encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise self._error(result)
+        for line in (result.get_value(0, 1) or b"").decode(errors="replace").splitlines():
+            words = line.split()
+            if words and words[0] == str(timeline):
+                return read_lsn(words[1])
+        return None
+
+    def create_slot(self, slot: str, failover: bool = False) -> int:
+        """Create a slot; the LSN from which it has everything. Waits for open transactions."""
+        # The words before PostgreSQL 15, which all versions accept.
+        words = "(SNAPSHOT 'nothing', FAILOVER true)" if failover else "NOEXPORT_SNAPSHOT"
+        row = self._row(f"CREATE_REPLICATION_SLOT {quoted(slot)} LOGICAL pgoutput {words}")
         return read_lsn(row[1])
+
+    def export_snapshot(self, slot: str) -> tuple[int, str]:
+        """Create a temporary slot; its LSN, and the name of the snapshot with all transactions that
+        were committed before it. The name is valid until this connection is used or closed."""
+        row = self._row(
+            f"CREATE_REPLICATION_SLOT {quoted(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+        )
+        return read_lsn(row[1]), row[2]
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
         """Begin to read, with the first transaction whose commit is at or after `lsn`."""
         result = self._pgconn.exec_(
-            f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)}'
-            f" (proto_version '1', publication_names '\"{publication}\"')".encode()
+            f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(lsn)}"
+            f" (proto_version '1', publication_names '{quoted(publication)}')".encode()
         )
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._error(result)
+        self._pgconn.nonblocking = 1
 
     def _row(self, command: str) -> list[str]:
-        result = self._pgconn.exec_(command.encode())
+        _waiting.add(self)
+        try:
+            result = self._pgconn.exec_(command.encode())
+        finally:
+            _waiting.discard(self)
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise self._error(result)
         return [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
@@ -142,24 +218,42 @@ class Replication:
 
     async def receive(self) -> Received:
         """Wait for the next message. psycopg.Error if the source ends the stream."""
-        while True:
-            size, data = self._pgconn.get_copy_data(1)
-            if size > 0:
-                return parse(bytes(data))
-            if size < 0:
-                raise self._ended()
-            await self._readable()
-            self._pgconn.consume_input()
+        while (received := self.receive_now()) is None:
+            await self.readable()
+        return received
 
-    async def _readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = asyncio.Event()
-        number = self._pgconn.socket
-        loop.add_reader(number, ready.set)
+    def receive_now(self) -> Received | None:
+        """The next message; None if it has not arrived yet. psycopg.Error if the source ends the
+        stream."""
+        size, data = self._pgconn.get_copy_data(1)
+        if size == 0:
+            self._pgconn.consume_input()
+            size, data = self._pgconn.get_copy_data(1)
+        if size > 0:
+            return parse(bytes(data))
+        if size < 0:
+            raise self._ended()
+        return None
+
+    async def readable(self) -> None:
+        """Wait until something has arrived."""
+        await self._ready(self._loop().add_reader, self._loop().remove_reader)
+
+    async def flushed(self) -> None:
+        """Wait until everything that was confirmed has been handed to the operating system."""
+        while self._pgconn.flush():
+            await self._ready(self._loop().add_writer, self._loop().remove_writer)
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def _ready(self, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+        ready, number = asyncio.Event(), self._pgconn.socket
+        add(number, ready.set)
         try:
             await ready.wait()
         finally:
-            loop.remove_reader(number)
+            remove(number)
 
     def _ended(self) -> psycopg.Error:
         result = self._pgconn.get_result()
@@ -168,7 +262,8 @@ class Replication:
         return psycopg.OperationalError("the source has ended the replication stream")
 
     def confirm(self, durable_lsn: int, wants_reply: bool = False) -> None:
-        """Tell the source that everything before `durable_lsn` may be forgotten."""
+        """Tell the source that everything before `durable_lsn` may be forgotten. Never waits:
+        what the socket does not take at once, `flushed` or the next call sends."""
         now_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         self._pgconn.put_copy_data(
             struct.pack("!cQQQqB", b"r", durable_lsn, durable_lsn, durable_lsn, now_us, wants_reply)

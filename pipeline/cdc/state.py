@@ -8,6 +8,7 @@ replaced by another one cannot move anything backwards.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
@@ -105,6 +106,9 @@ class TableState:
     of it if the position's copy is older than `copy_lsn`, then applies the changes from `copy_lsn`
     on.
 
+    `request` is the number of the request to copy, different for each, so that a copy that was
+    begun for an earlier request cannot be taken for one of a later request.
+
     `incarnation` is that of the stream of changes, from TINFO. `oid` is the table's number in the
     source's catalog; it tells a table from a later one with the same name.
     """
@@ -116,6 +120,7 @@ class TableState:
     incarnation: int = 0
     oid: int = 0
     table_config: TableConfig | None = None
+    request: int = 0
 
     def to_json(self) -> str:
         values = {**asdict(self), "copy_lsn": lsn_text(self.copy_lsn)}
@@ -138,9 +143,9 @@ class TableState:
             raise StateError(f"not the state of a table: {_shown(text)}")
         return state
 
-    def wanted(self) -> TableState:
-        """The state that asks for a copy."""
-        return replace(self, phase="wanted")
+    def asked(self, phase: Phase = "wanted") -> TableState:
+        """The state that asks for a new copy."""
+        return replace(self, phase=phase, request=time.time_ns())
 
 
 def _object(text: str | bytes) -> dict[str, Any]:

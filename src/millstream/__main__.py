@@ -19,6 +19,10 @@ COMMANDS = {
     "check": ("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
     "inspect": ("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
     "export": ("millstream.pipeline.export:export", "Copy streams into one file for analysis."),
+    "cdc": (
+        "millstream.pipeline.cdc.cli:cdc",
+        "Bring the changes of PostgreSQL databases to another one.",
+    ),
 }
 
 

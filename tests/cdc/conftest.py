@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.pipelines import Pipeline, ended
 from tests.support.postgres import Postgres
+from tests.support.server import Server
 
 NUMBERS = itertools.count()
 
@@ -55,3 +58,12 @@ def source(new_database: Callable[[], str]) -> Iterator[psycopg.Connection[objec
     """A connection to an empty database in the source cluster."""
     with psycopg.connect(new_database(), autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+def pipeline(
+    tmp_path: Path, durable_server: Server, new_database: Callable[[], str]
+) -> Iterator[Pipeline]:
+    """A pipeline with an empty database as its destination."""
+    with ended(Pipeline(tmp_path, durable_server, new_database())) as one:
+        yield one

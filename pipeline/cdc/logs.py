@@ -1,0 +1,77 @@
+"""The log: lines on standard error, with the source, and without passwords."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from urllib.parse import quote, unquote, urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from millstream.pipeline.cdc.config import Config
+
+HIDDEN = "***"
+PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", re.IGNORECASE)
+IN_URL = re.compile(r"(\w+://[^\s/@:]*:)[^\s@]+(@)")
+
+
+class Secrets:
+    """The passwords of a configuration."""
+
+    def __init__(self, config: Config) -> None:
+        urls = [config.destination.url, *(source.url for source in config.sources)]
+        words = set(filter(None, [config.millstream.password]))
+        words |= set(_of_url(config.millstream.server))
+        for url in urls:
+            words |= set(_of_conninfo(url))
+        # Longest first: one may be a part of another.
+        self._words = sorted({one for word in words for one in (word, quote(word, ""))}, key=len)
+        self._words.reverse()
+
+    def hide(self, text: object) -> str:
+        """A text in one line, without passwords."""
+        line = " ".join(str(text).split())
+        for word in self._words:
+            line = line.replace(word, HIDDEN)
+        return IN_URL.sub(rf"\1{HIDDEN}\2", PASSWORD.sub(rf"\1{HIDDEN}", line))
+
+
+def _of_conninfo(url: str) -> Iterator[str]:
+    try:
+        password = conninfo_to_dict(url).get("password")
+    except psycopg.Error:
+        return  # the patterns hide what a connection error shows of it
+    if password:
+        yield str(password)
+
+
+def _of_url(url: str) -> Iterator[str]:
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return
+    if password:
+        yield unquote(password)
+
+
+class _Hiding(logging.Formatter):
+    def __init__(self, name: str, secrets: Secrets) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {name}: %(message)s".replace("%%", "%"))
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._secrets.hide(super().format(record))
+
+
+def open_log(name: str, secrets: Secrets) -> logging.Logger:
+    """A log whose lines have a name, normally a source's."""
+    log = logging.getLogger(f"millstream.cdc.{name}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Hiding(name.replace("%", "%%"), secrets))
+    log.handlers[:] = [handler]
+    log.propagate = False
+    log.setLevel(logging.INFO)
+    return log
