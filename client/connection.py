@@ -15,15 +15,20 @@ from redis.retry import Retry
 from millstream.client import redis_py
 from millstream.client.commands import NAMES, StreamCommands, read_reply
 from millstream.client.consumer import Consumer
+from millstream.client.core.position import Position
 from millstream.client.core.repeating import ReadRepeats
 from millstream.client.core.shards import Shard
 from millstream.client.errors import refusal
 from millstream.client.events import Event
+from millstream.client.ids import ID
+from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
 from millstream.client.stream import Stream
 from millstream.client.writer import Writer
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from millstream.client.core.requests import Key
     from millstream.client.core.steps import Command, R
 
@@ -40,14 +45,19 @@ def connect(
     decode_responses: Literal[True] = ...,
     **redis_options: Any,
 ) -> Millstream[str]: ...
+@overload
+def connect(
+    url: str = ..., *, timeout: float = ..., decode_responses: bool, **redis_options: Any
+) -> Millstream[str] | Millstream[bytes]: ...
 def connect(
     url: str = "redis://localhost:6455", *, timeout: float = 5.0, **redis_options: Any
 ) -> Millstream[Any]:
     """A connection to a server, made when it is first used.
 
     `timeout` is how many seconds to wait for a connection and for a reply. Where a command waits,
-    the time that it waits comes on top. All other options are redis-py's. Text is `str`; with
-    `decode_responses=False` it is bytes everywhere.
+    the time that it waits comes on top. All other options are redis-py's. Text is `str`; bytes that
+    are not UTF-8 become surrogates, and `text.encode("utf-8", "surrogateescape")` gives them back.
+    With `decode_responses=False` it is bytes everywhere.
 
     >>> with connect(url) as client:
     ...     client.ping()
@@ -58,7 +68,7 @@ def connect(
     return client  # type: ignore[no-any-return]
 
 
-class _Client(StreamCommands[T]):
+class _Client:
     """What a connection and a pipeline have in common."""
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
@@ -71,7 +81,7 @@ class _Client(StreamCommands[T]):
         return super().parse_response(connection, command_name, **options)  # type: ignore[misc]
 
 
-class Pipeline(_Client[T], redis.client.Pipeline):
+class Pipeline(_Client, QueuedCommands, redis.client.Pipeline, Generic[T]):
     """redis-py's pipeline with the commands of millstream. Each method queues its command, and
     `execute` returns what the methods of a connection return.
 
@@ -82,33 +92,47 @@ class Pipeline(_Client[T], redis.client.Pipeline):
     2
     """
 
-    def _ask(self, command: Command[R]) -> R:
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def _ask(self, command: Command[Any]) -> Any:
         queue: Any = self.execute_command
         options = {"wait_s": command.wait_s} if command.wait_s else {}
-        queued: R = queue(*command.words, read=command.read, **options)
-        return queued
+        return queue(*command.words, read=command.read, **options)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
-        names = [str(args[0]) for args, _ in self.command_stack]
-        replies: list[Any] = super().execute(raise_on_error)
+        queued = [args for args, _ in self.command_stack]
+        self._refused: Any = ()
+        try:
+            replies: list[Any] = super().execute(raise_on_error)
+        except ResponseError as error:
+            if not self._refused:
+                raise
+            raise refusal(error, self._refused, redis_py.address(self)) from None
         return [
-            refusal(reply, name, redis_py.address(self))
+            refusal(reply, words, redis_py.address(self))
             if isinstance(reply, ResponseError)
             else reply
-            for name, reply in zip(names, replies, strict=True)
+            for words, reply in zip(queued, replies, strict=True)
         ]
+
+    def annotate_exception(self, exception: Any, number: int, command: Any) -> None:
+        # redis-py raises the error of the first command that a transaction refuses.
+        self._refused = self._refused or command
+        annotate: Any = super().annotate_exception
+        annotate(exception, number, command)
 
     def raise_first_error(self, commands: Any, response: Any) -> None:
         for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
             if isinstance(reply, ResponseError):
-                error = refusal(reply, str(command[0][0]), redis_py.address(self))
-                annotate: Any = self.annotate_exception
-                annotate(error, number, command[0])
+                error = refusal(reply, command[0], redis_py.address(self))
+                self.annotate_exception(error, number, command[0])
                 raise error
 
 
-class Millstream(_Client[T], redis.Redis, Generic[T]):
+class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):
     """A `redis.Redis` that also has the commands of millstream, streams, writers and consumers.
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
@@ -122,6 +146,10 @@ class Millstream(_Client[T], redis.Redis, Generic[T]):
         super().__init__(*args, **kwargs)
         for name in NAMES:
             self.set_response_callback(name, read_reply)
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
@@ -142,7 +170,7 @@ class Millstream(_Client[T], redis.Redis, Generic[T]):
             options = {"wait_s": command.wait_s} if command.wait_s else {}
             return command.read(self.execute_command(*command.words, **options))
         except ResponseError as error:
-            raise refusal(error, command.name, redis_py.address(self)) from None
+            raise refusal(error, command.words, redis_py.address(self)) from None
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline[T]:
         """Commands that are sent together; in one transaction, unless `transaction` is False.
@@ -161,7 +189,7 @@ class Millstream(_Client[T], redis.Redis, Generic[T]):
     def stream(
         self,
         shards: Key | Shard | Iterable[Key | Shard],
-        position: Any = "latest",
+        position: Position = "latest",
         *,
         batch: int = 100,
         order: Literal["strict", "available"] = "strict",
@@ -239,7 +267,7 @@ class Millstream(_Client[T], redis.Redis, Generic[T]):
         ttl: float = 0.0,
         retry: float | None = None,
         expire: float = 0.0,
-        position: Any = "latest",
+        position: str | ID = "latest",
         batch: int | None = None,
     ) -> Consumer[T]:
         """Read a stream as one of the consumers that share a group's entries.

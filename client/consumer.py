@@ -43,7 +43,7 @@ class Consumer(Generic[T]):
         ttl: float,
         retry: float | None,
         expire: float,
-        position: Any,
+        position: str | ID,
         batch: int | None,
     ) -> None:
         self._deliveries = Deliveries(

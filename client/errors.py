@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
@@ -104,19 +105,20 @@ _BY_CODE: dict[str, type[Refused]] = {
 }
 
 
-def refusal(error: ResponseError, command: str, server: str) -> ResponseError:
-    """The same error as one of this module's classes, where there is one for it."""
+def refusal(error: ResponseError, words: Sequence[Any], server: str) -> ResponseError:
+    """The same error as one of this module's classes, where there is one for it. `words` are those
+    of the command."""
     text = str(error)
     kind = _BY_CODE.get(text.partition(" ")[0])
     if kind is not None:
         return kind(text)
-    if command == "XADD" and "Invalid stream ID" in text:
-        return WrongServer(
-            f"{server} is not a millstream server of this version: it does not know XADD with IDMP"
-        )
-    if "unknown command" in text and command.startswith("T"):
-        return WrongServer(
-            f"{server} is not a millstream server of this version: "
-            f"it does not know the command {command}"
-        )
-    return error
+    command = words[0].decode() if isinstance(words[0], bytes) else str(words[0])
+    command = command.upper()
+    if "Invalid stream ID" in text and command == "XADD" and "IDMP" in words:
+        command = "XADD with IDMP"
+    elif "unknown command" not in text or not command.startswith("T"):
+        return error
+    return WrongServer(
+        f"{server} is not a millstream server of this version: it does not know the command "
+        f"{command}"
+    )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from millstream.client.ids import ID, read_id
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-T = TypeVar("T", bound="str | bytes")
+    from typing_extensions import TypeVar  # type checkers bring it along
+
+    T = TypeVar("T", bound="str | bytes", default=str)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T", bound="str | bytes")
 """str, or bytes with decode_responses=False."""
 
 

@@ -12,13 +12,14 @@ from itertools import pairwise
 from typing import Any
 
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.requests import READS
 from millstream.client.core.steps import Command
-from millstream.client.errors import refusal
+from millstream.client.errors import InvalidStream, refusal
 
 
 def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +34,9 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
     own = {
         "protocol": 3,
         "decode_responses": True,
+        # What is not UTF-8 becomes text with surrogates, as in `os.fsdecode`: an entry that
+        # somebody else wrote must not stop a reader for ever.
+        "encoding_errors": "surrogateescape",
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
     }
@@ -45,6 +49,17 @@ def address(client: Any) -> str:
     if "path" in kwargs:
         return f"the server at {kwargs['path']}"
     return f"the server at {kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+
+
+def check_client(client: Any, kind: type) -> None:
+    """Raises InvalidStream if this is not a connection of the right API."""
+    if isinstance(client, kind):
+        return
+    module = "millstream.client.aio" if kind is redis.asyncio.Redis else "millstream.client"
+    raise InvalidStream(
+        f"the client {client!r} of a shard is not a connection that this stream can use: "
+        f"make one with {module}.connect"
+    )
 
 
 def timeout_s(client: Any) -> float:
@@ -134,7 +149,7 @@ def read_value(client: Any, command: Command[Any], reply: Any) -> Any:
     if isinstance(reply, ResponseError):
         if command.accepts is not None and str(reply).startswith(command.accepts):
             return None
-        return refusal(reply, command.name, address(client))
+        return refusal(reply, command.words, address(client))
     return command.read(reply)
 
 

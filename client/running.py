@@ -17,11 +17,30 @@ from millstream.client.log import log_event, log_failed_handler
 R = TypeVar("R")
 
 
+class OneAtATime:
+    """Refuses a second thread or task while one waits for the answers of the same object."""
+
+    def __init__(self) -> None:
+        self._busy = False
+
+    def __enter__(self) -> None:
+        if self._busy:
+            raise MillstreamError(
+                "another thread or task waits for this object: a stream, a writer and a consumer "
+                "are for one at a time, so make one for each"
+            )
+        self._busy = True
+
+    def __exit__(self, *_: object) -> None:
+        self._busy = False
+
+
 class Runner:
     """Runs the core's generators. `client` is the connection that single commands are sent on."""
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
+        self._use = OneAtATime()
         self._process = os.getpid()
         self._server = ServerState(client)
         self._on_event = on_event
@@ -49,7 +68,8 @@ class Runner:
     def _do(self, step: Step) -> Any:
         match step:
             case Wait(asks, seconds):
-                return self.lanes.wait(asks, seconds)
+                with self._use:
+                    return self.lanes.wait(asks, seconds)
             case Together(asks):
                 return self.lanes.together(asks)
             case Call(command):

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
+import redis
+
 from millstream.client.core import position as positions
+from millstream.client.core.arguments import flag, function
 from millstream.client.core.follower import Follower
 from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
+from millstream.client.core.position import Position
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.token import Token
 from millstream.client.core.waiting import check_block
@@ -18,6 +22,7 @@ from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
+from millstream.client.redis_py import check_client
 from millstream.client.running import Runner
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ class Stream(Generic[T]):
         self,
         client: Any,
         shards: Key | Shard | Iterable[Key | Shard],
-        position: Any,
+        position: Position,
         *,
         batch: int,
         order: str,
@@ -56,10 +61,12 @@ class Stream(Generic[T]):
     ) -> None:
         options = Options(batch, order, on_gap, max_wait, clock)
         self._shards = parse_shards(shards)
-        self._create = create
+        self._create = flag("create", create)
         self._closed = False
-        self._runner = Runner(client, on_event)
-        servers = Servers(client, resolve)
+        self._runner = Runner(client, function("on_event", on_event))
+        servers = Servers(client, resolve, lambda made: check_client(made, redis.Redis))
+        for shard in self._shards:
+            servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)
         self.move_to(position)
 
@@ -128,7 +135,7 @@ class Stream(Generic[T]):
         """
         self._follower.stops.stop()
 
-    def move_to(self, position: Any) -> None:
+    def move_to(self, position: Position) -> None:
         """Continue at another position, of any kind that `ms.stream` takes.
 
         If it raises, the stream has not moved and continues where it was.

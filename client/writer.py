@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
-from millstream.client.core.facts import FactBook, FactFields, lease_ms
+from millstream.client.core.facts import FactBook, FactFields, fact_count, lease_ms
 from millstream.client.core.requests import text
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
@@ -25,7 +25,8 @@ class Fact(FactFields[T]):
     """An entry in the making: a mapping from field to value, with an ID that is reserved.
 
     Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
-    completed; without fields, or after an exception, it is given up.
+    completed; without fields, or after an exception, it is given up. If the server refuses to
+    complete it, it is given up too, and the error is raised.
 
     >>> with ms.writer("orders", "api-8") as writer:
     ...     with writer.fact() as fact:
@@ -151,7 +152,7 @@ class Writer(Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        return self._reserve(n, None)
+        return self._reserve(fact_count(n), None)
 
     def position(self) -> ID:
         """The position of the stream: everything up to it is settled.

@@ -295,6 +295,9 @@ class StreamCommands(Generic[T]):
     async def tseal(self, key: Key, *children: Key, elsewhere: bool = False) -> ID:
         """Seal a stream, which continues in its children; returns its final ID.
 
+        With `elsewhere` the children are on other servers, and `tcreate` makes them there. Their
+        floor is this ID, or `promised-id` of `tinfo` if it is greater: what readers were told.
+
         >>> last = ms.tappend("whole", {"n": 1})
         >>> ms.tseal("whole", "left", "right") == last
         True
@@ -310,6 +313,9 @@ class StreamCommands(Generic[T]):
         """
         return await self._ask(requests.tinfo(key))
 
+    @overload
+    async def tpolicy(self, key: Key) -> dict[str, Any] | None: ...
+    @overload
     async def tpolicy(
         self,
         key: Key,
@@ -318,7 +324,16 @@ class StreamCommands(Generic[T]):
         maxage: int | None = None,
         maxbytes: int | None = None,
         exact: bool | None = None,
-    ) -> dict[str, Any] | bool | None:
+    ) -> bool: ...
+    async def tpolicy(
+        self,
+        key: Key,
+        *,
+        maxlen: int | None = None,
+        maxage: int | None = None,
+        maxbytes: int | None = None,
+        exact: bool | None = None,
+    ) -> Any:
         """Set limits of the retention policy. Without any, returns the policy or None.
 
         >>> _ = ms.tappend("meter", {"level": 7})

@@ -19,14 +19,18 @@ from millstream.client.aio.lanes import more_time
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.writer import Writer
 from millstream.client.commands import NAMES, read_reply
-from millstream.client.commands import StreamCommands as QueuedCommands
+from millstream.client.core.position import Position
 from millstream.client.core.repeating import ReadRepeats
 from millstream.client.core.shards import Shard
 from millstream.client.errors import refusal
 from millstream.client.events import Event
+from millstream.client.ids import ID
+from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from millstream.client.core.requests import Key
     from millstream.client.core.steps import Command, R
 
@@ -43,14 +47,19 @@ def connect(
     decode_responses: Literal[True] = ...,
     **redis_options: Any,
 ) -> Millstream[str]: ...
+@overload
+def connect(
+    url: str = ..., *, timeout: float = ..., decode_responses: bool, **redis_options: Any
+) -> Millstream[str] | Millstream[bytes]: ...
 def connect(
     url: str = "redis://localhost:6455", *, timeout: float = 5.0, **redis_options: Any
 ) -> Millstream[Any]:
     """A connection to a server, made when it is first used.
 
     `timeout` is how many seconds to wait for a connection and for a reply. Where a command waits,
-    the time that it waits comes on top. All other options are redis-py's. Text is `str`; with
-    `decode_responses=False` it is bytes everywhere.
+    the time that it waits comes on top. All other options are redis-py's. Text is `str`; bytes that
+    are not UTF-8 become surrogates, and `text.encode("utf-8", "surrogateescape")` gives them back.
+    With `decode_responses=False` it is bytes everywhere.
 
     >>> with connect(url) as client:
     ...     client.ping()
@@ -72,41 +81,53 @@ class _Client:
 
 
 class Pipeline(  # type: ignore[misc]  # so is redis-py's own
-    _Client, QueuedCommands[T], redis.asyncio.client.Pipeline
+    _Client, QueuedCommands, redis.asyncio.client.Pipeline, Generic[T]
 ):
     """redis-py's pipeline with the commands of millstream. Each method queues its command, and
     `execute` returns what the methods of a connection return.
 
-    >>> with ms.pipeline() as pipe:
-    ...     _ = pipe.tappend("orders", {"item": "tea"})
-    ...     _ = pipe.xlen("orders")
-    ...     len(pipe.execute())
-    2
+        async with ms.pipeline() as pipe:
+            pipe.tappend("orders", {"item": "tea"}).xlen("orders")
+            new, length = await pipe.execute()
     """
 
-    def _ask(self, command: Command[R]) -> R:
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    def _ask(self, command: Command[Any]) -> Any:
         queue: Any = self.execute_command
         options = {"wait_s": command.wait_s} if command.wait_s else {}
-        queued: R = queue(*command.words, read=command.read, **options)
-        return queued
+        return queue(*command.words, read=command.read, **options)
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
-        names = [str(args[0]) for args, _ in self.command_stack]
-        replies: list[Any] = await super().execute(raise_on_error)
+        queued = [args for args, _ in self.command_stack]
+        self._refused: Any = ()
+        try:
+            replies: list[Any] = await super().execute(raise_on_error)
+        except ResponseError as error:
+            if not self._refused:
+                raise
+            raise refusal(error, self._refused, redis_py.address(self)) from None
         return [
-            refusal(reply, name, redis_py.address(self))
+            refusal(reply, words, redis_py.address(self))
             if isinstance(reply, ResponseError)
             else reply
-            for name, reply in zip(names, replies, strict=True)
+            for words, reply in zip(queued, replies, strict=True)
         ]
+
+    def annotate_exception(self, exception: Any, number: int, command: Any) -> None:
+        # redis-py raises the error of the first command that a transaction refuses.
+        self._refused = self._refused or command
+        annotate: Any = super().annotate_exception
+        annotate(exception, number, command)
 
     def raise_first_error(self, commands: Any, response: Any) -> None:
         for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
             if isinstance(reply, ResponseError):
-                error = refusal(reply, str(command[0][0]), redis_py.address(self))
-                annotate: Any = self.annotate_exception
-                annotate(error, number, command[0])
+                error = refusal(reply, command[0], redis_py.address(self))
+                self.annotate_exception(error, number, command[0])
                 raise error
 
 
@@ -119,8 +140,9 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
     ConnectionError says so, and a Writer is the way to repeat it. Any thread may use it.
 
-    >>> ms.set("greeting", "hello"), ms.get("greeting")
-    (True, 'hello')
+        await ms.set("greeting", "hello")
+        async with ms.stream("orders") as stream:
+            record = await stream.read(timeout=0)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -128,6 +150,10 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         callback: Any = read_reply
         for name in NAMES:
             self.set_response_callback(name, callback)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
@@ -148,7 +174,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
             options = {"wait_s": command.wait_s} if command.wait_s else {}
             return command.read(await self.execute_command(*command.words, **options))
         except ResponseError as error:
-            raise refusal(error, command.name, redis_py.address(self)) from None
+            raise refusal(error, command.words, redis_py.address(self)) from None
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline[T]:
         """Commands that are sent together; in one transaction, unless `transaction` is False.
@@ -167,7 +193,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
     def stream(
         self,
         shards: Key | Shard | Iterable[Key | Shard],
-        position: Any = "latest",
+        position: Position = "latest",
         *,
         batch: int = 100,
         order: Literal["strict", "available"] = "strict",
@@ -245,7 +271,7 @@ class Millstream(  # type: ignore[misc]  # so is redis-py's own class
         ttl: float = 0.0,
         retry: float | None = None,
         expire: float = 0.0,
-        position: Any = "latest",
+        position: str | ID = "latest",
         batch: int | None = None,
     ) -> Consumer[T]:
         """Read a stream as one of the consumers that share a group's entries.

@@ -13,6 +13,7 @@ from millstream.client.core.deliveries import Deliveries
 from millstream.client.core.requests import IdWord
 from millstream.client.core.waiting import check_block
 from millstream.client.errors import MillstreamError
+from millstream.client.ids import ID
 from millstream.client.records import Record, T
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ class Consumer(Generic[T]):
     `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one thread
     at a time; any thread may call `stop`.
 
-    >>> _ = ms.tappend("mails", {"to": "ann"})
-    >>> with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
-    ...     next(consumer)["to"], next(consumer)
-    ('ann', None)
+        async with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
+            mail = await consumer.read(timeout=0)
+            if mail is not None:
+                await consumer.ack(mail)
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Consumer(Generic[T]):
         ttl: float,
         retry: float | None,
         expire: float,
-        position: Any,
+        position: str | ID,
         batch: int | None,
     ) -> None:
         self._deliveries = Deliveries(

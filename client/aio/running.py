@@ -12,6 +12,7 @@ from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
 from millstream.client.events import Event
 from millstream.client.log import log_event, log_failed_handler
+from millstream.client.running import OneAtATime
 
 R = TypeVar("R")
 
@@ -21,6 +22,7 @@ class Runner:
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
+        self._use = OneAtATime()
         self._server = ServerState(client)
         self._on_event = on_event
 
@@ -42,7 +44,8 @@ class Runner:
     async def _do(self, step: Step) -> Any:
         match step:
             case Wait(asks, seconds):
-                return await self.lanes.wait(asks, seconds)
+                with self._use:
+                    return await self.lanes.wait(asks, seconds)
             case Together(asks):
                 return await self.lanes.together(asks)
             case Call(command):

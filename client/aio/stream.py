@@ -7,11 +7,15 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
+import redis.asyncio
+
 from millstream.client.aio.running import Runner
 from millstream.client.core import position as positions
+from millstream.client.core.arguments import flag, function
 from millstream.client.core.follower import Follower
 from millstream.client.core.lineage import Servers
 from millstream.client.core.options import Options
+from millstream.client.core.position import Position
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.token import Token
 from millstream.client.core.waiting import check_block
@@ -19,6 +23,7 @@ from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
+from millstream.client.redis_py import check_client
 
 if TYPE_CHECKING:
     from typing import Self
@@ -33,17 +38,18 @@ class Stream(Generic[T]):
     `ms.stream(..)` makes one, and its arguments are described there. A stream is for one thread at
     a time; any thread may call `stop`.
 
-    >>> _ = ms.tappend("teas", {"name": "assam"})
-    >>> with ms.stream("teas", "trim_horizon") as stream:
-    ...     next(stream)["name"], next(stream)
-    ('assam', None)
+        async with ms.stream("teas", "trim_horizon") as stream:
+            record = await stream.read(timeout=0)
+            stream.stop()
+            async for record in stream:
+                print(record["name"])
     """
 
     def __init__(
         self,
         client: Any,
         shards: Key | Shard | Iterable[Key | Shard],
-        position: Any,
+        position: Position,
         *,
         batch: int,
         order: str,
@@ -56,10 +62,12 @@ class Stream(Generic[T]):
     ) -> None:
         options = Options(batch, order, on_gap, max_wait, clock)
         self._shards = parse_shards(shards)
-        self._create = create
+        self._create = flag("create", create)
         self._closed = False
-        self._runner = Runner(client, on_event)
-        servers = Servers(client, resolve)
+        self._runner = Runner(client, function("on_event", on_event))
+        servers = Servers(client, resolve, lambda made: check_client(made, redis.asyncio.Redis))
+        for shard in self._shards:
+            servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)
         self._start = positions.parse(position)
         self._opened = False
@@ -135,7 +143,7 @@ class Stream(Generic[T]):
         """
         self._follower.stops.stop()
 
-    async def move_to(self, position: Any) -> None:
+    async def move_to(self, position: Position) -> None:
         """Continue at another position, of any kind that `ms.stream` takes.
 
         If it raises, the stream has not moved and continues where it was.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from millstream.client.aio.running import Runner
-from millstream.client.core.facts import FactBook, FactFields, lease_ms
+from millstream.client.core.facts import FactBook, FactFields, fact_count, lease_ms
 from millstream.client.core.requests import text
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
@@ -26,11 +26,12 @@ class Fact(FactFields[T]):
     """An entry in the making: a mapping from field to value, with an ID that is reserved.
 
     Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
-    completed; without fields, or after an exception, it is given up.
+    completed; without fields, or after an exception, it is given up. If the server refuses to
+    complete it, it is given up too, and the error is raised.
 
-    >>> with ms.writer("orders", "api-8") as writer:
-    ...     with writer.fact() as fact:
-    ...         fact["item"] = "tea"
+        async with ms.writer("orders", "api-8") as writer:
+            async with writer.fact() as fact:
+                fact["item"] = "tea"
     """
 
     def __init__(self, writer: Writer[T], lease_ms: int, id: ID | None = None) -> None:
@@ -97,8 +98,8 @@ class Writer(Generic[T]):
     `ms.writer(..)` makes one, and its arguments are described there. A writer is for one thread at
     a time.
 
-    >>> with ms.writer("orders", "api-8") as writer:
-    ...     entry_id = writer.append({"item": "tea"})
+        async with ms.writer("orders", "api-8") as writer:
+            entry_id = await writer.append({"item": "tea"})
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class Writer(Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        facts = [Fact(self, self._book.lease_ms) for _ in range(n)]
+        facts = [Fact(self, self._book.lease_ms) for _ in range(fact_count(n))]
         await self._reserve_for(facts, n, self._book.lease_ms)
         return facts
 

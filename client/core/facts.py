@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.client.core import requests
+from millstream.client.core.arguments import number, whole
 from millstream.client.core.repeating import Repeater
 from millstream.client.core.requests import Fields, Key
 from millstream.client.core.steps import Call, Clock, Steps
@@ -22,16 +23,20 @@ from millstream.client.log import log
 from millstream.client.records import T
 
 LEASE_MAX_S = 600.0
+FACTS_MAX = 10_000
+"""At once: the limit of TRESERVE."""
 
 
-class FactFields(MutableMapping[T, T]):
+class FactFields(MutableMapping[T, Any]):
     """The fields of a fact, and its ID."""
 
     def __init__(self, lease_ms: int, id: ID | None = None) -> None:
         self._reserved = id
-        self._fields: dict[T, T] = {}
+        self._fields: dict[T, Any] = {}
         self._settled: bool | None = None
         """None while it is open; then whether it was completed."""
+        self._lost = False
+        """Whether the server no longer has the reservation, as a heartbeat found out."""
         self._lease_ms = lease_ms
 
     @property
@@ -40,7 +45,7 @@ class FactFields(MutableMapping[T, T]):
             raise MillstreamError("the fact has no ID yet: await it, or enter it with `async with`")
         return self._reserved
 
-    def __getitem__(self, field: T) -> T:
+    def __getitem__(self, field: T) -> Any:
         return self._fields[field]
 
     def __setitem__(self, field: T, value: Any) -> None:
@@ -72,7 +77,7 @@ class FactBook:
         now: Clock,
     ) -> None:
         """`producer` is a name that no other object uses. `now` never goes back, in seconds."""
-        if not 0 < retry_for_s < 100:
+        if not 0 < number("retry_for", retry_for_s) < 100:
             raise ValueError(
                 f"retry_for must be above 0 and below 100 seconds, not {retry_for_s!r}: the server "
                 "recognizes a repeated append for 100 seconds"
@@ -152,7 +157,9 @@ class FactBook:
         try:
             yield from self._repeater.call(command)
         except FactAlreadyDone:
-            pass  # an earlier try arrived, and its reply was lost
+            # An earlier try arrived, and its reply was lost.
+            if fact._lost:
+                self._counts["lost"] -= 1
         except (ReservationLost, NotReserved):
             self._settle(fact, False, "lost")
             raise
@@ -170,14 +177,30 @@ class FactBook:
         if fact._settled is not None:
             return
         if not failed and fact._fields:
-            yield from self.complete(fact)
+            try:
+                yield from self.complete(fact)
+            except Exception:
+                yield from self._drop(fact)
+                raise
             return
         try:
             yield from self.abort(fact)
         except Exception as error:
             if not failed:
                 raise
-            log.warning("fact %s could not be given up, its lease will end: %s", fact._id, error)
+            log_open_fact(fact, error)
+
+    def _drop(self, fact: FactFields[Any]) -> Steps[None]:
+        """Give up a fact that could not be completed, so that it does not hold readers back until
+        its lease is over. It is tried once, because an error is on its way already."""
+        if fact._settled is not None:
+            return
+        try:
+            yield Call(requests.tabort(self._key, self._name, [fact._id], ()))
+        except Exception as error:
+            self._orphans = True  # given up before the next reservation, or by `close`
+            log_open_fact(fact, error)
+        self._settle(fact, False, "aborted")
 
     def heartbeat(self) -> Steps[None]:
         """Restart the leases of the open facts, at most once in a third of the shortest lease."""
@@ -192,7 +215,16 @@ class FactBook:
             command = requests.trenew(self._key, self._name, milliseconds, ids)
             renewed = yield from self._repeater.call(command)
             if renewed < len(ids):
-                log.warning("%d facts of %r are lost", len(ids) - renewed, self._name)
+                yield from self._find_lost(milliseconds, ids)
+
+    def _find_lost(self, milliseconds: int, ids: list[ID]) -> Steps[None]:
+        """Some reservations are gone: find out which by renewing each one."""
+        for entry_id in ids:
+            command = requests.trenew(self._key, self._name, milliseconds, [entry_id])
+            if not (yield from self._repeater.call(command)):
+                self._open.pop(entry_id)._lost = True
+                self._counts["lost"] += 1
+                log.warning("fact %s of %r is lost: its lease is over", entry_id, self._name)
 
     def position(self) -> Steps[ID]:
         """The position of the stream."""
@@ -214,12 +246,21 @@ class FactBook:
 
     def _settle(self, fact: FactFields[Any], completed: bool, count: str) -> None:
         fact._settled = completed
-        del self._open[fact._id]
-        self._counts[count] += 1
+        self._open.pop(fact._id, None)
+        if not (fact._lost and count != "completed"):
+            self._counts[count] += 1
+
+
+def log_open_fact(fact: FactFields[Any], error: Exception) -> None:
+    log.warning("fact %s could not be given up, its lease will end: %s", fact._id, error)
 
 
 def lease_ms(lease_s: float) -> int:
-    milliseconds = round(lease_s * 1000)
+    milliseconds = number("lease", lease_s) * 1000
     if not 1 <= milliseconds <= LEASE_MAX_S * 1000:
         raise ValueError(f"a lease must be from 0.001 to 600 seconds, not {lease_s!r}")
-    return milliseconds
+    return round(milliseconds)
+
+
+def fact_count(n: int) -> int:
+    return whole("the number of facts", n, FACTS_MAX)

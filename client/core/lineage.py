@@ -6,14 +6,17 @@ its parents in this stream have been read.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from millstream.client.core.arguments import function
 from millstream.client.core.requests import key_word, text
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shards import Shard, ShardState, parse_shard, shard_name
 from millstream.client.core.token import Place, Token
+from millstream.client.errors import InvalidStream
 from millstream.client.events import Event, Gap, ShardEnded, ShardOpened
 from millstream.client.ids import BEGINNING, ID
 
@@ -22,29 +25,60 @@ Resolve: TypeAlias = Callable[[str], Shard | None]
 
 
 class Servers:
-    """The servers of a stream, one for each connection."""
+    """The servers of a stream, one for each connection. `check` refuses what is not one."""
 
-    def __init__(self, default: Any, resolve: Resolve | None) -> None:
+    def __init__(
+        self,
+        default: Any,
+        resolve: Resolve | None,
+        check: Callable[[Any], None] = lambda client: None,
+    ) -> None:
         self._default = default
-        self._resolve = resolve
+        self._resolve: Resolve | None = function("resolve", resolve)
+        self._check = check
         self._states: dict[Any, ServerState] = {}
 
     def of(self, shard: Shard) -> ServerState:
         client = self._default if shard.client is None else shard.client
         if client not in self._states:
+            self._check(client)
             self._states[client] = ServerState(client)
         return self._states[client]
 
-    def child(self, name: str, server: ServerState) -> Shard:
-        """The shard with this name, on the parent's server unless `resolve` knows better."""
-        found = None if self._resolve is None else self._resolve(name)
+    def child(self, key: str, parent: Shard) -> Shard:
+        """The child of a shard, by the name that the parent has for it: on the same server, unless
+        `resolve` knows better.
+
+        A parent whose name is not its key gives its children names of the same form, because
+        streams with one key on several servers have children with one key, too.
+        """
+        found = self._find(key)
+        if found is not None:
+            return Shard(found.key, found.client, found.name or key)
+        return Shard(key_word(key), parent.client, child_name(key, parent))
+
+    def _find(self, name: str) -> Shard | None:
+        found: Any = None if self._resolve is None else self._resolve(name)
+        if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            raise InvalidStream("resolve must be a plain function, not one that has to be awaited")
         if found is None:
-            return Shard(key_word(name), server.client, name)
-        found = parse_shard(found)
-        return Shard(found.key, found.client, name)
+            return None
+        shard = parse_shard(found)
+        self.of(shard)
+        return shard
 
     def __iter__(self) -> Any:
         return iter(self._states.values())
+
+
+def child_name(key: str, parent: Shard) -> str:
+    """`orders.1@oslo` for the child `orders.1` of the shard `orders@oslo` with the key `orders`."""
+    own, name = text(parent.key), shard_name(parent)
+    if name == own:
+        return key
+    return key + name.removeprefix(own) if name.startswith(own) else f"{key}@{name}"
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +97,8 @@ class Lineage:
     """For shards that are done: the names of the shards before them."""
     names: dict[tuple[ServerState, str], str] = field(default_factory=dict)
     """The names of shards by server and key."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """For children with a name of their own: what their parent calls them."""
     carried: dict[str, tuple[Place, list[Gap]]] = field(default_factory=dict)
     """The places of shards that are gone, until the gaps there are reported."""
     orphans: list[Gap] = field(default_factory=list)
@@ -73,6 +109,27 @@ class Lineage:
     def live(self) -> list[ShardState]:
         """The shards that are being read."""
         return [state for state in self.states.values() if not state.parents]
+
+    def child(self, key: str, parent: Shard, name: str | None = None) -> Shard:
+        """The child of a shard, by the name that the parent has for it. `name` is its own name if a
+        token has it. One stream has one name, even if several parents continue in it."""
+        shard = self.servers.child(key, parent)
+        if name is None:
+            name = shard_name(shard)
+        place = self.servers.of(shard), text(shard.key)
+        if place not in self.names:
+            if name in self.names.values():
+                name = f"{key}@{shard_name(parent)}"
+            if name in self.names.values():
+                raise InvalidStream(
+                    f"two shards have the name {name!r}: give the shards that continue in them, or "
+                    "those that `resolve` returns, names of their own"
+                )
+            self.names[place] = name
+        name = self.names[place]
+        if name != key:
+            self.keys[name] = key
+        return Shard(shard.key, shard.client, name)
 
     # ------------------------------------------------------------ what is not known yet
 
@@ -106,7 +163,7 @@ class Lineage:
 
     def set_children(self, state: ShardState, info: Info) -> None:
         names = [text(child) for child in info.get("children", ())]
-        state.children = tuple(self.servers.child(name, state.server) for name in names)
+        state.children = tuple(self.child(name, state.shard()) for name in names)
         state.final = info.get("handed-out-id")
         state.named_parents = tuple(map(text, info.get("parents", state.named_parents)))
 
@@ -114,14 +171,8 @@ class Lineage:
         """The names of the parents that are in this stream and not read to their end."""
         found = set()
         for parent in map(text, info.get("parents", ())):
-            if parent in self.states:
-                found.add(parent)
-                continue
-            found |= {
-                state.name
-                for state in self.states.values()
-                if state.server is server and text(state.key) == parent
-            }
+            name = self.names.get((server, parent), parent)
+            found |= {other for other in (name, parent) if other in self.states}
         return found
 
     # ------------------------------------------------------------ replacing
@@ -219,8 +270,13 @@ class Lineage:
             for name in dict.fromkeys([*self.roots, *early])
             if name in self.done and name not in carried
         }
+        shown = {*done, *places, *carried}
+        shown.update(child for name in places for child in places[name].children)
         return Token(
-            {**places, **carried}, done, {name: early[name] for name in done if name in early}
+            {**places, **carried},
+            done,
+            {name: early[name] for name in done if name in early},
+            {name: key for name, key in self.keys.items() if name in shown},
         )
 
     def _early(self, carried: Collection[str]) -> dict[str, tuple[str, ...]]:

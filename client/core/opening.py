@@ -43,6 +43,8 @@ class Opening:
         self.found: dict[str, tuple[Shard, Info | None]] = {}
         """Every shard that was looked up, and its TINFO; None if the key does not exist."""
         self.lineage = Lineage(tuple(self.listed), servers)
+        for name, shard in self.listed.items():
+            self.lineage.names[servers.of(shard), text(shard.key)] = name
 
     # ------------------------------------------------------------ an end or a time
 
@@ -81,7 +83,7 @@ class Opening:
         if info is None:
             return []
         names = map(text, info["children"])
-        return [self.servers.child(name, self.servers.of(shard)) for name in names]
+        return [self.lineage.child(name, shard) for name in names]
 
     def find_places(self, start: Newest | Moment) -> Steps[None]:
         """One TMREAD for all shards of a server."""
@@ -111,6 +113,7 @@ class Opening:
 
     def from_token(self, token: Token) -> Steps[Lineage]:
         self.token = token
+        self.lineage.keys |= token.keys
         wanted = self.named_in_token(self.listed)
         yield from self.look_up([*self.listed.values(), *wanted.values()])
         ancestors = yield from self.look_up_ancestors(wanted)
@@ -140,9 +143,12 @@ class Opening:
                     continue
                 if name in self.token.places and child not in self.token.names():
                     continue  # not opened: it is looked up when its parent was read
-                wanted[child] = self.servers.child(child, self.servers.of(shard))
+                wanted[child] = self.child_in_token(child, shard)
                 names.append((child, wanted[child]))
         return wanted
+
+    def child_in_token(self, name: str, parent: Shard) -> Shard:
+        return self.lineage.child(self.token.keys.get(name, name), parent, name)
 
     def look_up_ancestors(self, wanted: Collection[str]) -> Steps[dict[str, Shard]]:
         """The ancestors in the token of listed shards that the token does not have.
@@ -173,11 +179,12 @@ class Opening:
             parents: dict[str, Shard] = {}
             for shard, info in level:
                 for parent in map(text, (info or {}).get("parents", ())):
-                    above = self.servers.child(parent, self.servers.of(shard))
-                    if parent in known:
-                        tops[parent] = self.listed.get(parent, above)
-                    elif parent not in path and parent not in self.listed:
-                        parents[parent] = above
+                    above = self.lineage.child(parent, shard)
+                    name = shard_name(above)
+                    if name in known:
+                        tops[name] = self.listed.get(name, above)
+                    elif name not in path and name not in self.listed:
+                        parents[name] = above
             infos = yield from self.infos(parents.values())
             level = [(shard, infos[parent]) for parent, shard in parents.items()]
             path |= dict(zip(parents, level, strict=True))
@@ -199,7 +206,7 @@ class Opening:
         assert place.end is not None
         state.ended = True
         state.fetched = max(place.at, place.end)
-        state.children = tuple(self.servers.child(name, state.server) for name in place.children)
+        state.children = tuple(self.child_in_token(name, state.shard()) for name in place.children)
         if place.at < place.end:
             state.gaps.append(Gap(state.name, place.at, None))
 

@@ -6,11 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from millstream.client.core.token import Token
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import BEGINNING, EPOCH, ID, PART_MAX, just_below
+
+
+class Time(Protocol):
+    """A datetime, and everything else that knows its seconds since 1970."""
+
+    def timestamp(self) -> float: ...
+
+
+Position: TypeAlias = str | Mapping[str, Any] | Time
+"""`trim_horizon`, `latest`, a token or a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,10 @@ def parse(position: Any) -> Start:
         try:
             return NAMES[position.lower()]
         except KeyError:
+            if position.lstrip().startswith("{"):
+                raise InvalidPosition(
+                    "the position is text that looks like a token: read it with json.loads first"
+                ) from None
             raise InvalidPosition(
                 f"{position!r} is not a position: use 'trim_horizon', 'latest', a time or a token"
             ) from None

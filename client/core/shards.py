@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +81,9 @@ class ShardState:
             fresh=place.fresh,
         )
 
+    def shard(self) -> Shard:
+        return Shard(self.key, self.server.client, self.name)
+
     def note_place(self) -> ID:
         """The place, with the record that was handed out last. The ID of a record is not read for
         each record of a stream of one shard, but when it is needed."""
@@ -138,9 +141,8 @@ def parse_shards(shards: Any) -> list[Shard]:
     found = [parse_shard(shard) for shard in shards]
     if not found:
         raise InvalidStream("a stream needs at least one shard")
-    names = [shard_name(shard) for shard in found]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(map(shard_name, found)).items():
+        if count > 1:
             raise InvalidStream(
                 f"two shards have the name {name!r}: give a Shard a name of its own"
             )

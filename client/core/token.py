@@ -10,6 +10,8 @@
 | `end`, `children` | the final ID of a sealed shard, and the names of the shards after it |
 | `done` | for a shard that was read to its end: which shards it continues in now |
 | `parents` | with `done`, if the shard was read before shards that it continues: those shards |
+
+`keys`, next to `shards`, has what their parents call those children that have a name of their own.
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ class Token:
     done: Mapping[str, tuple[str, ...]]
     early: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For shards that are done although a shard before them is not: those before."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """For shards with a name of their own: what their parents call them."""
 
     def names(self) -> set[str]:
         return {*self.places, *self.done}
@@ -85,7 +89,8 @@ class Token:
             shards[name] = {"done": list(names)}
             if name in self.early:
                 shards[name]["parents"] = list(self.early[name])
-        return {"v": VERSION, "shards": shards}
+        keys = {"keys": dict(self.keys)} if self.keys else {}
+        return {"v": VERSION, "shards": shards, **keys}
 
     @classmethod
     def load(cls, token: Mapping[Any, Any]) -> Token:
@@ -98,8 +103,10 @@ class Token:
                 f"the token has version {version}; this client reads version {VERSION}"
             )
         shards = token.get("shards")
-        if set(token) != {"v", "shards"} or not isinstance(shards, Mapping) or not shards:
+        if not isinstance(shards, Mapping) or not shards:
             raise InvalidPosition("the token is malformed: it has no map of 'shards'")
+        if not set(token) <= {"v", "shards", "keys"}:
+            raise InvalidPosition("the token is malformed: it has unknown members")
         places: dict[str, Place] = {}
         done: dict[str, tuple[str, ...]] = {}
         early: dict[str, tuple[str, ...]] = {}
@@ -113,7 +120,7 @@ class Token:
             done[name] = read_names(name, entry["done"])
             if "parents" in entry:
                 early[name] = read_names(name, entry["parents"])
-        return cls(places, done, early)
+        return cls(places, done, early, read_keys(token.get("keys", {})))
 
 
 def check(holds: bool, name: object, fault: str) -> None:
@@ -127,6 +134,14 @@ def read_place(name: str, value: object) -> ID:
         return ID.parse(str(value))
     except InvalidPosition as error:
         raise InvalidPosition(f"the token is malformed at the shard {name!r}: {error}") from None
+
+
+def read_keys(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(word, str) for pair in value.items() for word in pair
+    ):
+        raise InvalidPosition("the token is malformed: 'keys' is not a map of texts")
+    return dict(value)
 
 
 def read_names(name: str, value: object) -> tuple[str, ...]:

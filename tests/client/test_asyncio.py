@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import textwrap
 from collections.abc import Coroutine
 from typing import Any
 
@@ -192,3 +194,18 @@ def test_a_cancelled_block_gives_its_fact_up(run: Any, server: Server) -> None:
             assert await ms.xlen("s") == 0
 
     run(main())
+
+
+@pytest.mark.parametrize("name", [name for name in aio.__all__ if name != "connect"])
+def test_the_examples_of_the_classes_run(run: Any, server: Server, name: str) -> None:
+    doc = inspect.getdoc(getattr(aio, name)) or ""
+    code = "\n".join(line for line in doc.splitlines() if line.startswith("    "))
+    assert "await" in code or "async" in code
+    names: dict[str, Any] = {}
+    exec(f"async def example(ms):\n{textwrap.indent(textwrap.dedent(code), '    ')}", names)
+
+    async def test() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            await asyncio.wait_for(names["example"](ms), 10)
+
+    run(test())

@@ -1,15 +1,18 @@
 """What type checkers see of the client; tests/client/test_types.py compares the notes."""
 
-from typing import assert_type
+from datetime import datetime
+from typing import Any, assert_type
 
 from millstream.client import (
     ID,
     Consumer,
     Fact,
     Millstream,
+    Pipeline,
     Record,
     Row,
     Seek,
+    Shard,
     Stream,
     Writer,
     aio,
@@ -36,6 +39,30 @@ assert_type(text.tmread({"s": "0"}, 10), list[Row[str]])
 assert_type(text.tseek("s", "0", 1), Seek)
 assert_type(text.tposition("s"), ID | None)
 
+assert_type(text.tpolicy("s"), dict[str, Any] | None)
+assert_type(text.tpolicy("s", maxlen=1), bool)
+
+
+def either(decodes: bool) -> None:
+    assert_type(connect(decode_responses=decodes), Millstream[str] | Millstream[bytes])
+
+
+def default(ms: Millstream, pipe: Pipeline) -> None:
+    """Without a parameter, these classes are those of text."""
+    assert_type(ms, Millstream[str])
+    assert_type(pipe, Pipeline[str])
+
+
+with connect() as entered, entered.pipeline() as pipe:
+    assert_type(entered, Millstream[str])
+    assert_type(pipe, Pipeline[str])
+    assert_type(pipe.tappend("s", {"n": 1}), Pipeline[str])
+    assert_type(pipe.tappend("s", {"n": 1}).treserve("s", "w"), Pipeline[str])
+
+text.stream("s", datetime.now())
+text.stream("s", {"v": 1})
+text.stream([Shard("s", raw), b"t"])
+text.consumer("s", "g", position=ID(5))
 stream = text.stream(["s", "t"], "latest")
 assert_type(stream, Stream[str])
 assert_type(next(stream), Record[str] | None)
@@ -58,6 +85,9 @@ async def main() -> None:
         assert_type(await ms.treserve("s", "w"), ID)
         assert_type(await ms.treserve("s", "w", 2), list[ID])
         assert_type(await ms.tread("s", 0, 10), list[Record[bytes] | None])
+        async with ms.pipeline() as queue:
+            assert_type(queue, aio.Pipeline[bytes])
+            assert_type(queue.tappend("s", {"n": 1}), aio.Pipeline[bytes])
         async with ms.stream("s") as following:
             assert_type(following, aio.Stream[bytes])
             assert_type(await following.read(), Record[bytes] | None)

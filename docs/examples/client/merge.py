@@ -22,7 +22,11 @@ def main() -> None:
         # The name is the identity of a shard: in records, in tokens, and in the order.
         shards = [Shard(key, first, f"{key}@first"), Shard(key, second, f"{key}@second")]
         with first.stream(shards, "trim_horizon", on_event=report) as stream:
-            signal.signal(signal.SIGINT, lambda *_: stream.stop())
+
+            def stop(*_: object) -> None:
+                stream.stop()
+
+            signal.signal(signal.SIGINT, stop)
             for record in stream.follow():
                 print(record.id, record.shard, dict(record), flush=True)
 

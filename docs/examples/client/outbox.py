@@ -70,8 +70,10 @@ def main() -> None:
                             "INSERT INTO orders (total, entry_id) VALUES (?, ?)",
                             (total, str(fact.id)),
                         )
-                    fact.update(order=cursor.lastrowid, total=total)
-                mark(database, cursor.lastrowid)
+                    number = cursor.lastrowid
+                    assert number is not None  # SQLite has inserted a row
+                    fact.update(order=number, total=total)
+                mark(database, number)
 
 
 if __name__ == "__main__":

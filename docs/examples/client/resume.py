@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from millstream.client import RecordsExpired, connect
 
 URL = os.environ.get("MILLSTREAM_URL", "redis://localhost:6455")
 
 
-def load(path: Path) -> object:
+def load(path: Path) -> Any:
     """The place of the last run; the oldest record if there was none."""
     return json.loads(path.read_text()) if path.exists() else "trim_horizon"
 
@@ -32,8 +33,12 @@ def save(path: Path, token: dict[str, object]) -> None:
 def main() -> None:
     path, keys = Path(sys.argv[1]), sys.argv[2:]
     with connect(URL) as ms, ms.stream(keys, load(path)) as stream:
+
+        def stop(*_: object) -> None:
+            stream.stop()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stream.stop())
+            signal.signal(number, stop)
         while True:
             try:
                 for record in stream.follow():

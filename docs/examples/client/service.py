@@ -30,8 +30,12 @@ def main() -> None:
         connect(URL) as ms,
         ms.consumer(key, group, retry=30, position="trim_horizon", batch=1) as jobs,
     ):
+
+        def stop(*_: object) -> None:
+            jobs.stop()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: jobs.stop())
+            signal.signal(number, stop)
         log.info("ready, %s jobs to do", jobs.lag())
         for job in jobs.follow():
             try:

@@ -1,0 +1,195 @@
+"""Wrong arguments: each is refused at once, by an error that says what to give."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from typing import Any
+
+import pytest
+import redis
+from tests.client.apis import Api, unwrap
+from tests.client.conftest import url_of
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from millstream import client as sync_client
+from millstream.client import (
+    InvalidPosition,
+    InvalidStream,
+    MillstreamError,
+    Shard,
+    WrongServer,
+    aio,
+)
+
+
+def other_api(api: Api) -> Any:
+    return aio.connect() if api.name == "sync" else sync_client.connect()
+
+
+@pytest.mark.parametrize("kind", ["text", "other"])
+def test_a_client_of_a_shard_is_a_connection_of_the_same_api(api: Api, ms: Any, kind: str) -> None:
+    wrong = "redis://localhost:1" if kind == "text" else other_api(api)
+    with pytest.raises(InvalidStream, match="make one with millstream"):
+        ms.stream([Shard("s", wrong)])
+    ms.tappend("t", {"n": 1})
+    ms.tseal("t", "u")
+    with pytest.raises(InvalidStream, match="make one with millstream"):
+        ms.stream("t", "latest", resolve=lambda name: Shard(name, wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resolve", "s"),
+        ("on_event", 5),
+        ("create", "yes"),
+        ("clock", 1),
+        ("max_wait", "30"),
+        ("max_wait", math.nan),
+        ("batch", True),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_named(ms: Any, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        ms.stream("s", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ttl", 0.0001),
+        ("retry", 0.0001),
+        ("expire", 0.0001),
+        ("ttl", "30"),
+        ("retry", math.nan),
+        ("batch", "10"),
+    ],
+)
+def test_a_wrong_option_of_a_consumer_is_named(ms: Any, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        ms.consumer("s", "g", **{name: value})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "30", None, True])
+@pytest.mark.parametrize("name", ["lease", "retry_for"])
+def test_a_wrong_option_of_a_writer_is_named(ms: Any, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        ms.writer("s", "w", **{name: value})
+
+
+@pytest.mark.parametrize("count", [None, 0, -1, 10_001, "2", 2.0])
+def test_a_wrong_number_of_facts_is_refused(ms: Any, count: Any) -> None:
+    with ms.writer("s", "w") as writer, pytest.raises(ValueError, match="number of facts"):
+        writer.facts(count)
+
+
+@pytest.mark.parametrize("fields", [{}, [], "text", b"", 5, None, [5], [("a",)], ["ab"]])
+def test_an_entry_without_fields_is_refused(ms: Any, fields: Any) -> None:
+    with ms.writer("s", "w") as writer:
+        for call in (writer.append, lambda words: ms.tappend("s", words)):
+            with pytest.raises(ValueError, match="field"):
+                call(fields)
+    assert ms.exists("s") == 0
+
+
+@pytest.mark.parametrize("timeout", ["1", math.nan, True])
+def test_a_wrong_timeout_is_refused(ms: Any, timeout: Any) -> None:
+    for made in (ms.stream("s"), ms.consumer("s", "g")):
+        with made, pytest.raises(ValueError, match="timeout"):
+            made.read(timeout=timeout)
+
+
+def test_a_token_that_was_not_parsed_is_recognized(ms: Any) -> None:
+    with pytest.raises(InvalidPosition, match=r"json\.loads"):
+        ms.stream("s", '{"v": 1, "shards": {}}')
+
+
+def test_a_second_task_on_one_stream_is_refused(server: Server) -> None:
+    async def run() -> None:
+        async with aio.connect(url_of(server)) as ms, ms.stream("s") as stream:
+            first = asyncio.create_task(stream.read())
+            await asyncio.sleep(0)  # it is at its first wait now
+            with pytest.raises(MillstreamError, match="another thread or task"):
+                await stream.read(1)
+            await ms.tappend("s", {"n": 1})
+            record = await first
+            assert record is not None
+            assert record["n"] == "1"
+            await ms.tappend("s", {"n": 2})
+            assert await stream.read() is not None
+
+    asyncio.run(run())
+
+
+def test_a_second_thread_on_one_stream_is_refused(server: Server) -> None:
+    found: list[Any] = []
+    with sync_client.connect(url_of(server)) as ms, ms.stream("s") as stream:
+        reader = threading.Thread(target=lambda: found.append(stream.read()))
+        reader.start()
+        wait_until(lambda: int(ms.info("clients")["blocked_clients"]))
+        with pytest.raises(MillstreamError, match="another thread or task"):
+            stream.read(1)
+        ms.tappend("s", {"n": 1})
+        reader.join()
+    assert found[0]["n"] == "1"
+
+
+# ---------------------------------------------------------------- text
+
+
+def test_a_value_that_is_not_utf_8_is_kept_and_stops_no_reader(ms: Any) -> None:
+    for value in (b"tea", b"\xff\xfe", "süß"):
+        ms.tappend("s", {"n": value})
+    with (
+        ms.stream("s", "trim_horizon") as stream,
+        ms.consumer("s", "g", position="trim_horizon") as consumer,
+    ):
+        for made in (stream, consumer):
+            found = [made.read(timeout=5)["n"] for _ in range(3)]
+            assert [text.encode("utf-8", "surrogateescape") for text in found] == [
+                b"tea",
+                b"\xff\xfe",
+                "süß".encode(),
+            ]
+
+
+# ---------------------------------------------------------------- errors of other servers
+
+
+def test_a_wrong_id_of_a_plain_xadd_is_the_errors_of_redis(ms: Any) -> None:
+    with pytest.raises(redis.ResponseError, match="Invalid stream ID") as raised:
+        ms.xadd("s", {"n": 1}, id="wrong")
+    assert not isinstance(raised.value, WrongServer)
+    with ms.pipeline() as pipe:
+        pipe.xadd("s", {"n": 1}, id="wrong")
+        with pytest.raises(redis.ResponseError) as raised:
+            pipe.execute()
+    assert not isinstance(raised.value, WrongServer)
+
+
+@pytest.mark.parametrize("transaction", [True, False])
+def test_a_pipeline_says_that_a_server_is_redis(
+    api: Api, redis_server: Server, transaction: bool
+) -> None:
+    ms = api.connect(url_of(redis_server))
+    with ms.pipeline(transaction=transaction) as pipe:
+        pipe.set("a", "b")
+        pipe.tappend("s", {"n": 1})
+        with pytest.raises(WrongServer, match="not a millstream server"):
+            pipe.execute()
+
+
+def test_a_pipeline_is_chained(ms: Any) -> None:
+    with ms.pipeline() as pipe:
+        inner = unwrap(pipe)
+        assert inner.tappend("s", {"n": 1}) is inner
+        assert inner.treserve("s", "w", 2) is inner
+        assert len(pipe.execute()) == 2
+
+
+def test_the_watermark_of_a_new_stream_is_young(ms: Any) -> None:
+    with ms.stream("s") as stream:
+        assert 0 <= stream.metrics()["watermark_age_s"] < 10
