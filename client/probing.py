@@ -38,12 +38,18 @@ class Probe:
         if found is None:
             return None
         family, address, encrypted = found
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        with_error = sock.connect_ex(address)
-        if with_error not in (0, errno.EINPROGRESS, errno.EAGAIN):
-            sock.close()
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
             return None  # redis-py reports it
+        sock.setblocking(False)
+        try:
+            error = sock.connect_ex(address)
+        except OSError as raised:  # a path that is too long
+            error = raised.errno or errno.EINVAL
+        if error not in (0, errno.EINPROGRESS, errno.EAGAIN):
+            sock.close()
+            return None
         return cls(sock, redis_py.timeout_s(client), not encrypted)
 
     def proceed(self) -> bool:

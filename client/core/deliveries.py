@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
@@ -25,6 +25,8 @@ from millstream.client.log import log
 from millstream.client.records import Record
 
 BATCH = 10
+LOOK: Final = "end"
+"""About an ask whether the stream has ended."""
 LOOK_S = 0.5
 """How often an idle consumer looks whether its stream has ended."""
 AWAY_MAX_S = 30.0
@@ -122,15 +124,17 @@ class Deliveries:
             if not server.in_flight and server.may_ask(now_s):
                 self._send(self._next_ask(now_s, patience_s), now_s)
             pause_s = self._pause_s(now_s, patience_s)
-            self._absorb((yield Wait(list(server.in_flight), pause_s)))
-            if patience_s <= 0 and not self._buffer:
+            answers = yield Wait(list(server.in_flight), pause_s)
+            self._absorb(answers)
+            looked = answers and all(answer.ask.about is LOOK for answer in answers)
+            if patience_s <= 0 and not self._buffer and not looked:
                 return None
 
     def _next_ask(self, now_s: float, patience_s: float) -> Ask:
         if patience_s > 0 and self._idle and now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             state = requests.group_state(self._key, self._group)
-            return Ask(self._server, [requests.tinfo(self._key), state], self._is_end)
+            return Ask(self._server, [requests.tinfo(self._key), state], LOOK)
         wait_ms = block_ms(patience_s) if patience_s > 0 else None
         self._kept_s = now_s
         return Ask(self._server, [self._tread(self._batch, wait_ms)])
@@ -181,7 +185,7 @@ class Deliveries:
         for reply in answer.replies:
             if isinstance(reply, ResponseError):
                 raise reply
-        if answer.ask.about is not None:
+        if answer.ask.about is LOOK:
             info, group = answer.replies
             self.ended = self._is_end(info, group)
             return

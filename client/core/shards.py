@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.client.core.requests import text
 from millstream.client.core.servers import ServerState
@@ -14,6 +14,10 @@ from millstream.client.errors import InvalidStream
 from millstream.client.events import Gap
 from millstream.client.ids import BEGINNING, ID, just_below
 from millstream.client.records import Record
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Shard:
     """
 
     key: str | bytes
-    client: Any = None
+    client: redis.Redis | redis.asyncio.Redis | None = None
     name: str | None = None
 
 
@@ -82,7 +86,8 @@ class ShardState:
         )
 
     def shard(self) -> Shard:
-        return Shard(self.key, self.server.client, self.name)
+        client: Any = self.server.client
+        return Shard(self.key, client, self.name)
 
     def note_place(self) -> ID:
         """The place, with the record that was handed out last. The ID of a record is not read for

@@ -11,7 +11,7 @@ from tests.client.apis import rest, take
 
 from millstream.client import ID, Record
 from millstream.client.core.deliveries import Deliveries
-from millstream.client.core.steps import Call
+from millstream.client.core.steps import Answer, Call, Wait
 
 
 def fill(ms: Any, count: int = 4) -> None:
@@ -81,6 +81,28 @@ def test_follow_goes_on_while_entries_of_a_sealed_stream_may_come_again(ms: Any)
     ):
         take(one, 1)  # not acknowledged: it goes to the other one
         assert [record["n"] for record in two.follow(block=0.1, ack=True)] == ["0"]
+
+
+def test_next_reads_also_when_a_look_for_the_end_is_on_its_way() -> None:
+    now_s = 0.0
+    deliveries = Deliveries("server", "s", "g", 0, 60, 0, "latest", 1, lambda: now_s)
+    reading = deliveries.read(1.0)
+    first = next(reading)
+    assert isinstance(first, Wait)
+    look = reading.send([Answer(first.asks[0], [[]])])  # nothing there: has the stream ended?
+    assert isinstance(look, Wait)
+    assert [command.name for command in look.asks[0].commands] == ["TINFO", "XINFO"]
+    now_s = 2.0
+    with pytest.raises(StopIteration):
+        reading.send([])
+    at_once = deliveries.read(0)
+    assert next(at_once) == Wait(look.asks, None)
+    again = at_once.send([Answer(look.asks[0], [None, None])])
+    assert isinstance(again, Wait)
+    record = Record(ID(5), "s", ["5.0", "n", "1"])
+    with pytest.raises(StopIteration) as ended:
+        at_once.send([Answer(again.asks[0], [[record]])])
+    assert ended.value.value == record
 
 
 def test_stop_ends_a_read_without_a_timeout(ms: Any) -> None:

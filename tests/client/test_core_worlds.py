@@ -61,7 +61,8 @@ class Writers:
         self.world = world
         self.random = random
         self.kind = kind
-        self.home: dict[str, str] = {}
+        self.home: dict[str, Any] = {}
+        """The name of the server of each key. It takes the place of a connection."""
         self.facts: dict[tuple[str, int, ID], Fact] = {}
         self.incarnations: dict[tuple[str, ID], int] = {}
         self.pending: dict[str, tuple[str, ...]] = {}

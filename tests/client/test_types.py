@@ -54,6 +54,7 @@ def test_the_types_are_those_of_the_documentation_and_the_examples_have_no_error
 WRONG = [
     ('text.treserve("s", "w", 2), list[ID])', 'text.treserve("s", "w", 2), ID)'),
     ('text.stream(["s", "t"], "latest")', "text.stream(5)"),
+    ('Shard("s", raw)', 'Shard("s", "redis://localhost")'),
     ('text.tpolicy("s", maxlen=1), bool)', 'text.tpolicy("s", maxlen=1), None)'),
 ]
 

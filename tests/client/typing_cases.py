@@ -62,6 +62,7 @@ with connect() as entered, entered.pipeline() as pipe:
 text.stream("s", datetime.now())
 text.stream("s", {"v": 1})
 text.stream([Shard("s", raw), b"t"])
+Shard("s", aio.connect())
 text.consumer("s", "g", position=ID(5))
 stream = text.stream(["s", "t"], "latest")
 assert_type(stream, Stream[str])
