@@ -1,28 +1,97 @@
-"""What is needed at the sources, in millstream and at the destination, and what is missing."""
+"""`millstream cdc check`: what is needed at the sources, in millstream and at the destination."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
-from millstream.pipeline.cdc.preparing import Place
+import psycopg
 
-Level: TypeAlias = Literal["ok", "warning", "error"]
+from millstream.pipeline.cdc.appending import open_server, pack
+from millstream.pipeline.cdc.catalog import CatalogTable
+from millstream.pipeline.cdc.config import Config
+from millstream.pipeline.cdc.findings import Finding, error, ok, warning
+from millstream.pipeline.cdc.preparing import Place, Preparation, Refusal
+from millstream.pipeline.cdc.source_checks import check_source
+from millstream.pipeline.cdc.state import StateError
+from millstream.pipeline.server import Server, ServerError
+
+MILLSTREAM = "millstream"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of a check. `sql` mends it."""
-
-    level: Level
-    where: str
-    what: str
-    sql: str = ""
-
-    @property
-    def line(self) -> str:
-        return f"{self.where}: {self.what}" + (f": {self.sql}" if self.sql else "")
+def check_all(config: Config) -> Iterator[Finding]:
+    """Everything, for all sources. Nothing is changed."""
+    server = open_server(config.millstream)
+    findings = check_millstream(server)
+    yield from findings
+    is_reachable = all(finding.level != "error" for finding in findings)
+    for source in config.sources:
+        catalog: dict[tuple[str, str], CatalogTable] = {}
+        try:
+            found = list(check_source(source, catalog))
+        except psycopg.Error as problem:
+            found = [error(source.name, f"the source cannot be used: {problem}")]
+        yield from found
+        if is_reachable and all(finding.level != "error" for finding in found):
+            yield from check_slot(Place(config, source, server))
 
 
 def before_reading(place: Place) -> list[Finding]:
-    return []
+    """What concerns one source, before it is read. psycopg.Error if it cannot be reached."""
+    return list(check_source(place.source, {}))
+
+
+def check_slot(place: Place) -> Iterator[Finding]:
+    """Whether the slot fits the state in millstream."""
+    source = place.source
+    try:
+        Preparation(place, lambda _: None, lambda _: None).compare()
+    except Refusal as refusal:
+        for line in refusal.lines:
+            yield error(source.name, line)
+    except (psycopg.Error, ServerError, StateError) as problem:
+        yield error(source.name, f"the slot cannot be looked at: {problem}")
+
+
+def check_millstream(server: Server) -> list[Finding]:
+    """Whether the server is there and keeps what it answers."""
+    try:
+        found = raw(server, "COMMAND", "INFO", "TAPPENDONCE")
+        if not found or found[0] is None:
+            return [error(MILLSTREAM, f"{server.address} is not millstream: it has no TAPPENDONCE")]
+        settings = {}
+        for name in ("maxmemory-policy", "appendonly", "appendfsync"):
+            reply = raw(server, "CONFIG", "GET", name)
+            settings[name] = reply[1].decode() if reply else ""
+    except ServerError as problem:
+        return [error(MILLSTREAM, str(problem))]
+    return [*_settings(settings), ok(MILLSTREAM, str(server.address))]
+
+
+def raw(server: Server, *words: str) -> Any:
+    """The reply as the server sent it: redis-py would convert it."""
+    return server.checked(server.encoded(pack(words)))
+
+
+def _settings(settings: dict[str, str]) -> Iterator[Finding]:
+    if settings["maxmemory-policy"] == "allstreams-oldest":
+        yield warning(
+            MILLSTREAM,
+            "maxmemory-policy allstreams-oldest evicts changes first, because IDs that are LSNs "
+            "look like the oldest",
+            "CONFIG SET maxmemory-policy noeviction",
+        )
+    if settings["appendonly"] == "no":
+        yield warning(
+            MILLSTREAM,
+            "there is no journal: a crash loses changes that were confirmed to the sources, which "
+            "are refused after it",
+            "CONFIG SET appendonly yes",
+        )
+    elif settings["appendfsync"] != "always":
+        yield warning(
+            MILLSTREAM,
+            f"appendfsync is {settings['appendfsync']}: a power failure loses changes that were "
+            "confirmed to the sources, which are refused after it",
+            "CONFIG SET appendfsync always",
+        )

@@ -69,12 +69,13 @@ def cdc(ctx: click.Context, file: str | None) -> None:
     ctx.obj = Call(file)
 
 
-def guarded(work: Callable[[], int]) -> NoReturn:
+def guarded(config: Any, work: Callable[[], int]) -> NoReturn:
     """Run a command; an error that a user can act on is one line, without passwords."""
     psycopg = needed("psycopg")
     server = needed("millstream.pipeline.server")
     appending = needed("millstream.pipeline.cdc.appending")
     state = needed("millstream.pipeline.cdc.state")
+    requests = needed("millstream.pipeline.cdc.requests")
     metrics = needed("millstream.pipeline.cdc.metrics")
     options = needed("millstream.pipeline.options")
     known = (
@@ -83,19 +84,15 @@ def guarded(work: Callable[[], int]) -> NoReturn:
         appending.RefusedError,
         appending.ReplacedError,
         state.StateError,
+        requests.RequestError,
         metrics.MetricsError,
         options.OptionError,
     )
     try:
         code = work()
     except known as error:
-        raise SystemExit(_shown(error)) from None
+        fail(needed("millstream.pipeline.cdc.logs").Secrets(config).hide(error))
     sys.exit(code)
-
-
-def _shown(error: Exception) -> int:
-    click.echo(f"millstream: {' '.join(str(error).split())}", err=True)
-    return 1
 
 
 @cdc.command()
@@ -105,4 +102,54 @@ def run(call: Call, source: tuple[str, ...]) -> None:
     """Read the sources into millstream until it is stopped."""
     config = call.config()
     sources = call.sources(config, source)
-    guarded(lambda: int(needed("millstream.pipeline.cdc.running").run(config, sources)))
+    guarded(config, lambda: int(needed("millstream.pipeline.cdc.running").run(config, sources)))
+
+
+@cdc.command()
+@click.pass_obj
+def check(call: Call) -> None:
+    """Test sources, millstream and destination, and change nothing."""
+    config = call.config()
+
+    def work() -> int:
+        checks = needed("millstream.pipeline.cdc.checks")
+        hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
+        found = 0
+        for finding in checks.check_all(config):
+            found += finding.level == "error"
+            click.echo(hide(f"{finding.level:<7} {finding.text}"))
+        return 1 if found else 0
+
+    guarded(config, work)
+
+
+@cdc.command()
+@click.argument("source")
+@click.argument("table", required=False)
+@click.option("--all", "everything", is_flag=True, help="All tables, with a new slot.")
+@click.pass_obj
+def resync(call: Call, source: str, table: str | None, everything: bool) -> None:
+    """Copy a table again, or everything.
+
+    The request is recorded in millstream, and run carries it out: at once if it is running,
+    otherwise when it is started.
+    """
+    if (table is None) != everything:
+        raise click.UsageError("name either a table or --all")
+    config = call.config()
+    [chosen] = call.sources(config, (source,))
+
+    def work() -> int:
+        requests = needed("millstream.pipeline.cdc.requests")
+        place = needed("millstream.pipeline.cdc.preparing").Place(
+            config,
+            chosen,
+            needed("millstream.pipeline.cdc.appending").open_server(config.millstream),
+        )
+        if everything:
+            click.echo(requests.resync_all(place))
+        else:
+            click.echo(requests.resync_table(place, requests.find_table(place, table)))
+        return 0
+
+    guarded(config, work)

@@ -97,11 +97,13 @@ class Preparation:
 
     def compare(self) -> tuple[SourceState | None, SystemId]:
         """The state, and the cluster. Refusal if they do not fit each other."""
+        # In this order, because another process may be reading: the durable LSN is at or after what
+        # the slot has confirmed, and at or before the end of the WAL.
+        with connect(self._source.url, self._application) as connection:
+            slot = slots.read_slot(connection, self._source.slot)
         state = self._place.source_state(self._states)
         with Replication(self._source.url, self._application) as replication:
             system = replication.identify()
-            with connect(self._source.url, self._application) as connection:
-                slot = slots.read_slot(connection, self._source.slot)
             problem = slots.refusal(self._source, state, slot, system, replication.timeline_end)
         if problem is not None:
             raise Refusal([problem])

@@ -136,7 +136,7 @@ class SourceProcess:
     def _check(self) -> None:
         """Refusal for what would not work."""
         findings = checks.before_reading(self._place)
-        errors = [finding.line for finding in findings if finding.level == "error"]
+        errors = [finding.text for finding in findings if finding.level == "error"]
         if errors:
             raise Refusal(errors)
 

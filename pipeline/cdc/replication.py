@@ -31,6 +31,7 @@ SESSION = (
 )
 
 
+NO_FILE = b"58P01"
 CONNECT_TIMEOUT_S = 10
 CANCEL_TIMEOUT_S = 2
 # A connection whose other end has gone without a word is noticed after about half a minute.
@@ -166,6 +167,8 @@ class Replication:
         """Where an earlier timeline of this cluster ended; None if `current` does not descend from
         it."""
         result = self._pgconn.exec_(f"TIMELINE_HISTORY {current}".encode())
+        if result.error_field(pq.DiagnosticField.SQLSTATE) == NO_FILE:
+            return None  # the first timeline has no history
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise self._error(result)
         for line in (result.get_value(0, 1) or b"").decode(errors="replace").splitlines():

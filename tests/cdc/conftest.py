@@ -11,6 +11,7 @@ import pytest
 from tests.support.pipelines import Pipeline, ended
 from tests.support.postgres import Postgres
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 NUMBERS = itertools.count()
 
@@ -18,6 +19,15 @@ NUMBERS = itertools.count()
 @pytest.fixture(scope="session")
 def source_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     cluster = Postgres(tmp_path_factory.mktemp("source") / "cluster", {"wal_level": "logical"})
+    yield cluster.start()
+    cluster.kill()
+
+
+@pytest.fixture(scope="session")
+def destination_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A cluster that cannot be a source: its wal_level is replica."""
+    directory = tmp_path_factory.mktemp("destination") / "cluster"
+    cluster = Postgres(directory, {"wal_level": "replica"})
     yield cluster.start()
     cluster.kill()
 
@@ -41,13 +51,20 @@ def new_database(source_cluster: Postgres) -> Iterator[Callable[[], str]]:
 
 def drop(connection: psycopg.Connection[object], name: str) -> None:
     connection.execute(
-        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-        " WHERE database = %s AND active",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = %s AND backend_type = 'walsender'",
         [name],
     )
+    wait_until(
+        lambda: connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = %s AND backend_type = 'walsender'",
+            [name],
+        ).fetchall(),
+        lambda found: found == [],
+        f"the end of the connections to {name}",
+    )
     connection.execute(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-        " WHERE database = %s AND NOT active",
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
         [name],
     )
     connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import Pipeline, url_of
 from tests.support.waiting import wait_until
 
 Source = psycopg.Connection[Any]
-
-
-def url_of(source: Source) -> str:
-    info = source.info
-    return f"postgresql://{info.user}@{info.host}:{info.port}/{info.dbname}"
 
 
 def test_a_copy_and_the_changes_after_it_arrive(pipeline: Pipeline, source: Source) -> None:

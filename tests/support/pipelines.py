@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import redis
 
 from .server import Server
@@ -132,12 +133,13 @@ class Pipeline:
         text = self.client.get(key)
         return json.loads(text) if text else {}
 
-    def wait_copied(self, *tables: str, sid: str = "eu") -> None:
-        """Wait until the copies of these tables are in millstream."""
+    def wait_copied(self, *tables: str, sid: str = "eu", after: str = "") -> None:
+        """Wait until the copies of these tables are in millstream, and not the one with the LSN
+        `after`."""
         for table in tables:
             wait_until(
                 lambda table=table: self.state(table, sid),  # type: ignore[misc]
-                lambda state: state.get("phase") == "copied",
+                lambda state: state.get("phase") == "copied" and state["copy_lsn"] != after,
                 f"the copy of {table} ({self.log_path})",
                 DEADLINE_S,
             )
@@ -174,6 +176,12 @@ class Pipeline:
         rows = [line.split("\t") for line in text.splitlines()]
         assert len(rows) == int(entries[-1]["rows"])
         return rows
+
+
+def url_of(connection: psycopg.Connection[Any]) -> str:
+    """The URL of the database that a connection uses."""
+    info = connection.info
+    return f"postgresql://{info.user}@{info.host}:{info.port}/{info.dbname}"
 
 
 @contextlib.contextmanager

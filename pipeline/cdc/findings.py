@@ -1,0 +1,36 @@
+"""One line of a check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Level: TypeAlias = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`where` names the source, its table, millstream or the destination. `sql` helps."""
+
+    level: Level
+    where: str
+    what: str
+    sql: str = ""
+
+    @property
+    def text(self) -> str:
+        """In one line, without the level."""
+        line = f"{self.where}: {self.what}" + (f": {self.sql}" if self.sql else "")
+        return " ".join(line.split())
+
+
+def error(where: str, what: str, sql: str = "") -> Finding:
+    return Finding("error", where, what, sql)
+
+
+def warning(where: str, what: str, sql: str = "") -> Finding:
+    return Finding("warning", where, what, sql)
+
+
+def ok(where: str, what: str) -> Finding:
+    return Finding("ok", where, what)
