@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.commands.engine.listings import FEW, named_rows
 from millstream.commands.engine.restrictions import take_writer
 from millstream.commands.engine.settling import live_held
 from millstream.commands.runtime.arguments import take_timeout
-from millstream.commands.runtime.replies import BlockedRead, Wait
+from millstream.commands.runtime.replies import BlockedRead, LongReply, Several, Wait
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, WRONG_TYPE, CommandError
 from millstream.ids import Id
@@ -17,6 +18,7 @@ from millstream.storage.streams.stream import Stream
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+    from millstream.storage.streams.held import WriterRow
 
 EntryId = tuple[int, int]
 
@@ -81,20 +83,31 @@ def _position(stream: Stream | None, writer: bytes | None) -> EntryId:
     return handed_out_id(stream) if own is None else own
 
 
-def _writers(ctx: Context, key: bytes) -> list[list[object]]:
+def _writers(ctx: Context, key: bytes) -> object:
     stream = _stream(ctx, key)
     if stream is None or stream.held is None:
         return []
     handed_out = handed_out_id(stream)
+    rows = stream.held.writer_rows()
+    if len(rows) <= FEW:
+        return [_writer(row, handed_out) for row in sorted(rows)]
+    return LongReply(
+        named_rows(
+            [row[0] for row in rows],
+            range(len(rows)),
+            lambda part: Several([_writer(rows[place], handed_out) for place in part]),
+        )
+    )
+
+
+def _writer(row: WriterRow, handed_out: EntryId) -> list[object]:
+    name, oldest, before, last, reservations = row
     return [
-        [
-            name,
-            Id(*(before or handed_out), True),
-            Id(*(last or (0, 0)), True),
-            reservations,
-            None if oldest is None else Id(*oldest, True),
-        ]
-        for name, oldest, before, last, reservations in sorted(stream.held.writer_rows())
+        name,
+        Id(*(before or handed_out), True),
+        Id(*(last or (0, 0)), True),
+        reservations,
+        None if oldest is None else Id(*oldest, True),
     ]
 
 

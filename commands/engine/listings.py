@@ -70,10 +70,10 @@ def _in_order(
     return count, runs[0] if len(runs) == 1 else merge(*runs, key=name_of)
 
 
-def _rows(
-    names: Sequence[bytes | None], numbers: Sequence[int], make: Callable[[list[int]], Encodable]
+def named_rows(
+    names: Sequence[bytes | None], numbers: Sequence[int], make: Callable[[list[int]], object]
 ) -> Iterator[object]:
-    """The array of the rows with these numbers, by name, in parts that `make` encodes."""
+    """The array of the rows with these numbers, by name, in parts that `make` makes."""
     count, ordered = yield from _in_order(names, numbers)
     yield ArrayHead(count)
     rest = iter(ordered)
@@ -91,7 +91,7 @@ def consumers_reply(ctx: Context, group: Group) -> Encodable:
         return ConsumerRows(members, now_ms)
     numbers = range(len(members.names))
     return LongReply(
-        _rows(members.names, numbers, lambda part: ConsumerRows(members, now_ms, part))
+        named_rows(members.names, numbers, lambda part: ConsumerRows(members, now_ms, part))
     )
 
 
@@ -106,7 +106,7 @@ def pending_summary(group: Group) -> Encodable:
 def _summary(total: int, ends: tuple[EntryId, EntryId], members: SharedMembers) -> Iterator[object]:
     yield ArrayHead(4)
     yield Several([total, *(Id(*entry_id) for entry_id in ends)])
-    yield from _rows(members.names, members.owners(), lambda part: OwnerRows(members, part))
+    yield from named_rows(members.names, members.owners(), lambda part: OwnerRows(members, part))
 
 
 # ---------------------------------------------------------------- groups
@@ -124,7 +124,7 @@ def groups_reply(ctx: Context, key: bytes, stream: Stream) -> Encodable:
     names = groups.names
     if len(names) <= FEW:
         return GroupRows(groups, ends)
-    parts = _rows(names, range(len(names)), lambda part: GroupRows(groups, ends, part))
+    parts = named_rows(names, range(len(names)), lambda part: GroupRows(groups, ends, part))
     return LongReply(parts)
 
 

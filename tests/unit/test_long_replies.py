@@ -200,6 +200,25 @@ def pairs_of(reply: Reply) -> list[tuple[Reply, Reply]]:
     return list(zip(reply[::2], reply[1::2], strict=True))
 
 
+def test_very_many_writers_are_listed_in_slices_as_they_were(in_process: InProcessServer) -> None:
+    names = [f"writer-{number:05}" for number in range(9000)]
+    player = in_process.player()
+    ids = [player.call(f"TRESERVE a {name}") for name in reversed(names)]
+    reader = listener(in_process)
+    in_process.executor.feed(reader, encode_command(["TPOSITION", "a", "WRITERS"]))
+    in_process.executor.end_tick()
+    in_process.player().call("TABORT a writer-08999")
+    in_process.player().call(f"TABORT a {names[0]}")
+    in_process.settle()
+    reply = reader.read()
+    assert isinstance(reply, list)
+    assert [row[0] for row in reply if isinstance(row, list)] == [name.encode() for name in names]
+    assert reply[0] == [names[0].encode(), ids[-2], b"0.0", 1, ids[-1]]
+    assert reply[-1] == [names[-1].encode(), b"0.0", b"0.0", 1, ids[0]]
+    assert not reader.unread
+    assert max(reader.sizes) < SLICE_MAX_BYTES
+
+
 @pytest.mark.parametrize("size", [262_145, 786_432, 524_288, 1_000_000])
 def test_a_long_value_goes_out_in_slices_as_it_was(in_process: InProcessServer, size: int) -> None:
     value = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
