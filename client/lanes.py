@@ -172,6 +172,9 @@ class Lanes:
             self._start(ask)
 
     def _interrupt(self, ask: Ask, error: BaseException) -> None:
+        probe = self._probes.pop(ask, None)
+        if probe is not None:
+            probe.close()
         cause = RedisConnectionError(f"the request was interrupted by {type(error).__name__}")
         self._finished.append(Answer(ask, error=cause))
 

@@ -118,3 +118,22 @@ def test_an_ask_that_an_interruption_took_is_started_again(server: Server) -> No
         [second] = lanes.wait([ask], 5.0)
         lanes.close()
     assert first.replies == second.replies == ["hello"]
+
+
+def test_an_interrupted_probe_is_a_failed_try(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(probe: Probe) -> bool:
+        raise KeyboardInterrupt
+
+    lanes = Lanes()
+    with connect(url_of(server)) as ms:
+        ask = Ask(failing(ms), [ECHO])
+        with monkeypatch.context() as patch:
+            patch.setattr(Probe, "proceed", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                answers_of(lanes, ask)
+        [answer] = lanes.wait([ask], 5.0)
+        assert lanes.wait([], 0.5) == []  # an ask has one answer
+        lanes.close()
+    assert "interrupted by KeyboardInterrupt" in str(answer.error)
