@@ -344,7 +344,7 @@ def test_a_watermark_is_true_and_does_not_go_back_at_a_split(ms: Any) -> None:
 
 def test_an_open_reservation_holds_the_others_back_in_strict_order_only(ms: Any) -> None:
     reserved = ms.treserve("s", "w")
-    new = ms.tappend("t", {"n": 1})
+    new = ID.parse(ms.xadd("t", {"n": 1}, id=f"{reserved.ms + 1}-0"))
     strict = ms.stream(["s", "t"], "trim_horizon")
     loose = ms.stream(["s", "t"], "trim_horizon", order="available")
     assert strict.read(timeout=0.1) is None
