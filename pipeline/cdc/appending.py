@@ -159,7 +159,9 @@ def executed(replies: Sequence[Any]) -> list[Any]:
     """The replies of one transaction; RefusedError if any of its requests was refused."""
     for reply in [*replies[:-1], *(replies[-1] if isinstance(replies[-1], list) else replies[-1:])]:
         if isinstance(reply, redis.RedisError):
-            raise RefusedError(f"millstream answered: {reply}")
+            # redis-py removes the first word of this reply.
+            word = "OOM " if isinstance(reply, redis.exceptions.OutOfMemoryError) else ""
+            raise RefusedError(f"millstream answered: {word}{reply}")
     return list(replies[-1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ def guarded(config: Any, work: Callable[[], int]) -> NoReturn:
 @click.pass_obj
 def run(call: Call, source: tuple[str, ...]) -> None:
     """Read the sources into millstream until it is stopped."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # also while libraries are still imported
+        signal.signal(number, lambda *_: sys.exit(0))
     config = call.config()
     sources = call.sources(config, source)
     guarded(config, lambda: int(needed("millstream.pipeline.cdc.running").run(config, sources)))

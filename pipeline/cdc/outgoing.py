@@ -42,6 +42,8 @@ class Outgoing:
         self.state = state
         self.stuck_since: float | None = None
         """Since when a request has not been answered as it should be; monotonic."""
+        self.is_failing = False
+        """Whether the last request failed; it is repeated."""
         self._appender = appender
         self._keys = {table.full_name: keys.changes(table).encode() for table in keys.source.tables}
         self._report = report
@@ -148,9 +150,10 @@ class Outgoing:
                 )
                 self._report.repeated += await asyncio.shield(self._request)
             except (ServerError, RefusedError) as error:
+                self.is_failing = True
                 self._report.became("waiting", str(error))
             else:
-                self.stuck_since = None
+                self.stuck_since, self.is_failing = None, False
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REPEAT_S_MAX)

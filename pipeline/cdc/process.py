@@ -60,7 +60,7 @@ class SourceProcess:
         self._source = source
         self._secrets = Secrets(config)
         self._log = open_log(source.name, self._secrets)
-        self._report = Report.of(source)
+        self._report = Report.of(source, self._problem)
         self._place = Place(config, source, open_server(config.millstream))
         self._stop = threading.Event()
         self._failed: BaseException | None = None
@@ -77,8 +77,6 @@ class SourceProcess:
         while True:
             started = time.monotonic()
             reader, problem = await self._session()
-            if problem is not None and problem != self._report.problem:
-                self._log.log(logging.ERROR if reader == "refused" else logging.WARNING, problem)
             self._report.became(reader, problem)
             if time.monotonic() - started > STEADY_S:
                 pause_s = REPEAT_S
@@ -141,9 +139,10 @@ class SourceProcess:
             raise Refusal(errors)
 
     def _waiting(self, problem: str) -> None:
-        if problem != self._report.problem:
-            self._log.warning("%s", problem)
         self._report.became("waiting", problem)
+
+    def _problem(self, reader: ReaderState, problem: str) -> None:
+        self._log.log(logging.ERROR if reader == "refused" else logging.WARNING, "%s", problem)
 
     def _say(self, line: str) -> None:
         self._log.info("%s", line)

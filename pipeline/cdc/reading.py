@@ -137,7 +137,7 @@ class Reading:
                 raise StuckError
             if now - self._heard > SILENCE_S and self._paused_since is None:
                 raise psycopg.OperationalError(f"the source has not answered for {SILENCE_S:g} s")
-            if self._paused_since is None and now - stuck < STATUS_S:
+            if self._paused_since is None and not self._outgoing.is_failing:
                 self._report.became("reading")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._replication.flushed(), STATUS_S / 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -32,6 +33,8 @@ class Report:
     """Written by the threads of the process, one field by one thread."""
 
     source: str
+    log: Callable[[ReaderState, str], None]
+    """Gets each problem once."""
     reader: ReaderState = "starting"
     problem: str | None = None
     durable_lsn: int = 0
@@ -50,15 +53,18 @@ class Report:
     tables: dict[str, TableReport] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Source) -> Report:
+    def of(cls, source: Source, log: Callable[[ReaderState, str], None]) -> Report:
         names = [table.full_name for table in source.tables]
         return cls(
             source.name,
+            log,
             changes={name: Counter() for name in names},
             tables={name: TableReport() for name in names},
         )
 
     def became(self, reader: ReaderState, problem: str | None = None) -> None:
+        if problem is not None and problem != self.problem:
+            self.log(reader, problem)
         self.reader, self.problem = reader, problem
 
     def as_json(self) -> dict[str, Any]:

@@ -85,7 +85,11 @@ class Publisher:
 
     def _exchange(self, text: str) -> None:
         server = self._place.server
-        server.pipeline([("SET", self._place.keys.alive, text, "EX", ALIVE_S)])
+        alive = self._place.keys.alive
+        (reply,) = server.pipeline([("SET", alive, text, "EX", ALIVE_S)])
+        if isinstance(reply, redis.RedisError):
+            # Without memory nothing can be written; the last report stays, and its time is in it.
+            server.pipeline([("EXPIRE", alive, ALIVE_S)])
         self._backlog.measured(stream_bytes(server, self._streams))
         state = server.call("GET", self._place.keys.state)
         try:

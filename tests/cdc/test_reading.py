@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 from tests.support.pipelines import Pipeline, url_of
+from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
+from millstream.pipeline.cdc.replication import Replication
+
 Source = psycopg.Connection[Any]
+SLOT = "millstream_shop_eu"
+
+
+def confirmed(source: Source) -> Any:
+    row = source.execute(
+        "SELECT confirmed_flush_lsn, pg_current_wal_lsn() <= confirmed_flush_lsn"
+        " FROM pg_replication_slots WHERE slot_name = %s",
+        [SLOT],
+    ).fetchone()
+    assert row is not None
+    return row
 
 
 def test_a_copy_and_the_changes_after_it_arrive(pipeline: Pipeline, source: Source) -> None:
@@ -23,7 +40,218 @@ def test_a_copy_and_the_changes_after_it_arrive(pipeline: Pipeline, source: Sour
         {"@op": "insert", "id": "3", "item": "salt"},
         {"@op": "delete", "@old:id": "1"},
     ]
-    cuts = wait_until(lambda: pipeline.entries(""), lambda found: found[-1:] != [])
-    assert sum(int(cut["rows"]) for _, cut in cuts) == 2
+    wait_until(lambda: sum(int(cut["rows"]) for _, cut in pipeline.entries("")), lambda n: n == 2)
+    state = pipeline.state("public.orders")
+    assert [column["name"] for column in state["columns"]] == ["id", "item"]
+    assert [column["key"] for column in state["columns"]] == [True, False]
     assert pipeline.end() == 0
     assert pipeline.alive() == {}
+
+
+def test_odd_names_and_every_kind_of_table(pipeline: Pipeline, source: Source) -> None:
+    for statement in (
+        'CREATE SCHEMA "o:d%d"',
+        'CREATE TABLE "o:d%d"."a ""b""" (id int PRIMARY KEY, "@x" text, "C:%" int)',
+        'INSERT INTO "o:d%d"."a ""b""" VALUES (1, \'x\', 7)',
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO parts VALUES (1)",
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child () INHERITS (parent)",
+        "INSERT INTO parent VALUES (1); INSERT INTO child VALUES (2)",
+        "CREATE TABLE few (id int, region text, secret text, PRIMARY KEY (id, region))",
+        "INSERT INTO few VALUES (1, 'EU', 'a'), (2, 'US', 'b')",
+        "CREATE TABLE full_ (a int, b text)",
+        "ALTER TABLE full_ REPLICA IDENTITY FULL",
+        "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "INSERT INTO made VALUES (4)",
+    ):
+        source.execute(statement)
+    tables = """\
+"o:d%d.a \\"b\\"" = {}
+parts = {}
+parent = {}
+few = { columns = ["id", "region"], where = "region = 'EU'" }
+full_ = {}
+made = {}
+"""
+    pipeline.configure({"eu": url_of(source)}, tables).start()
+    odd = 'o%3Ad%25d.a "b"'
+    names = ["public.parts", "public.parent", "public.few", "public.full_", "public.made"]
+    pipeline.wait_copied(odd, *names)
+    copied = {name: pipeline.copied_rows(name) for name in (odd, *names)}
+    assert copied == {
+        odd: [["1", "x", "7"]],
+        "public.parts": [["1"]],
+        "public.parent": [["1"]],
+        "public.few": [["1", "EU"]],
+        "public.full_": [],
+        "public.made": [["4"]],
+    }
+    for statement in (
+        'UPDATE "o:d%d"."a ""b""" SET "@x" = NULL, id = 2',
+        "INSERT INTO parts VALUES (2)",
+        "INSERT INTO parent VALUES (3); INSERT INTO child VALUES (4)",
+        "INSERT INTO few VALUES (3, 'EU', 'c'), (4, 'US', 'd')",
+        "UPDATE few SET region = 'US' WHERE id = 1",
+        "INSERT INTO full_ VALUES (1, NULL); UPDATE full_ SET a = 2; DELETE FROM full_",
+        "INSERT INTO made VALUES (5)",
+        "TRUNCATE parts",
+    ):
+        source.execute(statement)
+    assert pipeline.wait_changes("public.parts", 2) == [
+        {"@op": "insert", "id": "2"},
+        {"@op": "truncate"},
+    ]
+    assert pipeline.changes(odd) == [
+        {"@op": "update", "id": "2", "C:%": "7", "@null": '["@x"]', "@old:id": "1"}
+    ]
+    assert pipeline.changes("public.parent") == [{"@op": "insert", "id": "3"}]
+    assert pipeline.changes("public.few") == [
+        {"@op": "insert", "id": "3", "region": "EU"},
+        {"@op": "delete", "@old:id": "1", "@old:region": "EU"},
+    ]
+    assert pipeline.changes("public.full_") == [
+        {"@op": "insert", "a": "1", "@null": '["b"]'},
+        {"@op": "update", "a": "2", "@null": '["b"]', "@old:a": "1", "@old-null": '["b"]'},
+        {"@op": "delete", "@old:a": "2", "@old-null": '["b"]'},
+    ]
+    assert pipeline.changes("public.made") == [{"@op": "insert", "id": "5"}]
+
+
+def test_the_slot_advances_with_a_quiet_table(pipeline: Pipeline, source: Source) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    source.execute("CREATE TABLE others (id int)")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}").start()
+    pipeline.wait_copied("public.orders")
+    source.execute("INSERT INTO others SELECT generate_series(1, 10000)")
+    wait_until(lambda: confirmed(source), lambda row: row[1], "a confirmation", 30)
+    assert pipeline.entries("") == []
+
+
+def test_a_table_is_added_and_another_removed(pipeline: Pipeline, source: Source) -> None:
+    for name in ("a", "b"):
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+        source.execute(f"INSERT INTO {name} VALUES (1)")
+    pipeline.configure({"eu": url_of(source)}, "a = {}").start()
+    pipeline.wait_copied("public.a")
+    pipeline.end()
+    pipeline.configure({"eu": url_of(source)}, "b = {}").start()
+    pipeline.wait_copied("public.b")
+    source.execute("INSERT INTO a VALUES (2); INSERT INTO b VALUES (2)")
+    assert pipeline.wait_changes("public.b", 1) == [{"@op": "insert", "id": "2"}]
+    assert pipeline.changes("public.a") == []
+    assert pipeline.state("public.a") == {}
+    pipeline.end()
+    pipeline.configure({"eu": url_of(source)}, "a = {}\nb = {}").start()
+    pipeline.wait_copied("public.a")
+    assert pipeline.copied_rows("public.a") == [["1"], ["2"]]
+
+
+def test_reading_pauses_while_the_streams_hold_too_much(pipeline: Pipeline, source: Source) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, item text)")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}", {"millstream": "backlog_mb = 1"})
+    pipeline.start().wait_copied("public.orders")
+    for n in range(30):
+        source.execute("INSERT INTO orders VALUES (%s, repeat(md5(%s::text), 5000))", [n, n])
+    report = pipeline.wait_reader("paused", problem="backlog_mb = 1")
+    assert "MB" in report["problem"]
+    assert 5 < len(pipeline.changes("public.orders")) < 30
+    seen: list[str] = []
+
+    def trimmed() -> list[str]:
+        """What `apply` does: take the entries, then trim them."""
+        for name, fields in pipeline.entries("public.orders"):
+            seen.extend([fields["id"]] if fields["@op"] == "insert" else [])
+            pipeline.client.xtrim("cdc:shop:eu:public.orders", minid=after(name), approximate=False)
+        return seen
+
+    wait_until(trimmed, lambda ids: len(ids) >= 30, "all changes", 30)
+    assert seen == [str(n) for n in range(30)]
+    pipeline.wait_reader("reading")
+
+
+def after(name: str) -> str:
+    lsn, place = name.split("-")
+    return f"{lsn}-{int(place) + 1}"
+
+
+def test_a_server_without_memory_is_waited_for(pipeline: Pipeline, source: Source) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}").start()
+    pipeline.wait_copied("public.orders")
+    pipeline.client.config_set("maxmemory", "1")
+    try:
+        source.execute("INSERT INTO orders VALUES (1)")
+        wait_until(lambda: "WARNING shop:eu: millstream answered: OOM" in pipeline.log)
+        assert confirmed(source)[1] is False
+    finally:
+        pipeline.client.config_set("maxmemory", "0")
+    pipeline.wait_changes("public.orders", 1)
+    pipeline.wait_reader("reading")
+
+
+def test_a_slot_in_use_and_an_open_transaction_are_waited_for(
+    pipeline: Pipeline, source: Source
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}")
+    with psycopg.connect(url_of(source)) as other:
+        other.execute("INSERT INTO orders VALUES (1)")
+        pid = other.info.backend_pid
+        pipeline.start().wait_reader(
+            "waiting", problem=f"waiting for transaction of pid {pid} (idle in transaction)"
+        )
+    pipeline.wait_copied("public.orders")
+    assert pipeline.copied_rows("public.orders") == [["1"]]
+    pipeline.end()
+    with Replication(url_of(source), "another") as other:
+        other.start(SLOT, SLOT, 0)
+        pipeline.start().wait_reader(
+            "waiting", problem=f"slot {SLOT} is active for PID {other.pid}"
+        )
+    pipeline.wait_reader("reading")
+
+
+def test_the_metrics_count_what_was_read(
+    pipeline: Pipeline, source: Source, new_database: Callable[[], str]
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    source.execute("INSERT INTO orders VALUES (1)")
+    port = free_port()
+    pipeline.configure(
+        {"eu": url_of(source)}, "orders = {}", {"read": f'metrics = "127.0.0.1:{port}"'}
+    ).start()
+    pipeline.wait_copied("public.orders")
+    source.execute("INSERT INTO orders VALUES (2), (3)")
+
+    def metrics() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+            return str(reply.read().decode())
+
+    table = 'source="shop:eu",table="public.orders"'
+    wanted = [
+        f'millstream_cdc_changes_total{{op="insert",{table}}} 2.0',
+        f"millstream_cdc_copied_rows_total{{{table}}} 1.0",
+        'millstream_cdc_repeated_total{source="shop:eu"} 0.0',
+        'millstream_cdc_lag_bytes{source="shop:eu",stage="slot"}',
+        'millstream_cdc_lag_bytes{source="shop:eu",stage="millstream"}',
+        'millstream_cdc_heartbeat_seconds{source="shop:eu"}',
+        'millstream_cdc_retained_bytes{source="shop:eu"}',
+    ]
+    wait_until(metrics, lambda text: all(one in text for one in wanted), "the metrics", 30)
+
+
+def test_changed_columns_are_warnings(pipeline: Pipeline, source: Source) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, a int, b text)")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}").start()
+    pipeline.wait_copied("public.orders")
+    source.execute("ALTER TABLE orders ADD c int, DROP a, ALTER b TYPE varchar(9)")
+
+    def warnings() -> str:
+        tables = pipeline.alive().get("tables", {})
+        return json.dumps(tables.get("public.orders", {}).get("warnings"))
+
+    found = wait_until(warnings, lambda text: "c is new" in text, "warnings", 30)
+    assert "a was dropped" in found
+    assert "the type of the column b was changed from text to character varying(9)" in found

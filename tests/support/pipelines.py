@@ -41,12 +41,14 @@ class Pipeline:
         tables: str,
         sections: Mapping[str, str] | None = None,
         database: str = "shop",
+        port: int = 0,
     ) -> Pipeline:
-        """Write the file: sid -> URL, the lines of [database.tables], lines of other sections."""
+        """Write the file: sid -> URL, the lines of [database.tables], lines of other sections. With
+        `port`, the server is reached through it."""
         lines = {"millstream": "", "destination": "", "read": "", "apply": "", **(sections or {})}
         listed = ", ".join(f'{{ sid = "{sid}", url = "{url}" }}' for sid, url in sources.items())
         self.file.write_text(
-            f'[millstream]\nserver = "redis://127.0.0.1:{self.server.port}"\n'
+            f'[millstream]\nserver = "redis://127.0.0.1:{port or self.server.port}"\n'
             f"{lines['millstream']}\n"
             f'[destination]\nurl = "{self.target}"\n{lines["destination"]}\n'
             f"[read]\n{lines['read']}\n[apply]\n{lines['apply']}\n"
