@@ -59,7 +59,7 @@ class RangeReader:
             for group in _groups(partition.ranges):
                 for range_, first_page in zip(group, _first_pages(server, group), strict=True):
                     before = maker.entries
-                    reading = _Reading(server, range_, first_page)
+                    reading = RangePages(server, range_, first_page)
                     for page in reading.pages():
                         blocks = b"".join(page.blocks)
                         yield from maker.add(blocks, range_.key, page.first, page.last)
@@ -77,8 +77,14 @@ class RangeReader:
             self.losses.evicted(range_.key, range_.after, lost, is_exact=False)
 
 
-class _Reading:
-    """Reads one range, page by page."""
+def open_range(server: Server, range_: Range) -> RangePages:
+    """A range, of which the first page has been read."""
+    (first_page,) = _first_pages(server, [range_])
+    return RangePages(server, range_, first_page)
+
+
+class RangePages:
+    """Reads one range, page by page. `last_page` is None if the stream does not exist."""
 
     def __init__(self, server: Server, range_: Range, first_page: Page | None) -> None:
         self.last_page = first_page

@@ -143,6 +143,26 @@ class Server:
         """Like `pipeline`, but atomic: all commands run without others in between, or none runs."""
         return self._run(list(commands), transaction=True)
 
+    def transaction_if(self, key: str, value: bytes, commands: Iterable[Command]) -> bool:
+        """Like `transaction`, if the string at `key` has this value; whether it has."""
+        wanted = list(commands)
+
+        def once() -> bool:
+            with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.watch(key)
+                if pipeline.get(key) != value:
+                    return False
+                pipeline.multi()
+                for command in wanted:
+                    pipeline.execute_command(*command)
+                try:
+                    pipeline.execute()
+                except redis.WatchError:
+                    return False
+                return True
+
+        return self._persist(once)
+
     def encoded(self, request: bytes) -> Any:
         """Send an encoded request; the reply to a refused request is the error."""
 

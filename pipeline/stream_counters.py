@@ -161,6 +161,11 @@ def _info(server: Server, key: bytes, reply: Any) -> Info | None:
     if isinstance(reply, Exception):
         shown = key.decode("utf-8", "backslashreplace")
         raise ServerError(f"{shown!r} at {server.address}: {reply}") from reply
+    return info_of(reply)
+
+
+def info_of(reply: Any) -> Info | None:
+    """The counters in a reply to TINFO; None if the stream does not exist."""
     if reply is None:
         return None
     facts = dict(zip(reply[::2], reply[1::2], strict=True))

@@ -156,3 +156,44 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
         return 0
 
     guarded(config, work)
+
+
+@cdc.command("apply")
+@click.option("--once", is_flag=True, help="Exit when everything in millstream has been applied.")
+@click.option("--master", metavar="M", help="Spark's master.  [default: master in the file]")
+@click.pass_obj
+def apply_(call: Call, once: bool, master: str | None) -> None:
+    """Apply what is in millstream to the destination until it is stopped."""
+    config = call.config()
+    needed("pyspark")
+
+    def work() -> int:
+        apply = needed("millstream.pipeline.cdc.apply")
+        try:
+            return int(apply.apply(config, once, master))
+        except apply.ApplyError as error:
+            fail(error)
+
+    guarded(config, work)
+
+
+@cdc.command()
+@click.argument("source")
+@click.argument("table")
+@click.pass_obj
+def resume(call: Call, source: str, table: str) -> None:
+    """Retry a stopped table now."""
+    config = call.config()
+    [chosen] = call.sources(config, (source,))
+
+    def work() -> int:
+        requests = needed("millstream.pipeline.cdc.requests")
+        place = needed("millstream.pipeline.cdc.preparing").Place(
+            config,
+            chosen,
+            needed("millstream.pipeline.cdc.appending").open_server(config.millstream),
+        )
+        click.echo(requests.resume(place, requests.find_table(place, table)))
+        return 0
+
+    guarded(config, work)

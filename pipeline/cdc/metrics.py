@@ -112,9 +112,14 @@ class Served:
 
 def serve(address: str, collector: Collector) -> Served:
     """Serve /metrics at `host:port`. MetricsError if that is not possible."""
-    host, _, port = address.rpartition(":")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
+    return serve_registry(address, registry)
+
+
+def serve_registry(address: str, registry: CollectorRegistry) -> Served:
+    """The same for all metrics of a registry."""
+    host, _, port = address.rpartition(":")
     try:
         server, thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
     except (OSError, ValueError, OverflowError) as error:

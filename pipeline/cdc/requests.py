@@ -56,3 +56,9 @@ def resync_all(place: Place) -> str:
             continue  # the reader has just written its progress
         return f"{place.source.name} is copied again, with a new slot"
     raise RequestError(f"the state of {place.source.name} changes all the time: try again")
+
+
+def resume(place: Place, table: Table) -> str:
+    """Ask `apply` to retry a stopped table; what was recorded, in words."""
+    place.server.call("SET", place.keys.resume(table), "1")
+    return f"{place.source.name} {table.full_name} is tried again as soon as apply runs"

@@ -1,0 +1,60 @@
+"""`millstream cdc apply`: the Spark program as a process, from its start to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from millstream.pipeline.cdc.apply_status import Reporter, Status
+from millstream.pipeline.cdc.applying import Driver
+from millstream.pipeline.cdc.batch import address_of
+from millstream.pipeline.cdc.config import Config
+from millstream.pipeline.cdc.logs import Secrets, open_log
+from millstream.pipeline.cdc.metrics import serve_registry
+from millstream.pipeline.cdc.spark_tasks import SparkRun, start
+
+log = logging.getLogger("millstream.cdc.apply")
+
+
+def apply(config: Config, once: bool = False, master: str | None = None) -> int:
+    """Apply until SIGTERM or SIGINT, or with `once` until everything has been applied. The exit
+    code. ApplyError if something is missing."""
+    text = config.path.read_text()
+    status = Status()
+    open_log("apply", Secrets(config))
+    metrics = config.apply.metrics
+    served = serve_registry(metrics, status.registry) if metrics is not None else None
+    session = start(config, master)
+    stop = threading.Event()
+    driver = Driver(config, SparkRun(session, str(config.path), text), status)
+    try:
+        with (
+            _stopped_by_signals(stop),
+            Reporter(address_of(config), config.millstream.prefix, status),
+        ):
+            log.info("applying to the destination, pid %d", os.getpid())
+            return driver.apply(stop, once)
+    finally:
+        driver.close()
+        session.stop()
+        if served is not None:
+            served.close()
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT end the program after the batch that is running."""
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+
+    before = {one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

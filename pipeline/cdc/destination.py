@@ -1,0 +1,51 @@
+"""Connections to the destination: how values are read and written, whatever its settings are."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from millstream.pipeline.cdc.config import Config
+from millstream.pipeline.cdc.replication import SESSION
+
+Connection: TypeAlias = psycopg.Connection[Any]
+
+# row_security: a policy must cause an error, not hide rows.
+OPTIONS = (
+    f"{SESSION} -c xmloption=content -c row_security=off -c client_min_messages=warning"
+    " -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+)
+# A connection whose other end has vanished is given up after half a minute.
+DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+
+
+def connect(config: Config, application: str) -> Connection:
+    """A connection in which every transaction is begun explicitly. psycopg.Error if there is
+    none."""
+    given = conninfo_to_dict(config.destination.url)
+    options = f"{given.get('options') or ''} {OPTIONS}".strip()
+    parameters: dict[str, Any] = {**DEFAULTS, **given}
+    parameters.update(options=options, application_name=application)
+    connection: Connection = psycopg.connect("", autocommit=True, **parameters)
+    for name, value in config.destination.settings.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        connection.execute("SELECT set_config(%s, %s, false)", [name, text])
+    return connection
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error's text without line breaks; for PostgreSQL's errors with their detail."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        parts = [error.diag.message_primary, error.diag.message_detail]
+        text = ": ".join(part for part in parts if part)
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())

@@ -1,0 +1,149 @@
+"""Finding the change that cannot be applied, and applying everything before it.
+
+What can be applied is kept; what cannot is tried in halves. A history is cut only between
+transactions of the source, because all that a transaction does to a key is one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import psycopg
+
+from millstream.pipeline.cdc.copied_history import CopyVanished
+from millstream.pipeline.cdc.destination import in_one_line
+from millstream.pipeline.cdc.entries import Change, EntryError, Id
+from millstream.pipeline.cdc.loading import CopyLost
+from millstream.pipeline.cdc.pulling import Entry
+from millstream.pipeline.cdc.staging import Session
+from millstream.pipeline.cdc.target import TargetError
+from millstream.pipeline.cdc.transfer import Transfer, flush
+
+STOPPING = (psycopg.Error, TargetError, EntryError, CopyLost, CopyVanished)
+STOPPING_CLASSES = ("22", "23", "42")
+
+
+def stops(error: BaseException) -> bool:
+    """Whether an error stops its table: it will come again as long as nothing is changed."""
+    if isinstance(error, psycopg.Error):
+        return (error.sqlstate or "")[:2] in STOPPING_CLASSES
+    return isinstance(error, STOPPING)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The change, or the part of a copy, that cannot be applied. `is_lost`: a copy has to be made
+    again."""
+
+    id: Id
+    text: str
+    is_lost: bool = False
+
+    @property
+    def id_text(self) -> str:
+        return f"{self.id[0]}.{self.id[1]}"
+
+
+class Narrowing:
+    """Applies a transfer up to its first failure, in a transaction that is then committed."""
+
+    def __init__(self, session: Session, transfer: Transfer) -> None:
+        self._session = session
+        self._transfer = transfer
+
+    def run(self) -> Failure | None:
+        """The failure; None if everything could be applied in smaller steps."""
+        if self._transfer.is_copy:
+            return self._run_copy()
+        pending: list[Change] = []
+        for chunk in self._transfer.entries():
+            changes = pending + self._transfer.changes(chunk)
+            self._transfer.widen(changes)
+            pending = []
+            if self._transfer.is_history:
+                changes, pending = _whole_transactions(changes)
+            failure = self._narrow(_units(changes, self._transfer.is_history))
+            if failure is not None:
+                return failure
+        return self._narrow(_units(pending, self._transfer.is_history))
+
+    # ------------------------------------------------------------ changes
+
+    def _narrow(self, units: list[list[Change]]) -> Failure | None:
+        if not units:
+            return None
+        changes = [change for unit in units for change in unit]
+        error = self._try(changes)
+        if error is None:
+            self._transfer.moved(changes)
+            return None
+        if len(units) == 1:
+            return Failure(self._first_bad(changes), in_one_line(error))
+        middle = len(units) // 2
+        return self._narrow(units[:middle]) or self._narrow(units[middle:])
+
+    def _try(self, changes: Sequence[Change], is_kept: bool = True) -> BaseException | None:
+        """Apply changes; the error, after which they have not been applied."""
+        try:
+            with self._session.connection.transaction(force_rollback=not is_kept):
+                writer = self._transfer.writer()
+                writer.apply(changes)
+                flush(writer)
+                # Constraints that are checked at COMMIT have to fail here.
+                self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
+                self._session.run("SET CONSTRAINTS ALL DEFERRED")
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            return error
+        return None
+
+    def _first_bad(self, changes: list[Change]) -> Id:
+        """The first change of a transaction with which it cannot be applied."""
+        good, bad = 0, len(changes)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self._try(changes[:middle], is_kept=False) is None:
+                good = middle
+            else:
+                bad = middle
+        return changes[bad - 1].id
+
+    # ------------------------------------------------------------ copies
+
+    def _run_copy(self) -> Failure | None:
+        for chunk in self._transfer.entries():
+            for entry in chunk:
+                failure = self._try_entry(entry)
+                if failure is not None:
+                    return failure
+        return None
+
+    def _try_entry(self, entry: Entry) -> Failure | None:
+        try:
+            with self._session.connection.transaction():
+                self._transfer.load([entry])
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            self._transfer.reload()
+            is_lost = isinstance(error, CopyLost | CopyVanished)
+            return Failure(entry[0], in_one_line(error), is_lost)
+        return None
+
+
+def _units(changes: list[Change], is_history: bool) -> list[list[Change]]:
+    if not is_history:
+        return [[change] for change in changes]
+    return [list(own) for _, own in groupby(changes, key=lambda change: change.lsn)]
+
+
+def _whole_transactions(changes: list[Change]) -> tuple[list[Change], list[Change]]:
+    """The changes of complete transactions, and those of the last one."""
+    last = changes[-1].lsn if changes else 0
+    end = len(changes)
+    while end > 0 and changes[end - 1].lsn == last:
+        end -= 1
+    return changes[:end], changes[end:]

@@ -1,0 +1,82 @@
+"""Batches run by Spark: a DataFrame with a row for each worker, whose parts `mapInArrow` applies.
+
+Spark only schedules. Entries go from millstream to the worker, and nothing but the plan and the
+answers goes through the JVM.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from millstream.pipeline.cdc.applying import RunError
+from millstream.pipeline.cdc.batch import run_part
+from millstream.pipeline.cdc.config import Config
+from millstream.pipeline.cdc.jobs import Answer, Job, answer_from_json, jobs_to_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+APPLICATION = "millstream cdc apply"
+ANSWER = "answer string"
+# Overridden by [apply] spark. The console shows a line for each event, not Spark's progress bar.
+SETTINGS = {"spark.ui.showConsoleProgress": "false"}
+
+
+def start(config: Config, master: str | None) -> SparkSession:
+    """A Spark session with the settings of [apply]."""
+    from pyspark.sql import SparkSession
+
+    chosen = master or config.apply.master
+    if chosen.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(APPLICATION).master(chosen)
+    for name, value in {**SETTINGS, **config.apply.spark}.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        builder = builder.config(name, text)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("FATAL")  # the driver logs each failure in one line
+    return session
+
+
+class SparkRun:
+    """Has the parts of a batch applied by Spark's tasks.
+
+    `text` is that of the configuration file: the executors replace the environment variables in it,
+    so that no password is in a task.
+    """
+
+    def __init__(self, session: SparkSession, path: str, text: str) -> None:
+        self._session = session
+        self._path = path
+        self._text = text
+
+    def __call__(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        plans = [jobs_to_json(part) for part in parts]
+        apply = partial(apply_parts, self._path, self._text, plans)
+        rows = self._session.range(0, len(plans), 1, len(plans))
+        try:
+            answers = rows.mapInArrow(apply, ANSWER).collect()
+        except Exception as error:  # of Spark, Py4J or the Python worker: all have many classes
+            raise RunError(f"Spark could not run the batch: {_shown(error)}") from error
+        return [answer_from_json(row[0]) for row in answers]
+
+
+def apply_parts(
+    path: str, text: str, plans: list[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Apply the parts whose numbers are in the batches; runs in a Python worker."""
+    import pyarrow as pa
+
+    for batch in batches:
+        answers = [run_part(path, text, plans[number]) for number in batch.column(0).to_pylist()]
+        yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], names=["answer"])
+
+
+def _shown(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,90 @@
+"""What tests of `apply` need: a destination, a feed, and a driver whose workers are in this
+process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from tests.cdc.feeding import Feed, config_text, parsed
+from tests.support.client import RawClient
+
+from millstream.pipeline.cdc.apply_status import Status
+from millstream.pipeline.cdc.applying import Driver
+from millstream.pipeline.cdc.batch import Worker
+from millstream.pipeline.cdc.jobs import (
+    Answer,
+    Job,
+    answer_from_json,
+    answer_to_json,
+    jobs_from_json,
+    jobs_to_json,
+)
+from millstream.pipeline.cdc.positions import Position, Positions, create_sql
+
+KEYED = "sid text, id int, a text, b numeric(10,2), PRIMARY KEY (sid, id)"
+KEYLESS = "sid text, id int, a text, b numeric(10,2)"
+HISTORY = (
+    "sid text, id int, a text, b numeric(10,2), kvsz_start timestamptz, kvsz_end timestamptz,"
+    " kvsz_deleted boolean, PRIMARY KEY (sid, id, kvsz_start)"
+)
+
+
+class Applier:
+    """A destination and an `apply` without Spark: the workers run one after the other."""
+
+    def __init__(
+        self,
+        client: RawClient,
+        url: str,
+        tables: str,
+        sids: Sequence[str] = ("eu",),
+        extra: str = "",
+    ) -> None:
+        self.text = config_text(client.port, url, tables, sids, extra)
+        self.config = parsed(self.text)
+        self.connection: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True)
+        self.connection.execute(create_sql("public"))
+        self.feeds = {sid: Feed(client, self.config, sid) for sid in sids}
+        self.feed = self.feeds[sids[0]]
+        self.status = Status()
+        self.worker = Worker(self.config)
+        self.driver = Driver(self.config, self.run, self.status)
+        self.batches: list[list[list[Job]]] = []
+
+    def close(self) -> None:
+        self.driver.close()
+        self.worker.close()
+        self.connection.close()
+
+    def run(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        """The parts, in order; jobs and answers are passed as texts, as by Spark."""
+        self.batches.append([list(part) for part in parts])
+        return [
+            answer_from_json(answer_to_json(self.worker.run(jobs_from_json(jobs_to_json(part)))))
+            for part in parts
+        ]
+
+    def restart(self) -> None:
+        """Forget everything that is only in memory."""
+        self.driver.close()
+        self.status = Status()
+        self.driver = Driver(self.config, self.run, self.status)
+
+    def apply(self) -> int:
+        """`apply --once`."""
+        return self.driver.apply(threading.Event(), once=True)
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql.encode())
+
+    def rows(self, sql: str = "SELECT sid, id, a, b FROM t ORDER BY sid, id") -> list[Any]:
+        return [
+            tuple(None if value is None else str(value) for value in row)
+            for row in self.connection.execute(sql.encode()).fetchall()
+        ]
+
+    def position(self, table: str = "t", sid: str = "eu") -> Position:
+        return Positions(self.connection, "public").read()["shop", sid, f"public.{table}"]

@@ -1,0 +1,426 @@
+"""`apply` without Spark: a real millstream, a real destination, and streams made by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from tests.cdc.appliers import HISTORY, KEYED, KEYLESS, Applier
+from tests.cdc.feeding import delete, insert, truncate, update
+from tests.support.client import RawClient
+from tests.support.waiting import wait_until
+
+from millstream.pipeline.cdc.apply_status import Status
+from millstream.pipeline.cdc.applying import Driver
+from millstream.pipeline.cdc.copies import CopyRows
+from millstream.pipeline.cdc.pgoutput import UNCHANGED
+
+Made = Callable[..., Applier]
+
+
+@pytest.fixture
+def new_applier(client: RawClient, new_database: Callable[[], str]) -> Iterator[Made]:
+    """Makes an applier with an empty destination; the arguments are those of Applier."""
+    made: list[Applier] = []
+
+    def make(ddl: str = KEYED, tables: str = "t = {}", **options: object) -> Applier:
+        applier = Applier(client, new_database(), tables, **options)  # type: ignore[arg-type]
+        made.append(applier)
+        applier.execute(f"CREATE TABLE t ({ddl})")
+        for feed in applier.feeds.values():
+            for table in feed.source.tables:
+                feed.open(table.name)
+        return applier
+
+    yield make
+    for applier in made:
+        applier.close()
+
+
+def length(client: RawClient, key: str) -> object:
+    return client.call("XLEN", key)
+
+
+def test_a_copy_and_the_changes_after_it_arrive(new_applier: Made, client: RawClient) -> None:
+    applier = new_applier()
+    feed = applier.feed
+    applier.execute("INSERT INTO t VALUES ('eu', 99, 'old', 0), ('us', 99, 'theirs', 0)")
+    feed.transaction(insert(b"1", b"before the copy", None))
+    feed.copy([b"1\tfirst\t1.5", b"2\t\\N\t\\N"])
+    feed.transaction(update(b"1", UNCHANGED, b"2.5"), insert(b"3", b"new", None))
+    feed.transaction(delete(b"2"))
+    assert applier.apply() == 0
+    theirs = ("us", "99", "theirs", "0.00")
+    assert applier.rows() == [("eu", "1", "first", "2.50"), ("eu", "3", "new", None), theirs]
+    position = applier.position()
+    assert (position.state, position.id, position.error) == ("streaming", (feed.lsn, 1), None)
+    assert position.copied_lsn == feed.state().copy_lsn
+    # Everything that was applied is gone; the last cut stays.
+    assert length(client, "cdc:shop:eu:public.t") == 0
+    assert length(client, "cdc:shop:eu") == 1
+    assert client.call("EXISTS", "cdc:shop:eu:public.t:copy") == 0
+
+
+def test_entries_without_a_cut_wait(new_applier: Made) -> None:
+    applier = new_applier()
+    applier.feed.copy([])
+    applier.feed.transaction(insert(b"1", b"a", None))
+    applier.feed.transaction(insert(b"2", b"b", None), cut=False)
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    applier.feed.cut()
+    applier.apply()
+    assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",)]
+
+
+def test_a_batch_ends_at_a_cut_and_a_long_transaction_is_its_own(new_applier: Made) -> None:
+    applier = new_applier(extra="max_rows = 10")
+    applier.feed.copy([])
+    applier.apply()
+    applier.batches.clear()
+    for number in range(9):
+        applier.feed.transaction(*(insert(b"%d" % (number * 4 + n), None, None) for n in range(4)))
+    applier.feed.transaction(*(insert(b"%d" % (100 + n), None, None) for n in range(25)))
+    applier.feed.transaction(insert(b"200", None, None))
+    applier.apply()
+    sizes = [batch[0][0].entries for batch in applier.batches]
+    assert sizes == [8, 8, 8, 8, 4, 25, 1]
+    assert applier.rows("SELECT count(*) FROM t") == [("62",)]
+
+
+def test_positions_alone_are_enough_to_go_on(new_applier: Made) -> None:
+    applier = new_applier(KEYLESS)
+    feed = applier.feed
+    feed.put_state("t", replace(feed.state(), identity="full", columns=feed.state().columns))
+    feed.copy([b"1\tx\t1"])
+    for number in range(5):
+        feed.transaction(insert(b"%d" % number, b"y", None))
+        applier.restart()
+        assert applier.apply() == 0
+    assert applier.rows("SELECT count(*) FROM t") == [("6",)]
+
+
+def test_an_outcome_that_was_lost_is_not_applied_again(new_applier: Made) -> None:
+    applier = new_applier(KEYLESS)
+    feed = applier.feed
+    feed.put_state("t", replace(feed.state(), identity="full"))
+    feed.copy([])
+    feed.transaction(insert(b"1", b"a", None))
+    applier.apply()
+    (part,) = applier.batches[-1]
+    feed.transaction(insert(b"2", b"b", None))
+    again = [replace(job, until=(feed.lsn, 5)) for job in part]
+    applier.run([again])
+    applier.run([again])
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",)]
+
+
+# ---------------------------------------------------------------- stopped tables
+
+
+def test_a_refused_change_stops_its_table_and_the_others_go_on(new_applier: Made) -> None:
+    applier = new_applier(tables="t = {}\nu = {}")
+    applier.execute(f"CREATE TABLE u ({KEYED}, CHECK (b < 100))")
+    feed = applier.feed
+    feed.copy([], "t")
+    feed.copy([], "u")
+    feed.transaction(insert(b"1", b"a", b"1"), insert(b"1", b"a", b"1", table="u"))
+    bad = feed.transaction(
+        insert(b"2", b"b", b"2", table="u"),
+        insert(b"3", b"c", b"300", table="u"),
+        insert(b"4", b"d", b"4", table="u"),
+        insert(b"2", b"b", b"2"),
+    )
+    assert applier.apply() == 1
+    assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",)]
+    assert applier.rows("SELECT id FROM u ORDER BY 1") == [("1",), ("2",)]
+    position = applier.position("u")
+    assert (position.state, position.id) == ("stopped", (bad, 1))
+    assert position.error_id == f"{bad}.2"
+    assert position.error is not None
+    assert "u_b_check" in position.error
+    # The other table goes on meanwhile; nothing of the stopped one is lost.
+    feed.transaction(insert(b"5", None, b"1"), insert(b"5", None, b"1", table="u"))
+    assert applier.apply() == 1
+    assert applier.rows("SELECT count(*) FROM t") == [("3",)]
+    applier.execute("ALTER TABLE u DROP CONSTRAINT u_b_check")
+    feed.call("SET", feed.keys.resume(feed.table("u")), "1")
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM u ORDER BY 1") == [(str(n),) for n in range(1, 6)]
+    position = applier.position("u")
+    assert (position.state, position.error, position.error_id) == ("streaming", None, None)
+    assert feed.call("EXISTS", feed.keys.resume(feed.table("u"))) == 0
+
+
+def test_folded_changes_that_only_fail_together_are_applied_one_by_one(new_applier: Made) -> None:
+    applier = new_applier(KEYED.replace("a text", "a text UNIQUE"))
+    feed = applier.feed
+    feed.copy([b"1\tx\t1", b"2\ty\t2"])
+    feed.transaction(update(b"1", b"z", b"1"), update(b"2", b"x", b"2"), update(b"1", b"y", b"1"))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id, a FROM t ORDER BY 1") == [("1", "y"), ("2", "x")]
+
+
+def test_a_constraint_that_is_checked_at_commit_stops_the_table(new_applier: Made) -> None:
+    applier = new_applier()
+    applier.execute("CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent VALUES (1)")
+    applier.execute(
+        "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES parent DEFERRABLE INITIALLY DEFERRED"
+    )
+    feed = applier.feed
+    feed.copy([])
+    bad = feed.transaction(insert(b"1", None, None), insert(b"2", None, None))
+    assert applier.apply() == 1
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    assert applier.position().error_id == f"{bad}.2"
+
+
+@pytest.mark.parametrize("bad", [0, 7, 19])
+def test_a_history_stops_before_the_transaction_with_the_refused_change(
+    new_applier: Made, bad: int
+) -> None:
+    applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
+    feed = applier.feed
+    feed.copy([])
+    good = feed.transaction(insert(b"1", b"a", b"1"))
+    rows = [insert(b"%d" % (10 + n), None, b"500" if n == bad else b"5") for n in range(20)]
+    failing = feed.transaction(*rows)
+    assert applier.apply() == 1
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    position = applier.position()
+    assert (position.id, position.error_id) == ((good, 1), f"{failing}.{bad + 1}")
+
+
+def test_a_target_that_is_missing_stops_its_table(new_applier: Made) -> None:
+    applier = new_applier()
+    applier.feed.copy([b"1\ta\t1"])
+    applier.execute("ALTER TABLE t RENAME TO gone")
+    assert applier.apply() == 1
+    error = applier.position().error
+    assert error is not None
+    assert "public.t does not exist" in error
+    applier.execute("ALTER TABLE gone RENAME TO t")
+    applier.restart()
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+
+
+# ---------------------------------------------------------------- lost streams
+
+
+def lose_by_eviction(applier: Applier) -> None:
+    feed = applier.feed
+    feed.transaction(insert(b"2", None, None))
+    feed.transaction(insert(b"3", None, None))
+    feed.call("XTRIM", feed.keys.changes(feed.table("t")), "MAXLEN", 1)
+
+
+def lose_the_stream(applier: Applier) -> None:
+    feed = applier.feed
+    feed.transaction(insert(b"2", None, None))
+    feed.call("DEL", feed.keys.changes(feed.table("t")))
+
+
+def make_the_stream_again(applier: Applier) -> None:
+    lose_the_stream(applier)
+    applier.feed.transaction(insert(b"3", None, None))
+
+
+@pytest.mark.parametrize(
+    ("lose", "reason"),
+    [
+        (lose_by_eviction, "were evicted"),
+        (lose_the_stream, "is missing"),
+        (make_the_stream_again, "created again"),
+    ],
+)
+def test_a_stream_that_lost_entries_stops_its_table_until_it_is_copied_again(
+    new_applier: Made, lose: Callable[[Applier], None], reason: str
+) -> None:
+    applier = new_applier()
+    feed = applier.feed
+    feed.copy([b"1\ta\t1"])
+    assert applier.apply() == 0
+    lose(applier)
+    assert applier.apply() == 1
+    position = applier.position()
+    assert position.state == "stopped"
+    assert position.error is not None
+    assert reason in position.error
+    assert position.error.endswith("millstream cdc resync shop:eu public.t")
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    feed.call("DEL", feed.keys.changes(feed.table("t")))
+    feed.open()
+    feed.copy([b"7\tcopied\t1"])
+    feed.transaction(insert(b"8", None, None))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t ORDER BY 1") == [("7",), ("8",)]
+
+
+def test_a_changed_configuration_stops_its_table(new_applier: Made) -> None:
+    applier = new_applier()
+    feed = applier.feed
+    feed.copy([])
+    config = feed.state().table_config
+    assert config is not None
+    feed.put_state("t", replace(feed.state(), table_config=replace(config, target="public.other")))
+    feed.transaction(insert(b"1", None, None))
+    assert applier.apply() == 1
+    assert "configuration has changed" in str(applier.position().error)
+
+
+# ---------------------------------------------------------------- copies
+
+
+def test_a_killed_copy_is_made_again(new_applier: Made, client: RawClient) -> None:
+    applier = new_applier()
+    feed = applier.feed
+    feed.begin_copy()
+    feed.copy_entry("t", 2, CopyRows(b"1\thalf\t1\n"))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    assert applier.position().state == "copying"
+    assert length(client, "cdc:shop:eu:public.t:copy") == 0
+    feed.copy([b"2\twhole\t1"])
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t") == [("2",)]
+
+
+def test_tables_go_on_while_another_one_is_copied(new_applier: Made) -> None:
+    applier = new_applier(tables="t = {}\nu = {}")
+    applier.execute(f"CREATE TABLE u ({KEYED})")
+    feed = applier.feed
+    feed.copy([], "t")
+    feed.begin_copy("u")
+    feed.transaction(insert(b"1", None, None), insert(b"1", None, None, table="u"))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    feed.end_copy("u", 2, 0)
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM u") == [("1",)]
+
+
+def test_an_append_without_a_key_is_refused_over_rows(new_applier: Made) -> None:
+    applier = new_applier(KEYLESS, 't = { type = "append" }')
+    feed = applier.feed
+    feed.put_state("t", replace(feed.state(), identity="full"))
+    applier.execute("INSERT INTO t VALUES ('eu', 1, 'there', 1)")
+    feed.copy([b"1\ta\t1"])
+    assert applier.apply() == 1
+    assert "would be there twice" in str(applier.position().error)
+    applier.execute("DELETE FROM t")
+    applier.restart()
+    assert applier.apply() == 0
+    assert applier.rows() == [("eu", "1", "a", "1.00")]
+
+
+def test_a_copy_of_an_append_is_upserted(new_applier: Made) -> None:
+    applier = new_applier(tables='t = { type = "append" }')
+    applier.execute("INSERT INTO t VALUES ('eu', 1, 'before', 1), ('eu', 2, 'kept', 2)")
+    applier.feed.copy([b"1\tafter\t9", b"3\tnew\t3"])
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id, a FROM t ORDER BY 1") == [
+        ("1", "after"),
+        ("2", "kept"),
+        ("3", "new"),
+    ]
+
+
+def test_a_refused_block_of_a_copy_stops_the_table(new_applier: Made) -> None:
+    applier = new_applier(KEYED + ", CHECK (b < 100)")
+    feed = applier.feed
+    lsn = feed.copy([b"1\ta\t1", b"2\tb\t200", b"3\tc\t3"])
+    assert applier.apply() == 1
+    position = applier.position()
+    assert (position.state, position.error_id) == ("stopped", f"{lsn}.3")
+    applier.execute("ALTER TABLE t DROP CONSTRAINT t_b_check")
+    feed.call("SET", feed.keys.resume(feed.table("t")), "1")
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t ORDER BY 1") == [("1",), ("2",), ("3",)]
+
+
+def test_a_copy_with_set_and_missing_columns_goes_through_a_temporary_table(
+    new_applier: Made,
+) -> None:
+    tables = 't = { rename = { b = "price" }, set = { double = "b * 2", word = "upper(a)" } }'
+    ddl = "sid text, id int, price numeric, double numeric, word text, PRIMARY KEY (sid, id)"
+    applier = new_applier(ddl, tables)
+    feed = applier.feed
+    feed.copy([b"1\tone\t1.5"])
+    feed.transaction(insert(b"2", b"two", b"2"), update(b"1", b"uno", b"4"))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id, price, double, word FROM t ORDER BY 1") == [
+        ("1", "4", "8.00", "UNO"),
+        ("2", "2", "4.00", "TWO"),
+    ]
+
+
+def test_a_history_is_compared_with_a_copy(new_applier: Made) -> None:
+    applier = new_applier(HISTORY, 't = { type = "history" }')
+    feed = applier.feed
+    feed.copy([b"1\tsame\t1", b"2\tolder\t2", b"3\tgone\t3"])
+    feed.transaction(insert(b"4", b"deleted", None))
+    feed.transaction(delete(b"4"))
+    assert applier.apply() == 0
+    feed.copy([b"1\tsame\t1", b"2\tnewer\t2", b"4\tagain\t4", b"5\tnew\t5"])
+    assert applier.apply() == 0
+    found = applier.rows(
+        "SELECT id, a, kvsz_start = '1900-01-01', kvsz_end = '9999-01-01', kvsz_deleted FROM t"
+        " ORDER BY id, kvsz_start"
+    )
+    assert found == [
+        ("1", "same", "True", "True", "False"),
+        ("2", "older", "True", "False", "False"),
+        ("2", "newer", "False", "True", "False"),
+        ("3", "gone", "True", "False", "True"),
+        ("4", "deleted", "True", "False", "True"),
+        ("4", "again", "False", "True", "False"),
+        ("5", "new", "True", "True", "False"),
+    ]
+    assert applier.rows("SELECT relname FROM pg_class WHERE relpersistence = 'u'") == []
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_sources_share_a_target_by_their_sids(new_applier: Made) -> None:
+    applier = new_applier(sids=("eu", "us"))
+    for sid, feed in applier.feeds.items():
+        feed.copy([b"1\t%s\t1" % sid.encode()])
+        feed.transaction(insert(b"2", b"x", None))
+    applier.feeds["us"].transaction(truncate())
+    assert applier.apply() == 0
+    assert applier.rows("SELECT sid, id FROM t ORDER BY 1, 2") == [("eu", "1"), ("eu", "2")]
+
+
+def test_applied_entries_stay_for_other_readers(new_applier: Made, client: RawClient) -> None:
+    applier = new_applier()
+    applier.driver._config = replace(
+        applier.config, millstream=replace(applier.config.millstream, keep_entries=3)
+    )
+    applier.feed.copy([])
+    for number in range(10):
+        applier.feed.transaction(insert(b"%d" % number, None, None))
+    assert applier.apply() == 0
+    assert length(client, "cdc:shop:eu:public.t") == 3
+
+
+def test_a_second_apply_waits_for_the_first(
+    new_applier: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    applier = new_applier()
+    applier.feed.copy([b"1\ta\t1"])
+    assert applier.apply() == 0  # it holds the lock as long as it lives
+    other = Driver(applier.config, applier.run, Status())
+    stop = threading.Event()
+    thread = threading.Thread(target=other.apply, args=(stop, True))
+    thread.start()
+    wait_until(lambda: "another apply is running" in caplog.text, what="the report")
+    applier.driver.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    stop.set()
+    other.close()

@@ -1,0 +1,466 @@
+"""Changes applied to real targets, compared with what the source would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millstream.pipeline.cdc.clone import KeyedWriter
+from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.entries import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
+from millstream.pipeline.cdc.history import HistoryWriter
+from millstream.pipeline.cdc.keyless import KeylessWriter
+from millstream.pipeline.cdc.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.replication import SESSION
+from millstream.pipeline.cdc.staging import Session
+from millstream.pipeline.cdc.state import SourceColumn
+from millstream.pipeline.cdc.target import Route, TargetError, read_targets, route
+from millstream.pipeline.cdc.versions import time_us
+
+AT = b"2026-11-22T15:04:05.250000Z"
+COLUMNS = (
+    SourceColumn("id", "integer", True, True),
+    SourceColumn("a", "text", False),
+    SourceColumn("b", "numeric(10,2)", False),
+)
+NAMES = tuple(column.name for column in COLUMNS)
+
+Connection = psycopg.Connection[Any]
+Writer = KeyedWriter | KeylessWriter | HistoryWriter
+
+
+@pytest.fixture(scope="module")
+def destination(source_cluster: Any) -> Iterator[Connection]:
+    source_cluster.create_database("writers")
+    with psycopg.connect(source_cluster.url("writers"), options=SESSION) as connection:
+        connection.execute("SET client_min_messages = warning")
+        yield connection
+
+
+@pytest.fixture
+def connection(destination: Connection) -> Iterator[Connection]:
+    """A connection in a transaction that is rolled back after the test."""
+    yield destination
+    destination.rollback()
+
+
+def target_route(
+    connection: Connection,
+    ddl: str,
+    table: Table,
+    identity: Any = "default",
+    columns: Sequence[SourceColumn] = COLUMNS,
+) -> Route:
+    """The route to a new target `t`."""
+    connection.execute("DROP TABLE IF EXISTS t")
+    connection.execute(f"CREATE TABLE t ({ddl})")
+    found = read_targets(connection, [("public", "t")])
+    return route(table, found["public", "t"], "eu", "sid", columns, identity)
+
+
+def insert(*row: bytes | None, lsn: int = 1, at: bytes = AT) -> Change:
+    return Change((lsn, 1), INSERT, at, NAMES, row, (), ())
+
+
+def update(*row: Any, old: Row = (), lsn: int = 1, at: bytes = AT) -> Change:
+    names = NAMES[: len(old)]
+    return Change((lsn, 1), UPDATE, at, NAMES, row, names, old)
+
+
+def delete(*old: bytes | None, lsn: int = 1, at: bytes = AT) -> Change:
+    return Change((lsn, 1), DELETE, at, (), (), NAMES[: len(old)], old)
+
+
+def truncate(lsn: int = 1, at: bytes = AT) -> Change:
+    return Change((lsn, 1), TRUNCATE, at, (), (), (), ())
+
+
+def rows(connection: Connection, columns: str = "sid, id, a, b") -> list[tuple[Any, ...]]:
+    found = connection.execute(f"SELECT {columns} FROM t".encode()).fetchall()
+    return sorted(
+        (tuple(None if value is None else str(value) for value in row) for row in found), key=repr
+    )
+
+
+# ---------------------------------------------------------------- clones with a key
+
+
+KEYED = "sid text, id int, a text, b numeric(10,2), extra text DEFAULT 'x', PRIMARY KEY (sid, id)"
+CLONE = Table("public", "t", "t")
+
+
+def test_statements_of_a_fold_have_the_effects_of_its_changes(connection: Connection) -> None:
+    to = target_route(connection, KEYED, CLONE)
+    connection.execute("INSERT INTO t VALUES ('us', 1, 'other', 1, 'x'), ('eu', 9, 'old', 9, 'e')")
+    KeyedWriter(Session(connection), to).apply(
+        [
+            insert(b"1", b"tab\there", b"1.5"),
+            insert(b"2", None, None),
+            update(b"9", UNCHANGED, b"10"),
+            update(b"2", b"back\\slash\nline\r", b"2"),
+            insert(b"3", b"three", b"3"),
+            delete(b"3"),
+        ]
+    )
+    assert rows(connection, "sid, id, a, b, extra") == [
+        ("eu", "1", "tab\there", "1.50", "x"),
+        ("eu", "2", "back\\slash\nline\r", "2.00", "x"),
+        ("eu", "9", "old", "10.00", "e"),
+        ("us", "1", "other", "1.00", "x"),
+    ]
+
+
+def test_a_changed_key_is_an_update_in_place(connection: Connection) -> None:
+    to = target_route(connection, KEYED, CLONE)
+    connection.execute("INSERT INTO t VALUES ('eu', 1, 'large', 1, 'kept'), ('eu', 2, 'b', 2, 'k')")
+    KeyedWriter(Session(connection), to).apply(
+        [update(b"3", UNCHANGED, b"3", old=(b"1",)), update(b"1", b"new", b"1", old=(b"2",))]
+    )
+    assert rows(connection, "id, a, b, extra") == [
+        ("1", "new", "1.00", "k"),
+        ("3", "large", "3.00", "kept"),
+    ]
+
+
+def test_truncate_clears_the_rows_of_the_sid(connection: Connection) -> None:
+    to = target_route(connection, KEYED, CLONE)
+    connection.execute("INSERT INTO t VALUES ('us', 1, 'a', 1, 'x'), ('eu', 2, 'b', 2, 'x')")
+    KeyedWriter(Session(connection), to).apply([truncate(), insert(b"5", b"after", None)])
+    assert rows(connection) == [("eu", "5", "after", None), ("us", "1", "a", "1.00")]
+
+
+def test_an_append_keeps_what_the_source_deletes(connection: Connection) -> None:
+    to = target_route(connection, KEYED, Table("public", "t", "t", "append"))
+    writer = KeyedWriter(Session(connection), to)
+    writer.apply([insert(b"1", b"a", b"1"), insert(b"2", b"b", b"2"), delete(b"1"), truncate()])
+    writer.apply([update(b"1", b"moved", b"2", old=(b"2",))])
+    assert rows(connection) == [("eu", "1", "moved", "2.00")]
+    writer.apply([insert(b"2", b"again", None), delete(b"2"), insert(b"2", b"once more", None)])
+    assert rows(connection)[1] == ("eu", "2", "once more", None)
+
+
+def test_columns_are_renamed_and_computed(connection: Connection) -> None:
+    table = Table("public", "t", "t", rename={"b": "price"}, set={"length": "length(a) + 1"})
+    ddl = "sid text, id int PRIMARY KEY, price numeric, length int, UNIQUE (sid, id)"
+    to = target_route(connection, ddl, table)
+    writer = KeyedWriter(Session(connection), to)
+    writer.apply([insert(b"1", b"four", b"1"), insert(b"2", b"100%", None)])
+    writer.apply([update(b"3", b"sixsix", b"3", old=(b"1",))])
+    found = rows(connection, "id, price, length")
+    assert found == [("2", None, "5"), ("3", "3", "7")]
+
+
+def test_a_target_without_a_unique_index_is_refused(connection: Connection) -> None:
+    with pytest.raises(TargetError, match="CREATE UNIQUE INDEX"):
+        target_route(connection, "sid text, id int, a text, b numeric", CLONE)
+    connection.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    target = read_targets(connection, [("public", "u")])["public", "u"]
+    with pytest.raises(TargetError, match="no column 'sid'"):
+        route(CLONE, target, "eu", "sid", COLUMNS, "default", is_shared=True)
+
+
+def test_a_new_column_at_the_source_ends_a_fold(connection: Connection) -> None:
+    to = target_route(connection, KEYED, CLONE)
+    narrow = Change((1, 1), INSERT, AT, ("id",), (b"1",), (), ())
+    wide = Change((1, 2), UPDATE, AT, ("id", "new"), (b"1", b"?"), (), ())
+    KeyedWriter(Session(connection), to).apply([narrow, wide, insert(b"2", b"two", None)])
+    assert rows(connection) == [("eu", "1", None, None), ("eu", "2", "two", None)]
+
+
+# ---------------------------------------------------------------- without a key
+
+
+KEYLESS = "sid text, id int, a text, b numeric(10,2)"
+
+
+def test_a_delete_of_one_of_two_equal_rows_leaves_one(connection: Connection) -> None:
+    to = target_route(connection, KEYLESS, CLONE, "full")
+    writer = KeylessWriter(Session(connection), to)
+    equal = (b"1", None, b"1.00")
+    writer.apply([insert(*equal), insert(*equal), delete(*equal)])
+    assert rows(connection) == [("eu", "1", None, "1.00")]
+    writer.apply([update(b"2", b"per%cent", b"2", old=equal)])
+    assert rows(connection) == [("eu", "2", "per%cent", "2.00")]
+
+
+def test_a_change_of_a_row_that_is_not_there_is_refused(connection: Connection) -> None:
+    to = target_route(connection, KEYLESS, CLONE, "full")
+    connection.execute("INSERT INTO t VALUES ('us', 1, 'a', 1)")
+    with pytest.raises(TargetError, match=r"no row .* delete 1\.1"):
+        KeylessWriter(Session(connection), to).apply([delete(b"1", b"a", b"1.00")])
+
+
+def test_values_without_an_operator_are_compared_as_texts(connection: Connection) -> None:
+    columns = [
+        SourceColumn(name, type_, False)
+        for name, type_ in [("j", "json"), ("p", "point"), ("x", "xml"), ("c", "character(5)")]
+    ]
+    names = tuple(column.name for column in columns)
+    ddl = "sid text, j json, p point, x xml, c character(5)"
+    to = target_route(connection, ddl, CLONE, "full", columns)
+    row = (b'{"a":  1}', b"(1,2)", b"<a/>", b"ab   ")
+    other = (b'{"a": 1}', b"(1,2)", b"<a/>", b"ab   ")
+    writer = KeylessWriter(Session(connection), to)
+    writer.apply(
+        [Change((1, n), INSERT, AT, names, one, (), ()) for n, one in enumerate([row, other])]
+    )
+    writer.apply([Change((1, 3), DELETE, AT, (), (), names, row)])
+    assert rows(connection, "j::text") == [('{"a": 1}',)]
+
+
+# ---------------------------------------------------------------- histories
+
+
+HISTORY = (
+    "sid text, id int, a text, b numeric(10,2), kvsz_start timestamptz, kvsz_end timestamptz,"
+    " kvsz_deleted boolean, PRIMARY KEY (sid, id, kvsz_start)"
+)
+HISTORY_TABLE = Table("public", "t", "t", "history")
+VERSION = (
+    "id, a, b, to_char(kvsz_start AT TIME ZONE 'UTC', 'YYYY HH24:MI:SS.US'),"
+    " to_char(kvsz_end AT TIME ZONE 'UTC', 'YYYY HH24:MI:SS.US'), kvsz_deleted"
+)
+FIRST, LAST = "1900 00:00:00.000000", "9999 00:00:00.000000"
+
+
+def at(second: int) -> bytes:
+    return b"2026-11-22T15:00:%02d.000000Z" % second
+
+
+def shown(second: int, us: int = 0) -> str:
+    return f"2026 15:00:{second:02}.{us:06}"
+
+
+def test_an_update_in_a_history_closes_one_row(connection: Connection) -> None:
+    to = target_route(connection, HISTORY, HISTORY_TABLE)
+    writer = HistoryWriter(Session(connection), to)
+    writer.apply([insert(b"1", b"large", b"1"), insert(b"2", b"other", b"2")])
+    writer.flush()
+    writer.apply([update(b"1", UNCHANGED, b"5", lsn=2, at=at(10))])
+    writer.flush()
+    assert rows(connection, VERSION) == [
+        ("1", "large", "1.00", FIRST, shown(10), "False"),
+        ("1", "large", "5.00", shown(10), LAST, "False"),
+        ("2", "other", "2.00", FIRST, LAST, "False"),
+    ]
+
+
+def test_a_history_has_the_sources_commit_times(connection: Connection) -> None:
+    to = target_route(connection, HISTORY, HISTORY_TABLE)
+    writer = HistoryWriter(Session(connection), to)
+    writer.apply([insert(b"1", b"a", b"1"), update(b"1", b"b", b"1", lsn=2, at=at(1))])
+    writer.apply([update(b"1", b"c", b"1", lsn=3, at=at(1)), delete(b"1", lsn=4, at=at(3))])
+    writer.apply([insert(b"1", b"d", None, lsn=5, at=at(2))])
+    writer.flush()
+    assert rows(connection, VERSION) == [
+        ("1", "a", "1.00", FIRST, shown(1), "False"),
+        ("1", "b", "1.00", shown(1), shown(1, 1), "False"),
+        ("1", "c", "1.00", shown(1, 1), shown(3), "True"),
+        ("1", "d", None, shown(3), LAST, "False"),
+    ]
+
+
+def test_a_changed_key_ends_the_history_of_the_old_one(connection: Connection) -> None:
+    to = target_route(connection, HISTORY, HISTORY_TABLE)
+    writer = HistoryWriter(Session(connection), to)
+    writer.apply([insert(b"1", b"large", b"1")])
+    writer.flush()
+    writer.apply([update(b"2", UNCHANGED, b"2", old=(b"1",), lsn=2, at=at(1))])
+    writer.apply([update(b"3", UNCHANGED, b"3", old=(b"2",), lsn=2, at=at(1))])
+    writer.flush()
+    assert rows(connection, VERSION) == [
+        ("1", "large", "1.00", FIRST, shown(1), "True"),
+        ("3", "large", "3.00", FIRST, LAST, "False"),
+    ]
+
+
+@dataclass
+class HistoryModel:
+    """What a history has: versions by key, as [values, start, end, deleted]."""
+
+    versions: dict[bytes, list[list[Any]]] = field(default_factory=dict)
+
+    def transaction(self, changes: Sequence[Change]) -> None:
+        before = {key: own[-1][0] for key, own in self.versions.items() if own[-1][2] is None}
+        now = dict(before)
+        touched: list[bytes] = []
+        for change in changes:
+            if change.op == TRUNCATE:
+                touched += list(now)
+                now = {}
+            elif change.op == DELETE:
+                touched.append(change.old[0])  # type: ignore[arg-type]
+                now.pop(change.old[0], None)  # type: ignore[arg-type]
+            else:
+                key: Any = change.row[0]
+                old: Any = change.old[0] if change.old else key
+                was = now.pop(old, (None, None))
+                now[key] = tuple(
+                    b if n is UNCHANGED else n for n, b in zip(change.row[1:], was, strict=True)
+                )
+                touched += [old, key]
+        time = time_us(changes[0].at.decode())
+        for key in dict.fromkeys(touched):
+            self._step(key, now.get(key), time)
+
+    def _step(self, key: bytes, values: Any, time: int) -> None:
+        own = self.versions.setdefault(key, [])
+        start = FIRST_US
+        if own and own[-1][2] is None:
+            start = own[-1][2] = max(time, own[-1][1] + 1)
+            own[-1][3] = values is None
+        elif own:
+            start = max(time, own[-1][2])
+        if values is not None:
+            own.append([values, start, None, False])
+        if not own:
+            del self.versions[key]
+
+    def rows(self) -> set[tuple[Any, ...]]:
+        return {
+            (int(key), *values, start, end, deleted)
+            for key, own in self.versions.items()
+            for values, start, end, deleted in own
+        }
+
+
+FIRST_US = time_us("1900-01-01T00:00:00Z")
+IDS = [b"%d" % n for n in range(4)]
+
+
+@st.composite
+def sources(draw: st.DrawFn, unchanged: bool = True) -> list[list[Change]]:
+    """Transactions of a source with a key, as they can happen."""
+    present: set[bytes] = set()
+    transactions: list[list[Change]] = []
+    for lsn in range(1, draw(st.integers(1, 6)) + 1):
+        done: list[Change] = []
+        time = at(draw(st.integers(0, 9)))
+        for _ in range(draw(st.integers(1, 6))):
+            done.append(draw(changes_of(present, lsn, time, unchanged)))
+        transactions.append(done)
+    return transactions
+
+
+@st.composite
+def changes_of(
+    draw: st.DrawFn, present: set[bytes], lsn: int, time: bytes, unchanged: bool
+) -> Change:
+    values = st.sampled_from([None, b"v", b"w"])
+    kept = st.one_of(values, st.just(UNCHANGED)) if unchanged else values
+    free = [key for key in IDS if key not in present]
+    ops = ["insert"] * bool(free) + ["update", "update", "delete"] * bool(present)
+    ops += ["rekey"] * bool(free and present) + ["truncate"] * (draw(st.integers(0, 9)) == 0)
+    op = draw(st.sampled_from(ops or ["truncate"]))
+    if op == "insert":
+        key = draw(st.sampled_from(free))
+        present.add(key)
+        return insert(key, draw(values), b"1.00", lsn=lsn, at=time)
+    if op == "truncate":
+        present.clear()
+        return truncate(lsn, time)
+    old = draw(st.sampled_from(sorted(present)))
+    if op == "delete":
+        present.remove(old)
+        return delete(old, lsn=lsn, at=time)
+    if op == "update":
+        return update(old, draw(kept), b"2.00", lsn=lsn, at=time)
+    key = draw(st.sampled_from(free))
+    present.remove(old)
+    present.add(key)
+    return update(key, draw(kept), b"3.00", old=(old,), lsn=lsn, at=time)
+
+
+SLOW = settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@SLOW
+@given(sources(), st.integers(1, 12), st.sampled_from([2, 3, 5, 100]))
+def test_a_history_has_every_version(
+    connection: Connection, transactions: list[list[Change]], chunk: int, steps_max: int
+) -> None:
+    to = target_route(connection, HISTORY, HISTORY_TABLE)
+    model = HistoryModel()
+    for one in transactions:
+        model.transaction(one)
+    writer = HistoryWriter(Session(connection), to, steps_max)
+    flat = [change for one in transactions for change in one]
+    for start in range(0, len(flat), chunk):
+        writer.apply(flat[start : start + chunk])
+    writer.flush()
+    found = connection.execute(
+        "SELECT id, a, b::text, (extract(epoch FROM kvsz_start) * 1000000)::bigint,"
+        " nullif(extract(epoch FROM kvsz_end) * 1000000, 253370764800000000)::bigint,"
+        " kvsz_deleted FROM t"
+    ).fetchall()
+    wanted = {
+        tuple(one.decode() if isinstance(one, bytes) else one for one in row)
+        for row in model.rows()
+    }
+    assert set(found) == wanted
+    assert len(found) == len(wanted)
+
+
+@SLOW
+@given(sources(), st.integers(1, 12))
+def test_a_clone_has_the_sources_rows(
+    connection: Connection, transactions: list[list[Change]], chunk: int
+) -> None:
+    to = target_route(connection, KEYED, CLONE)
+    model = HistoryModel()
+    for one in transactions:
+        model.transaction(one)
+    writer = KeyedWriter(Session(connection), to)
+    flat = [change for one in transactions for change in one]
+    for start in range(0, len(flat), chunk):
+        writer.apply(flat[start : start + chunk])
+    wanted = [
+        ("eu", key.decode(), *(None if v is None else v.decode() for v in own[-1][0]))
+        for key, own in model.versions.items()
+        if own[-1][2] is None
+    ]
+    assert rows(connection) == sorted(wanted, key=repr)
+
+
+@SLOW
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["insert", "update", "delete"]), st.integers(0, 9)), max_size=30
+    ),
+    st.integers(1, 12),
+)
+def test_a_target_without_a_key_has_every_row_as_often_as_the_source(
+    connection: Connection, steps: list[tuple[str, int]], chunk: int
+) -> None:
+    to = target_route(connection, KEYLESS, CLONE, "full")
+    present: list[Row] = []
+    done: list[Change] = []
+    for op, number in steps:
+        new = (b"%d" % (number % 2), [None, b"v"][number % 2], b"1.00")
+        if op == "insert" or not present:
+            present.append(new)
+            done.append(insert(*new))
+            continue
+        old: Any = present.pop(number % len(present))
+        if op == "delete":
+            done.append(delete(*old))
+        else:
+            present.append(new)
+            done.append(update(*new, old=old))
+    writer = KeylessWriter(Session(connection), to)
+    for start in range(0, len(done), chunk):
+        writer.apply(done[start : start + chunk])
+    texts = [
+        ("eu", *(None if v is None else v.decode() for v in row))  # type: ignore[union-attr]
+        for row in present
+    ]
+    assert rows(connection) == sorted(texts, key=repr)
