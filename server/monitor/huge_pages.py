@@ -19,7 +19,6 @@ as they are free.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from pathlib import Path
@@ -40,6 +39,8 @@ def prepare(disabled: bool) -> None:
     start, before files are open. Failures are ignored."""
     setting = system_setting()
     if disabled and setting == "always":
+        import ctypes  # takes a while, and is rarely needed
+
         ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     elif not disabled and setting == "madvise":
         environment = asking(os.environ)

@@ -15,7 +15,7 @@ from millstream import __version__
 
 # Command name: the import path of the click command, and its line in the help.
 COMMANDS = {
-    "serve": ("millstream.server.main:serve", "Run a server until it is stopped."),
+    "serve": ("millstream.server.cli:serve", "Run a server until it is stopped."),
     "check": ("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
     "inspect": ("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
     "export": ("millstream.pipeline.export:export", "Copy streams into one file for analysis."),

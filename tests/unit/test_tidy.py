@@ -145,7 +145,7 @@ def test_imports_between_folders_run_one_way() -> None:
     for path in sources(".py", ".pyx", ".pxd"):
         package, *inside = path.relative_to(ROOT).parts
         layers = LAYERS.get(package)
-        if layers is None or len(inside) == 1:  # server/app and server/main use every folder
+        if layers is None or len(inside) == 1:  # server/app and server/process use every folder
             continue
         assert inside[0] in layers, f"{named(path)}: a folder without a place in LAYERS"
         above = imported_folders(path) & set(layers[: layers.index(inside[0])])

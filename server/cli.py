@@ -1,0 +1,41 @@
+"""`millstream serve`: a server for interactive use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from millstream.server.main import run
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
+    epilog="Every directive of the configuration file can be given as --directive value; "
+    "docs/configuration.md lists them. CONFIG GET * shows them in a running server.",
+)
+@click.option("--port", metavar="PORT", help="TCP port [default: 6455].")
+@click.option("--dir", metavar="FOLDER", help="Data directory [default: data].")
+@click.option("--bind", metavar="ADDRESS", help="Address to listen on [default: 127.0.0.1].")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration file, as redis.conf.",
+)
+@click.argument("directives", nargs=-1, type=click.UNPROCESSED, metavar="[--DIRECTIVE VALUE]...")
+def serve(
+    port: str | None,
+    dir: str | None,
+    bind: str | None,
+    file: Path | None,
+    directives: Sequence[str],
+) -> None:
+    """Run a server until it is stopped (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
+    named = {"port": port, "dir": dir, "bind": bind}
+    given = [word for name, value in named.items() if value is not None
+             for word in (f"--{name}", value)]  # fmt: skip
+    sys.exit(run(file, [*directives, *given]))

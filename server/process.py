@@ -1,0 +1,66 @@
+"""A server's process after the configuration is known: the event loop, the signals, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import uvloop
+
+from millstream.server.app import Server
+from millstream.server.config.directives import Config
+from millstream.server.monitor import log
+
+
+def serve_until_stopped(config: Config, file: Path | None) -> bool:
+    """Whether all data is on the disk at the end. `file` is the configuration file, which CONFIG
+    REWRITE changes."""
+    log.configure(config.loglevel, config.logfile, config.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, file))
+
+
+async def _serve(config: Config, file: Path | None) -> bool:
+    server = Server(config, config_file=file)
+
+    def on_signal(number: signal.Signals) -> None:
+        if server.stopping.is_set():
+            _give_up(server)
+        server.stop_by_signal(number.name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server.loop.add_signal_handler(number, on_signal, number)
+    await server.start()
+    await server.stopping.wait()
+    _give_up_at_next_signal(server)
+    return await server.stop()
+
+
+def _give_up_at_next_signal(server: Server) -> None:
+    """End the process at the next signal. A stop may wait for a slow disk, which blocks the loop. A
+    thread receives the signal, because the main thread may be in a system call that does not
+    return."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server.loop.remove_signal_handler(number)
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writer)
+
+    def wait() -> None:
+        os.read(reader, 1)
+        _give_up(server)
+
+    threading.Thread(target=wait, name="millstream-signals", daemon=True).start()
+
+
+def _give_up(server: Server) -> NoReturn:
+    """End the process immediately, and log which data is not on the disk."""
+    try:
+        server.persistence.tell_given_up()
+    finally:
+        os._exit(1)
