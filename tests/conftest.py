@@ -7,6 +7,8 @@ the run says so: support/needs.py.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from hypothesis import settings
 from tests.support import needs, order
 from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # A busy machine is no fault: how long an example takes is not what these tests promise.
 settings.register_profile("millstream", deadline=None)
@@ -115,3 +119,14 @@ def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def redis_server(_shared_redis: Server) -> Iterator[Server]:
     """A real redis-server, empty."""
     yield from _play_ground(_shared_redis)
+
+
+@pytest.fixture(scope="session")
+def spark_environment() -> dict[str, str]:
+    """What a process that starts Spark needs: a Java that it runs on, and this Python. Tests are
+    over before the better of Java's compilers has earned what it costs."""
+    home = subprocess.run(
+        [ROOT / "scripts" / "need.sh", "java"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": quick, "PYSPARK_PYTHON": sys.executable}

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.essentials import PUSHDOWN, SETTINGS
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 # A query takes seconds, but a minute and more while other tests use the processors.
 SPARK_TIMEOUT_S = 600
@@ -24,17 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         uses_spark = "_spark" in getattr(item, "fixturenames", ())
         if uses_spark and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
-
-
-@pytest.fixture(scope="session")
-def spark_environment() -> dict[str, str]:
-    """What a process that starts Spark needs: a Java that it runs on, and this Python. Tests are
-    over before the better of Java's compilers has earned what it costs."""
-    home = subprocess.run(
-        [ROOT / "scripts" / "need.sh", "java"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    return {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": quick, "PYSPARK_PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="session")
