@@ -85,7 +85,8 @@ class Transfer:
         writer: Writer | None = None
         for chunk in self.entries():
             changes = self.changes(chunk)
-            if writer is None or self.widen(changes):
+            is_wider = self.widen(changes)
+            if writer is None or is_wider:
                 flush(writer)
                 writer = self.writer()
             writer.apply(changes)

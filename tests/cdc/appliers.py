@@ -3,8 +3,10 @@ process."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,6 +16,7 @@ from tests.support.client import RawClient
 from millstream.pipeline.cdc.apply_status import Status
 from millstream.pipeline.cdc.applying import Driver
 from millstream.pipeline.cdc.batch import Worker
+from millstream.pipeline.cdc.config import load
 from millstream.pipeline.cdc.jobs import (
     Answer,
     Job,
@@ -88,3 +91,61 @@ class Applier:
 
     def position(self, table: str = "t", sid: str = "eu") -> Position:
         return Positions(self.connection, "public").read()["shop", sid, f"public.{table}"]
+
+
+class Applying:
+    """An `apply` without Spark in a thread of this process, for the configuration of a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.config = load(file)
+        self.connection: psycopg.Connection[Any] = psycopg.connect(
+            self.config.destination.url, autocommit=True
+        )
+        self.connection.execute(create_sql("public"))
+        self.status = Status()
+        self._worker = Worker(self.config)
+        self._driver = Driver(self.config, self._run, self.status)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._driver.apply, args=(self._stop,))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the end of the batch, and close all connections."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(60)
+        self._driver.close()
+        self._worker.close()
+        self.connection.close()
+
+    def _run(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        return [self._worker.run(part) for part in parts]
+
+    @property
+    def problem(self) -> str | None:
+        return self.status.problem
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql.encode())
+
+    def values(self, sql: str) -> list[Any]:
+        return self.connection.execute(sql.encode()).fetchall()
+
+    def count(self, table: str) -> int:
+        ((found,),) = self.values(f"SELECT count(*) FROM {table}")
+        return int(found)
+
+    def ids(self, table: str) -> list[int]:
+        return [row[0] for row in self.values(f"SELECT id FROM {table} ORDER BY id")]
+
+    def position(self, table: str, sid: str = "eu") -> Position:
+        key = ("shop", sid, f"public.{table}")
+        return Positions(self.connection, "public").read().get(key, Position(key, ""))
+
+    def warnings(self, table: str, sid: str = "eu") -> list[str]:
+        """What the status reports about a table."""
+        return list(
+            json.loads(self.status.to_json())["warnings"].get(f"shop:{sid} public.{table}", [])
+        )
