@@ -75,7 +75,14 @@ class _Client:
         wait_s = options.pop("wait_s", 0.0)
         if wait_s and connection.socket_timeout is not None:
             limit_s = None if math.isinf(wait_s) else wait_s + connection.socket_timeout
-            if not connection.can_read(timeout=limit_s):
+            try:
+                arrived = connection.can_read(timeout=limit_s)
+            except BaseException:
+                # A signal handler has raised. The reply is still to come, and the next command of
+                # this connection would take it for its own.
+                connection.disconnect()
+                raise
+            if not arrived:
                 connection.disconnect()
                 raise redis_py.timed_out(self)
         return super().parse_response(connection, command_name, **options)  # type: ignore[misc]
@@ -96,40 +103,14 @@ class Pipeline(_Client, QueuedCommands, redis.client.Pipeline, Generic[T]):
         super().__enter__()
         return self
 
-    def _ask(self, command: Command[Any]) -> Any:
-        queue: Any = self.execute_command
-        options = {"wait_s": command.wait_s} if command.wait_s else {}
-        return queue(*command.words, read=command.read, **options)
-
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
-        queued = [args for args, _ in self.command_stack]
-        self._refused: Any = ()
+        queued = self._begin()
         try:
             replies: list[Any] = super().execute(raise_on_error)
         except ResponseError as error:
-            if not self._refused:
-                raise
-            raise refusal(error, self._refused, redis_py.address(self)) from None
-        return [
-            refusal(reply, words, redis_py.address(self))
-            if isinstance(reply, ResponseError)
-            else reply
-            for words, reply in zip(queued, replies, strict=True)
-        ]
-
-    def annotate_exception(self, exception: Any, number: int, command: Any) -> None:
-        # redis-py raises the error of the first command that a transaction refuses.
-        self._refused = self._refused or command
-        annotate: Any = super().annotate_exception
-        annotate(exception, number, command)
-
-    def raise_first_error(self, commands: Any, response: Any) -> None:
-        for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
-            if isinstance(reply, ResponseError):
-                error = refusal(reply, command[0], redis_py.address(self))
-                self.annotate_exception(error, number, command[0])
-                raise error
+            raise self._refusal(error) from None
+        return self._replies(queued, replies)
 
 
 class Millstream(_Client, StreamCommands[T], redis.Redis, Generic[T]):

@@ -1,11 +1,15 @@
-"""The commands of millstream as methods of a pipeline."""
+"""What the pipelines of both APIs have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
+from redis.exceptions import ResponseError
+
+from millstream.client import redis_py
 from millstream.client.commands import StreamCommands
+from millstream.client.errors import refusal
 
 if TYPE_CHECKING:
     from millstream.client.core.steps import Command
@@ -20,10 +24,55 @@ def queued(method: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[Q
 
 
 class QueuedCommands:
-    """The methods of StreamCommands, for a pipeline: they only make the commands."""
+    """What the pipelines of both APIs have in common: the methods of StreamCommands, which only
+    queue the commands, and the errors of the replies."""
+
+    _refused: Sequence[Any] = ()
+    """The words of the first command that a transaction refuses."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Queue one command as words, and return the pipeline. After WATCH the command is sent at
+        once, and its reply is returned."""
+        if not redis_py.waits_for_exec(self) and (wait_s := redis_py.block_s(args)):
+            options["wait_s"] = wait_s
+        return super().execute_command(*args, **options)  # type: ignore[misc]
 
     def _ask(self, command: Command[Any]) -> Any:
-        raise NotImplementedError
+        options = {"wait_s": command.wait_s} if command.wait_s else {}
+        return self.execute_command(*command.words, read=command.read, **options)
+
+    # ------------------------------------------------------------ errors
+
+    def _begin(self) -> list[Any]:
+        """Before the commands are sent: the words of each."""
+        self._refused = ()
+        pipeline: Any = self
+        return [args for args, _ in pipeline.command_stack]
+
+    def _replies(self, queued: list[Any], replies: list[Any]) -> list[Any]:
+        return [
+            refusal(reply, words, redis_py.address(self))
+            if isinstance(reply, ResponseError)
+            else reply
+            for words, reply in zip(queued, replies, strict=True)
+        ]
+
+    def _refusal(self, error: ResponseError) -> ResponseError:
+        return refusal(error, self._refused, redis_py.address(self)) if self._refused else error
+
+    def annotate_exception(self, exception: Any, number: int, command: Any) -> None:
+        # redis-py raises the error of the first command that a transaction refuses.
+        self._refused = self._refused or command
+        super().annotate_exception(exception, number, command)  # type: ignore[misc]
+
+    def raise_first_error(self, commands: Any, response: Any) -> None:
+        for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
+            if isinstance(reply, ResponseError):
+                error = refusal(reply, command[0], redis_py.address(self))
+                self.annotate_exception(error, number, command[0])
+                raise error
+
+    # ------------------------------------------------------------ commands
 
     tabort = queued(StreamCommands.tabort)
     tack = queued(StreamCommands.tack)

@@ -140,6 +140,15 @@ WAITS_AT = {"WAIT": 2, "WAITAOF": 3}
 """Where the milliseconds of these commands are."""
 
 
+def waits_for_exec(pipeline: Any) -> bool:
+    """Whether the next command of a pipeline runs in a transaction, where no command waits."""
+    if pipeline.explicit_transaction:
+        return True
+    asyncio_flag = getattr(pipeline, "is_transaction", None)
+    transaction = pipeline.transaction if asyncio_flag is None else asyncio_flag
+    return bool(transaction) and not pipeline.watching
+
+
 def timed_out(client: Any) -> RedisTimeoutError:
     return RedisTimeoutError(f"{address(client)} did not reply in time")
 

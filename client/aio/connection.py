@@ -95,40 +95,14 @@ class Pipeline(  # type: ignore[misc]  # so is redis-py's own
         await super().__aenter__()
         return self
 
-    def _ask(self, command: Command[Any]) -> Any:
-        queue: Any = self.execute_command
-        options = {"wait_s": command.wait_s} if command.wait_s else {}
-        return queue(*command.words, read=command.read, **options)
-
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
-        queued = [args for args, _ in self.command_stack]
-        self._refused: Any = ()
+        queued = self._begin()
         try:
             replies: list[Any] = await super().execute(raise_on_error)
         except ResponseError as error:
-            if not self._refused:
-                raise
-            raise refusal(error, self._refused, redis_py.address(self)) from None
-        return [
-            refusal(reply, words, redis_py.address(self))
-            if isinstance(reply, ResponseError)
-            else reply
-            for words, reply in zip(queued, replies, strict=True)
-        ]
-
-    def annotate_exception(self, exception: Any, number: int, command: Any) -> None:
-        # redis-py raises the error of the first command that a transaction refuses.
-        self._refused = self._refused or command
-        annotate: Any = super().annotate_exception
-        annotate(exception, number, command)
-
-    def raise_first_error(self, commands: Any, response: Any) -> None:
-        for number, (command, reply) in enumerate(zip(commands, response, strict=True), 1):
-            if isinstance(reply, ResponseError):
-                error = refusal(reply, command[0], redis_py.address(self))
-                self.annotate_exception(error, number, command[0])
-                raise error
+            raise self._refusal(error) from None
+        return self._replies(queued, replies)
 
 
 class Millstream(  # type: ignore[misc]  # so is redis-py's own class

@@ -55,3 +55,18 @@ def test_a_command_in_any_spelling_may_wait_longer_than_the_timeout(
     ms = api.connect(url_of(server), timeout=0.2)
     words = ["s", "$", 1, "block", 400] if name == "tread" else ["block", 400, "streams", "s", "$"]
     assert not ms.execute_command(name, *words)
+
+
+@pytest.mark.parametrize("transaction", [False, True])
+def test_a_pipeline_waits_as_long_as_its_commands(
+    api: Api, server: Server, transaction: bool
+) -> None:
+    ms = api.connect(url_of(server), timeout=0.2)
+    with ms.pipeline(transaction=transaction) as pipe:
+        pipe.xread({"s": "$"}, block=500)
+        pipe.tread("s", "$", 1, block=500)
+        pipe.ping()
+        nothing, none, pong = pipe.execute()
+        assert (not nothing, none, pong) == (True, [], True)
+        pipe.watch("s")
+        assert not pipe.xread({"s": "$"}, block=500)  # sent at once
