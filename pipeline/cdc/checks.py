@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 
 from millstream.pipeline.cdc.appending import open_server, pack
 from millstream.pipeline.cdc.catalog import CatalogTable
-from millstream.pipeline.cdc.config import Config
+from millstream.pipeline.cdc.config import Config, Source
+from millstream.pipeline.cdc.destination import connect
+from millstream.pipeline.cdc.destination_checks import (
+    DESTINATION,
+    check_database,
+    check_targets,
+)
 from millstream.pipeline.cdc.findings import Finding, error, ok, warning
 from millstream.pipeline.cdc.preparing import Place, Preparation, Refusal
 from millstream.pipeline.cdc.source_checks import check_source
@@ -17,6 +23,9 @@ from millstream.pipeline.cdc.state import StateError
 from millstream.pipeline.server import Server, ServerError
 
 MILLSTREAM = "millstream"
+APPLICATION = "millstream cdc: check"
+
+Catalog: TypeAlias = dict[tuple[str, str], CatalogTable]
 
 
 def check_all(config: Config) -> Iterator[Finding]:
@@ -25,20 +34,42 @@ def check_all(config: Config) -> Iterator[Finding]:
     findings = check_millstream(server)
     yield from findings
     is_reachable = all(finding.level != "error" for finding in findings)
+    catalogs: dict[str, Catalog] = {}
     for source in config.sources:
-        catalog: dict[tuple[str, str], CatalogTable] = {}
-        try:
-            found = list(check_source(source, catalog))
-        except psycopg.Error as problem:
-            found = [error(source.name, f"the source cannot be used: {problem}")]
+        found = check_reachable(source, catalogs.setdefault(source.name, {}))
         yield from found
         if is_reachable and all(finding.level != "error" for finding in found):
             yield from check_slot(Place(config, source, server))
+    try:
+        with connect(config, APPLICATION) as connection:
+            yield from check_database(connection, config)
+            for source in config.sources:
+                yield from check_targets(connection, config, source, catalogs[source.name], True)
+    except psycopg.Error as problem:
+        yield error(DESTINATION, f"the destination cannot be used: {problem}")
+
+
+def check_reachable(source: Source, catalog: Catalog) -> list[Finding]:
+    """As `check_source`; a source that cannot be reached is an error among the findings."""
+    try:
+        return list(check_source(source, catalog))
+    except psycopg.Error as problem:
+        return [error(source.name, f"the source cannot be used: {problem}")]
 
 
 def before_reading(place: Place) -> list[Finding]:
-    """What concerns one source, before it is read. psycopg.Error if it cannot be reached."""
-    return list(check_source(place.source, {}))
+    """What concerns one source, before it is read. psycopg.Error if it cannot be reached.
+
+    Reading does not need the destination: one that cannot be reached is a warning.
+    """
+    catalog: Catalog = {}
+    findings = list(check_source(place.source, catalog))
+    try:
+        with connect(place.config, APPLICATION) as connection:
+            findings += check_targets(connection, place.config, place.source, catalog, False)
+    except psycopg.Error as problem:
+        findings.append(warning(DESTINATION, f"the destination cannot be used: {problem}"))
+    return findings
 
 
 def check_slot(place: Place) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable
@@ -35,6 +36,11 @@ class Call:
             return tuple(config.source(name) for name in names) or config.sources
         except faults as error:
             fail(error, 2)
+
+    def place(self, config: Any, source: Any) -> Any:
+        """Where a source is recorded."""
+        server = needed("millstream.pipeline.cdc.appending").open_server(config.millstream)
+        return needed("millstream.pipeline.cdc.preparing").Place(config, source, server)
 
 
 def fail(problem: object, code: int = 1) -> NoReturn:
@@ -120,7 +126,7 @@ def check(call: Call) -> None:
         found = 0
         for finding in checks.check_all(config):
             found += finding.level == "error"
-            click.echo(hide(f"{finding.level:<7} {finding.text}"))
+            click.echo(hide(f"{finding.level} {finding.text}"))
         return 1 if found else 0
 
     guarded(config, work)
@@ -144,11 +150,7 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
 
     def work() -> int:
         requests = needed("millstream.pipeline.cdc.requests")
-        place = needed("millstream.pipeline.cdc.preparing").Place(
-            config,
-            chosen,
-            needed("millstream.pipeline.cdc.appending").open_server(config.millstream),
-        )
+        place = call.place(config, chosen)
         if everything:
             click.echo(requests.resync_all(place))
         else:
@@ -188,12 +190,66 @@ def resume(call: Call, source: str, table: str) -> None:
 
     def work() -> int:
         requests = needed("millstream.pipeline.cdc.requests")
-        place = needed("millstream.pipeline.cdc.preparing").Place(
-            config,
-            chosen,
-            needed("millstream.pipeline.cdc.appending").open_server(config.millstream),
-        )
+        place = call.place(config, chosen)
         click.echo(requests.resume(place, requests.find_table(place, table)))
+        return 0
+
+    guarded(config, work)
+
+
+@cdc.command()
+@click.option("--create-targets", is_flag=True, help="Also create missing target tables.")
+@click.option("--print-sql", is_flag=True, help="Change nothing, and print the SQL.")
+@click.pass_obj
+def setup(call: Call, create_targets: bool, print_sql: bool) -> None:
+    """Create what is missing: publications, slots and the table of positions."""
+    config = call.config()
+
+    def work() -> int:
+        module = needed("millstream.pipeline.cdc.setup")
+        if print_sql:
+            for line in module.print_sql(config, create_targets):
+                click.echo(line)
+            return 0
+        errors = module.setup(config, create_targets, click.echo)
+        hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
+        for finding in errors:
+            click.echo(hide(f"error {finding.text}"), err=True)
+        return 1 if errors else 0
+
+    guarded(config, work)
+
+
+@cdc.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.pass_obj
+def status(call: Call, as_json: bool) -> None:
+    """Show sources and tables; the exit code is 1 unless all is well."""
+    config = call.config()
+
+    def work() -> int:
+        module = needed("millstream.pipeline.cdc.status")
+        hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
+        found = module.status(config)
+        if as_json:
+            click.echo(hide(json.dumps(found, ensure_ascii=False)))
+        else:
+            module.print_status(found)
+        return 0 if found["ok"] else 1
+
+    guarded(config, work)
+
+
+@cdc.command()
+@click.argument("source")
+@click.pass_obj
+def drop(call: Call, source: str) -> None:
+    """Remove a source: slot, publication, keys and positions. The rows at the destination stay."""
+    config = call.config()
+    [chosen] = call.sources(config, (source,))
+
+    def work() -> int:
+        needed("millstream.pipeline.cdc.dropping").drop(call.place(config, chosen), click.echo)
         return 0
 
     guarded(config, work)

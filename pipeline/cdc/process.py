@@ -134,6 +134,9 @@ class SourceProcess:
     def _check(self) -> None:
         """Refusal for what would not work."""
         findings = checks.before_reading(self._place)
+        for finding in findings:
+            if finding.level == "warning":
+                self._log.warning("%s", finding.text)
         errors = [finding.text for finding in findings if finding.level == "error"]
         if errors:
             raise Refusal(errors)

@@ -1,0 +1,279 @@
+"""`check`, `setup`, `status`, `resync` and `drop`, as an operator uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.support.pipelines import Pipeline, url_of
+from tests.support.waiting import wait_until
+
+Source = psycopg.Connection[Any]
+SLOT = "millstream_shop_eu"
+TABLES = """\
+orders = {}
+log = { target = "logs", type = "append" }
+[database.tables.items]
+type = "history"
+rename = { price = "amount" }
+set = { year = "extract(year from placed)" }
+"""
+
+
+@pytest.fixture
+def destination(new_database: Callable[[], str]) -> Iterator[Source]:
+    with psycopg.connect(new_database(), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def shop(pipeline: Pipeline, source: Source, destination: Source) -> Pipeline:
+    """A configured pipeline with an empty destination, whose source has three tables."""
+    pipeline.target = url_of(destination)
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, item varchar(20) NOT NULL)")
+    source.execute("CREATE TABLE items (id int PRIMARY KEY, price numeric(8,2), placed date)")
+    source.execute("CREATE TABLE log (at timestamptz, line text)")
+    source.execute("ALTER TABLE log REPLICA IDENTITY FULL")
+    source.execute("INSERT INTO orders VALUES (1, 'tea')")
+    return pipeline.configure({"eu": url_of(source)}, TABLES)
+
+
+def columns(connection: Source, table: str) -> list[str]:
+    return [
+        f"{name} {kind}"
+        for name, kind in connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+            " WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+            [table],
+        )
+    ]
+
+
+def test_check_names_what_is_missing_and_setup_creates_it(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    done = shop.call("check", code=1)
+    assert "error shop:eu public.orders: the target public.orders does not exist" in done.stdout
+    assert "warning shop:eu: the publication does not exist" in done.stdout
+    assert "warning destination: the table public.millstream_position does not" in done.stdout
+    shop.call("setup", code=1)
+    made = shop.call("setup", "--create-targets").stdout
+    assert "destination: the table public.logs was created" in made
+    assert f"shop:eu: the slot {SLOT} was created" in made
+    assert columns(destination, "orders") == ["id integer", "item character varying(20)"]
+    assert columns(destination, "items") == [
+        "id integer",
+        "amount numeric(8,2)",
+        "placed date",
+        "year numeric",
+        "kvsz_start timestamp with time zone",
+        "kvsz_end timestamp with time zone",
+        "kvsz_deleted boolean",
+    ]
+    assert shop.call("setup", "--create-targets").stdout == ""
+    destination.execute("INSERT INTO orders VALUES (1, 'old'), (2, 'older')")
+    done = shop.call("check")
+    assert "the first copy deletes the 2 rows that" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith("error")]
+
+
+def test_the_sql_of_setup_gives_the_least_privileges(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    role = f"cdc_{source.info.dbname}"
+    source.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        name = f"postgresql://{role}@127.0.0.1:{source.info.port}/"
+        shop.target = name + destination.info.dbname
+        shop.configure({"eu": name + source.info.dbname}, TABLES)
+        done = shop.call("check", code=1).stdout
+        assert f"{role} has no right to replicate: ALTER ROLE" in done
+        assert f"{role} may not read the table: GRANT" in done
+        text = shop.call("setup", "--create-targets", "--print-sql").stdout
+        at_source, at_destination = text.split("-- at the destination\n")
+        head, _, statements = at_source.partition("\n")
+        assert head == "-- at the source shop:eu"
+        source.execute(statements)
+        destination.execute(at_destination)
+        assert "error" not in shop.call("check").stdout
+        shop.start().wait_copied("public.orders", "public.items", "public.log")
+        source.execute("INSERT INTO orders VALUES (2, 'salt')")
+        shop.wait_changes("public.orders", 1)
+        assert shop.end() == 0
+        shop.call("setup")
+    finally:
+        shop.stop()
+        destination.execute(f"DROP OWNED BY {role}")
+        source.execute(f"DROP OWNED BY {role}")
+        drop_role = f"DROP ROLE {role}"
+        wait_until(lambda: _dropped(source, drop_role), what="the end of the role's connections")
+
+
+def _dropped(connection: Source, statement: str) -> bool:
+    try:
+        connection.execute(statement)
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
+
+
+def test_unsuitable_targets_are_named(shop: Pipeline, source: Source, destination: Source) -> None:
+    for statement in (
+        "CREATE TABLE orders (id int, item text)",
+        "CREATE TABLE items (id int PRIMARY KEY, price numeric)",
+        "CREATE TABLE logs (at timestamptz)",
+        "INSERT INTO logs VALUES (now())",
+    ):
+        destination.execute(statement)
+    lines = shop.call("check", code=1).stdout
+    assert "error shop:eu public.orders: " in lines
+    assert 'CREATE UNIQUE INDEX ON "public"."orders" ("id")' in lines
+    assert "is a history without the column kvsz_start, kvsz_end, kvsz_deleted" in lines
+    assert 'warning shop:eu public.log: the target "public"."logs" has no column line' in lines
+    assert "has 1 rows and no key" in lines
+    assert shop.start().exit_code() == 1
+    assert source.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+
+
+def test_a_missing_destination_does_not_stop_the_reader(shop: Pipeline, source: Source) -> None:
+    shop.target = "postgresql://postgres@127.0.0.1:1/none"
+    shop.configure({"eu": url_of(source)}, "orders = {}")
+    assert "error destination: the destination cannot be used" in shop.call("check", code=1).stdout
+    shop.start().wait_copied("public.orders")
+    found = json.loads(shop.call("status", "--json", code=1).stdout)
+    assert "the destination cannot be reached" in found["apply"]["problem"]
+    assert found["sources"][0]["reader"] == "reading"
+
+
+def test_status_puts_everything_together(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    shop.call("setup", "--create-targets")
+    [seen] = json.loads(shop.call("status", "--json", code=1).stdout)["sources"]
+    assert seen["reader"] == "not running"
+    assert [table["state"] for table in seen["tables"]] == ["waiting"] * 3
+    shop.start().wait_copied("public.orders", "public.items", "public.log")
+    source.execute("INSERT INTO orders VALUES (2, 'salt')")
+    shop.wait_changes("public.orders", 1)
+    copy_lsn = shop.state("public.orders")["copy_lsn"]
+    # What apply leaves: two tables are applied, one is stopped.
+    destination.execute(
+        "INSERT INTO millstream_position (database, sid, source_table, target, state, lsn, n,"
+        " copied_lsn, error, error_id) VALUES"
+        " ('shop', 'eu', 'public.orders', 'public.orders', 'streaming', %s, 1, %s, NULL, NULL),"
+        " ('shop', 'eu', 'public.items', 'public.items', 'stopped', '0/1', 1, '0/1', 'no', '7.1')",
+        [copy_lsn, copy_lsn],
+    )
+
+    def status() -> Any:
+        return json.loads(shop.call("status", "--json", code=1).stdout)
+
+    found = wait_until(
+        status, lambda found: found["sources"][0]["reader"] == "reading", "the report", 30
+    )
+    assert set(found) == {"ok", "apply", "sources"}
+    assert found["ok"] is False
+    assert found["apply"] == {"running": False, "problem": None, "rows": None}
+    [seen] = found["sources"]
+    assert set(seen) == {
+        *("source", "reader", "problem", "slot", "source_lsn", "durable_lsn", "applied_lsn"),
+        *("lag_bytes", "lag_seconds", "repeated", "tables"),
+    }
+    assert set(seen["slot"]) == {"name", "active", "wal_status", "confirmed_lsn", "retained_bytes"}
+    assert (seen["slot"]["name"], seen["slot"]["active"]) == (SLOT, True)
+    assert seen["applied_lsn"] is None  # log is still to be copied
+    orders, log, items = seen["tables"]
+    assert set(orders) == {
+        *("table", "target", "type", "state", "lsn", "pending", "rows", "problem", "error_id"),
+        "warnings",
+    }
+    assert (orders["state"], orders["pending"], orders["rows"]) == ("streaming", 1, 1)
+    assert (items["state"], items["problem"], items["error_id"]) == ("stopped", "no", "7.1")
+    assert log["state"] == "waiting" or log["state"] == "copying"
+    text = shop.call("status", code=1).stdout
+    assert "public.orders" in text
+
+
+def test_status_says_what_the_reader_would_refuse(shop: Pipeline, source: Source) -> None:
+    shop.call("setup", "--create-targets")
+    source.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    found = json.loads(shop.call("status", "--json", code=1).stdout)
+    assert "no longer exists" in found["sources"][0]["problem"]
+    assert "resync shop:eu --all" in found["sources"][0]["problem"]
+
+
+def test_a_source_is_dropped_when_it_is_not_read(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    shop.call("setup", "--create-targets")
+    shop.start().wait_copied("public.orders")
+    destination.execute("INSERT INTO orders VALUES (1, 'tea')")
+    destination.execute(
+        "INSERT INTO millstream_position (database, sid, source_table, target, state, lsn, n)"
+        " VALUES ('shop', 'eu', 'public.orders', '', 'waiting', '0/1', 1),"
+        " ('shop', 'us', 'public.orders', '', 'waiting', '0/1', 1)"
+    )
+    done = shop.call("drop", "shop:eu", code=1)
+    assert "is being read" in done.stderr
+    shop.end()
+    shop.call("drop", "shop:eu")
+    own = " WHERE database = current_database()"
+    made = "SELECT (SELECT count(*) FROM pg_publication), count(*) FROM pg_replication_slots"
+    assert source.execute(made + own).fetchone() == (0, 0)
+    assert shop.client.keys("cdc:*") == []
+    assert destination.execute("SELECT sid FROM millstream_position").fetchall() == [("us",)]
+    assert destination.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    shop.start().wait_copied("public.orders")
+
+
+def test_a_table_is_copied_again_while_run_is_running(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    shop.call("setup", "--create-targets")
+    shop.start().wait_copied("public.orders", "public.log")
+    first, other = shop.state("public.orders")["copy_lsn"], shop.state("public.log")
+    assert "is copied again" in shop.call("resync", "shop:eu", "public.orders").stdout
+    shop.wait_copied("public.orders", after=first)
+    assert shop.state("public.log") == other
+    assert "no table 'none'" in shop.call("resync", "shop:eu", "none", code=1).stderr
+    shop.call("resync", "shop:eu", code=2)
+    assert "there is no source 'shop:xx'" in shop.call("resync", "shop:xx", "a", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "commands"),
+    [
+        ("postgresql://postgres:${SECRET}@127.0.0.1:1/x", ["check", "setup", "status --json"]),
+        ("host=127.0.0.1 port=1 password=${SECRET} dbname=x", ["drop shop:eu"]),
+        ("postgresql://postgres:${SECRET}@127.0.0.1:x/none", ["check"]),
+    ],
+)
+def test_passwords_are_never_shown(shop: Pipeline, url: str, commands: list[str]) -> None:
+    secret = "Tr0ub4dor"
+    shop.environment = {"SECRET": secret}
+    shop.configure({"eu": url}, "orders = {}")
+    for words in commands:
+        done = shop.call(*words.split(), code=1)
+        assert secret not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (('name = "shop"', 'nome = "shop"'), "database[0].nome"),
+        (("orders = {}", "orders = 1"), "database[0].tables.orders"),
+        (("[read]", "[read]\ncopy_rate = 'x'"), "read.copy_rate"),
+    ],
+)
+def test_a_wrong_file_is_reported_in_one_line(
+    shop: Pipeline, change: tuple[str, str], place: str
+) -> None:
+    text = shop.file.read_text()
+    shop.file.write_text(text.replace(*change))
+    done = shop.call("check", code=2)
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert place in line
