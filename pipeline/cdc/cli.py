@@ -14,6 +14,18 @@ import click
 
 _NEEDED = ("prometheus_client", "psycopg", "pyspark", "redis", "pyarrow", "pandas")
 
+_KNOWN = (
+    ("psycopg", "Error"),
+    ("millstream.pipeline.server", "ServerError"),
+    ("millstream.pipeline.options", "OptionError"),
+    ("millstream.pipeline.cdc.appending", "RefusedError"),
+    ("millstream.pipeline.cdc.appending", "ReplacedError"),
+    ("millstream.pipeline.cdc.preparing", "Refusal"),
+    ("millstream.pipeline.cdc.state", "StateError"),
+    ("millstream.pipeline.cdc.metrics", "MetricsError"),
+    ("millstream.pipeline.cdc.requests", "RequestError"),
+)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -78,28 +90,19 @@ def cdc(ctx: click.Context, file: str | None) -> None:
 
 def guarded(config: Any, work: Callable[[], int]) -> NoReturn:
     """Run a command; an error that a user can act on is one line, without passwords."""
-    psycopg = needed("psycopg")
-    server = needed("millstream.pipeline.server")
-    appending = needed("millstream.pipeline.cdc.appending")
-    state = needed("millstream.pipeline.cdc.state")
-    requests = needed("millstream.pipeline.cdc.requests")
-    metrics = needed("millstream.pipeline.cdc.metrics")
-    options = needed("millstream.pipeline.options")
-    known = (
-        psycopg.Error,
-        server.ServerError,
-        appending.RefusedError,
-        appending.ReplacedError,
-        state.StateError,
-        requests.RequestError,
-        metrics.MetricsError,
-        options.OptionError,
-    )
     try:
         code = work()
-    except known as error:
+    except Exception as error:
+        if not _is_known(error):
+            raise
         fail(needed("millstream.pipeline.cdc.logs").Secrets(config).hide(error))
     sys.exit(code)
+
+
+def _is_known(error: Exception) -> bool:
+    """Only what is imported is compared: importing a library to compare would take a second."""
+    loaded = ((sys.modules.get(module), name) for module, name in _KNOWN)
+    return any(module and isinstance(error, getattr(module, name)) for module, name in loaded)
 
 
 @cdc.command()
