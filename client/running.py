@@ -45,13 +45,17 @@ class Runner:
         self._server = ServerState(client)
         self._on_event = on_event
 
-    def run(self, steps: Steps[R]) -> R:
-        """Carry out every step; errors are raised inside the generator."""
+    def check_process(self) -> None:
+        """Raise MillstreamError in a child process of the one that has made the object."""
         if os.getpid() != self._process:
             raise MillstreamError(
                 "this object was made before a fork, and its connections and numbers belong to the "
                 "parent process: make it again in this one"
             )
+
+    def run(self, steps: Steps[R]) -> R:
+        """Carry out every step; errors are raised inside the generator."""
+        self.check_process()
         try:
             step = next(steps)
             while True:

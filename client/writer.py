@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
@@ -33,8 +34,8 @@ class Fact(FactFields[T]):
     ...         fact["item"] = "tea"
     """
 
-    def __init__(self, writer: Writer[T], lease_ms: int, id: ID) -> None:
-        super().__init__(lease_ms, id)
+    def __init__(self, writer: Writer[T], lease_ms: int) -> None:
+        super().__init__(lease_ms)
         self._writer = writer
 
     @property
@@ -86,8 +87,8 @@ class Fact(FactFields[T]):
 class Writer(Generic[T]):
     """A writer of one stream, with a name that no other running writer has.
 
-    `ms.writer(..)` makes one, and its arguments are described there. A writer is for one thread at
-    a time.
+    `ms.writer(..)` makes one, and its arguments are described there. Several threads may use it:
+    their calls wait for each other.
 
     >>> with ms.writer("orders", "api-8") as writer:
     ...     entry_id = writer.append({"item": "tea"})
@@ -106,6 +107,7 @@ class Writer(Generic[T]):
         producer = f"{text(name)[:64]}:{secrets.token_hex(8)}"
         self._book = FactBook(key, name, producer, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
+        self._turn = threading.RLock()
         self._closed = False
         if take_over:
             self._run(self._book.take_over())
@@ -141,7 +143,8 @@ class Writer(Generic[T]):
         ...     with writer.fact(lease=5) as fact:
         ...         fact["item"] = "salt"
         """
-        [fact] = self._reserve(None, lease)
+        milliseconds = self._book.lease_ms if lease is None else lease_ms(lease)
+        [fact] = self._reserve([Fact(self, milliseconds)], None)
         return fact
 
     def facts(self, n: int) -> list[Fact[T]]:
@@ -152,7 +155,7 @@ class Writer(Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        return self._reserve(fact_count(n), None)
+        return self._reserve([Fact(self, self._book.lease_ms) for _ in range(fact_count(n))], n)
 
     def position(self) -> ID:
         """The position of the stream: everything up to it is settled.
@@ -187,10 +190,15 @@ class Writer(Generic[T]):
         >>> writer = ms.writer("orders", "api-8")
         >>> writer.close()
         """
-        if not self._closed:
-            self._run(self._book.close())
-            self._closed = True
-            self._runner.lanes.close()
+        self._runner.check_process()
+        with self._turn:
+            if self._closed:
+                return
+            try:
+                self._runner.run(self._book.close())
+            finally:
+                self._closed = True
+                self._runner.lanes.close()
 
     @property
     def pending(self) -> int:
@@ -202,15 +210,13 @@ class Writer(Generic[T]):
         """
         return self._book.pending
 
-    def _reserve(self, count: int | None, lease: float | None) -> list[Fact[T]]:
-        milliseconds = self._book.lease_ms if lease is None else lease_ms(lease)
-        ids = self._run(self._book.reserve(count, milliseconds))
-        facts = [Fact(self, milliseconds, entry_id) for entry_id in ids]
-        for fact in facts:
-            self._book.opened(fact)
+    def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
+        self._run(self._book.reserve(facts, count))
         return facts
 
     def _run(self, steps: Steps[R]) -> R:
-        if self._closed:
-            raise MillstreamError("the writer is closed")
-        return self._runner.run(steps)
+        self._runner.check_process()  # first: a thread of the parent may have held the lock
+        with self._turn:
+            if self._closed:
+                raise MillstreamError("the writer is closed")
+            return self._runner.run(steps)

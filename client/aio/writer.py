@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -34,8 +35,8 @@ class Fact(FactFields[T]):
                 fact["item"] = "tea"
     """
 
-    def __init__(self, writer: Writer[T], lease_ms: int, id: ID | None = None) -> None:
-        super().__init__(lease_ms, id)
+    def __init__(self, writer: Writer[T], lease_ms: int) -> None:
+        super().__init__(lease_ms)
         self._writer = writer
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -43,7 +44,7 @@ class Fact(FactFields[T]):
 
     async def _reserve(self) -> Self:
         if self._reserved is None:
-            await self._writer._reserve_for([self], None, self._lease_ms)
+            await self._writer._reserve([self], None)
         return self
 
     @property
@@ -95,8 +96,8 @@ class Fact(FactFields[T]):
 class Writer(Generic[T]):
     """A writer of one stream, with a name that no other running writer has.
 
-    `ms.writer(..)` makes one, and its arguments are described there. A writer is for one thread at
-    a time.
+    `ms.writer(..)` makes one, and its arguments are described there. Several tasks may use it:
+    their calls wait for each other.
 
         async with ms.writer("orders", "api-8") as writer:
             entry_id = await writer.append({"item": "tea"})
@@ -115,6 +116,7 @@ class Writer(Generic[T]):
         producer = f"{text(name)[:64]}:{secrets.token_hex(8)}"
         self._book = FactBook(key, name, producer, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
+        self._turn = asyncio.Lock()
         self._closed = False
         self._takes_over = take_over
 
@@ -170,8 +172,7 @@ class Writer(Generic[T]):
         True
         """
         facts = [Fact(self, self._book.lease_ms) for _ in range(fact_count(n))]
-        await self._reserve_for(facts, n, self._book.lease_ms)
-        return facts
+        return await self._reserve(facts, n)
 
     async def position(self) -> ID:
         """The position of the stream: everything up to it is settled.
@@ -206,10 +207,14 @@ class Writer(Generic[T]):
         >>> writer = ms.writer("orders", "api-8")
         >>> writer.close()
         """
-        if not self._closed:
-            await self._run(self._book.close())
-            self._closed = True
-            await self._runner.lanes.close()
+        async with self._turn:
+            if self._closed:
+                return
+            try:
+                await self._runner.run(self._book.close())
+            finally:
+                self._closed = True
+                await self._runner.lanes.close()
 
     @property
     def pending(self) -> int:
@@ -221,16 +226,13 @@ class Writer(Generic[T]):
         """
         return self._book.pending
 
-    async def _reserve_for(
-        self, facts: Sequence[Fact[T]], count: int | None, lease_ms: int
-    ) -> None:
+    async def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
         await self._open()
-        ids = await self._run(self._book.reserve(count, lease_ms))
-        for fact, entry_id in zip(facts, ids, strict=True):
-            fact._reserved = entry_id
-            self._book.opened(fact)
+        await self._run(self._book.reserve(facts, count))
+        return facts
 
     async def _run(self, steps: Steps[R]) -> R:
-        if self._closed:
-            raise MillstreamError("the writer is closed")
-        return await self._runner.run(steps)
+        async with self._turn:
+            if self._closed:
+                raise MillstreamError("the writer is closed")
+            return await self._runner.run(steps)

@@ -7,7 +7,7 @@ this writer does not know are given up before others are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -30,8 +30,8 @@ FACTS_MAX = 10_000
 class FactFields(MutableMapping[T, Any]):
     """The fields of a fact, and its ID."""
 
-    def __init__(self, lease_ms: int, id: ID | None = None) -> None:
-        self._reserved = id
+    def __init__(self, lease_ms: int) -> None:
+        self._reserved: ID | None = None
         self._fields: dict[T, Any] = {}
         self._settled: bool | None = None
         """None while it is open; then whether it was completed."""
@@ -65,7 +65,7 @@ class FactFields(MutableMapping[T, Any]):
 
 
 class FactBook:
-    """What one writer has reserved, and the requests that it sends."""
+    """What one writer has reserved, and the requests that it sends, one call after another."""
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class FactBook:
         self._open: dict[ID, FactFields[Any]] = {}
         self._orphans = False
         """Whether reservations may exist that this object does not know."""
+        self._taken_over = False
         self._renewed_s = float("-inf")
         self._counts = dict.fromkeys(("appended", "completed", "aborted", "lost"), 0)
 
@@ -105,8 +106,10 @@ class FactBook:
     # ------------------------------------------------------------ requests
 
     def take_over(self) -> Steps[None]:
-        """Give up what an earlier process left open."""
-        yield from self._repeater.call(requests.tabort(self._key, self._name, (), ()))
+        """Give up what an earlier process left open, once."""
+        if not self._taken_over:
+            yield from self._repeater.call(requests.tabort(self._key, self._name, (), ()))
+            self._taken_over = True
 
     def append(self, fields: Fields) -> Steps[ID]:
         words = requests.field_words(fields)
@@ -116,17 +119,23 @@ class FactBook:
         self._counts["appended"] += 1
         return entry_id
 
-    def reserve(self, count: int | None, lease_ms: int) -> Steps[list[ID]]:
-        """Reserve IDs. After a lost reply, unknown reservations are given up before the next try,
-        so that none of them stalls the readers."""
-        command = requests.treserve(self._key, self._name, count, lease_ms)
+    def reserve(self, facts: Sequence[FactFields[Any]], count: int | None) -> Steps[None]:
+        """Reserve an ID for each fact. After a lost reply, unknown reservations are given up before
+        the next try, so that none of them stalls the readers. `count` is None for a single fact."""
+        if facts[0]._reserved is not None:
+            return  # two tasks have awaited one fact
+        command = requests.treserve(self._key, self._name, count, facts[0]._lease_ms)
 
         def attempt() -> Steps[ID | list[ID]]:
             doubtful = self._orphans
             if doubtful:
                 yield Call(requests.tabort(self._key, self._name, (), list(self._open)))
             self._orphans = True
-            reply: ID | list[ID] = yield Call(command)
+            try:
+                reply: ID | list[ID] = yield Call(command)
+            except ResponseError:
+                self._orphans = doubtful  # refused, so nothing new was reserved
+                raise
             if doubtful:
                 # The server may have run the earlier request only now: it was on its way still.
                 new = reply if isinstance(reply, list) else [reply]
@@ -134,16 +143,11 @@ class FactBook:
             self._orphans = False
             return reply
 
-        try:
-            reply = yield from self._repeater.until_answered(attempt)
-        except ResponseError:
-            self._orphans = False  # refused, so nothing was reserved
-            raise
-        return reply if isinstance(reply, list) else [reply]
-
-    def opened(self, fact: FactFields[Any]) -> None:
-        """A fact has one of the IDs that were reserved."""
-        self._open[fact._id] = fact
+        reply = yield from self._repeater.until_answered(attempt)
+        ids = reply if isinstance(reply, list) else [reply]
+        for fact, entry_id in zip(facts, ids, strict=True):
+            fact._reserved = entry_id
+            self._open[entry_id] = fact
 
     def complete(self, fact: FactFields[Any]) -> Steps[None]:
         """Complete a fact, once. Raises ReservationLost or NotReserved if that is too late."""
@@ -176,31 +180,34 @@ class FactBook:
         fields. While an exception is on its way, nothing else is raised."""
         if fact._settled is not None:
             return
-        if not failed and fact._fields:
-            try:
-                yield from self.complete(fact)
-            except Exception:
-                yield from self._drop(fact)
-                raise
-            return
         try:
-            yield from self.abort(fact)
+            if failed or not fact._fields:
+                yield from self.abort(fact)
+            else:
+                yield from self._complete_or_abort(fact)
         except Exception as error:
             if not failed:
                 raise
             log_open_fact(fact, error)
+        finally:
+            # Also if the task is cancelled: a heartbeat must not renew what no code holds.
+            if fact._settled is None:
+                self._orphans = True  # given up before the next reservation, or by `close`
+                self._settle(fact, False, "aborted")
 
-    def _drop(self, fact: FactFields[Any]) -> Steps[None]:
-        """Give up a fact that could not be completed, so that it does not hold readers back until
-        its lease is over. It is tried once, because an error is on its way already."""
-        if fact._settled is not None:
-            return
+    def _complete_or_abort(self, fact: FactFields[Any]) -> Steps[None]:
+        """A fact that could not be completed is given up, so that it does not hold readers back
+        until its lease is over. That is tried once, because an error is on its way already."""
         try:
-            yield Call(requests.tabort(self._key, self._name, [fact._id], ()))
-        except Exception as error:
-            self._orphans = True  # given up before the next reservation, or by `close`
-            log_open_fact(fact, error)
-        self._settle(fact, False, "aborted")
+            yield from self.complete(fact)
+        except Exception:
+            if fact._settled is None:
+                try:
+                    yield Call(requests.tabort(self._key, self._name, [fact._id], ()))
+                    self._settle(fact, False, "aborted")
+                except Exception as error:
+                    log_open_fact(fact, error)
+            raise
 
     def heartbeat(self) -> Steps[None]:
         """Restart the leases of the open facts, at most once in a third of the shortest lease."""

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 from tests.client.conftest import url_of
+from tests.client.proxy import Proxy
 from tests.support.server import Server
 
-from millstream.client import connect
+from millstream.client import ID, aio, connect
+from millstream.client.core.facts import FactBook, FactFields
+from millstream.client.core.steps import Call
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
 
 
 class Interrupted(Exception):
@@ -47,3 +60,111 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_command(
         with pytest.raises(Interrupted):
             waits[command]()
         assert [ms.get("k"), ms.echo("next")] == ["v", "next"]
+
+
+# ---------------------------------------------------------------- writers
+
+
+def test_threads_that_share_a_writer_keep_their_facts(server: Server) -> None:
+    with connect(url_of(server)) as ms, ms.writer("s", "w") as writer:
+
+        def work(thread: int) -> None:
+            for n in range(25):
+                with writer.fact() as fact:
+                    fact["n"] = thread * 25 + n
+                writer.append({"n": -1})
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
+        numbers = sorted(int(record["n"]) for record in ms.trange("s"))
+        assert numbers == [-1] * 100 + list(range(100))
+        assert writer.metrics()["lost"] == 0
+
+
+def test_tasks_that_share_a_writer_keep_their_facts(server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            await ms.treserve("s", "w", 2)
+            writer = ms.writer("s", "w", take_over=True)
+
+            async def work(n: int) -> None:
+                async with writer.fact() as fact:
+                    fact["n"] = n
+
+            await asyncio.gather(*map(work, range(20)))
+            records = await ms.trange("s")
+            assert sorted(int(record["n"]) for record in records) == list(range(20))
+            assert (await ms.tpositions("s"))[0].reservations == 0
+            await asyncio.gather(writer.close(), writer.close())
+
+    asyncio.run(main())
+
+
+def test_appends_of_many_tasks_come_once_if_replies_are_lost(server: Server, proxy: Proxy) -> None:
+    """The server remembers the last 100 appends of a producer, so no more may be repeated."""
+
+    async def main() -> None:
+        async with aio.connect(proxy.url) as ms, ms.writer("s", "w") as writer:
+            proxy.swallowing = [b"XADD"] * 150
+            appends = [asyncio.create_task(writer.append({"n": n})) for n in range(150)]
+            while len(proxy.swallowing) > 140 and not all(task.done() for task in appends):
+                await asyncio.sleep(0.001)
+            proxy.swallowing = []
+            await asyncio.gather(*appends)
+        async with aio.connect(url_of(server)) as ms:
+            names = [int(record["n"]) for record in await ms.trange("s")]
+            assert sorted(names) == list(range(150))
+
+    asyncio.run(main())
+
+
+def test_a_fact_whose_completion_is_cancelled_is_given_up_by_the_next_one(
+    server: Server, proxy: Proxy
+) -> None:
+    async def main() -> None:
+        async with aio.connect(proxy.url) as ms, ms.writer("s", "w") as writer:
+
+            async def work() -> None:
+                async with writer.fact() as fact:
+                    fact["n"] = 1
+                    proxy.cutting = (0, 0)  # from here on nothing is answered
+                    proxy.cut_all()
+
+            worker = asyncio.create_task(work())
+            while not writer.metrics()["repeats"]:
+                await asyncio.sleep(0.001)
+            worker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await worker
+            assert writer.pending == 0
+            proxy.cutting = None
+            async with writer.fact():
+                info = await ms.tinfo("s")
+                assert info is not None
+                assert info["reservations"] == 1
+
+    asyncio.run(main())
+
+
+def test_a_refused_reservation_forgets_no_earlier_one_whose_reply_was_lost() -> None:
+    def sent(step: Any) -> tuple[Any, ...]:
+        assert isinstance(step, Call)
+        return step.command.words
+
+    book = FactBook("s", "w", "producer", 30, 30, lambda: 0.0)
+    first = book.reserve([FactFields(30_000)], None)
+    assert sent(next(first))[0] == "TRESERVE"
+    with pytest.raises(KeyboardInterrupt):
+        first.throw(KeyboardInterrupt())
+    second = book.reserve([FactFields(30_000)], None)
+    assert sent(next(second)) == ("TABORT", "s", "w")
+    assert sent(second.send(0))[0] == "TRESERVE"
+    with pytest.raises(ResponseError):
+        second.throw(ResponseError("OOM"))
+    third = book.reserve([fact := FactFields(30_000)], None)
+    assert sent(next(third)) == ("TABORT", "s", "w")
+    assert sent(third.send(1))[0] == "TRESERVE"
+    assert sent(third.send(ID(5))) == ("TABORT", "s", "w", "EXCEPT", "5.0")
+    with pytest.raises(StopIteration):
+        third.send(0)
+    assert (fact._id, book.pending) == (ID(5), 1)
