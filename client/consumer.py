@@ -26,7 +26,7 @@ class Consumer(Generic[T]):
     """One of the consumers that share a group's entries.
 
     `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one thread
-    at a time; any thread may call `stop`.
+    at a time; any thread may call `ack` and `stop`.
 
     >>> _ = ms.tappend("mails", {"to": "ann"})
     >>> with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
@@ -167,9 +167,11 @@ class Consumer(Generic[T]):
         """
         if self._closed:
             return
-        self._run(self._deliveries.close())
-        self._closed = True
-        self._runner.lanes.close()
+        try:
+            self._run(self._deliveries.close())
+        finally:
+            self._closed = True
+            self._runner.lanes.close()
 
     @property
     def missed(self) -> int:

@@ -13,28 +13,69 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
+from millstream.client.errors import MillstreamError
 from millstream.client.probing import Probe
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
+CLOSED = "the object was closed while a call waited for the server"
 
 
-class Lanes:
-    """The asks in flight. Without threads: replies are read when somebody waits for them."""
+class Connections:
+    """One connection of each client, kept for its next ask: a pool takes its time."""
 
     def __init__(self) -> None:
         self._idle: dict[Any, Any] = {}
-        """One connection of each client, kept for its next ask: a pool takes its time."""
+
+    def __contains__(self, client: Any) -> bool:
+        return client in self._idle
+
+    def borrow(self, client: Any) -> Any:
+        connection = self._idle.pop(client, None)
+        if connection is not None and readable(connection):
+            # Nothing was asked, so the server has closed it.
+            connection.disconnect()
+            client.connection_pool.release(connection)
+            connection = None
+        return redis_py.borrow(client) if connection is None else connection
+
+    def give_back(self, client: Any, connection: Any, broken: bool) -> None:
+        if broken:
+            connection.disconnect()
+        elif self._idle.setdefault(client, connection) is connection:
+            return
+        client.connection_pool.release(connection)
+
+    def close(self) -> None:
+        while self._idle:
+            client, connection = self._idle.popitem()
+            client.connection_pool.release(connection)
+
+    def __del__(self) -> None:
+        # A pool counts the connections that it lent, so a forgotten stream must not keep any.
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+class Lanes:
+    """The asks in flight. Without threads: replies are read when a call waits for them.
+
+    `wait` is for one thread at a time. Any thread may call `together` and `close`.
+    """
+
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._connections = Connections() if connections is None else connections
         self._in_flight: dict[Ask, tuple[Any, float]] = {}
         self._probes: dict[Ask, Probe] = {}
         """Asks for servers that did not answer: they are sent when the server is there again."""
         self._starting: list[Ask] = []
         self._finished: list[Answer] = []
+        self._closed = False
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
         try:
-            if ask.server.failing and ask.server.client not in self._idle:
+            if ask.server.failing and ask.server.client not in self._connections:
                 probe = Probe.of(ask.server.client)
                 if probe is not None:
                     self._probes[ask] = probe
@@ -45,13 +86,18 @@ class Lanes:
             raise
 
     def _start(self, ask: Ask) -> None:
-        connection = self._send(ask)
-        if connection is not None:
-            deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(ask.server.client)
-            self._in_flight[ask] = connection, deadline_s
+        try:
+            connection = self._send(ask)
+        except Exception as error:
+            self._finished.append(Answer(ask, error=error))
+            return
+        deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(ask.server.client)
+        self._in_flight[ask] = connection, deadline_s
 
     def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
-        """Start those asks that are not in flight, and wait until there is an answer to any ask."""
+        """Start those asks that are not in flight, and wait until there is an answer to any ask.
+
+        Raises MillstreamError if another thread closes the object meanwhile."""
         # A signal handler may raise anywhere. An ask that is in none of the lists is started again.
         known = {*self._in_flight, *self._probes, *self._starting}
         known.update(answer.ask for answer in self._finished)
@@ -67,6 +113,8 @@ class Lanes:
                 limits.append(until_s)
             pause_s = 0.0 if self._finished else max(0.0, min(limits, default=now_s) - now_s)
             self._receive(pause_s)
+            if self._closed:
+                raise MillstreamError(CLOSED)
             self._end_late_ones()
             idle = not self._in_flight and not self._probes
             if self._finished or (idle and until_s is None):
@@ -83,62 +131,53 @@ class Lanes:
         """The replies to each ask, in order. The first error is raised, after all have ended."""
         if len(asks) == 1 and not asks[0].wait_s:
             return [replies_of(self._perform(asks[0]))]
+        lanes = Lanes(self._connections)
         answers: dict[Ask, Answer] = {}
-        others: list[Answer] = []
-        starting = asks
-        while len(answers) < len(asks):
-            for answer in self.wait(starting, None):
-                if answer.ask in asks:
-                    answers[answer.ask] = answer
-                else:
-                    others.append(answer)
-            starting = ()
-        self._finished += others
+        try:
+            while left := [ask for ask in asks if ask not in answers]:
+                answers |= {answer.ask: answer for answer in lanes.wait(left, None)}
+        finally:
+            lanes.give_up()
         return [replies_of(answers[ask]) for ask in asks]
+
+    def give_up(self) -> None:
+        """Close the connections of the asks in flight."""
+        while self._in_flight:
+            ask, (connection, _) = self._in_flight.popitem()
+            self._connections.give_back(ask.server.client, connection, broken=True)
+        while self._probes:
+            self._probes.popitem()[1].close()
+        self._starting.clear()
+        self._finished.clear()
 
     def close(self) -> None:
         """Give up what is in flight, and give the connections back."""
-        for ask, (connection, _) in self._in_flight.items():
-            client: Any = ask.server.client
-            connection.disconnect()
-            client.connection_pool.release(connection)
-        for probe in self._probes.values():
-            probe.close()
-        self._in_flight.clear()
-        self._probes.clear()
-        self._starting.clear()
-        self._finished.clear()
-        for client, connection in self._idle.items():
-            client.connection_pool.release(connection)
-        self._idle.clear()
+        self._closed = True
+        self.give_up()
+        self._connections.close()
 
     def __del__(self) -> None:
-        # A pool counts the connections that it lent, so a forgotten stream must not keep any.
         with contextlib.suppress(Exception):
-            self.close()
+            self.give_up()
 
     # ------------------------------------------------------------ one ask
 
     def _perform(self, ask: Ask) -> Answer:
         """Send one ask and receive its replies, without looking at those in flight."""
-        connection = self._send(ask)
-        if connection is not None:
-            self._read(ask, connection)
-        return self._finished.pop()
+        try:
+            connection = self._send(ask)
+        except Exception as error:
+            return Answer(ask, error=error)
+        return self._read(ask, connection)
 
     def _send(self, ask: Ask) -> Any:
-        """The connection that the commands were sent on; None if the ask has failed."""
-        client: Any = ask.server.client
-        connection = None
+        """Send the commands; the connection that they were sent on."""
+        connection = self._connections.borrow(ask.server.client)
         try:
-            connection = self._borrow(client)
             words = [command.words for command in ask.commands]
             connection.send_packed_command(connection.pack_commands(words))
-        except Exception as error:
-            self._finish(ask, connection, Answer(ask, error=error))
-            return None
         except BaseException:
-            self._give_back(client, connection, broken=True)
+            self._connections.give_back(ask.server.client, connection, broken=True)
             raise
         return connection
 
@@ -152,9 +191,9 @@ class Lanes:
             try:
                 if ask in self._probes:
                     self._go_on_with(ask)
-                else:
+                elif ask in self._in_flight:  # not if another thread closes the object
                     connection, _ = self._in_flight.pop(ask)
-                    self._read(ask, connection)
+                    self._finished.append(self._read(ask, connection))
             except BaseException as error:
                 self._interrupt(ask, error)
                 raise
@@ -178,15 +217,16 @@ class Lanes:
         cause = RedisConnectionError(f"the request was interrupted by {type(error).__name__}")
         self._finished.append(Answer(ask, error=cause))
 
-    def _read(self, ask: Ask, connection: Any) -> None:
+    def _read(self, ask: Ask, connection: Any) -> Answer:
+        broken = True
         try:
             answer = Answer(ask, [self._reply(ask, connection, c) for c in ask.commands])
+            broken = False
         except Exception as error:
             answer = Answer(ask, error=error)
-        except BaseException:
-            self._give_back(ask.server.client, connection, broken=True)
-            raise
-        self._finish(ask, connection, answer)
+        finally:
+            self._connections.give_back(ask.server.client, connection, broken)
+        return answer
 
     def _reply(self, ask: Ask, connection: Any, command: Any) -> Any:
         try:
@@ -200,36 +240,14 @@ class Lanes:
         for ask, (connection, deadline_s) in list(self._in_flight.items()):
             if now_s >= deadline_s:
                 del self._in_flight[ask]
+                self._connections.give_back(ask.server.client, connection, broken=True)
                 error = redis_py.timed_out(ask.server.client)
-                self._finish(ask, connection, Answer(ask, error=error))
+                self._finished.append(Answer(ask, error=error))
         for ask, probe in list(self._probes.items()):
             if now_s >= probe.deadline_s:
                 self._probes.pop(ask).close()
                 error = redis_py.timed_out(ask.server.client)
                 self._finished.append(Answer(ask, error=error))
-
-    def _finish(self, ask: Ask, connection: Any, answer: Answer) -> None:
-        self._give_back(ask.server.client, connection, broken=answer.error is not None)
-        self._finished.append(answer)
-
-    def _borrow(self, client: Any) -> Any:
-        connection = self._idle.pop(client, None)
-        if connection is None:
-            return redis_py.borrow(client)
-        if readable(connection):  # nothing was asked: the server has closed it
-            connection.disconnect()
-            connection.connect()
-        return connection
-
-    def _give_back(self, client: Any, connection: Any, broken: bool) -> None:
-        if connection is None:
-            return
-        if broken:
-            connection.disconnect()
-        elif client not in self._idle:
-            self._idle[client] = connection
-            return
-        client.connection_pool.release(connection)
 
 
 def replies_of(answer: Answer) -> list[Any]:

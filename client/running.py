@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,18 +22,31 @@ class OneAtATime:
     """Refuses a second thread or task while one waits for the answers of the same object."""
 
     def __init__(self) -> None:
-        self._busy = False
+        self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        if self._busy:
+        if not self._lock.acquire(blocking=False):
             raise MillstreamError(
-                "another thread or task waits for this object: a stream, a writer and a consumer "
-                "are for one at a time, so make one for each"
+                "another thread or task waits for this object: a stream and a consumer are for one "
+                "at a time, so make one for each"
             )
-        self._busy = True
 
     def __exit__(self, *_: object) -> None:
-        self._busy = False
+        self._lock.release()
+
+
+class OwnProcess:
+    """Refuses to work in a child process of the one that has made the object."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    def check(self) -> None:
+        if os.getpid() != self._process:
+            raise MillstreamError(
+                "this object was made before a fork, and its connections and numbers belong to the "
+                "parent process: make it again in this one"
+            )
 
 
 class Runner:
@@ -40,22 +54,14 @@ class Runner:
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
+        self.process = OwnProcess()
         self._use = OneAtATime()
-        self._process = os.getpid()
         self._server = ServerState(client)
         self._on_event = on_event
 
-    def check_process(self) -> None:
-        """Raise MillstreamError in a child process of the one that has made the object."""
-        if os.getpid() != self._process:
-            raise MillstreamError(
-                "this object was made before a fork, and its connections and numbers belong to the "
-                "parent process: make it again in this one"
-            )
-
     def run(self, steps: Steps[R]) -> R:
         """Carry out every step; errors are raised inside the generator."""
-        self.check_process()
+        self.process.check()
         try:
             step = next(steps)
             while True:

@@ -190,7 +190,7 @@ class Writer(Generic[T]):
         >>> writer = ms.writer("orders", "api-8")
         >>> writer.close()
         """
-        self._runner.check_process()
+        self._runner.process.check()
         with self._turn:
             if self._closed:
                 return
@@ -215,7 +215,7 @@ class Writer(Generic[T]):
         return facts
 
     def _run(self, steps: Steps[R]) -> R:
-        self._runner.check_process()  # first: a thread of the parent may have held the lock
+        self._runner.process.check()  # first: a thread of the parent may have held the lock
         with self._turn:
             if self._closed:
                 raise MillstreamError("the writer is closed")

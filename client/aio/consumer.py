@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Consumer(Generic[T]):
     """One of the consumers that share a group's entries.
 
-    `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one thread
-    at a time; any thread may call `stop`.
+    `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one task
+    at a time; any task may call `ack`, and any thread `stop`.
 
         async with ms.consumer("mails", "senders", position="trim_horizon") as consumer:
             mail = await consumer.read(timeout=0)
@@ -175,9 +175,11 @@ class Consumer(Generic[T]):
         """
         if self._closed:
             return
-        await self._run(self._deliveries.close())
-        self._closed = True
-        await self._runner.lanes.close()
+        try:
+            await self._run(self._deliveries.close())
+        finally:
+            self._closed = True
+            await self._runner.lanes.close()
 
     @property
     def missed(self) -> int:

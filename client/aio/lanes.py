@@ -11,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
-from millstream.client.lanes import WAIT_MAX_S, replies_of
+from millstream.client.errors import MillstreamError
+from millstream.client.lanes import CLOSED, WAIT_MAX_S, replies_of
 
 
 class Lanes:
@@ -20,9 +21,12 @@ class Lanes:
     def __init__(self) -> None:
         self._in_flight: dict[asyncio.Task[Answer], Ask] = {}
         self._finished: list[Answer] = []
+        self._closed = False
 
     async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
-        """Start those asks that are not in flight, and wait until there is an answer to any ask."""
+        """Start those asks that are not in flight, and wait until there is an answer to any ask.
+
+        Raises MillstreamError if another task closes the object meanwhile."""
         known = {*self._in_flight.values(), *(answer.ask for answer in self._finished)}
         for ask in [ask for ask in asks if ask not in known]:
             self._in_flight[asyncio.create_task(perform(ask))] = ask
@@ -34,11 +38,14 @@ class Lanes:
             done, _ = await asyncio.wait(
                 self._in_flight, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in done:
-                del self._in_flight[task]
-                self._finished.append(task.result())
-        elif seconds:
-            await asyncio.sleep(seconds)
+        else:
+            done = set()
+            await asyncio.sleep(seconds or 0.0)
+        if self._closed:
+            raise MillstreamError(CLOSED)
+        for task in done:
+            del self._in_flight[task]
+            self._finished.append(task.result())
         finished, self._finished = self._finished, []
         return finished
 
@@ -49,6 +56,7 @@ class Lanes:
 
     async def close(self) -> None:
         """Give up what is in flight."""
+        self._closed = True
         tasks = list(self._in_flight)
         self._in_flight.clear()
         self._finished.clear()

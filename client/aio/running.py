@@ -12,7 +12,7 @@ from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Ask, Call, Notify, Sleep, Step, Steps, Together, Wait
 from millstream.client.events import Event
 from millstream.client.log import log_event, log_failed_handler
-from millstream.client.running import OneAtATime
+from millstream.client.running import OneAtATime, OwnProcess
 
 R = TypeVar("R")
 
@@ -22,12 +22,14 @@ class Runner:
 
     def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
         self.lanes = Lanes()
+        self.process = OwnProcess()
         self._use = OneAtATime()
         self._server = ServerState(client)
         self._on_event = on_event
 
     async def run(self, steps: Steps[R]) -> R:
         """Carry out every step; errors are raised inside the generator."""
+        self.process.check()
         try:
             step = next(steps)
             while True:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Stream(Generic[T]):
     """One ordered sequence of the records of one shard or many.
 
-    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one thread at
-    a time; any thread may call `stop`.
+    `ms.stream(..)` makes one, and its arguments are described there. A stream is for one task at a
+    time; any task and any thread may call `stop`.
 
         async with ms.stream("teas", "trim_horizon") as stream:
             record = await stream.read(timeout=0)

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests.client.apis import Api
 from tests.support.server import Server
 
-from millstream.client import MillstreamError, aio, connect
+from millstream.client import MillstreamError, aio
 
 
-def test_an_object_from_before_a_fork_refuses_to_work_in_the_child(server: Server) -> None:
-    with connect(f"redis://localhost:{server.port}") as ms, ms.writer("k", "w") as writer:
+@pytest.mark.parametrize("kind", ["writer", "stream", "consumer"])
+def test_an_object_from_before_a_fork_refuses_to_work_in_the_child(
+    api: Api, ms: Any, kind: str
+) -> None:
+    with (
+        ms.writer("k", "w") as writer,
+        ms.stream("k") as stream,
+        ms.consumer("k", "g") as consumer,
+    ):
         writer.append({"by": "parent"})
+        uses: dict[str, Callable[[], object]] = {
+            "writer": lambda: writer.append({"by": "child"}),
+            "stream": lambda: stream.read(0),
+            "consumer": lambda: consumer.read(0),
+        }
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                writer.append({"by": "child"})
+                uses[kind]()
             except MillstreamError:
                 code = 0
             finally:
@@ -26,6 +41,7 @@ def test_an_object_from_before_a_fork_refuses_to_work_in_the_child(server: Serve
         assert os.waitpid(child, 0)[1] == 0
         writer.append({"by": "parent"})
         assert [record["by"] for record in ms.trange("k")] == ["parent", "parent"]
+        assert [record["by"] for record in (stream.read(1), consumer.read(1))] == ["parent"] * 2
 
 
 @pytest.mark.parametrize("way", ["read", "follow", "lag", "move_to"])

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 from tests.client.conftest import url_of
 from tests.client.proxy import Proxy
 from tests.support.server import Server
+from tests.support.waiting import wait_until
 
-from millstream.client import ID, aio, connect
+from millstream.client import ID, MillstreamError, aio, connect
 from millstream.client.core.facts import FactBook, FactFields
 from millstream.client.core.steps import Call
 
@@ -60,6 +61,62 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_command(
         with pytest.raises(Interrupted):
             waits[command]()
         assert [ms.get("k"), ms.echo("next")] == ["v", "next"]
+
+
+@pytest.mark.parametrize("kind", ["stream", "consumer"])
+def test_a_read_says_that_another_thread_has_closed_the_object(server: Server, kind: str) -> None:
+    with connect(url_of(server)) as ms, ThreadPoolExecutor(1) as threads:
+        made: Any = ms.stream("s") if kind == "stream" else ms.consumer("s", "g")
+        reading = threads.submit(made.read, 10)
+        wait_until(lambda: ms.info("clients")["blocked_clients"], lambda count: count == 1)
+        made.close()
+        with pytest.raises(MillstreamError, match="closed while"):
+            reading.result(5)
+
+
+@pytest.mark.parametrize("kind", ["stream", "consumer"])
+def test_a_read_says_that_another_task_has_closed_the_object(server: Server, kind: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            made: Any = await (ms.stream("s") if kind == "stream" else ms.consumer("s", "g"))
+            reading = asyncio.create_task(made.read(10))
+            while not (await ms.info("clients"))["blocked_clients"]:
+                await asyncio.sleep(0.001)
+            await made.close()
+            with pytest.raises(MillstreamError, match="closed while"):
+                await asyncio.wait_for(reading, 5)
+
+    asyncio.run(main())
+
+
+def test_threads_acknowledge_what_another_one_reads(server: Server) -> None:
+    with connect(url_of(server)) as ms:
+        for n in range(300):
+            ms.tappend("s", {"n": n})
+        ms.tseal("s")
+        with (
+            ms.consumer("s", "g", retry=60, position="trim_horizon", batch=3) as consumer,
+            ThreadPoolExecutor(3) as threads,
+        ):
+            counts = [threads.submit(consumer.ack, job) for job in consumer.follow(block=0.1)]
+            assert [count.result() for count in counts] == [1] * 300
+
+
+def test_a_pool_gets_back_a_connection_that_cannot_be_made_again(
+    server: Server, proxy: Proxy
+) -> None:
+    with (
+        connect(proxy.url, max_connections=1) as ms,
+        ms.writer("s", "w", retry_for=0.1) as writer,
+    ):
+        for _ in range(3):
+            writer.append({"n": 1})
+            proxy.cutting = (0, 0)
+            proxy.cut_all()
+            with pytest.raises(ConnectionError):
+                writer.append({"n": 2})
+            proxy.cutting = None
+        writer.append({"n": 3})
 
 
 # ---------------------------------------------------------------- writers
