@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.pgoutput import (
+    UNCHANGED,
     Begin,
     Commit,
     Delete,
@@ -23,7 +24,6 @@ from millstream.pipeline.cdc.pgoutput import (
     Relation,
     Row,
     Truncate,
-    Unchanged,
     Update,
 )
 
@@ -84,7 +84,7 @@ class Translator:
         self._tables: Mapping[tuple[str, str], Table] = {
             (table.schema, table.name): table for table in tables
         }
-        self._relations: dict[int, Relation] = {}
+        self._layouts: dict[int, Layout] = {}
         self._begun: Begin | None = None
         self._at = b""
         self._place = 0
@@ -106,8 +106,8 @@ class Translator:
             case Commit():
                 return [self._commit(message)]
             case Relation():
-                self._relations[message.id] = message
                 table = self._tables.get((message.schema, message.name))
+                self._layouts[message.id] = Layout(table, message)
                 return [] if table is None else [Described(table, message)]
             case Insert(relation_id, new):
                 return self._change(relation_id, b"insert", new, None, False)
@@ -129,7 +129,7 @@ class Translator:
         if commit.commit_lsn != begun.commit_lsn:
             raise ProtocolError("a transaction ends at another place than it announced")
         self._begun = None
-        return Cut(commit.commit_lsn, commit.end_lsn, time_text(commit.committed_us), self._rows)
+        return Cut(commit.commit_lsn, commit.end_lsn, self._at.decode(), self._rows)
 
     def _transaction(self) -> Begin:
         if self._begun is None:
@@ -141,19 +141,72 @@ class Translator:
     ) -> list[Output]:
         begun = self._transaction()
         self._place += 1
-        relation = self._relations.get(relation_id)
-        if relation is None:
+        layout = self._layouts.get(relation_id)
+        if layout is None:
             raise ProtocolError(f"a change of the relation {relation_id}, which was not described")
-        table = self._tables.get((relation.schema, relation.name))
-        if table is None:
+        if layout.table is None:
             return []
         fields = [(b"@op", op), (b"@at", self._at)]
         if new is not None:
-            fields += new_fields(table, relation, new, None if old_is_key else old)
+            layout.add_new(fields, new, None if old_is_key else old)
         if old is not None:
-            fields += old_fields(table, relation, old, old_is_key)
+            layout.add_old(fields, old, old_is_key)
         self._rows += 1
-        return [Entry(table, begun.commit_lsn, self._place, fields)]
+        return [Entry(layout.table, begun.commit_lsn, self._place, fields)]
+
+
+class Layout:
+    """How the rows of one relation become fields. `table` is None if it is not configured."""
+
+    __slots__ = ("_columns", "_name", "_width", "table")
+
+    def __init__(self, table: Table | None, relation: Relation) -> None:
+        self.table = table
+        self._name = f"{relation.schema}.{relation.name}"
+        self._width = len(relation.columns)
+        self._columns = [
+            (number, column.name, field_name(column.name), column.is_key)
+            for number, column in enumerate(relation.columns)
+            if table is not None and kept(table, column.name)
+        ]
+
+    def add_new(self, fields: list[tuple[bytes, bytes]], new: Row, old: Row | None) -> None:
+        """The new row. A large value that was not sent is taken from the old row, if that is
+        whole."""
+        self._check_width(new)
+        nulls: list[str] = []
+        unchanged: list[str] = []
+        for number, column, field, _ in self._columns:
+            value = new[number]
+            if value is UNCHANGED and old is not None:
+                value = old[number]
+            if value is None:
+                nulls.append(column)
+            elif value is UNCHANGED:
+                unchanged.append(column)
+            else:
+                fields.append((field, value))  # type: ignore[arg-type]
+        fields += names_field(b"@null", nulls) + names_field(b"@unchanged", unchanged)
+
+    def add_old(self, fields: list[tuple[bytes, bytes]], old: Row, only_key: bool) -> None:
+        """The old row, or the columns of the replica identity in it."""
+        self._check_width(old)
+        nulls: list[str] = []
+        for number, column, _, is_key in self._columns:
+            if only_key and not is_key:
+                continue
+            value = old[number]
+            if isinstance(value, bytes):
+                fields.append((b"@old:" + column.encode(), value))
+            elif value is None:
+                nulls.append(column)
+        fields += names_field(b"@old-null", nulls)
+
+    def _check_width(self, row: Row) -> None:
+        if len(row) != self._width:
+            raise ProtocolError(
+                f"a row of {self._name} has {len(row)} columns, its table {self._width}"
+            )
 
 
 def field_name(column: str) -> bytes:
@@ -165,52 +218,5 @@ def kept(table: Table, column: str) -> bool:
     return not table.columns or column in table.columns
 
 
-def new_fields(
-    table: Table, relation: Relation, new: Row, old: Row | None
-) -> list[tuple[bytes, bytes]]:
-    """The new row. A large value that was not sent is taken from the old row, if that is whole."""
-    fields: list[tuple[bytes, bytes]] = []
-    nulls: list[str] = []
-    unchanged: list[str] = []
-    check_width(relation, new)
-    for number, (column, value) in enumerate(zip(relation.columns, new, strict=True)):
-        if not kept(table, column.name):
-            continue
-        if isinstance(value, Unchanged) and old is not None:
-            value = old[number]
-        if value is None:
-            nulls.append(column.name)
-        elif isinstance(value, Unchanged):
-            unchanged.append(column.name)
-        else:
-            fields.append((field_name(column.name), value))
-    return fields + names_field(b"@null", nulls) + names_field(b"@unchanged", unchanged)
-
-
-def old_fields(
-    table: Table, relation: Relation, old: Row, only_key: bool
-) -> list[tuple[bytes, bytes]]:
-    """The old row, or the columns of the replica identity in it."""
-    fields: list[tuple[bytes, bytes]] = []
-    nulls: list[str] = []
-    check_width(relation, old)
-    for column, value in zip(relation.columns, old, strict=True):
-        if not kept(table, column.name) or (only_key and not column.is_key):
-            continue
-        if isinstance(value, bytes):
-            fields.append((b"@old:" + column.name.encode(), value))
-        elif value is None:
-            nulls.append(column.name)
-    return fields + names_field(b"@old-null", nulls)
-
-
 def names_field(name: bytes, columns: list[str]) -> list[tuple[bytes, bytes]]:
     return [(name, json.dumps(columns, ensure_ascii=False).encode())] if columns else []
-
-
-def check_width(relation: Relation, row: Row) -> None:
-    if len(row) != len(relation.columns):
-        raise ProtocolError(
-            f"a row of {relation.schema}.{relation.name} has {len(row)} columns, "
-            f"its table {len(relation.columns)}"
-        )
