@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 from millstream.pipeline.cdc.config import Table
@@ -27,7 +28,7 @@ from millstream.pipeline.cdc.pgoutput import (
     Update,
 )
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1)
 
 Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -74,7 +75,7 @@ Output: TypeAlias = Entry | Cut | Described
 def time_text(microseconds: int) -> str:
     """A time of a source, `2026-11-22T15:04:05.250000Z`."""
     time = EPOCH + timedelta(microseconds=microseconds)
-    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{time.isoformat(timespec='microseconds')}Z"
 
 
 class Translator:
@@ -219,4 +220,10 @@ def kept(table: Table, column: str) -> bool:
 
 
 def names_field(name: bytes, columns: list[str]) -> list[tuple[bytes, bytes]]:
-    return [(name, json.dumps(columns, ensure_ascii=False).encode())] if columns else []
+    """A field with a list of columns; none without columns."""
+    return [(name, names_json(tuple(columns)))] if columns else []
+
+
+@lru_cache(maxsize=1000)  # a table's rows have the same columns, again and again
+def names_json(columns: tuple[str, ...]) -> bytes:
+    return json.dumps(columns, ensure_ascii=False).encode()

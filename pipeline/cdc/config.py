@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -85,7 +86,7 @@ class Table:
     rename: Mapping[str, str] = field(default_factory=dict)
     set: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def full_name(self) -> str:
         return f"{self.schema}.{self.name}"
 

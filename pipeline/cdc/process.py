@@ -136,7 +136,7 @@ class SourceProcess:
         findings = checks.before_reading(self._place)
         for finding in findings:
             if finding.level == "warning":
-                self._log.warning("%s", finding.text)
+                self._log.warning("%s", finding.text.removeprefix(f"{self._source.name}: "))
         errors = [finding.text for finding in findings if finding.level == "error"]
         if errors:
             raise Refusal(errors)

@@ -81,15 +81,15 @@ class Reading:
 
     def _take(self, received: Received) -> None:
         self._heard = time.monotonic()
-        self._report.source_lsn = max(self._report.source_lsn, received.end_lsn)
+        if received.end_lsn > self._report.source_lsn:
+            self._report.source_lsn = received.end_lsn
         if isinstance(received, Keepalive):
             self._keepalive(received)
             return
         for output in self._translator.feed(decode(received.payload)):
             if isinstance(output, Entry):
                 self._outgoing.add(output)
-                op = output.fields[0][1].decode()
-                self._report.changes[output.table.full_name][op] += 1
+                self._report.changes[output.table.full_name][output.fields[0][1]] += 1
             elif isinstance(output, Cut):
                 self._outgoing.commit(output)
             else:

@@ -49,7 +49,8 @@ class Report:
     repeated: int = 0
     copied_rows: Counter[str] = field(default_factory=Counter)
     copied_bytes: Counter[str] = field(default_factory=Counter)
-    changes: dict[str, Counter[str]] = field(default_factory=dict)
+    changes: dict[str, Counter[bytes]] = field(default_factory=dict)
+    """By table and @op."""
     tables: dict[str, TableReport] = field(default_factory=dict)
 
     @classmethod
@@ -84,7 +85,10 @@ class Report:
             "repeated": self.repeated,
             "copied_rows": dict(self.copied_rows),
             "copied_bytes": dict(self.copied_bytes),
-            "changes": {name: dict(counts) for name, counts in self.changes.items()},
+            "changes": {
+                name: {op.decode(): count for op, count in list(counts.items())}
+                for name, counts in self.changes.items()
+            },
             "tables": {
                 name: {
                     "phase": table.phase,
