@@ -244,7 +244,7 @@ class Lanes:
                 error = redis_py.timed_out(ask.server.client)
                 self._finished.append(Answer(ask, error=error))
         for ask, probe in list(self._probes.items()):
-            if now_s >= probe.deadline_s:
+            if now_s >= probe.deadline_s and not probe.try_next():
                 self._probes.pop(ask).close()
                 error = redis_py.timed_out(ask.server.client)
                 self._finished.append(Answer(ask, error=error))

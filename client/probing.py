@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.client import redis_py
@@ -21,50 +22,83 @@ PING = b"PING\r\n"
 
 
 class Probe:
-    """A connection attempt on its way. `number` and `events` are for `poll`."""
+    """Connection attempts to the addresses of a server, one after another. `number` and `events`
+    are for `poll`, `deadline_s` is when the attempt of now ends."""
 
-    def __init__(self, sock: socket.socket, timeout_s: float, speaks: bool) -> None:
-        """`speaks` is False if a connection is all that can be seen, because it is encrypted."""
-        self.deadline_s = time.monotonic() + timeout_s
+    def __init__(
+        self, addresses: Sequence[tuple[int, Any]], timeout_s: float, encrypted: bool
+    ) -> None:
+        """Of an encrypted connection, all that can be seen is that it can be made."""
+        self.number = -1
         self.events = select.POLLOUT
-        self.number = sock.fileno()
-        self._sock = sock
-        self._speaks = speaks
+        self.deadline_s = 0.0
+        self._addresses = iter(addresses)
+        self._timeout_s = timeout_s
+        self._encrypted = encrypted
+        self._sock: socket.socket | None = None
 
     @classmethod
     def of(cls, client: Any) -> Probe | None:
-        """A probe of a client's server; None if its address is not known in advance."""
-        found = redis_py.socket_address(client)
-        if found is None:
-            return None
-        family, address, encrypted = found
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:
-            return None  # redis-py reports it
-        sock.setblocking(False)
-        try:
-            error = sock.connect_ex(address)
-        except OSError as raised:  # a path that is too long
-            error = raised.errno or errno.EINVAL
-        if error not in (0, errno.EINPROGRESS, errno.EAGAIN):
-            sock.close()
-            return None
-        return cls(sock, redis_py.timeout_s(client), not encrypted)
+        """A probe of a client's server; None if no address is known in advance, or none can be
+        tried: redis-py says why."""
+        addresses, encrypted = redis_py.socket_addresses(client)
+        probe = cls(addresses, redis_py.timeout_s(client), encrypted)
+        return probe if probe.try_next() else None
+
+    def try_next(self) -> bool:
+        """Begin with the next address; False if none is left that can be tried."""
+        self.close()
+        for family, address in self._addresses:
+            sock = connecting(family, address)
+            if sock is not None:
+                self.number = sock.fileno()
+                self.events = select.POLLOUT
+                self.deadline_s = time.monotonic() + self._timeout_s
+                self._sock = sock
+                return True
+        return False
 
     def proceed(self) -> bool:
-        """After an event: True once the server is there. Raises OSError if it is not."""
-        error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        """After an event: True once the server is there. Raises OSError if it is at no address."""
+        assert self._sock is not None
+        try:
+            return self._proceed(self._sock)
+        except OSError:
+            if not self.try_next():
+                raise
+            return False
+
+    def _proceed(self, sock: socket.socket) -> bool:
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
         if self.events == select.POLLIN:
-            if not self._sock.recv(1):
+            if not sock.recv(1):
                 raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection")
             return True
-        if self._speaks:
-            self._sock.send(PING)
+        if not self._encrypted:
+            sock.send(PING)
             self.events = select.POLLIN
-        return not self._speaks
+        return self._encrypted
 
     def close(self) -> None:
-        self._sock.close()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+def connecting(family: int, address: Any) -> socket.socket | None:
+    """A socket that is connecting to an address, or has done so; None if that fails at once."""
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    sock.setblocking(False)
+    try:
+        error = sock.connect_ex(address)
+    except OSError as raised:  # a path that is too long
+        error = raised.errno or errno.EINVAL
+    if error in (0, errno.EINPROGRESS, errno.EAGAIN):
+        return sock
+    sock.close()
+    return None

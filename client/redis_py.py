@@ -68,23 +68,23 @@ def timeout_s(client: Any) -> float:
     return math.inf if seconds is None else float(seconds)
 
 
-def socket_address(client: Any) -> tuple[int, Any, bool] | None:
-    """The family and the address of a client's server for `socket`, and whether the connection is
-    encrypted; None if the pool decides about the address (as for Sentinel) or it is not found."""
+def socket_addresses(client: Any) -> tuple[list[tuple[int, Any]], bool]:
+    """The families and addresses of a client's server for `socket`, and whether the connection is
+    encrypted. No address if the pool decides about it (as for Sentinel) or none is found."""
     pool = client.connection_pool
     kwargs = pool.connection_kwargs
     if "path" in kwargs:
-        return socket.AF_UNIX, kwargs["path"], False
+        return [(socket.AF_UNIX, kwargs["path"])], False
     if "host" not in kwargs:
-        return None
+        return [], False
     try:
         found = socket.getaddrinfo(
             kwargs["host"], kwargs.get("port", 6379), type=socket.SOCK_STREAM
         )
     except OSError:
-        return None
-    family, _, _, _, address = found[0]
-    return family, address, issubclass(pool.connection_class, redis.SSLConnection)
+        return [], False
+    addresses = [(int(family), address) for family, _, _, _, address in found]
+    return addresses, issubclass(pool.connection_class, redis.SSLConnection)
 
 
 def command_name(words: Sequence[Any]) -> str:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -101,6 +102,34 @@ def test_a_probe_of_a_server_that_hangs_ends_with_the_timeout() -> None:
         assert lanes.wait([ask], 0.05) == []
         [answer] = answers_of(lanes, ask)
     assert "did not reply in time" in str(answer.error)
+
+
+@pytest.mark.parametrize("first", ["hangs", "refuses", "closes"])
+def test_a_failing_server_is_found_at_its_second_address(
+    server: Server, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """As that of a host with an IPv6 and an IPv4 address, whose server listens on IPv4."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        elsewhere = listener.getsockname()
+        if first == "refuses":
+            listener.close()
+        if first == "closes":
+            closer = Thread(target=lambda: listener.accept()[0].close(), daemon=True)
+            closer.start()
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+            for address in (elsewhere, ("127.0.0.1", server.port))
+        ]
+        probed = []
+
+        def addresses(*words: Any, **options: Any) -> Any:
+            probed.append(words)
+            return found if len(probed) == 1 else found[1:]
+
+        with connect(url_of(server), timeout=0.3) as ms:
+            monkeypatch.setattr(socket, "getaddrinfo", addresses)
+            [answer] = answers_of(Lanes(), Ask(failing(ms), [ECHO]))
+    assert (answer.replies, answer.error) == (["hello"], None)
 
 
 def test_there_is_no_probe_where_the_pool_decides_about_the_address() -> None:
