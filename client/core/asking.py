@@ -201,6 +201,19 @@ class Asking:
             if not any(isinstance(ask.about, Create) for ask in server.in_flight)
         ]
 
+    def learns_ends(self, now_s: float) -> bool:
+        """Whether the children of a shard that was fetched to its end will soon be known."""
+        return any(
+            state.ended and state.children is None and self._looks_up(state.server, now_s)
+            for state in self._lineage.states.values()
+        )
+
+    def _looks_up(self, server: ServerState, now_s: float) -> bool:
+        if server.failing:
+            return False
+        asked = any(isinstance(ask.about, LookUp) for ask in server.in_flight)
+        return asked or self.looking.due(now_s)
+
     # ------------------------------------------------------------ how long to wait
 
     def answers_due(self) -> bool:

@@ -50,6 +50,8 @@ class Follower:
         self._opened_s = wall()
         self._lineage = Lineage((), servers)
         self._merge = Merge(options.strict)
+        self._learning = False
+        """Whether records wait until the children of a shard are known."""
         self._asking = Asking(servers, options, now)
         self._greatest = BEGINNING
         self._records = 0
@@ -66,7 +68,7 @@ class Follower:
         self._lineage = lineage
         self._asking.begin(lineage, create)
         self._greatest = BEGINNING
-        self._merge.rebuild(lineage.live())
+        self._arrange()
         self.events.extend(ShardOpened(state.name) for state in lineage.live())
         yield from self.flush()
 
@@ -108,7 +110,7 @@ class Follower:
             self._absorb(answers)
             yield from self.flush()
             self._raise_refusal()
-            if self._merge.first() is None and not self.ended:
+            if self._merge.first() is None and not self.ended and not self._learning:
                 self._asking.check_silence()
             if patience_s <= 0 and not due and not answers:
                 break
@@ -180,7 +182,16 @@ class Follower:
         if events:
             self.events.extend(events)
             self._asking.looking.reset()
-            self._merge.rebuild(self._lineage.live())
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """Put the shards in order, after some were replaced or replies arrived.
+
+        While the children of a shard are looked up nothing is handed out, because the token has to
+        name them: the shard's key may be gone when the stream is restored.
+        """
+        self._learning = self._asking.learns_ends(self._now())
+        self._merge.rebuild(() if self._learning else self._lineage.live())
 
     # ------------------------------------------------------------ answers
 
@@ -201,7 +212,7 @@ class Follower:
                 self._refusal = answer.error
             elif server.failed(answer.ask, answer.error, self._now()):
                 self.events.append(Disconnected(self._names_on(server), answer.error))
-        self._merge.rebuild(self._lineage.live())
+        self._arrange()
         self._settle()
 
     def _names_on(self, server: ServerState) -> tuple[str, ...]:
@@ -254,6 +265,8 @@ class Follower:
         self._buffer(shard, entries, already=place < shard.fetched)
         shard.fetched = max(shard.fetched, read_id(next_text))
         shard.ended = bool(ended)
+        if shard.ended and shard.children is None:
+            self._asking.looking.reset()
         if not shard.buffer:
             shard.reach()
 

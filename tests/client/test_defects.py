@@ -212,6 +212,28 @@ def test_children_come_once_after_their_parent_is_deleted(ms: Any) -> None:
             assert lost == ([("s", f"{cut}.0", None)] if cut < 3 else [])
 
 
+@pytest.mark.parametrize("order", ["strict", "available"])
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_the_last_record_of_a_shard_comes_with_a_token_that_names_the_children(
+    ms: Any, batch: int, order: str
+) -> None:
+    add(ms, "parent", "5.0")
+    options: dict[str, Any] = {"batch": batch, "order": order, "clock": False}
+    with ms.stream("parent", "trim_horizon", **options) as stream:
+        assert ids(take(stream, 1)) == ["5.0"]
+        add(ms, "parent", "6.0")
+        ms.tseal("parent", "left", "right")
+        add(ms, "left", "7.0")
+        ms.tseal("left")
+        assert ids(take(stream, 1)) == ["6.0"]
+        token = saved(stream)
+    ms.delete("parent")
+    with ms.stream("parent", token, **options) as stream:
+        add(ms, "right", "8.0")
+        assert ids(take(stream, 2)) == ["7.0", "8.0"]
+        assert stream.gaps == []
+
+
 def read_until_unavailable(stream: Any) -> list[str]:
     found: list[str] = []
     while True:
