@@ -64,6 +64,7 @@ def connect(
     True
     """
     options = redis_py.options(Retry, timeout, redis_options)
+    options.setdefault("command_packer", redis_py.Packer())
     client: Any = Millstream.from_url(url, **options)
     return client  # type: ignore[no-any-return]
 

@@ -43,6 +43,23 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
     return {**own, **given, "retry": retry(NoBackoff(), 0)}
 
 
+class Packer(redis.connection.HiredisRespSerializer):
+    """redis-py's fast writer of commands, which knows no `encoding_errors`: text with surrogates
+    becomes the bytes that it stands for, as the asyncio API does it."""
+
+    def pack(self, *words: Any) -> list[Any]:
+        """The command as RESP."""
+        try:
+            packed: list[Any] = super().pack(*words)
+        except UnicodeEncodeError:
+            packed = super().pack(*map(raw, words))
+        return packed
+
+
+def raw(word: Any) -> Any:
+    return word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word
+
+
 def address(client: Any) -> str:
     """The server of a client, for error messages."""
     kwargs = client.connection_pool.connection_kwargs

@@ -8,8 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
+from millstream.client.core.arguments import flag
 from millstream.client.core.facts import FactBook, FactFields, fact_count, lease_ms
-from millstream.client.core.requests import text
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
 from millstream.client.records import T
@@ -104,12 +104,12 @@ class Writer(Generic[T]):
         take_over: bool,
         retry_for: float,
     ) -> None:
-        producer = f"{text(name)[:64]}:{secrets.token_hex(8)}"
-        self._book = FactBook(key, name, producer, lease, retry_for, time.monotonic)
+        unique = secrets.token_hex(8)
+        self._book = FactBook(key, name, unique, lease, retry_for, time.monotonic)
         self._runner = Runner(client)
         self._turn = threading.RLock()
         self._closed = False
-        if take_over:
+        if flag("take_over", take_over):
             self._run(self._book.take_over())
 
     def __enter__(self) -> Self:

@@ -6,6 +6,9 @@ import math
 from typing import Any
 
 DURATION_MAX_S = 2**50
+BATCH_MAX = 2**31 - 1
+NAME_MAX_BYTES = 1024
+"""Of a writer, as the server accepts it."""
 
 
 def number(name: str, value: Any) -> float:
@@ -32,6 +35,28 @@ def duration_ms(name: str, seconds: Any) -> int:
     if seconds and not milliseconds:
         raise ValueError(f"{name} must be 0 or at least 0.001 seconds, not {seconds!r}")
     return milliseconds
+
+
+def key(what: str, value: Any) -> str | bytes:
+    """The name of something on the server."""
+    if not isinstance(value, (str, bytes)):
+        raise ValueError(f"{what} must be text or bytes, not {value!r}")
+    return value
+
+
+def writer_name(value: Any) -> str | bytes:
+    name = key("the name of a writer", value)
+    size = len(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape"))
+    if not 1 <= size <= NAME_MAX_BYTES:
+        raise ValueError(
+            f"the name of a writer must have from 1 to {NAME_MAX_BYTES:,} bytes, not {size:,}"
+        )
+    return name
+
+
+def batch(value: Any) -> int:
+    """How many entries are requested at once."""
+    return whole("batch", value, BATCH_MAX)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from millstream.client.core import requests
-from millstream.client.core.arguments import duration_ms, whole
+from millstream.client.core import arguments, requests
+from millstream.client.core.arguments import duration_ms
 from millstream.client.core.repeating import Repeater, lost
 from millstream.client.core.requests import Key
 from millstream.client.core.servers import ServerState
@@ -65,15 +65,15 @@ class Deliveries:
         """Without `batch` it is 10, and 1 if entries are delivered only once: a batch that is not
         handed out is lost then."""
         self._server = ServerState(client)
-        self._key = key
-        self._group = group
+        self._key = arguments.key("key", key)
+        self._group = arguments.key("group", group)
         self._start = start_word(position)
         self._ttl_ms = duration_ms("ttl", ttl_s)
         self._retry_ms = None if retry_s is None else duration_ms("retry", retry_s)
         self._expire_ms = duration_ms("expire", expire_s)
         if batch is None:
             batch = 1 if retry_s is None else BATCH
-        self._batch = whole("batch", batch)
+        self._batch = arguments.batch(batch)
         self._now = now
         self._repeater = Repeater(AWAY_MAX_S, now)
         self._buffer: deque[Record[Any]] = deque()

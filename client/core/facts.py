@@ -12,10 +12,10 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from millstream.client.core import requests
+from millstream.client.core import arguments, requests
 from millstream.client.core.arguments import number, whole
 from millstream.client.core.repeating import Repeater
-from millstream.client.core.requests import Fields, Key
+from millstream.client.core.requests import Fields, Key, text
 from millstream.client.core.steps import Call, Clock, Steps
 from millstream.client.errors import FactAlreadyDone, MillstreamError, NotReserved, ReservationLost
 from millstream.client.ids import BEGINNING, ID
@@ -71,21 +71,21 @@ class FactBook:
         self,
         key: Key,
         name: Key,
-        producer: str,
+        unique: str,
         lease_s: float,
         retry_for_s: float,
         now: Clock,
     ) -> None:
-        """`producer` is a name that no other object uses. `now` never goes back, in seconds."""
+        """`unique` is text that no other object has. `now` never goes back, in seconds."""
         if not 0 < number("retry_for", retry_for_s) < 100:
             raise ValueError(
                 f"retry_for must be above 0 and below 100 seconds, not {retry_for_s!r}: the server "
                 "recognizes a repeated append for 100 seconds"
             )
         self.lease_ms = lease_ms(lease_s)
-        self._key = key
-        self._name = name
-        self._producer = producer
+        self._key = arguments.key("key", key)
+        self._name = arguments.writer_name(name)
+        self._producer = f"{text(self._name)[:64]}:{unique}"
         self._number = 0
         self._repeater = Repeater(retry_for_s, now)
         self._now = now

@@ -18,7 +18,7 @@ class Options:
     clock: bool | None = None
 
     def __post_init__(self) -> None:
-        arguments.whole("batch", self.batch)
+        arguments.batch(self.batch)
         if self.order not in ("strict", "available"):
             raise ValueError(f"order must be 'strict' or 'available', not {self.order!r}")
         if self.on_gap not in ("raise", "skip"):

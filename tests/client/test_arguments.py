@@ -50,6 +50,7 @@ def test_a_client_of_a_shard_is_a_connection_of_the_same_api(api: Api, ms: Any, 
         ("max_wait", "30"),
         ("max_wait", math.nan),
         ("batch", True),
+        ("batch", 10**30),
     ],
 )
 def test_a_wrong_option_of_a_stream_is_named(ms: Any, name: str, value: Any) -> None:
@@ -66,6 +67,7 @@ def test_a_wrong_option_of_a_stream_is_named(ms: Any, name: str, value: Any) -> 
         ("ttl", "30"),
         ("retry", math.nan),
         ("batch", "10"),
+        ("batch", 10**30),
     ],
 )
 def test_a_wrong_option_of_a_consumer_is_named(ms: Any, name: str, value: Any) -> None:
@@ -78,6 +80,27 @@ def test_a_wrong_option_of_a_consumer_is_named(ms: Any, name: str, value: Any) -
 def test_a_wrong_option_of_a_writer_is_named(ms: Any, name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
         ms.writer("s", "w", **{name: value})
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, b"", None, 5])
+def test_a_wrong_name_of_a_writer_is_refused(ms: Any, name: Any) -> None:
+    with pytest.raises(ValueError, match="the name of a writer must"):
+        ms.writer("s", name)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["s"]])
+def test_a_key_and_a_group_are_text_or_bytes(ms: Any, wrong: Any) -> None:
+    for call in (lambda: ms.writer(wrong, "w"), lambda: ms.consumer(wrong, "g")):
+        with pytest.raises(ValueError, match="key must be text or bytes"):
+            call()
+    with pytest.raises(ValueError, match="group must be text or bytes"):
+        ms.consumer("s", wrong)
+
+
+@pytest.mark.parametrize("value", ["no", None, 1])
+def test_take_over_is_a_boolean(ms: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match="take_over must be True or False"):
+        ms.writer("s", "w", take_over=value)
 
 
 @pytest.mark.parametrize("count", [None, 0, -1, 10_001, "2", 2.0])
@@ -154,6 +177,22 @@ def test_a_value_that_is_not_utf_8_is_kept_and_stops_no_reader(ms: Any) -> None:
                 b"\xff\xfe",
                 "süß".encode(),
             ]
+
+
+def test_text_that_stands_for_other_bytes_is_written_as_those_bytes(ms: Any) -> None:
+    ms.tappend("s", {"n": b"\xff\xfe"})
+    [record] = ms.tread("s", 0, 1)
+    with ms.writer("s", "w") as writer:
+        writer.append(record)
+        [fact] = writer.facts(1)
+        fact["n"] = record["n"]
+        fact.complete()
+    ms.tappend("s", record.pairs)
+    ms.xadd("s", dict(record))
+    with ms.pipeline() as pipe:
+        pipe.tappend("s", record)
+        pipe.execute()
+    assert [found["n"] for found in ms.tread("s", 0, 10)] == [record["n"]] * 6
 
 
 # ---------------------------------------------------------------- errors of other servers
