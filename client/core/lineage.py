@@ -105,6 +105,8 @@ class Lineage:
     """Gaps at the end of shards without children."""
     end: ID = BEGINNING
     """The greatest final ID of a shard that was read to its end."""
+    _done_for_token: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
+    """See `_find_done_for_token`; None after a change."""
 
     def live(self) -> list[ShardState]:
         """The shards that are being read."""
@@ -194,6 +196,7 @@ class Lineage:
         names = tuple(map(shard_name, children))
         if state.gaps:
             self.carried[state.name] = state.found(), list(state.gaps)
+        self._done_for_token = None
         del self.states[state.name]
         self.done[state.name] = names
         self.before[state.name] = tuple(
@@ -239,6 +242,7 @@ class Lineage:
 
     def report(self, gap: Gap) -> None:
         """A gap is reported: once, even if several children came after it."""
+        self._done_for_token = None
         for name, (_, gaps) in list(self.carried.items()):
             gaps[:] = [other for other in gaps if other != gap]
             if not gaps:
@@ -264,20 +268,24 @@ class Lineage:
             name: state.found() for name, state in self.states.items() if name not in after_gaps
         }
         carried = {name: place for name, (place, _) in self.carried.items()}
-        early = self._early(carried)
+        if self._done_for_token is None:
+            self._done_for_token = self._find_done_for_token()
+        done, early = self._done_for_token
+        shown = {*done, *places, *carried}
+        shown.update(child for name in places for child in places[name].children)
+        keys = {name: self.keys[name] for name in sorted(shown) if name in self.keys}
+        return Token({**places, **carried}, done, early, keys)
+
+    def _find_done_for_token(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+        """What a token has of the shards that are done: where each continues now, and which were
+        done early. It takes longer with each split, so it is kept until the next one."""
+        early = self._early(self.carried)
         done = {
             name: self._unfinished(name)
             for name in dict.fromkeys([*self.roots, *early])
-            if name in self.done and name not in carried
+            if name in self.done and name not in self.carried
         }
-        shown = {*done, *places, *carried}
-        shown.update(child for name in places for child in places[name].children)
-        return Token(
-            {**places, **carried},
-            done,
-            {name: early[name] for name in done if name in early},
-            {name: key for name, key in self.keys.items() if name in shown},
-        )
+        return done, {name: early[name] for name in done if name in early}
 
     def _early(self, carried: Collection[str]) -> dict[str, tuple[str, ...]]:
         """The shards that are done although a shard before them is not, with those before. They

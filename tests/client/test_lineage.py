@@ -1,0 +1,35 @@
+"""Which shards follow which, without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.client import ID, Shard
+from millstream.client.core.lineage import Lineage, Servers
+from millstream.client.core.shards import ShardState
+from millstream.client.core.token import Place
+
+
+def test_a_token_walks_through_earlier_splits_once_for_each_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walks = []
+    walk = Lineage._unfinished
+
+    def counted(lineage: Lineage, name: str) -> tuple[str, ...]:
+        walks.append(name)
+        return walk(lineage, name)
+
+    monkeypatch.setattr(Lineage, "_unfinished", counted)
+    servers = Servers("server", None)
+    lineage = Lineage(("s0",), servers)
+    lineage.add(ShardState.at(Shard("s0"), servers.of(Shard("s0")), Place(ID(0), 1)))
+    for n in range(1, 50):
+        parent = lineage.states[f"s{n - 1}"]
+        parent.ended, parent.fetched = True, ID(n)
+        lineage.set_children(parent, {"children": [f"s{n}"]})
+        lineage.infos[f"s{n}"] = {"incarnation": n + 1, "parents": [f"s{n - 1}"]}
+        lineage.settle()
+        for _ in range(5):
+            assert lineage.token().done == {"s0": (f"s{n}",)}
+    assert walks == ["s0"] * 49
