@@ -14,16 +14,17 @@ TREAD that has not seen them gets a nil for the gap. As in Redis, trimming does 
 from libc.stdint cimport UINT32_MAX, UINT64_MAX as MAX, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    append_entry, append_message, check_above_promise, evict_to, new_id, stream_to_append,
+    append_entry, append_message, check_above_promise, check_append, evict_to, new_id,
+    stream_to_append,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.engine.ranges cimport EntryRange, make_range, take_end, take_limit, take_start
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
-from millstream.ids cimport make_id, parse_id, parse_part
+from millstream.ids cimport parse_id, parse_part
 from millstream.storage.streams.held cimport handed_out
-from millstream.storage.streams.stream cimport RESERVING, Stream
+from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.references import drop_references_between, trim_acked
 from millstream.commands.runtime.replies import NULL_ARRAY
@@ -32,7 +33,6 @@ from millstream.commands.xstream.xidmp import name_of, repeated_id, take_message
 from millstream.errors import EXHAUSTED, INVALID_ID, SYNTAX, CommandError, wrong_arity
 
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
-ID_RESERVED = "ERR The ID specified in XADD is equal or smaller than the last ID reserved or held, "
 ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
 ONCE_WITH_ID = "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
 TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
@@ -79,13 +79,6 @@ cdef bint read_id(Slice* word, EntryId* out) except -1:
     return False
 
 
-cdef object too_low(Stream stream, EntryId last):
-    """Why an ID is refused: it is not above the last entry, or the last ID handed out."""
-    if stream is None or not stream.restrictions & RESERVING:
-        return CommandError(ID_TOO_LOW)
-    return CommandError(f"{ID_RESERVED}{make_id(last.ms, last.seq, False)}")
-
-
 cdef int complete_id(Context ctx, Stream stream, EntryId* out, bint any_seq) except -1:
     """Choose the sequence number where any will do; the id must be above the stream's last."""
     cdef EntryId last = EntryId(0, 0) if stream is None else handed_out(stream)
@@ -93,12 +86,12 @@ cdef int complete_id(Context ctx, Stream stream, EntryId* out, bint any_seq) exc
         raise CommandError(EXHAUSTED)
     if any_seq and out.ms == last.ms and stream is not None:
         if last.seq == MAX:
-            raise too_low(stream, last)
+            raise CommandError(ID_TOO_LOW)
         out.seq = last.seq + 1
     elif any_seq:
         out.seq = 1 if out.ms == 0 else 0
     if not id_less(last.ms, last.seq, out.ms, out.seq):
-        raise too_low(stream, last)
+        raise CommandError(ID_TOO_LOW)
     return 0 if stream is None else check_above_promise(ctx, stream, out[0], "XADD", False)
 
 
@@ -176,6 +169,8 @@ cdef add_with_options(Context ctx, Args args):
             if first is not None:
                 return first
     if not auto:
+        if stream is not None and stream.restrictions:
+            check_append(ctx, stream)  # no other ID would be accepted either
         complete_id(ctx, stream, &entry_id, any_seq)
     stream = stream_to_append(ctx, &args.items[1], items, count)
     if auto:
