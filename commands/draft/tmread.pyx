@@ -59,6 +59,7 @@ def followed_key_positions(list words not None) -> list[int]:
     summary="Reads entries after an ID from each stream, and tells how far each stream is settled.",
     syntax="count [BLOCK milliseconds] [CLOCK] {streams: STREAMS key [key ...] id [id ...]}",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
+    keyword=("STREAMS", 2),
 )
 def tmread(Context ctx not None, Args args not None):
     """For each stream, in the order of the request: its key, prev, next, the entries, whether it has
