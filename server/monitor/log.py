@@ -33,12 +33,21 @@ def _level_name(level: int) -> str:
     return next(name for name, floor in reversed(LEVELS.items()) if floor <= max(level, 10))
 
 
+CONTROL = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+
+def _on_one_line(message: str) -> str:
+    """A message may quote a client's bytes: control characters are shown as `\\n` or `\\x1b`, and
+    bytes that are no UTF-8 as `\\udcff`."""
+    return message.translate(CONTROL).encode("utf-8", "backslashreplace").decode()
+
+
 class TextFormat(logging.Formatter):
-    """``2025-01-31 23:59:59.123 notice  message``, local time."""
+    """``2025-01-31 23:59:59.123 notice  message``, local time; one line, except for a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
-        text = f"{moment} {_level_name(record.levelno):<7} {record.getMessage()}"
+        text = f"{moment} {_level_name(record.levelno):<7} {_on_one_line(record.getMessage())}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text

@@ -1,0 +1,42 @@
+"""The readable log: one record is one line, whatever a client's words contain."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from millstream.server.monitor.log import TextFormat
+
+
+def line(message: str) -> str:
+    record = logging.LogRecord("millstream", logging.INFO, "", 0, "%s", (message,), None)
+    return TextFormat().format(record).partition("notice  ")[2]
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("of writer 'till-1 ü'", "of writer 'till-1 ü'"),
+        (
+            "a\r\n2031-01-01 00:00:00.000 notice  forged",
+            r"a\r\n2031-01-01 00:00:00.000 notice  forged",
+        ),
+        ("\x1b[31mred\x00\x7f", r"\x1b[31mred\x00\x7f"),
+        ("a\u2028b\x85c", r"a\u2028b\x85c"),
+        (b"\xff".decode("utf-8", "surrogateescape"), r"\udcff"),
+    ],
+)
+def test_a_message_is_one_line(message: str, shown: str) -> None:
+    assert line(message) == shown
+
+
+def test_a_traceback_follows_on_lines_of_its_own() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError as problem:
+        record = logging.LogRecord("millstream", logging.WARNING, "", 0, "failed", (), None)
+        record.exc_info = (type(problem), problem, problem.__traceback__)
+    first, *rest = TextFormat().format(record).splitlines()
+    assert first.endswith("warning failed")
+    assert rest[-1] == "ValueError: why"
