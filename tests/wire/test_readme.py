@@ -21,6 +21,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 PORT = "6455"
 PROMPT = f"127.0.0.1:{PORT}> "
 ID = re.compile(r"\b(\d{13})([.-])(\d+)\b")
+INCARNATION = re.compile(r"\(integer\) \d{16}\b")
 
 
 def blocks(language: str) -> str:
@@ -36,7 +37,12 @@ class Ids:
         self._real: dict[tuple[str, str], tuple[str, str]] = {}
 
     def same(self, printed: str, real: str) -> bool:
-        """Whether the texts are equal but for ids, and each printed id means one real id only."""
+        """Whether the texts are equal but for ids and incarnations, and each printed id means one
+        real id only."""
+        printed, real = (
+            INCARNATION.sub("<incarnation>", printed),
+            INCARNATION.sub("<incarnation>", real),
+        )
         if ID.sub(r"<id\2>", printed) != ID.sub(r"<id\2>", real):
             return False
         pairs = zip(ID.findall(printed), ID.findall(real), strict=True)
