@@ -1,0 +1,64 @@
+"""Whether a slot fits what millstream has recorded: each way in which it may not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millstream.pipeline.cdc.config import Source
+from millstream.pipeline.cdc.replication import SystemId
+from millstream.pipeline.cdc.slots import Slot, refusal
+from millstream.pipeline.cdc.state import SourceState
+
+SOURCE = Source("shop", "eu", "", ())
+SLOT = Slot("millstream_shop_eu", "pgoutput", "shop", None, "reserved", 90, 10)
+STATE = SourceState("millstream_shop_eu", "71", 2, 100, "made")
+SYSTEM = SystemId("71", 2, 120)
+ENDS = {1: 80, 2: 100}
+"""Where the earlier timelines ended."""
+
+
+def found(
+    state: SourceState | None = STATE, slot: Slot | None = SLOT, system: SystemId = SYSTEM
+) -> str | None:
+    return refusal(SOURCE, state, slot, system, lambda timeline, current: ENDS.get(timeline))
+
+
+def test_a_slot_that_fits_is_read() -> None:
+    assert found() is None
+    assert found(slot=replace(SLOT, confirmed_lsn=100, active_pid=7)) is None
+    assert found(None, None) is None
+
+
+def test_a_slot_that_is_made_or_to_be_made_again_is_not_compared() -> None:
+    assert found(replace(STATE, phase="making"), None) is None
+    assert found(replace(STATE, resync=True, system="72"), None) is None
+
+
+def test_a_failover_that_lost_nothing_is_read() -> None:
+    assert found(system=replace(SYSTEM, timeline=3)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "slot", "system"),
+    [
+        ("the slot millstream_shop_eu no longer exists", STATE, None, SYSTEM),
+        ("slot lost", STATE, replace(SLOT, wal_status="lost"), SYSTEM),
+        ("has the plugin wal2json", STATE, replace(SLOT, plugin="wal2json"), SYSTEM),
+        ("the source is another cluster", STATE, SLOT, replace(SYSTEM, system="72")),
+        ("millstream is behind the slot", STATE, replace(SLOT, confirmed_lsn=101), SYSTEM),
+        ("millstream has no record of it", None, SLOT, SYSTEM),
+        ("left at 0/50", replace(STATE, timeline=1), SLOT, SYSTEM),
+        ("does not descend from", replace(STATE, timeline=9), SLOT, SYSTEM),
+        ("before the durable LSN 0/64", STATE, SLOT, replace(SYSTEM, lsn=99)),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_command_that_helps(
+    text: str, state: SourceState | None, slot: Slot | None, system: SystemId
+) -> None:
+    line = found(state, slot, system)
+    assert line is not None
+    assert text in line
+    assert line.endswith("millstream cdc resync shop:eu --all")
+    assert "\n" not in line
