@@ -227,7 +227,7 @@ class Copier:
         self._flush(batch, rows, name)
         report.rows = rows
         key = self._keys.table_state(table)
-        copied = replace(TableState.from_json(self._states.seen(key)), phase="copied")
+        copied = replace(TableState.from_json(self._states.seen(key)), phase="copied", rows=rows)
         end = append_words(copy, lsn, place + 1, CopyEnd(rows).fields())
         self._set(key, copied.to_json(), end)
         return rows

@@ -126,6 +126,7 @@ class SourceProcess:
         self._check()
         state = preparation.run()
         self._is_prepared = True
+        self._publisher.resync.clear()
         # A write, so that a server without memory is noticed before the source is asked.
         states.read(self._place.keys.state)
         states.swap(self._place.keys.state, state.to_json())

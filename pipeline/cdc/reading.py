@@ -21,6 +21,7 @@ from millstream.pipeline.cdc.replication import Keepalive, Received, Replication
 from millstream.pipeline.cdc.report import Report
 
 STATUS_S = 1.0
+SLOW_S = 3.0
 STUCK_S = 10.0
 SILENCE_S = 60.0
 """A source that does not answer for this long is not there any more."""
@@ -137,7 +138,9 @@ class Reading:
                 raise StuckError
             if now - self._heard > SILENCE_S and self._paused_since is None:
                 raise psycopg.OperationalError(f"the source has not answered for {SILENCE_S:g} s")
-            if self._paused_since is None and not self._outgoing.is_failing:
+            if now - (self._outgoing.stuck_since or now) > SLOW_S and not self._outgoing.is_failing:
+                self._report.became("waiting", "millstream does not answer")
+            elif self._paused_since is None and not self._outgoing.is_failing:
                 self._report.became("reading")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._replication.flushed(), STATUS_S / 2)

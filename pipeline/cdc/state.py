@@ -109,8 +109,9 @@ class TableState:
     `request` is the number of the request to copy, different for each, so that a copy that was
     begun for an earlier request cannot be taken for one of a later request.
 
-    `incarnation` is that of the stream of changes, from TINFO. `oid` is the table's number in the
-    source's catalog; it tells a table from a later one with the same name.
+    `rows` is the number of rows in a whole copy. `incarnation` is that of the stream of changes,
+    from TINFO. `oid` is the table's number in the source's catalog; it tells a table from a later
+    one with the same name.
     """
 
     phase: Phase = "wanted"
@@ -121,6 +122,7 @@ class TableState:
     oid: int = 0
     table_config: TableConfig | None = None
     request: int = 0
+    rows: int = 0
 
     def to_json(self) -> str:
         values = {**asdict(self), "copy_lsn": lsn_text(self.copy_lsn)}

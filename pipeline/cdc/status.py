@@ -215,6 +215,7 @@ class TableShown:
     state: str | None
     position: Position | None
     pending: int | None
+    rows: int | None
     report: Json
     warnings: list[str]
 
@@ -240,6 +241,7 @@ class TableShown:
             table_state(state, position) if is_known else None,
             position,
             None if known.problem or positions is None else _pending(place, table, position),
+            state.rows if state is not None and state.phase == "copied" else report.get("rows"),
             report,
             [*report.get("warnings", []), *applied],
         )
@@ -254,7 +256,7 @@ class TableShown:
             "state": self.state,
             "lsn": None if position is None else lsn_text(position.id[0]),
             "pending": self.pending,
-            "rows": self.report.get("rows"),
+            "rows": self.rows,
             "problem": position.error if position and is_stopped else self.report.get("problem"),
             "error_id": position.error_id if position and is_stopped else None,
             "warnings": self.warnings,

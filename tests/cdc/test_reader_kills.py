@@ -204,6 +204,7 @@ def test_a_reader_that_cannot_continue_leaves_the_source(
     query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'millstream_shop_eu'"
     try:
         insert(source, 2, 2)
+        wait_until(lambda: "WARNING shop:eu: millstream does not answer" in pipeline.log)
         wait_until(
             lambda: source.execute(query).fetchone(),
             lambda row: row == (None,),

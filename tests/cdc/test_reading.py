@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -12,7 +14,7 @@ from tests.support.pipelines import Pipeline, url_of
 from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.replication import Replication
+from millstream.pipeline.cdc.replication import Replication, read_lsn
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -117,6 +119,62 @@ made = {}
         {"@op": "delete", "@old:a": "2", "@old-null": '["b"]'},
     ]
     assert pipeline.changes("public.made") == [{"@op": "insert", "id": "5"}]
+
+
+def test_a_copy_under_load_has_neither_gap_nor_overlap(pipeline: Pipeline, source: Source) -> None:
+    source.execute("CREATE TABLE orders (id int, item text)")
+    source.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
+    source.execute("INSERT INTO orders SELECT n, 'old' FROM generate_series(1, 20000) n")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}", {"read": "copy_rate = 20000"})
+    done, last = threading.Event(), 20_000
+
+    def write(first: int) -> int:
+        """Transactions of two rows each; some are open for a while."""
+        count = 0
+        with psycopg.connect(url_of(source)) as writer:
+            while not done.is_set():
+                for _ in range(2):
+                    writer.execute("INSERT INTO orders VALUES (%s, 'new')", [first + count])
+                    count += 1
+                    done.wait(0.02 if count % 7 == 0 else 0)
+                writer.commit()
+        return count
+
+    with ThreadPoolExecutor(3) as pool:
+        written = [pool.submit(write, first * 1_000_000) for first in (1, 2, 3)]
+        pipeline.start().wait_copied("public.orders")
+        done.set()
+        counts = [one.result() for one in written]
+    lsn = read_lsn(pipeline.state("public.orders")["copy_lsn"])
+    copied = [int(row[0]) for row in pipeline.copied_rows("public.orders")]
+    everything = {*range(1, last + 1)}
+    for first, count in zip((1, 2, 3), counts, strict=True):
+        everything |= {first * 1_000_000 + n for n in range(count)}
+
+    def later() -> list[int]:
+        entries = pipeline.entries("public.orders")
+        return [int(row["id"]) for name, row in entries if int(name.split("-")[0]) >= lsn]
+
+    followed = wait_until(later, lambda ids: len(ids) >= len(everything) - len(copied))
+    assert sorted(copied + followed) == sorted(everything)
+    assert any(row > last for row in copied)
+
+
+def test_everything_is_copied_again_while_it_is_read(pipeline: Pipeline, source: Source) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    source.execute("INSERT INTO orders VALUES (1)")
+    pipeline.configure({"eu": url_of(source)}, "orders = {}").start()
+    pipeline.wait_copied("public.orders")
+    source.execute("INSERT INTO orders VALUES (2)")
+    pipeline.wait_changes("public.orders", 1)
+    first = pipeline.state("public.orders")
+    pipeline.call("resync", "shop:eu", "--all")
+    pipeline.wait_copied("public.orders", after=first["copy_lsn"])
+    assert pipeline.copied_rows("public.orders") == [["1"], ["2"]]
+    assert pipeline.changes("public.orders") == []
+    assert pipeline.state("public.orders")["incarnation"] != first["incarnation"]
+    source.execute("INSERT INTO orders VALUES (3)")
+    assert pipeline.wait_changes("public.orders", 1) == [{"@op": "insert", "id": "3"}]
 
 
 def test_the_slot_advances_with_a_quiet_table(pipeline: Pipeline, source: Source) -> None:
