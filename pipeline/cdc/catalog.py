@@ -131,6 +131,22 @@ def read_table(connection: Connection, table: Table) -> CatalogTable | None:
     return read_tables(connection, [table]).get((table.schema, table.name))
 
 
+# ALTER TABLE .. REPLICA IDENTITY of a partitioned table leaves its partitions as they are.
+OTHER_IDENTITIES = """
+SELECT n.nspname, c.relname FROM pg_partition_tree(%s::oid::regclass) t
+JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf AND c.relreplident <> (SELECT relreplident FROM pg_class WHERE oid = %s)
+ORDER BY 1, 2
+"""
+
+
+def differing_partitions(connection: Connection, found: CatalogTable) -> list[tuple[str, str]]:
+    """The partitions whose replica identity is another than that of their table."""
+    if found.kind != "p":
+        return []
+    return connection.execute(OTHER_IDENTITIES, [found.oid, found.oid]).fetchall()
+
+
 def qualified(schema: str, name: str) -> str:
     """A table's name in SQL."""
     return f"{quoted(schema)}.{quoted(name)}"

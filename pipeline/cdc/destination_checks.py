@@ -71,6 +71,11 @@ def check_targets(
     with_rows: bool,
 ) -> Iterator[Finding]:
     """Findings about the targets of a source. `with_rows`: also about the rows that they have."""
+    positions = Positions(connection, config.destination.schema)
+    copied = {
+        key: one.copied_lsn
+        for key, one in (positions.read() if with_rows and positions.exists() else {}).items()
+    }
     targets = read_targets(connection, [target_of(table, config) for table in source.tables])
     for table in source.tables:
         found = catalog.get((table.schema, table.name))
@@ -85,7 +90,9 @@ def check_targets(
                 create_target(connection, table, found, source, config),
             )
             continue
-        yield from _check_target(connection, config, source, table, found, target, with_rows)
+        yield from _check_target(connection, config, source, table, found, target)
+        if with_rows and copied.get((source.database, source.sid, table.full_name)) is None:
+            yield from _rows(connection, config, source, table, found, target)
 
 
 def _check_target(
@@ -95,12 +102,10 @@ def _check_target(
     table: Table,
     found: CatalogTable,
     target: Target,
-    with_rows: bool,
 ) -> Iterator[Finding]:
     where, columns = f"{source.name} {table.full_name}", found.source_columns(table)
-    sid_column, shared = config.destination.sid_column, is_shared(table, config)
     try:
-        to = route(table, target, source.sid, sid_column, columns, found.identity, shared)
+        to = _route(config, source, table, found, target)
     except TargetError as problem:
         yield error(where, str(problem))
         return
@@ -113,8 +118,6 @@ def _check_target(
     yield from _privileges(connection, where, target.schema, target.name)
     if table.type == "history":
         yield from _may_create(connection, where, target)
-    if with_rows:
-        yield from _rows(connection, where, table, to)
     yield ok(where, f"{table.type} in {target.sql}")
 
 
@@ -167,8 +170,28 @@ def _may_create(connection: Connection, where: str, target: Target) -> Iterator[
         )
 
 
-def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:
-    """What a first copy would do to the rows that the target has."""
+def _route(
+    config: Config, source: Source, table: Table, found: CatalogTable, target: Target
+) -> Route:
+    sid_column, shared = config.destination.sid_column, is_shared(table, config)
+    columns = found.source_columns(table)
+    return route(table, target, source.sid, sid_column, columns, found.identity, shared)
+
+
+def _rows(
+    connection: Connection,
+    config: Config,
+    source: Source,
+    table: Table,
+    found: CatalogTable,
+    target: Target,
+) -> Iterator[Finding]:
+    """What the first copy would do to the rows that the target has."""
+    where = f"{source.name} {table.full_name}"
+    try:
+        to = _route(config, source, table, found, target)
+    except TargetError:
+        return  # an error that was reported
     if table.type == "history" or (table.type == "append" and to.key):
         return
     (count,) = _row(connection, f"SELECT count(*) FROM {to.target.sql} AS t WHERE {to.of_sid}")

@@ -30,7 +30,7 @@ from millstream.pipeline.cdc.appending import (
     open_server,
 )
 from millstream.pipeline.cdc.changes import Described, ProtocolError, Translator
-from millstream.pipeline.cdc.config import Config, Source, load
+from millstream.pipeline.cdc.config import Config, ConfigError, Source, load
 from millstream.pipeline.cdc.copying import Copier
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.outgoing import Outgoing
@@ -258,8 +258,12 @@ async def _run(process: SourceProcess) -> int:
 
 def main(arguments: list[str]) -> None:
     """The process of the source that the second argument names."""
-    config = load(Path(arguments[0]))
-    process = SourceProcess(config, config.source(arguments[1]), _tell)
+    try:
+        config = load(Path(arguments[0]))
+        source = config.source(arguments[1])
+    except ConfigError as error:  # the file was changed since `run` read it
+        sys.exit(f"millstream: {error}")
+    process = SourceProcess(config, source, _tell)
     code = 1
     try:
         code = asyncio.run(_run(process))

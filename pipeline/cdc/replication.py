@@ -32,6 +32,9 @@ SESSION = (
 
 
 NO_FILE = b"58P01"
+# A copy takes as long as it takes, whatever a role's settings are.
+NO_TIMEOUTS = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=0"
+
 CONNECT_TIMEOUT_S = 10
 CANCEL_TIMEOUT_S = 2
 # A connection whose other end has gone without a word is noticed after about half a minute.
@@ -48,7 +51,7 @@ def session(url: str, application: str) -> dict[str, Any]:
     """The parameters of a connection to a source. What the URL says is not replaced, and its
     `options` come first."""
     given = conninfo_to_dict(url)
-    options = f"{given.get('options') or ''} {SESSION}".strip()
+    options = f"{given.get('options') or ''} {SESSION} {NO_TIMEOUTS}".strip()
     defaults = {name: value for name, value in KEEPALIVE.items() if name not in given}
     return {**defaults, "application_name": application, "options": options}
 

@@ -13,6 +13,7 @@ from millstream.pipeline.cdc.catalog import (
     CatalogTable,
     Connection,
     connect,
+    differing_partitions,
     qualified,
     read_tables,
 )
@@ -155,6 +156,16 @@ def check_table(
             where,
             f"policies hide rows from {role}, so a copy would be incomplete",
             f"ALTER ROLE {quoted(role)} BYPASSRLS",
+        )
+    differing = differing_partitions(connection, found)
+    if differing:
+        identity = "FULL" if found.identity == "full" else "DEFAULT"
+        yield error(
+            where,
+            f"{len(differing)} partitions have another replica identity than their table",
+            "; ".join(
+                f"ALTER TABLE {qualified(*one)} REPLICA IDENTITY {identity}" for one in differing
+            ),
         )
     yield from _key(where, table, found)
 

@@ -103,6 +103,13 @@ UNSUITABLE = {
     "g": ("CREATE TABLE g (id int PRIMARY KEY, n int)", "{ where = 'id >' }", "where cannot be"),
     "h": ("CREATE TABLE h (id int PRIMARY KEY)", "{ columns = ['id', 'x'] }", "columns names x"),
     "i": ("CREATE TABLE i (id int PRIMARY KEY)", "{ set = { id = '1' } }", "set must not"),
+    "k": (
+        "CREATE TABLE k (id int) PARTITION BY RANGE (id);"
+        "CREATE TABLE k1 PARTITION OF k FOR VALUES FROM (0) TO (9);"
+        "ALTER TABLE k REPLICA IDENTITY FULL",
+        "{}",
+        'ALTER TABLE "public"."k1" REPLICA IDENTITY FULL',
+    ),
     "j": ("CREATE TABLE j (n int UNIQUE)", "{ type = 'history' }", "has no key"),
 }
 
