@@ -29,9 +29,11 @@ def apply(config: Config, once: bool = False, master: str | None = None) -> int:
     metrics = config.apply.metrics
     served = serve_registry(metrics, status.registry) if metrics is not None else None
     session = start(config, master)
+    run = SparkRun(session, str(config.path), text, config.apply.workers)
     stop = threading.Event()
-    driver = Driver(config, SparkRun(session, str(config.path), text), status)
+    driver = Driver(config, run, status)
     try:
+        run.warm_up()
         with (
             _stopped_by_signals(stop),
             Reporter(address_of(config), config.millstream.prefix, status),

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 APPLICATION = "millstream cdc apply"
 ANSWER = "answer string"
 # Overridden by [apply] spark. The console shows a line for each event, not Spark's progress bar.
-SETTINGS = {"spark.ui.showConsoleProgress": "false"}
+SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    # The JVM has little to do: what its better compiler costs is not earned back.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.python.daemon.module": "millstream.pipeline.cdc.spark_daemon",
+}
 
 
 def start(config: Config, master: str | None) -> SparkSession:
@@ -50,10 +55,16 @@ class SparkRun:
     so that no password is in a task.
     """
 
-    def __init__(self, session: SparkSession, path: str, text: str) -> None:
+    def __init__(self, session: SparkSession, path: str, text: str, workers: int) -> None:
         self._session = session
+        self._workers = workers
         self._path = path
         self._text = text
+
+    def warm_up(self) -> None:
+        """Start the Python workers, so that the first batch does not wait for them. RunError if
+        Spark cannot start them."""
+        self([[] for _ in range(self._workers)])
 
     def __call__(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
         plans = [jobs_to_json(part) for part in parts]
