@@ -180,7 +180,7 @@ class Cdc(Lane):
         )
         self.destination.execute(create_sql("public"))
         self._apply = self._program("apply")
-        wait_until(lambda: self._client.get("cdc:apply:alive"), "the start of apply", 120)
+        wait_until(lambda: self._client.get("cdc:apply:alive"), "the start of apply", 300)
 
     def _program(self, *words: str) -> Program:
         command = [sys.executable, "-m", "millstream", "cdc", "--config", self._file, *words]

@@ -12,10 +12,11 @@ from millstream.pipeline.cdc.replication import SESSION
 
 Connection: TypeAlias = psycopg.Connection[Any]
 
-# row_security: a policy must cause an error, not hide rows.
+# row_security: a policy must cause an error, not hide rows. lock_timeout: whoever waits for another
+# program's lock reports it, and tries again.
 OPTIONS = (
     f"{SESSION} -c xmloption=content -c row_security=off -c client_min_messages=warning"
-    " -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+    " -c lock_timeout=60000 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
 # A connection whose other end has vanished is given up after half a minute.
 DEFAULTS = {

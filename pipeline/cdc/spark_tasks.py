@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from millstream.pipeline.cdc.applying import RunError
+from millstream.pipeline.cdc.applying import ApplyError, RunError
 from millstream.pipeline.cdc.batch import run_part
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.jobs import Answer, Job, answer_from_json, jobs_to_json
@@ -73,8 +73,21 @@ class SparkRun:
         try:
             answers = rows.mapInArrow(apply, ANSWER).collect()
         except Exception as error:  # of Spark, Py4J or the Python worker: all have many classes
+            if self._has_ended():
+                raise ApplyError("Spark has ended: start apply again") from error
             raise RunError(f"Spark could not run the batch: {_shown(error)}") from error
         return [answer_from_json(row[0]) for row in answers]
+
+    def _has_ended(self) -> bool:
+        """Whether the JVM is dead, or the application was ended by the cluster."""
+        context: Any = self._session.sparkContext
+        process = getattr(context._gateway, "proc", None)
+        if process is not None and process.poll() is not None:
+            return True
+        try:
+            return bool(context._jsc.sc().isStopped())
+        except Exception:  # the JVM does not answer
+            return True
 
 
 def apply_parts(

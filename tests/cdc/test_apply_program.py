@@ -60,14 +60,18 @@ class Program:
             self.process.wait()
 
     def workers(self) -> list[int]:
-        """The processes that apply parts: those that pyspark's daemon started."""
+        """The processes that apply parts: those that the daemon started."""
         assert self.process is not None
         listed = subprocess.run(
-            ["ps", "-o", "pid=,ppid=,args=", "-g", str(self.process.pid)],
+            ["ps", "-ww", "-o", "pid=,ppid=,args=", "-g", str(self.process.pid)],
             capture_output=True,
             text=True,
         ).stdout.splitlines()
-        found = [line.split(None, 2) for line in listed if "pyspark.daemon" in line]
+        found = [
+            line.split(None, 2)
+            for line in listed
+            if "-m millstream.pipeline.cdc.spark_daemon" in line
+        ]
         daemons = {pid for pid, _, _ in found}
         return [int(pid) for pid, parent, _ in found if parent in daemons]
 

@@ -1,0 +1,37 @@
+"""`apply` without Spark as a program that a test can kill: `python -m tests.cdc.plain_apply FILE`.
+
+The parts of a batch are applied by threads, each with its own worker.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from millstream.pipeline.cdc.apply_status import Reporter, Status
+from millstream.pipeline.cdc.applying import Driver
+from millstream.pipeline.cdc.batch import Worker, address_of
+from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.jobs import Answer, Job
+from millstream.pipeline.cdc.logs import Secrets, open_log
+
+
+def main() -> None:
+    config = load(Path(sys.argv[1]))
+    open_log("apply", Secrets(config))
+    workers = [Worker(config) for _ in range(config.apply.workers)]
+    pool = ThreadPoolExecutor(len(workers))
+
+    def run(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        return list(pool.map(lambda pair: pair[0].run(pair[1]), zip(workers, parts, strict=False)))
+
+    status = Status()
+    with Reporter(address_of(config), config.millstream.prefix, status):
+        Driver(config, run, status).apply(threading.Event())
+
+
+if __name__ == "__main__":
+    main()
