@@ -292,7 +292,8 @@ class StreamCommands(Generic[T]):
         """Seal a stream, which continues in its children; returns its final ID.
 
         With `elsewhere` the children are on other servers, and `tcreate` makes them there. Their
-        floor is this ID, or `promised-id` of `tinfo` if it is greater: what readers were told.
+        floor is this ID, or `promised-id` of `tinfo` if it is greater: readers were promised
+        that no entry comes up to there.
 
         >>> last = ms.tappend("whole", {"n": 1})
         >>> ms.tseal("whole", "left", "right") == last

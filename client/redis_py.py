@@ -34,8 +34,8 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
     own = {
         "protocol": 3,
         "decode_responses": True,
-        # What is not UTF-8 becomes text with surrogates, as in `os.fsdecode`: an entry that
-        # somebody else wrote must not stop a reader for ever.
+        # What is not UTF-8 becomes text with surrogates, as in `os.fsdecode`: one such entry
+        # must not stop a reader for ever.
         "encoding_errors": "surrogateescape",
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
@@ -192,4 +192,4 @@ def socket_number(connection: Any) -> int | None:
 
 
 OLD_POOL = int(redis.__version__.split(".")[0]) < 6
-"""Until redis-py 5, a pool wants to know the command."""
+"""Until redis-py 5, a pool takes the name of the command."""

@@ -47,7 +47,7 @@ class Servers:
 
     def child(self, key: str, parent: Shard) -> Shard:
         """The child of a shard, by the name that the parent has for it: on the same server, unless
-        `resolve` knows better.
+        `resolve` returns another one.
 
         A parent whose name is not its key gives its children names of the same form, because
         streams with one key on several servers have children with one key, too.

@@ -14,7 +14,7 @@ from millstream.client.ids import BEGINNING, EPOCH, ID, PART_MAX, just_below
 
 
 class Time(Protocol):
-    """A datetime, and everything else that knows its seconds since 1970."""
+    """A datetime, or anything else whose `timestamp()` is its seconds since 1970."""
 
     def timestamp(self) -> float: ...
 
