@@ -75,7 +75,7 @@ class Lanes:
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
         try:
-            if ask.server.failing and ask.server.client not in self._connections:
+            if self._may_hang(ask.server):
                 probe = Probe.of(ask.server.client)
                 if probe is not None:
                     self._probes[ask] = probe
@@ -84,6 +84,16 @@ class Lanes:
         except BaseException as error:
             self._interrupt(ask, error)
             raise
+
+    def _may_hang(self, server: Any) -> bool:
+        """Whether connecting might take long: a new connection is needed, and the server fails or
+        has an ask to answer."""
+        if server.client in self._connections:
+            return False
+        if server.failing:
+            return True
+        asked = any(ask.server is server for ask in self._in_flight)
+        return asked and not redis_py.has_spare(server.client)
 
     def _start(self, ask: Ask) -> None:
         try:

@@ -185,6 +185,11 @@ def borrow(client: Any) -> Any:
     return pool.get_connection("_") if OLD_POOL else pool.get_connection()
 
 
+def has_spare(client: Any) -> bool:
+    """Whether the client's pool has a connection that is not in use."""
+    return bool(getattr(client.connection_pool, "_available_connections", ()))
+
+
 def socket_number(connection: Any) -> int | None:
     """The number of a connection's socket; None if it is not connected."""
     sock = connection._sock

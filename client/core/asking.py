@@ -25,6 +25,8 @@ HELD_MAX_S = 0.05
 LOOK_UP_FIRST_S = 0.01
 LOOK_UP_MAX_S = 1.0
 HEARTBEAT_S = 5.0
+AT_ONCE_S = 0.5
+"""For how long a call that does not wait for records waits for the answer to an ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +218,27 @@ class Asking:
 
     # ------------------------------------------------------------ how long to wait
 
-    def answers_due(self) -> bool:
-        """Whether a server that answered so far has something to answer at once."""
-        return any(
-            ask.wait_s == 0
+    def due_until_s(self, now_s: float) -> list[float]:
+        """For the servers that have something to answer at once: until when a call waits for them.
+        A server that fails, or does not answer for longer than this, is not waited for."""
+        ends = [
+            ask.started_s + AT_ONCE_S
             for server in self._servers
             if not server.failing
             for ask in server.in_flight
-        )
+            if ask.wait_s == 0
+        ]
+        return [end_s for end_s in ends if end_s > now_s]
 
-    def pause_s(self, now_s: float, patience_s: float, due: bool) -> float:
+    def pause_s(self, now_s: float, patience_s: float, due: list[float]) -> float:
         """How long to wait for an answer before something else has to be done."""
         if patience_s <= 0 and not due:
             return 0.0
         moments = [now_s + WAIT_MAX_S]
         if patience_s > 0:
             moments += [now_s + patience_s, *self._moments(now_s)]
+        else:
+            moments += due
         moments += self._silence_ends(now_s)
         return max(0.0, min(moments) - now_s)
 

@@ -104,7 +104,7 @@ class Follower:
             if patience.is_over(patience_s):
                 break
             self._asking.wants(now_s, patience_s, asked)
-            due = self._asking.answers_due()
+            due = self._asking.due_until_s(now_s)
             pause_s = self._asking.pause_s(now_s, patience_s, due)
             answers = yield Wait(self._asking.in_flight(), pause_s)
             self._absorb(answers)

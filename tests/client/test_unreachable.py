@@ -57,6 +57,27 @@ def test_a_server_that_hangs_does_not_delay_the_records_of_others(
         assert take(stream, 1)[0]["n"] == "2"
 
 
+@pytest.mark.parametrize("order", ["strict", "available"])
+def test_next_and_a_short_read_do_not_wait_for_a_server_that_hangs(
+    api: Api, servers: Callable[[int], list[Server]], order: str
+) -> None:
+    one, two = servers(2)
+    first, second = api.connect(url_of(one)), api.connect(url_of(two), timeout=20.0)
+    shards = ["s", api.shard("t", second)]
+    with first.stream(shards, "trim_horizon", order=order, max_wait=None) as stream:
+        assert stream.read(timeout=0.01) is None
+        two.signal(signal.SIGSTOP)
+        try:
+            first.tappend("s", {"n": 0})
+            began_s = time.monotonic()
+            found = [stream.read(timeout=0.2), next(stream), stream.read(timeout=0.2), next(stream)]
+            assert time.monotonic() - began_s < 5.0
+        finally:
+            two.signal(signal.SIGCONT)
+        records = [record for record in found if record is not None] or take(stream, 1)
+        assert [record["n"] for record in records] == ["0"]
+
+
 def failing(client: Any) -> ServerState:
     return ServerState(client, failing_since_s=0.0)
 
