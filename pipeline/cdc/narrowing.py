@@ -6,7 +6,7 @@ transactions of the source, because all that a transaction does to a key is one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -20,6 +20,9 @@ from millstream.pipeline.cdc.pulling import Entry
 from millstream.pipeline.cdc.staging import Session
 from millstream.pipeline.cdc.target import TargetError
 from millstream.pipeline.cdc.transfer import Transfer, flush
+
+# Changes of one transaction of a history that are held in memory, to find the one that fails.
+PENDING_MAX = 100_000
 
 STOPPING = (psycopg.Error, TargetError, EntryError, CopyLost, CopyVanished)
 STOPPING_CLASSES = ("22", "23", "42")
@@ -57,17 +60,63 @@ class Narrowing:
         """The failure; None if everything could be applied in smaller steps."""
         if self._transfer.is_copy:
             return self._run_copy()
+        is_history = self._transfer.is_history
         pending: list[Change] = []
-        for chunk in self._transfer.entries():
-            changes = pending + self._transfer.changes(chunk)
+        unread: Failure | None = None
+        chunks = self._transfer.entries()
+        for chunk in chunks:
+            changes, unread = self._read(chunk)
+            changes = pending + changes
             self._transfer.widen(changes)
             pending = []
-            if self._transfer.is_history:
+            if is_history and unread is None:
                 changes, pending = _whole_transactions(changes)
-            failure = self._narrow(_units(changes, self._transfer.is_history))
-            if failure is not None:
-                return failure
-        return self._narrow(_units(pending, self._transfer.is_history))
+            failure = self._narrow(_units(changes, is_history))
+            if failure is not None or unread is not None:
+                return failure or unread
+            if len(pending) > PENDING_MAX:
+                failure, pending = self._long_transaction(pending, chunks)
+                if failure is not None:
+                    return failure
+        return self._narrow(_units(pending, is_history))
+
+    def _read(self, chunk: Sequence[Entry]) -> tuple[list[Change], Failure | None]:
+        """The changes up to the first entry that cannot be read."""
+        changes: list[Change] = []
+        for entry in chunk:
+            try:
+                changes += self._transfer.changes([entry])
+            except EntryError as error:
+                return changes, Failure(entry[0], str(error))
+        return changes, None
+
+    def _long_transaction(
+        self, begun: list[Change], chunks: Iterator[list[Entry]]
+    ) -> tuple[Failure | None, list[Change]]:
+        """Apply a transaction that does not fit into memory, as a whole; the changes that were read
+        after it. The failure names its first change."""
+        lsn, rest = begun[0].lsn, list[Change]()
+        try:
+            with self._session.connection.transaction():
+                writer = self._transfer.writer()
+                writer.apply(begun)
+                self._transfer.moved(begun)
+                for chunk in chunks:
+                    changes = self._transfer.changes(chunk)
+                    own = [change for change in changes if change.lsn == lsn]
+                    rest = changes[len(own) :]
+                    writer.apply(own)
+                    if own:
+                        self._transfer.moved(own)
+                    if rest:
+                        break
+                flush(writer)
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            self._transfer.back_to(begun[0].id)
+            return Failure(begun[0].id, in_one_line(error)), []
+        return None, rest
 
     # ------------------------------------------------------------ changes
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from millstream.pipeline.cdc.clone import KeyedWriter
-from millstream.pipeline.cdc.entries import Change, EntryReader
+from millstream.pipeline.cdc.entries import Change, EntryReader, Id
 from millstream.pipeline.cdc.history import HistoryWriter
 from millstream.pipeline.cdc.jobs import Job
 from millstream.pipeline.cdc.keyless import KeylessWriter
@@ -123,6 +123,11 @@ class Transfer:
         self.position = replace(
             self.position, state="streaming", id=last, error=None, error_id=None
         )
+
+    def back_to(self, first: Id) -> None:
+        """The changes from this one on were rolled back."""
+        lsn, n = first
+        self.position = replace(self.position, id=(lsn, n - 1))
 
     def widen(self, changes: Sequence[Change]) -> bool:
         """Whether entries have columns that the target has and the copy did not have."""

@@ -70,6 +70,12 @@ class Applier:
             for part in parts
         ]
 
+    def as_user(self, name: str) -> None:
+        """Work as another role from now on."""
+        self.config = parsed(self.text.replace("//postgres@", f"//{name}@"))
+        self.worker = Worker(self.config)
+        self.restart()
+
     def restart(self) -> None:
         """Forget everything that is only in memory."""
         self.driver.close()

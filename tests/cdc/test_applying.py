@@ -12,6 +12,7 @@ from tests.cdc.feeding import delete, insert, truncate, update
 from tests.support.client import RawClient
 from tests.support.waiting import wait_until
 
+from millstream.pipeline.cdc import narrowing, pulling
 from millstream.pipeline.cdc.apply_status import Status
 from millstream.pipeline.cdc.applying import Driver
 from millstream.pipeline.cdc.copies import CopyRows
@@ -192,6 +193,64 @@ def test_a_history_stops_before_the_transaction_with_the_refused_change(
     assert applier.rows("SELECT id FROM t") == [("1",)]
     position = applier.position()
     assert (position.id, position.error_id) == ((good, 1), f"{failing}.{bad + 1}")
+
+
+def test_a_history_stops_before_a_transaction_that_does_not_fit_into_memory(
+    new_applier: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(pulling.chunks, "__defaults__", (10,))
+    monkeypatch.setattr(narrowing, "PENDING_MAX", 15)
+    applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
+    feed = applier.feed
+    feed.copy([])
+    feed.transaction(*(insert(b"%d" % n, None, b"1") for n in range(45)))
+    long = feed.transaction(*(update(b"%d" % n, None, b"2") for n in range(45)))
+    failing = [update(b"%d" % n, None, b"500" if n == 40 else b"3") for n in range(45)]
+    bad = feed.transaction(*failing)
+    feed.transaction(insert(b"99", None, b"1"))
+    assert applier.apply() == 1
+    assert applier.rows("SELECT count(*), max(b) FROM t") == [("90", "2.00")]
+    assert applier.position().error_id == f"{bad}.1"
+    assert applier.position().id in ((long, 45), (bad, 0))
+    applier.execute("ALTER TABLE t DROP CONSTRAINT t_b_check")
+    applier.restart()
+    assert applier.apply() == 0
+    assert applier.rows("SELECT count(*), max(b) FROM t") == [("136", "500.00")]
+
+
+def test_an_entry_that_cannot_be_read_stops_the_table(new_applier: Made) -> None:
+    applier = new_applier()
+    feed = applier.feed
+    feed.copy([])
+    feed.transaction(insert(b"1", None, None))
+    feed.lsn += 10
+    key = feed.keys.changes(feed.table("t"))
+    feed.call("TAPPENDONCE", key, "ID", f"{feed.lsn}.1", "id", "7")
+    feed.cut()
+    assert applier.apply() == 1
+    assert applier.rows("SELECT id FROM t") == [("1",)]
+    position = applier.position()
+    assert position.error_id == f"{feed.lsn}.1"
+    assert "does not begin with @op" in str(position.error)
+
+
+def test_the_least_privileges_are_enough(new_applier: Made) -> None:
+    applier = new_applier(tables="t = {}\nu = {}")
+    applier.execute(f"CREATE TABLE u ({KEYLESS})")
+    feed = applier.feed
+    feed.put_state("u", replace(feed.state("u"), identity="full"))
+    applier.execute("DROP ROLE IF EXISTS least; CREATE ROLE least LOGIN")
+    tables = "t, u, millstream_position"
+    applier.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO least")
+    applier.as_user("least")
+    feed.copy([b"1\ta\t1"], "t")
+    feed.copy([b"1\ta\t1.00"], "u")
+    feed.transaction(update(b"1", UNCHANGED, b"2"), update(b"5", UNCHANGED, b"2", old=(b"1",)))
+    feed.transaction(delete(b"1", b"a", b"1.00", table="u"), truncate(), truncate("u"))
+    feed.transaction(insert(b"2", None, None), insert(b"2", None, None, table="u"))
+    assert applier.apply() == 0
+    assert applier.rows("SELECT id FROM t UNION ALL SELECT id FROM u") == [("2",), ("2",)]
 
 
 def test_a_target_that_is_missing_stops_its_table(new_applier: Made) -> None:
