@@ -42,6 +42,8 @@ log = logging.getLogger("millstream.cdc.apply")
 PAUSE_S = 0.2
 PAUSE_MAX_S = 5.0
 LOCK_PAUSE_S = 1.0
+# After a batch with less than this share of `max_rows`, there is little to do.
+LITTLE = 0.25
 
 Run = Callable[[Sequence[Sequence[Job]]], list[Answer]]
 """Has the parts of a batch applied, each by one worker. RunError if a worker or Spark failed."""
@@ -63,6 +65,10 @@ class Batch:
     is_full: bool = False
     cuts: dict[str, int] = field(default_factory=dict)
     """By source: the cut up to which this batch applies the tables that are not stopped."""
+
+    @property
+    def entries(self) -> int:
+        return sum(job.entries for job in self.jobs)
 
 
 class Driver:
@@ -103,7 +109,7 @@ class Driver:
             pause_s = PAUSE_S
             if once and not batch.jobs:
                 return 1 if self._status.stopped else 0
-            if not batch.is_full:
+            if not batch.is_full and batch.entries < self._config.apply.max_rows * LITTLE:
                 spent = time.monotonic() - started
                 stop.wait(0 if once else max(0.0, self._config.apply.commit_delay - spent))
         return 0
