@@ -51,7 +51,7 @@ def append_words(
     key: Word, lsn: int, place: int, fields: Iterable[tuple[bytes, bytes]]
 ) -> list[Word]:
     """The request that appends an entry, once."""
-    words: list[Word] = ["TAPPENDONCE", key, "ID", b"%d.%d" % (lsn, place)]
+    words: list[Word] = [b"TAPPENDONCE", key, b"ID", b"%d.%d" % (lsn, place)]
     for field in fields:
         words += field
     return words

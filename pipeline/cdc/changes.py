@@ -37,7 +37,7 @@ class ProtocolError(Exception):
     """The messages do not follow each other as the protocol says."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """A change of one row, or a TRUNCATE of one table."""
 
@@ -98,7 +98,13 @@ class Translator:
 
     def feed(self, message: Message) -> list[Output]:
         """What one message means. ProtocolError if it cannot come now."""
-        match message:
+        match message:  # the frequent ones first
+            case Insert(relation_id, new):
+                return self._change(relation_id, b"insert", new, None, False)
+            case Update(relation_id, old, old_is_key, new):
+                return self._change(relation_id, b"update", new, old, old_is_key)
+            case Delete(relation_id, old, old_is_key):
+                return self._change(relation_id, b"delete", None, old, old_is_key)
             case Begin():
                 if self._begun is not None:
                     raise ProtocolError("a transaction begins inside another one")
@@ -110,12 +116,6 @@ class Translator:
                 table = self._tables.get((message.schema, message.name))
                 self._layouts[message.id] = Layout(table, message)
                 return [] if table is None else [Described(table, message)]
-            case Insert(relation_id, new):
-                return self._change(relation_id, b"insert", new, None, False)
-            case Update(relation_id, old, old_is_key, new):
-                return self._change(relation_id, b"update", new, old, old_is_key)
-            case Delete(relation_id, old, old_is_key):
-                return self._change(relation_id, b"delete", None, old, old_is_key)
             case Truncate(relation_ids):
                 outputs: list[Output] = []
                 for relation_id in relation_ids:

@@ -96,6 +96,10 @@ class Outgoing:
         await self._room.wait()
 
     @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
+    @property
     def is_empty(self) -> bool:
         """Whether everything that was added is durable."""
         pending = self._filling.count or self._cut or self._mark

@@ -65,20 +65,27 @@ class Reading:
     # ------------------------------------------------------------ messages
 
     async def _receive(self) -> None:
-        count = 0
         while True:
             await self._outgoing.room()
             if not self._translator.inside:
                 await self._while_paused()
-            received = self._replication.receive_now()
-            if received is None:
+            if self._take_some():
+                await asyncio.sleep(0)
+            else:
                 self._outgoing.nothing_more()
                 await self._replication.readable()
-                continue
+
+    def _take_some(self) -> bool:
+        """Take messages until others have to get their turn; False if no other has arrived."""
+        for _ in range(MESSAGES_IN_A_TURN):
+            received = self._replication.receive_now()
+            if received is None:
+                return False
             self._take(received)
-            count += 1
-            if count % MESSAGES_IN_A_TURN == 0:
-                await asyncio.sleep(0)
+            is_between = not self._translator.inside
+            if not self._outgoing.has_room or (is_between and self._paused() is not None):
+                break
+        return True
 
     def _take(self, received: Received) -> None:
         self._heard = time.monotonic()

@@ -35,6 +35,8 @@ NO_FILE = b"58P01"
 # A copy takes as long as it takes, whatever a role's settings are.
 NO_TIMEOUTS = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=0"
 
+WAL_DATA = struct.Struct("!QQ")
+
 CONNECT_TIMEOUT_S = 10
 CANCEL_TIMEOUT_S = 2
 # A connection whose other end has gone without a word is noticed after about half a minute.
@@ -85,7 +87,7 @@ def read_lsn(text: str) -> int:
     return (int(found[1], 16) << 32) | int(found[2], 16)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Data:
     """A message of the output plugin. `end_lsn` is the source's end of WAL when it was sent."""
 
@@ -280,7 +282,7 @@ class Replication:
 def parse(data: bytes) -> Received:
     """One message of the stream."""
     if data[:1] == b"w" and len(data) >= 25:
-        lsn, end_lsn, _ = struct.unpack_from("!QQq", data, 1)
+        lsn, end_lsn = WAL_DATA.unpack_from(data, 1)
         return Data(lsn, end_lsn, data[25:])
     if data[:1] == b"k" and len(data) == 18:
         end_lsn, _, wants_reply = struct.unpack_from("!QqB", data, 1)

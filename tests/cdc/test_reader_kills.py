@@ -227,3 +227,23 @@ def test_a_killed_run_leaves_no_reader(pipeline: Pipeline, source: Source) -> No
     wait_until(pipeline.alive, lambda report: report.get("pid") != pid, "another reader", 30)
     pipeline.wait_reader()
     assert pipeline.end(signal.SIGINT) == 0
+
+
+def test_a_reader_killed_while_its_slot_is_made_makes_it_again(
+    pipeline: Pipeline, source: Source
+) -> None:
+    table(source)
+    pipeline.configure({"eu": url_of(source)}, "orders = {}")
+    with psycopg.connect(url_of(source)) as other:
+        other.execute("INSERT INTO orders VALUES (2, 'salt')")
+        pipeline.start().wait_reader("waiting", problem="waiting for transaction")
+        assert pipeline.state()["phase"] == "making"
+        pid = pipeline.alive()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(pipeline.alive, lambda report: report.get("pid") != pid, "another reader", 30)
+        other.commit()
+        pipeline.wait_copied("public.orders")
+    insert(source, 3, 3)
+    pipeline.wait_changes("public.orders", 1)
+    assert pipeline.state()["phase"] == "made"
+    assert [row[0] for row in pipeline.copied_rows("public.orders")] == ["1", "2"]
