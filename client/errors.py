@@ -105,6 +105,16 @@ _BY_CODE: dict[str, type[Refused]] = {
 }
 
 
+def _keys(command: str, words: Sequence[Any]) -> str:
+    """The key of a command, or its keys; for TMREAD, half of the words after STREAMS."""
+    keys = words[1:2]
+    if command == "TMREAD" and "STREAMS" in words:
+        rest = words[list(words).index("STREAMS") + 1 :]
+        keys = rest[: len(rest) // 2]
+    named = ", ".join(map(repr, keys))
+    return named if len(keys) == 1 else f"one of {named}"
+
+
 def refusal(error: ResponseError, words: Sequence[Any], server: str) -> ResponseError:
     """The same error as one of this module's classes, where there is one for it. `words` are those
     of the command."""
@@ -114,6 +124,8 @@ def refusal(error: ResponseError, words: Sequence[Any], server: str) -> Response
         return kind(text)
     command = words[0].decode() if isinstance(words[0], bytes) else str(words[0])
     command = command.upper()
+    if text.startswith("WRONGTYPE") and command.startswith("T"):
+        return ResponseError(f"{text}: {_keys(command, words)} is not a stream")
     if "Invalid stream ID" in text and command == "XADD" and "IDMP" in words:
         command = "XADD with IDMP"
     elif "unknown command" not in text or not command.startswith("T"):

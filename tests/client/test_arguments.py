@@ -209,6 +209,19 @@ def test_a_wrong_id_of_a_plain_xadd_is_the_errors_of_redis(ms: Any) -> None:
     assert not isinstance(raised.value, WrongServer)
 
 
+def test_a_key_that_is_not_a_stream_is_named(ms: Any) -> None:
+    ms.set("text", "hello")
+    with pytest.raises(redis.ResponseError, match=r"WRONGTYPE .*'text' is not a stream"):
+        ms.tappend("text", {"n": 1})
+    with pytest.raises(redis.ResponseError, match=r"WRONGTYPE .*'text' is not a stream"):
+        ms.stream(["s", "text"])
+    with ms.stream(["s", "t"], "trim_horizon") as stream:
+        ms.delete("t")
+        ms.set("t", "hello")
+        with pytest.raises(redis.ResponseError, match=r"WRONGTYPE .*one of 's', 't' is not a"):
+            stream.read(timeout=5)
+
+
 @pytest.mark.parametrize("transaction", [True, False])
 def test_a_pipeline_says_that_a_server_is_redis(
     api: Api, redis_server: Server, transaction: bool
