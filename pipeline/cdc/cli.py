@@ -233,9 +233,9 @@ def status(call: Call, as_json: bool) -> None:
     def work() -> int:
         module = needed("millstream.pipeline.cdc.status")
         hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
-        found = module.status(config)
+        found = module.status(config, hide)
         if as_json:
-            click.echo(hide(json.dumps(found, ensure_ascii=False)))
+            click.echo(json.dumps(found, ensure_ascii=False))
         else:
             module.print_status(found)
         return 0 if found["ok"] else 1

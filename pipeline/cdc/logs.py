@@ -15,7 +15,9 @@ from millstream.pipeline.cdc.config import Config
 
 HIDDEN = "***"
 PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", re.IGNORECASE)
-IN_URL = re.compile(r"(\w+://[^\s/@:]*:)[^\s@]+(@)")
+IN_URL = re.compile(r"(\w+://[^\s/@:]*:)\S+(@)")
+# What libpq says about a connection string that it cannot read, with a part of the string.
+UNREADABLE = re.compile(r"percent-encoded|connection info|connection option|URI|unexpected spaces")
 
 
 class Secrets:
@@ -32,18 +34,24 @@ class Secrets:
         self._words.reverse()
 
     def hide(self, text: object) -> str:
-        """A text in one line, without passwords."""
+        """A text in one line, without passwords.
+
+        A password may also be an ordinary word, such as the name of a role in SQL, which stays.
+        """
         line = " ".join(str(text).split())
-        for word in self._words:
+        line = IN_URL.sub(rf"\1{HIDDEN}\2", PASSWORD.sub(rf"\1{HIDDEN}", line))
+        for word in self._words if UNREADABLE.search(line) else []:
             line = line.replace(word, HIDDEN)
-        return IN_URL.sub(rf"\1{HIDDEN}\2", PASSWORD.sub(rf"\1{HIDDEN}", line))
+        return line
 
 
 def _of_conninfo(url: str) -> Iterator[str]:
     try:
         password = conninfo_to_dict(url).get("password")
-    except psycopg.Error:
-        return  # the patterns hide what a connection error shows of it
+    except psycopg.Error:  # libpq shows a part of what it cannot read
+        yield from (found[1] for found in re.finditer(r"://[^\s/@:]*:(\S+)@", url))
+        yield from (found[2].strip("'") for found in PASSWORD.finditer(url))
+        return
     if password:
         yield str(password)
 

@@ -19,6 +19,7 @@ from millstream.pipeline.cdc.missing_targets import create_target, target_of
 from millstream.pipeline.cdc.positions import NAME, Positions, create_sql
 from millstream.pipeline.cdc.preparing import Place, Preparation
 from millstream.pipeline.cdc.replication import quoted
+from millstream.pipeline.cdc.requests import RequestError
 from millstream.pipeline.cdc.target import identifier, read_targets
 
 APPLICATION = "millstream cdc: setup"
@@ -67,7 +68,11 @@ def _create_at_destination(
     say: Callable[[str], None],
 ) -> None:
     for what, statement in _missing(connection, config, catalogs, create_targets):
-        connection.execute(sql.SQL(statement))
+        try:
+            connection.execute(sql.SQL(statement))
+        except psycopg.Error as problem:
+            text = problem.diag.message_primary or str(problem)
+            raise RequestError(f"{what} cannot be created: {text}: {statement}") from None
         say(f"destination: {what} was created")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -58,8 +58,8 @@ class Collected:
     problem: str | None = None
 
 
-def status(config: Config) -> Json:
-    """The contents of `status --json`. Unknown values are None."""
+def status(config: Config, hide: Callable[[str], str]) -> Json:
+    """The contents of `status --json`. Unknown values are None. `hide` removes passwords."""
     positions, apply_problem = read_positions(config)
     server = open_server(config.millstream, TIMEOUT_S)
     alive: Json | None = None
@@ -69,12 +69,18 @@ def status(config: Config) -> Json:
     except ServerError as error:
         apply_problem = str(error)
     sources = [_source(config, source, server, positions, alive) for source in config.sources]
+    for one in sources:
+        one["problem"] = _hidden(one["problem"], hide)
     apply = {
         "running": None if alive is None else bool(alive),
-        "problem": apply_problem or (alive or {}).get("problem"),
+        "problem": _hidden(apply_problem or (alive or {}).get("problem"), hide),
         "rows": (alive or {}).get("rows"),
     }
     return {"ok": _is_well(apply, sources), "apply": apply, "sources": sources}
+
+
+def _hidden(problem: str | None, hide: Callable[[str], str]) -> str | None:
+    return None if problem is None else hide(problem)
 
 
 def read_positions(config: Config) -> tuple[Mapping[TableKey, Position] | None, str | None]:
