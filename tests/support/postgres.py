@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ class Postgres:
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
+        if as_user():
+            # Each pytest that starts makes the directories of all of them private again.
+            self._place = tempfile.TemporaryDirectory(prefix="millstream-postgres-")
+            shutil.chown(self._place.name, USER, USER)
+            self.directory = Path(self._place.name) / directory.name
         self.log_path = directory.with_name(directory.name + ".log")
         self.port = 0
         self._settings = {**SETTINGS, **(settings or {})}
@@ -56,6 +62,7 @@ class Postgres:
     def start(self) -> Postgres:
         if not self.directory.exists():
             self._create()
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.port = self.port or free_port()
         settings = {"port": str(self.port), **self._settings}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -73,10 +80,6 @@ class Postgres:
         self.directory.mkdir(parents=True)
         if as_user():
             shutil.chown(self.directory, USER, USER)
-            # pytest makes its directories for their owner alone.
-            for parent in self.directory.parents:
-                if parent.stat().st_uid == os.getuid() and parent != Path("/"):
-                    parent.chmod(parent.stat().st_mode | 0o111)
         initdb = [programs() / "initdb", "-D", self.directory, "-U", USER, "-A", "trust"]
         subprocess.run(
             [*as_user(), *initdb, "--no-sync", "-E", "UTF8", "--locale=C"],
