@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from tests.cdc.appliers import Applying
 from tests.support.pipelines import Pipeline, url_of
+from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -23,9 +25,12 @@ Started = Callable[..., Applying]
 
 
 @pytest.fixture
-def applying(pipeline: Pipeline) -> Iterator[Started]:
+def applying(
+    pipeline: Pipeline, destination_cluster: Postgres, tmp_path: Path
+) -> Iterator[Started]:
     """Starts `run` and an applier for the pipeline's file; both end with the test."""
     made: list[Applying] = []
+    pipeline.target = destination_cluster.create_database(tmp_path.name)
 
     def start(source: Connection, tables: str, ddl: str = "", **sections: str) -> Applying:
         pipeline.configure({"eu": url_of(source)}, tables, sections)
