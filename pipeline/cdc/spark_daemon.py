@@ -8,21 +8,16 @@ archive is a part of the same installation.
 from __future__ import annotations
 
 import gc
-import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 
 def without_archives(paths: list[str]) -> list[str]:
     """The search path without pyspark's archives, if there is a folder with the same contents."""
     plain = [path for path in paths if not path.endswith(".zip")]
-    before, sys.path[:] = list(sys.path), plain
-    try:
-        found = importlib.util.find_spec("pyspark")
-        has_py4j = importlib.util.find_spec("py4j") is not None
-    finally:
-        sys.path[:] = before
-    if found is None or found.origin is None or not has_py4j:
+    found = PathFinder.find_spec("pyspark", plain)
+    if found is None or found.origin is None or PathFinder.find_spec("py4j", plain) is None:
         return paths
     folder = Path(found.origin).resolve().parent
     return [

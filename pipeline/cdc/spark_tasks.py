@@ -28,6 +28,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # The JVM has little to do: what its better compiler costs is not earned back.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # There is nothing to adapt in a plan of one step.
+    "spark.sql.adaptive.enabled": "false",
     "spark.python.daemon.module": "millstream.pipeline.cdc.spark_daemon",
 }
 

@@ -1,0 +1,52 @@
+"""When stopped tables are tried again, and what Spark's workers import."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from millstream.pipeline.cdc.retries import Retries
+from millstream.pipeline.cdc.spark_daemon import without_archives
+
+KEY = ("shop", "eu", "public.t")
+
+
+def test_waits_double_up_to_the_maximum() -> None:
+    retries = Retries(max_s=30)
+    assert retries.is_due(KEY, 0, 7)
+    assert [retries.stopped(KEY, 100, 7) for _ in range(5)] == [5, 10, 20, 30, 30]
+    assert not retries.is_due(KEY, 129.9, 7)
+    assert retries.is_due(KEY, 130, 7)
+
+
+def test_a_copy_that_was_not_tried_is_not_waited_for() -> None:
+    retries = Retries(max_s=300)
+    retries.stopped(KEY, 100, 7)
+    assert not retries.is_due(KEY, 100, 7)
+    assert retries.is_due(KEY, 100, 8)
+
+
+def test_a_resumed_table_is_tried_at_once_and_then_waits_from_the_beginning() -> None:
+    retries = Retries(max_s=300)
+    for _ in range(4):
+        retries.stopped(KEY, 100, 7)
+    retries.resume(KEY)
+    assert retries.is_due(KEY, 100, 7)
+    assert retries.stopped(KEY, 100, 7) == 5
+
+
+def test_a_table_that_is_no_longer_stopped_begins_again() -> None:
+    retries = Retries(max_s=300)
+    retries.stopped(KEY, 100, 7)
+    retries.forget(KEY)
+    assert retries.is_due(KEY, 100, 7)
+    assert retries.stopped(KEY, 100, 7) == 5
+
+
+def test_only_the_archives_of_the_same_installation_are_left_out() -> None:
+    import pyspark
+
+    folder = Path(pyspark.__file__).parent
+    own = str(folder / "python" / "lib" / "pyspark.zip")
+    paths = [own, "/elsewhere/pyspark.zip", *sys.path]
+    assert without_archives(paths) == ["/elsewhere/pyspark.zip", *sys.path]
