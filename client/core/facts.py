@@ -49,10 +49,16 @@ class FactFields(MutableMapping[T, Any]):
         return self._fields[field]
 
     def __setitem__(self, field: T, value: Any) -> None:
+        self._check_open()
         self._fields[field] = value
 
     def __delitem__(self, field: T) -> None:
+        self._check_open()
         del self._fields[field]
+
+    def _check_open(self) -> None:
+        if self._settled:  # one that was given up says so when it is to be completed
+            raise MillstreamError(f"the fact {self._reserved} is complete: its fields are fixed")
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._fields)

@@ -15,7 +15,13 @@ from tests.client.proxy import Proxy
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.client import ID, FactAlreadyDone, InvalidPosition, ReservationLost
+from millstream.client import (
+    ID,
+    FactAlreadyDone,
+    InvalidPosition,
+    MillstreamError,
+    ReservationLost,
+)
 
 
 @pytest.fixture
@@ -240,6 +246,18 @@ def test_a_heartbeat_renews_leases_once_in_a_third_of_them(ms: Any) -> None:
         fact["n"] = 1
         fact.complete()  # the lease has been restarted for twice its length
     assert ms.xlen("s") == 1
+
+
+def test_the_fields_of_a_complete_fact_are_fixed(ms: Any) -> None:
+    with ms.writer("s", "w") as writer:
+        fact = writer.fact()
+        fact["n"] = 1
+        fact.complete()
+        with pytest.raises(MillstreamError, match="is complete: its fields are fixed"):
+            fact["n"] = 2
+        with pytest.raises(MillstreamError, match="is complete: its fields are fixed"):
+            del fact["n"]
+        assert dict(fact) == {"n": 1}
 
 
 def test_a_fact_whose_lease_is_over_is_lost(ms: Any) -> None:
