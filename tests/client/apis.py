@@ -122,6 +122,9 @@ class Driven:
     def __setitem__(self, name: Any, value: Any) -> None:
         self.inner[name] = value
 
+    def __delitem__(self, name: Any) -> None:
+        del self.inner[name]
+
     def __len__(self) -> int:
         return len(self.inner)
 
