@@ -14,7 +14,7 @@ from millstream.pipeline.cdc.applying import Driver
 from millstream.pipeline.cdc.batch import address_of
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.logs import Secrets, open_log
-from millstream.pipeline.cdc.metrics import serve_registry
+from millstream.pipeline.cdc.metrics import Served, serve_registry
 from millstream.pipeline.cdc.spark_tasks import SparkRun, start
 
 log = logging.getLogger("millstream.cdc.apply")
@@ -22,16 +22,21 @@ log = logging.getLogger("millstream.cdc.apply")
 
 def apply(config: Config, once: bool = False, master: str | None = None) -> int:
     """Apply until SIGTERM or SIGINT, or with `once` until everything has been applied. The exit
-    code. ApplyError if something is missing."""
+    code. ApplyError if something is missing, MetricsError if metrics cannot be served."""
     text = config.path.read_text()
     status = Status()
     open_log("apply", Secrets(config))
-    metrics = config.apply.metrics
-    served = serve_registry(metrics, status.registry) if metrics is not None else None
+    served: list[Served] = []
+
+    def serve() -> None:
+        """Only then: the `apply` before this one may have used the same address."""
+        if config.apply.metrics is not None and not served:
+            served.append(serve_registry(config.apply.metrics, status.registry))
+
     session = start(config, master)
     run = SparkRun(session, str(config.path), text, config.apply.workers)
     stop = threading.Event()
-    driver = Driver(config, run, status)
+    driver = Driver(config, run, status, serve)
     try:
         run.warm_up()
         with (
@@ -43,8 +48,8 @@ def apply(config: Config, once: bool = False, master: str | None = None) -> int:
     finally:
         driver.close()
         session.stop()
-        if served is not None:
-            served.close()
+        for one in served:
+            one.close()
 
 
 @contextmanager

@@ -74,10 +74,19 @@ class Batch:
 class Driver:
     """Applies what is in millstream until it is stopped. One thread uses it."""
 
-    def __init__(self, config: Config, run: Run, status: Status) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        status: Status,
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`begin` is called when no other `apply` works on the destination any more; again after
+        each lost connection."""
         self._config = config
         self._run = run
         self._status = status
+        self._begin = begin
         self._places = {place.key: place for place in places_of(config)}
         self._retries = Retries(config.apply.retry_max)
         self._cuts: dict[str, int] = {}
@@ -146,6 +155,7 @@ class Driver:
             said = text
             if stop.wait(LOCK_PAUSE_S):
                 return False
+        self._begin()
         self._status.running()
         return True
 

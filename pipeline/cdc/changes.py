@@ -113,9 +113,7 @@ class Translator:
             case Commit():
                 return [self._commit(message)]
             case Relation():
-                table = self._tables.get((message.schema, message.name))
-                self._layouts[message.id] = Layout(table, message)
-                return [] if table is None else [Described(table, message)]
+                return self._describe(message)
             case Truncate(relation_ids):
                 outputs: list[Output] = []
                 for relation_id in relation_ids:
@@ -124,6 +122,15 @@ class Translator:
             case Ignored():
                 pass
         return []
+
+    def _describe(self, relation: Relation) -> list[Output]:
+        """A relation comes again without a change, such as after a TRUNCATE."""
+        known = self._layouts.get(relation.id)
+        if known is not None and known.relation == relation:
+            return []
+        table = self._tables.get((relation.schema, relation.name))
+        self._layouts[relation.id] = Layout(table, relation)
+        return [] if table is None else [Described(table, relation)]
 
     def _commit(self, commit: Commit) -> Cut:
         begun = self._transaction()
@@ -159,10 +166,11 @@ class Translator:
 class Layout:
     """How the rows of one relation become fields. `table` is None if it is not configured."""
 
-    __slots__ = ("_columns", "_name", "_width", "table")
+    __slots__ = ("_columns", "_name", "_width", "relation", "table")
 
     def __init__(self, table: Table | None, relation: Relation) -> None:
         self.table = table
+        self.relation = relation
         self._name = f"{relation.schema}.{relation.name}"
         self._width = len(relation.columns)
         self._columns = [

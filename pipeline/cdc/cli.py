@@ -24,6 +24,7 @@ _KNOWN = (
     ("millstream.pipeline.cdc.state", "StateError"),
     ("millstream.pipeline.cdc.metrics", "MetricsError"),
     ("millstream.pipeline.cdc.requests", "RequestError"),
+    ("millstream.pipeline.cdc.applying", "ApplyError"),
 )
 
 
@@ -172,14 +173,9 @@ def apply_(call: Call, once: bool, master: str | None) -> None:
     config = call.config()
     needed("pyspark")
 
-    def work() -> int:
-        apply = needed("millstream.pipeline.cdc.apply")
-        try:
-            return int(apply.apply(config, once, master))
-        except apply.ApplyError as error:
-            fail(error)
-
-    guarded(config, work)
+    guarded(
+        config, lambda: int(needed("millstream.pipeline.cdc.apply").apply(config, once, master))
+    )
 
 
 @cdc.command()

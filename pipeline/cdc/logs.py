@@ -67,7 +67,8 @@ def _of_url(url: str) -> Iterator[str]:
 
 class _Hiding(logging.Formatter):
     def __init__(self, name: str, secrets: Secrets) -> None:
-        super().__init__(f"%(asctime)s %(levelname)s {name}: %(message)s".replace("%%", "%"))
+        quoted = name.replace("%", "%%")
+        super().__init__(f"%(asctime)s %(levelname)s {quoted}: %(message)s")
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
@@ -78,7 +79,7 @@ def open_log(name: str, secrets: Secrets) -> logging.Logger:
     """A log whose lines have a name, normally a source's."""
     log = logging.getLogger(f"millstream.cdc.{name}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Hiding(name.replace("%", "%%"), secrets))
+    handler.setFormatter(_Hiding(name, secrets))
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.INFO)

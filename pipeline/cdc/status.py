@@ -205,7 +205,7 @@ def _next_time(place: Place, shown: TableShown) -> float | None:
         return None
     if not found:
         return None
-    fields = dict(zip(found[0][1][::2], found[0][1][1::2], strict=True))
+    [(_, fields)] = found
     return datetime.fromisoformat(fields[b"@at"].decode()).timestamp()
 
 

@@ -156,3 +156,14 @@ def test_every_change_is_applied_once_whatever_is_killed(
         assert made.start("--once").wait(DEADLINE_S) == 0, made.log_path.read_text()[-3000:]
         assert count(applier) == 121
         assert applier.rows("SELECT count(*), count(DISTINCT id) FROM t") == [("121", "121")]
+
+
+def test_a_missing_setup_is_reported_in_one_line(
+    program: tuple[Program, Applier, Proxy], durable_server: Server
+) -> None:
+    made, applier, _ = program
+    applier.execute("DROP TABLE millstream_position")
+    assert made.start("--once").wait(DEADLINE_S) == 1
+    text = made.log_path.read_text()
+    assert "has no table public.millstream_position: millstream cdc setup" in text
+    assert "Traceback" not in text

@@ -473,13 +473,16 @@ def test_a_second_apply_waits_for_the_first(
     applier = new_applier()
     applier.feed.copy([b"1\ta\t1"])
     assert applier.apply() == 0  # it holds the lock as long as it lives
-    other = Driver(applier.config, applier.run, Status())
+    begun: list[str] = []
+    other = Driver(applier.config, applier.run, Status(), lambda: begun.append("begun"))
     stop = threading.Event()
     thread = threading.Thread(target=other.apply, args=(stop, True))
     thread.start()
     wait_until(lambda: "another apply is running" in caplog.text, what="the report")
+    assert begun == []
     applier.driver.close()
     thread.join(30)
     assert not thread.is_alive()
+    assert begun == ["begun"]
     stop.set()
     other.close()

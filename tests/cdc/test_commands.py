@@ -197,6 +197,27 @@ def test_status_puts_everything_together(
     assert "public.orders" in text
 
 
+def test_status_has_the_age_of_what_is_not_applied(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    shop.configure({"eu": url_of(source)}, "orders = {}")
+    shop.call("setup", "--create-targets")
+    shop.start().wait_copied("public.orders")
+    copy_lsn = shop.state("public.orders")["copy_lsn"]
+    destination.execute(
+        "INSERT INTO millstream_position (database, sid, source_table, target, state, lsn, n,"
+        " copied_lsn) VALUES ('shop', 'eu', 'public.orders', 'public.orders', 'streaming', %s, 1,"
+        " %s)",
+        [copy_lsn, copy_lsn],
+    )
+    source.execute("INSERT INTO orders VALUES (2, 'salt')")
+    shop.wait_changes("public.orders", 1)
+    [seen] = json.loads(shop.call("status", "--json", code=1).stdout)["sources"]
+    assert seen["tables"][0]["pending"] == 1
+    assert 0 < seen["lag_seconds"] < 60
+    assert seen["applied_lsn"] == copy_lsn
+
+
 def test_status_says_what_the_reader_would_refuse(shop: Pipeline, source: Source) -> None:
     shop.call("setup", "--create-targets")
     source.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])

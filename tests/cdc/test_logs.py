@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from millstream.pipeline.cdc.config import parse
-from millstream.pipeline.cdc.logs import Secrets
+from millstream.pipeline.cdc.logs import Secrets, open_log
 
 TEXT = """\
 [millstream]
@@ -61,3 +61,9 @@ def test_a_password_that_is_a_word_stays_a_word_elsewhere() -> None:
 
 def test_lines_are_one_line() -> None:
     assert secrets("dbname=x").hide("one\n\ttwo\n") == "one two"
+
+
+def test_a_name_may_have_any_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    log = open_log("shop:100%s", secrets("dbname=x"))
+    log.info("reading from %s", "0/1")
+    assert capsys.readouterr().err.endswith(" INFO shop:100%s: reading from 0/1\n")

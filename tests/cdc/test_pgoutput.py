@@ -226,3 +226,15 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
 @given(st.integers(0, 2**64 - 1))
 def test_lsns_are_written_and_read(lsn: int) -> None:
     assert read_lsn(lsn_text(lsn)) == lsn
+
+
+def test_columns_are_described_again_only_after_a_change(source: Source) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader = Reader(source, "t")
+    source.execute("INSERT INTO t VALUES (1)")
+    source.execute("TRUNCATE t")
+    source.execute("INSERT INTO t VALUES (2)")
+    source.execute("ALTER TABLE t ADD b text")
+    source.execute("INSERT INTO t VALUES (3)")
+    described = [output for output in reader.read(4) if isinstance(output, Described)]
+    assert [len(one.relation.columns) for one in described] == [1, 2]
