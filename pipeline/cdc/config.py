@@ -20,6 +20,8 @@ Settings: TypeAlias = Mapping[str, Any]
 
 SLOT_CHARACTERS = re.compile(r"[^a-z0-9_]")
 SLOT_BYTES_MAX = 63
+NOT_EMPTY = (".prefix", ".schema", ".target", ".master")
+METRICS_ADDRESS = re.compile(r".*:\d{1,5}")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -286,11 +288,13 @@ class _Reader:
         if origin is tuple:
             if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
                 raise self._fault(place, "must be a list of strings")
+            if len(set(value)) < len(value):
+                raise self._fault(place, "has a column twice")
             return tuple(self._text(one, place) for one in value)
         if kind is Settings or (origin is not None and issubclass(origin, Mapping)):
             return self._mapping(kind, value, place)
         if kind is str and isinstance(value, str):
-            return self._text(value, place)
+            return self._checked_text(self._text(value, place), place)
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
@@ -301,6 +305,13 @@ class _Reader:
             raise self._fault(place, f"must be from {low} to {high}, not {value}")
         return value
 
+    def _checked_text(self, text: str, place: str) -> str:
+        if not text and place.endswith(NOT_EMPTY):
+            raise self._fault(place, "must not be empty")
+        if place.endswith(".metrics") and not METRICS_ADDRESS.fullmatch(text):
+            raise self._fault(place, f"must be an address with a port, host:port, not {text!r}")
+        return text
+
     def _mapping(self, kind: Any, value: Any, place: str) -> dict[str, Any]:
         only_texts = get_args(kind) == (str, str)
         if not isinstance(value, dict):
@@ -309,6 +320,8 @@ class _Reader:
             if isinstance(one, (dict, list)) or (only_texts and not isinstance(one, str)):
                 wanted = "a string" if only_texts else "a string, a number or a boolean"
                 raise self._fault(f"{place}.{name}", f"must be {wanted}")
+        if place.endswith(".rename") and len(set(value.values())) < len(value):
+            raise self._fault(place, "gives two columns the same name")
         return {
             name: self._text(one, f"{place}.{name}") if isinstance(one, str) else one
             for name, one in value.items()

@@ -201,6 +201,9 @@ def _key(where: str, table: Table, found: CatalogTable) -> Iterator[Finding]:
     unknown = sorted(set(table.rename) - kept)
     if unknown:
         yield error(where, f"rename names {', '.join(unknown)}, which is not replicated")
+    taken = sorted((kept - set(table.rename)) & set(table.rename.values()))
+    if taken:
+        yield error(where, f"rename gives a column the name of another one: {', '.join(taken)}")
 
 
 def _filter(

@@ -138,6 +138,14 @@ def test_unsuitable_targets_are_named(shop: Pipeline, source: Source, destinatio
     assert source.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
 
 
+def test_a_rename_to_the_name_of_another_column_is_an_error(shop: Pipeline, source: Source) -> None:
+    shop.configure({"eu": url_of(source)}, 'items = { rename = { price = "placed" } }')
+    lines = shop.call("check", code=1).stdout
+    assert "rename gives a column the name of another one: placed" in lines
+    assert shop.start().exit_code() == 1
+    assert "shop:eu public.items: rename gives" in shop.log
+
+
 def test_a_missing_destination_does_not_stop_the_reader(shop: Pipeline, source: Source) -> None:
     shop.target = "postgresql://postgres@127.0.0.1:1/none"
     shop.configure({"eu": url_of(source)}, "orders = {}")

@@ -102,6 +102,11 @@ def test_slots_and_keys_are_named_after_the_source() -> None:
         ("${PASSWORD}", "${PASSWORT}", r"cdc.toml:5: .*variable 'PASSWORT' is not set"),
         ('url = "postgresql://etl:${PASSWORD}@warehouse/dw"', "", r"destination.url is missing"),
         ('target = "items"', 'target = "orders"', r"share the target 'public.orders'"),
+        ("[read]", '[read]\nmetrics = "127.0.0.1"', r"cdc.toml:8: read.metrics .* host:port, not"),
+        ('price"]', 'id"]', r"cdc.toml:21: .*columns has a column twice"),
+        ('target = "items"', 'target = ""', r"cdc.toml:19: .*target must not be empty"),
+        ("backlog_mb = 512", 'prefix = ""', r"cdc.toml:3: .*prefix must not be empty"),
+        ('price = "amount"', 'price = "a", id = "a"', r"cdc.toml:22: .*the same name"),
         ("[read]", "[read", r"is not valid TOML: .*line 7"),
     ],
 )  # fmt: skip
