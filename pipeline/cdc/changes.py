@@ -81,7 +81,9 @@ def time_text(microseconds: int) -> str:
 class Translator:
     """Turns the messages of one connection into entries and cuts."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[Table], by_oid: Mapping[int, Table] | None = None) -> None:
+        """`by_oid` has the tables that were copied. They are the same after they were renamed."""
+        self._by_oid = dict(by_oid or {})
         self._tables: Mapping[tuple[str, str], Table] = {
             (table.schema, table.name): table for table in tables
         }
@@ -128,7 +130,11 @@ class Translator:
         known = self._layouts.get(relation.id)
         if known is not None and known.relation == relation:
             return []
-        table = self._tables.get((relation.schema, relation.name))
+        table = self._by_oid.get(relation.id)
+        if table is None:
+            table = self._tables.get((relation.schema, relation.name))
+        if table is not None:
+            self._by_oid[relation.id] = table
         self._layouts[relation.id] = Layout(table, relation)
         return [] if table is None else [Described(table, relation)]
 

@@ -63,6 +63,15 @@ class Place:
             for table, text in zip(self.source.tables, texts, strict=True)
         }
 
+    def tables_by_oid(self) -> dict[int, Table]:
+        """The tables that have been copied, by their numbers in the source's catalog."""
+        states = self.table_states()
+        return {
+            state.oid: table
+            for table in self.source.tables
+            if (state := states[table.full_name]) is not None and state.oid
+        }
+
     def source_state(self, states: States) -> SourceState | None:
         text = states.read(self.keys.state)
         return None if text is None else SourceState.from_json(text)

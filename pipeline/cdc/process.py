@@ -165,7 +165,7 @@ class SourceProcess:
         )
         reading = Reading(
             replication,
-            Translator(self._source.tables),
+            Translator(self._source.tables, self._place.tables_by_oid()),
             outgoing,
             self._backlog.problem,
             self._report,

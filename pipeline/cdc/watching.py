@@ -148,8 +148,8 @@ def table_warnings(
     found = catalog.get((table.schema, table.name))
     if found is None or found.oid != state.oid:
         return [
-            f"the table was renamed or dropped at the source; its changes no longer arrive as "
-            f"{table.full_name}"
+            "the table was renamed or dropped at the source; run refuses the source at its next "
+            "start"
         ]
     before = {column.name: column.type for column in state.columns}
     now = {column.name: column.type for column in found.kept(table)}

@@ -238,3 +238,19 @@ def test_columns_are_described_again_only_after_a_change(source: Source) -> None
     source.execute("INSERT INTO t VALUES (3)")
     described = [output for output in reader.read(4) if isinstance(output, Described)]
     assert [len(one.relation.columns) for one in described] == [1, 2]
+
+
+def test_a_renamed_table_is_still_the_same(source: Source) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader = Reader(source, "t")
+    [(oid,)] = source.execute("SELECT 't'::regclass::oid::int8").fetchall()
+    source.execute("ALTER TABLE t RENAME TO away")
+    source.execute("INSERT INTO away VALUES (1)")
+    source.execute("ALTER TABLE away RENAME TO t")
+    source.execute("INSERT INTO t VALUES (2)")
+    source.execute("ALTER TABLE t RENAME TO away")
+    source.execute("INSERT INTO away VALUES (3)")
+    reader.translator = Translator(reader.tables, {oid: reader.tables[0]})
+    found = reader.entries(3)
+    assert [shown(entry)["id"] for entry in found] == ["1", "2", "3"]
+    assert {entry.table.full_name for entry in found} == {"public.t"}
