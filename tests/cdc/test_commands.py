@@ -151,6 +151,7 @@ def test_a_missing_destination_does_not_stop_the_reader(shop: Pipeline, source: 
     shop.configure({"eu": url_of(source)}, "orders = {}")
     assert "error destination: the destination cannot be used" in shop.call("check", code=1).stdout
     shop.start().wait_copied("public.orders")
+    shop.wait_reader("reading")
     found = json.loads(shop.call("status", "--json", code=1).stdout)
     assert "the destination cannot be reached" in found["apply"]["problem"]
     assert found["sources"][0]["reader"] == "reading"
