@@ -81,7 +81,7 @@ def program(
     tmp_path: Path, durable_server: Server, destination_cluster: Postgres, spark_environment: Any
 ) -> Iterator[tuple[Program, Applier, Proxy]]:
     """A program whose destination is reached through a proxy, with a feed for its streams."""
-    url = destination_cluster.create_database("applied")
+    url = destination_cluster.create_database(tmp_path.name)
     with durable_server.client() as client, Proxy(destination_cluster.port) as proxy:
         applier = Applier(client, url, "t = {}")
         applier.execute(f"CREATE TABLE t ({KEYLESS})")
