@@ -39,12 +39,16 @@ class ReplacedError(Exception):
     is another reader."""
 
 
-def open_server(config: ServerConfig, timeout_s: int | None = None) -> Server:
-    """A connection whose errors are reported at once."""
-    address = Address(
+def address_of(config: ServerConfig, timeout_s: int | None = None) -> Address:
+    """Where millstream is."""
+    return Address(
         config.server, config.username, config.password, config.db, timeout_s or config.timeout
     )
-    return address.open(persistent=False)
+
+
+def open_server(config: ServerConfig, timeout_s: int | None = None) -> Server:
+    """A connection whose errors are reported at once."""
+    return address_of(config, timeout_s).open(persistent=False)
 
 
 def append_words(

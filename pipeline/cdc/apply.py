@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from millstream.pipeline.cdc.appending import address_of
 from millstream.pipeline.cdc.apply_status import Reporter, Status
 from millstream.pipeline.cdc.applying import Driver
-from millstream.pipeline.cdc.batch import address_of
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.metrics import Served, serve_registry
@@ -41,7 +41,7 @@ def apply(config: Config, once: bool = False, master: str | None = None) -> int:
         run.warm_up()
         with (
             _stopped_by_signals(stop),
-            Reporter(address_of(config), config.millstream.prefix, status),
+            Reporter(address_of(config.millstream), config.millstream.prefix, status),
         ):
             log.info("applying to the destination, pid %d", os.getpid())
             return driver.apply(stop, once)

@@ -14,7 +14,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
 from millstream.pipeline.cdc.jobs import Outcome
-from millstream.pipeline.cdc.names import apply_alive
+from millstream.pipeline.cdc.metrics import PREFIX
+from millstream.pipeline.cdc.names import ALIVE_S, apply_alive
 from millstream.pipeline.cdc.positions import Position, TableKey
 from millstream.pipeline.cdc.replication import lsn_text
 from millstream.pipeline.cdc.survey import SourceView
@@ -23,7 +24,6 @@ from millstream.pipeline.server import Address, Server, ServerError
 log = logging.getLogger("millstream.cdc.apply")
 
 EVERY_S = 1.0
-EXPIRES_S = 15
 
 
 class Status:
@@ -40,25 +40,24 @@ class Status:
         self._sources: dict[str, dict[str, Any]] = {}
         self._planned: dict[str, tuple[SourceView, int, bool]] = {}
         self.registry = CollectorRegistry()
-        prefix = "millstream_cdc_"
         table = ["source", "table"]
         self._applied_total = Counter(
-            f"{prefix}applied", "Changes applied.", table, registry=self.registry
+            f"{PREFIX}applied", "Changes applied.", table, registry=self.registry
         )
         self._batch_seconds = Summary(
-            f"{prefix}batch_seconds", "Duration of a batch.", registry=self.registry
+            f"{PREFIX}batch_seconds", "Duration of a batch.", registry=self.registry
         )
         self._stopped = Gauge(
-            f"{prefix}stopped", "1 for a stopped table.", table, registry=self.registry
+            f"{PREFIX}stopped", "1 for a stopped table.", table, registry=self.registry
         )
         self._lag_bytes = Gauge(
-            f"{prefix}lag_bytes",
+            f"{PREFIX}lag_bytes",
             "WAL between the durable LSN and the applied one.",
             ["source", "stage"],
             registry=self.registry,
         )
         self._lag_seconds = Gauge(
-            f"{prefix}lag_seconds",
+            f"{PREFIX}lag_seconds",
             "Age of the newest change in millstream while changes have not been applied.",
             ["source"],
             registry=self.registry,
@@ -165,7 +164,7 @@ class Reporter:
                 server = server or self._address.open()
                 if self._status.is_running:
                     text = self._status.to_json()
-                    server.call("SET", self._key, text, "EX", EXPIRES_S)
+                    server.call("SET", self._key, text, "EX", ALIVE_S)
             except ServerError as error:
                 log.debug("the status could not be reported: %s", error)
                 if server is not None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import psycopg
 
+from millstream.pipeline.cdc.appending import address_of
 from millstream.pipeline.cdc.apply_status import Status
-from millstream.pipeline.cdc.batch import address_of
 from millstream.pipeline.cdc.config import Config, target_name
 from millstream.pipeline.cdc.destination import Connection, connect, in_one_line
 from millstream.pipeline.cdc.jobs import Answer, Job, Outcome
@@ -161,7 +161,7 @@ class Driver:
 
     def _open_server(self) -> Server:
         if self._server is None:
-            self._server = address_of(self._config).open()
+            self._server = address_of(self._config.millstream).open()
         return self._server
 
     # ------------------------------------------------------------ a batch

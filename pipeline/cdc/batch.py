@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.pipeline.cdc import config as configuration
+from millstream.pipeline.cdc.appending import address_of
 from millstream.pipeline.cdc.config import Config, Table
 from millstream.pipeline.cdc.destination import Connection, connect, in_one_line
 from millstream.pipeline.cdc.jobs import Answer, Job, Outcome, answer_to_json, jobs_from_json
@@ -25,17 +26,11 @@ from millstream.pipeline.cdc.pulling import StreamChanged
 from millstream.pipeline.cdc.staging import Session
 from millstream.pipeline.cdc.target import Route, Target, TargetError, read_targets, route
 from millstream.pipeline.cdc.transfer import Transfer, lost
-from millstream.pipeline.server import Address, Server, ServerError
+from millstream.pipeline.server import Server, ServerError
 
 log = logging.getLogger("millstream.cdc.apply")
 
 RETRIED = (psycopg.Error, ServerError, OSError)
-
-
-def address_of(config: Config) -> Address:
-    """Where millstream is."""
-    server = config.millstream
-    return Address(server.server, server.username, server.password, server.db, server.timeout)
 
 
 class Worker:
@@ -83,7 +78,7 @@ class Worker:
     @property
     def server(self) -> Server:
         if self._server is None:
-            self._server = address_of(self.config).open()
+            self._server = address_of(self.config.millstream).open()
         return self._server
 
     # ------------------------------------------------------------ transactions

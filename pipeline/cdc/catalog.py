@@ -34,7 +34,7 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 # With identity full, the key is the primary key: the target's rows are found by it.
 COLUMNS = """
 SELECT a.attrelid::int8, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
-       coalesce(a.attnum = ANY (i.indkey), false), a.atttypid::int8, a.atttypmod,
+       coalesce(a.attnum = ANY (i.indkey), false),
        a.attgenerated <> '', has_column_privilege(a.attrelid, a.attnum, 'SELECT')
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_index i ON i.indrelid = c.oid
@@ -52,8 +52,6 @@ class CatalogColumn:
     type: str
     not_null: bool
     key: bool
-    type_oid: int
-    type_modifier: int
     is_generated: bool
     is_readable: bool
 

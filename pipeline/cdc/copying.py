@@ -37,6 +37,7 @@ from millstream.pipeline.cdc.report import Report, TableReport
 from millstream.pipeline.cdc.slots import blockers_reported
 from millstream.pipeline.cdc.state import TableConfig, TableState
 from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.stream_counters import info_of
 
 LOOK_S = 0.5
 PAUSE_S = 0.1
@@ -193,13 +194,15 @@ class Copier:
             raise CopyError(f"the table {table.full_name} does not exist at the source")
         changes, server = self._keys.changes(table), self._place.server
         self._repeat(lambda: server.call(*start_words(changes)))
-        info = self._repeat(lambda: server.call("TINFO", changes))
+        info = info_of(self._repeat(lambda: server.call("TINFO", changes)))
+        if info is None:
+            raise CopyError(f"the stream {changes} was deleted while the copy began")
         state = TableState(
             "copying",
             lsn,
             found.source_columns(table),
             found.identity,
-            int(dict(zip(info[::2], info[1::2], strict=True))[b"incarnation"]),
+            info.incarnation,
             found.oid,
             TableConfig.of(table, self._place.config),
             request,

@@ -5,37 +5,27 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from millstream.pipeline.cdc.config import Config
-from millstream.pipeline.cdc.replication import SESSION
+from millstream.pipeline.cdc.replication import session
 
 Connection: TypeAlias = psycopg.Connection[Any]
 
 # row_security: a policy must cause an error, not hide rows. lock_timeout: whoever waits for another
 # program's lock reports it, and tries again.
-OPTIONS = (
-    f"{SESSION} -c xmloption=content -c row_security=off -c client_min_messages=warning"
+SETTINGS = (
+    "-c xmloption=content -c row_security=off -c client_min_messages=warning"
     " -c lock_timeout=60000 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
-# A connection whose other end has vanished is given up after half a minute.
-DEFAULTS = {
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "4",
-    "tcp_user_timeout": "30000",
-}
 
 
 def connect(config: Config, application: str) -> Connection:
     """A connection in which every transaction is begun explicitly. psycopg.Error if there is
     none."""
-    given = conninfo_to_dict(config.destination.url)
-    options = f"{given.get('options') or ''} {OPTIONS}".strip()
-    parameters: dict[str, Any] = {**DEFAULTS, **given}
-    parameters.update(options=options, application_name=application)
-    connection: Connection = psycopg.connect("", autocommit=True, **parameters)
+    url = config.destination.url
+    connection: Connection = psycopg.connect(
+        url, autocommit=True, **session(url, application, SETTINGS)
+    )
     for name, value in config.destination.settings.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         connection.execute("SELECT set_config(%s, %s, false)", [name, text])

@@ -90,26 +90,21 @@ def check_targets(
                 create_target(connection, table, found, source, config),
             )
             continue
-        yield from _check_target(connection, config, source, table, found, target)
+        try:
+            to = _route(config, source, table, found, target)
+        except TargetError as problem:
+            yield error(where, str(problem))
+            continue
+        yield from _check_target(connection, where, table, found, to)
         if with_rows and copied.get((source.database, source.sid, table.full_name)) is None:
-            yield from _rows(connection, config, source, table, found, target)
+            yield from _rows(connection, where, table, to)
 
 
 def _check_target(
-    connection: Connection,
-    config: Config,
-    source: Source,
-    table: Table,
-    found: CatalogTable,
-    target: Target,
+    connection: Connection, where: str, table: Table, found: CatalogTable, to: Route
 ) -> Iterator[Finding]:
-    where, columns = f"{source.name} {table.full_name}", found.source_columns(table)
-    try:
-        to = _route(config, source, table, found, target)
-    except TargetError as problem:
-        yield error(where, str(problem))
-        return
-    missing = left_out(to, [column.name for column in columns])
+    target = to.target
+    missing = left_out(to, [column.name for column in found.source_columns(table)])
     if missing:
         yield warning(
             where, f"the target {target.sql} has no column {', '.join(missing)}, which is left out"
@@ -178,20 +173,8 @@ def _route(
     return route(table, target, source.sid, sid_column, columns, found.identity, shared)
 
 
-def _rows(
-    connection: Connection,
-    config: Config,
-    source: Source,
-    table: Table,
-    found: CatalogTable,
-    target: Target,
-) -> Iterator[Finding]:
+def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:
     """What the first copy would do to the rows that the target has."""
-    where = f"{source.name} {table.full_name}"
-    try:
-        to = _route(config, source, table, found, target)
-    except TargetError:
-        return  # an error that was reported
     if table.type == "history" or (table.type == "append" and to.key):
         return
     (count,) = _row(connection, f"SELECT count(*) FROM {to.target.sql} AS t WHERE {to.of_sid}")

@@ -20,7 +20,6 @@ Row: TypeAlias = tuple[Value, ...]
 Pick: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 INSERT, UPDATE, DELETE, TRUNCATE, START = b"insert", b"update", b"delete", b"truncate", b"start"
-OPERATIONS = (INSERT, UPDATE, DELETE, TRUNCATE, START)
 
 NULL, UNCHANGED_LIST, OLD, OLD_NULL = b"@null", b"@unchanged", b"@old:", b"@old-null"
 LISTS = (NULL, UNCHANGED_LIST, OLD_NULL)
@@ -52,18 +51,10 @@ class Change:
 
     def value(self, column: str) -> Value:
         """The new value of a column; KeyError if the entry does not have the column."""
-        return _value(self.columns, self.row, column)
-
-    def old_value(self, column: str) -> Value:
-        """The old value of a column; KeyError if the entry does not have it."""
-        return _value(self.old_columns, self.old, column)
-
-
-def _value(columns: tuple[str, ...], row: Row, column: str) -> Value:
-    try:
-        return row[columns.index(column)]
-    except ValueError:
-        raise KeyError(column) from None
+        try:
+            return self.row[self.columns.index(column)]
+        except ValueError:
+            raise KeyError(column) from None
 
 
 @dataclass(frozen=True, slots=True)

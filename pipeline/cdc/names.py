@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from millstream.pipeline.cdc.config import Source, Table
 
+ALIVE_S = 15
+"""How long a report at an `alive` key is valid, if no other follows."""
+
 
 def escaped(name: str) -> str:
     """A name as a part of a key."""

@@ -15,7 +15,7 @@ from millstream.pipeline.cdc.entries import Id
 from millstream.pipeline.cdc.jobs import Job
 from millstream.pipeline.cdc.positions import Position, TableKey
 from millstream.pipeline.cdc.state import TableConfig, TableState
-from millstream.pipeline.positions import LARGEST, id_text
+from millstream.pipeline.positions import LARGEST, id_from_text, id_text
 from millstream.pipeline.selection import before
 from millstream.pipeline.server import Server
 from millstream.pipeline.stream_counters import ALL, Info
@@ -149,7 +149,7 @@ def choose_cut(
 
     def nth(number: int) -> int:
         _, found = server.call("TSEEK", cuts, id_text(start), number)
-        return newest if found is None else int(found.split(b".")[0])
+        return newest if found is None else id_from_text(found)[0]
 
     # The cuts are numbered from 1. `low` has few enough entries before it, `high` too many.
     low, high = 0, total
@@ -187,12 +187,11 @@ def copy_job(server: Server, view: View, position: Position, is_shared: bool) ->
     number, last = server.call("TSEEK", view.copy_stream, id_text(done), COPY_ENTRIES_MAX)
     if last is None:
         return None
-    lsn, _, n = last.partition(b".")
     return Job(
         view.key,
         view.copy_stream,
         done,
-        (int(lsn), int(n)),
+        id_from_text(last),
         number,
         view.copy_info.incarnation,
         view.state.columns,

@@ -49,11 +49,11 @@ KEEPALIVE = {
 }
 
 
-def session(url: str, application: str) -> dict[str, Any]:
-    """The parameters of a connection to a source. What the URL says is not replaced, and its
-    `options` come first."""
+def session(url: str, application: str, settings: str = NO_TIMEOUTS) -> dict[str, Any]:
+    """The parameters of a connection to a source, or with other settings to the destination. What
+    the URL says is not replaced, and its `options` come first."""
     given = conninfo_to_dict(url)
-    options = f"{given.get('options') or ''} {SESSION} {NO_TIMEOUTS}".strip()
+    options = f"{given.get('options') or ''} {SESSION} {settings}".strip()
     defaults = {name: value for name, value in KEEPALIVE.items() if name not in given}
     return {**defaults, "application_name": application, "options": options}
 

@@ -14,9 +14,6 @@ from millstream.pipeline.cdc.replication import lsn_text
 
 ReaderState: TypeAlias = Literal["starting", "reading", "paused", "waiting", "refused"]
 
-ALIVE_S = 15
-"""How long a report is valid, if no other follows."""
-
 
 @dataclass
 class TableReport:

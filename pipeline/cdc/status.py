@@ -27,13 +27,14 @@ from millstream.pipeline.cdc.replication import Replication, lsn_text, read_lsn
 from millstream.pipeline.cdc.slots import Slot
 from millstream.pipeline.cdc.state import SourceState, StateError, TableState
 from millstream.pipeline.cdc.watching import current_lsn
+from millstream.pipeline.positions import id_text
 from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.stream_counters import ALL
 
 APPLICATION = "millstream cdc: status"
 TIMEOUT_S = 10
 LATE_S = 5.0
 """A process reports every second; a report that is older than this is out of date."""
-COUNT_MAX = 2**62
 PIPE_WIDTH = 1000
 
 Json = dict[str, Any]
@@ -284,7 +285,7 @@ def table_state(state: TableState | None, position: Position | None) -> str:
 def _pending(place: Place, table: Table, position: Position | None) -> int | None:
     lsn, n = position.id if position is not None else (0, 1)  # without `start`
     try:
-        count, _ = place.server.call("TSEEK", place.keys.changes(table), f"{lsn}.{n}", COUNT_MAX)
+        count, _ = place.server.call("TSEEK", place.keys.changes(table), id_text((lsn, n)), ALL)
     except ServerError:
         return None
     return int(count)

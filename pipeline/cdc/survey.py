@@ -13,7 +13,7 @@ from millstream.pipeline.cdc.planning import View
 from millstream.pipeline.cdc.positions import Position, TableKey
 from millstream.pipeline.cdc.replication import read_lsn
 from millstream.pipeline.cdc.state import TableConfig, TableState
-from millstream.pipeline.positions import id_text
+from millstream.pipeline.positions import id_from_text, id_text
 from millstream.pipeline.selection import after
 from millstream.pipeline.server import Command, Server
 from millstream.pipeline.stream_counters import ALL, Info, info_of
@@ -136,8 +136,7 @@ def trim(server: Server, stream: str, info: Info | None, until: Id, keep: int) -
         (_, last) = server.call("TSEEK", stream, "0", surplus)
         if last is None:
             return
-        ms, _, seq = last.partition(b".")
-        first = after((int(ms), int(seq)))
+        first = after(id_from_text(last))
     if first is not None:
         server.call("XTRIM", stream, "MINID", f"{first[0]}-{first[1]}")
 

@@ -18,9 +18,10 @@ from millstream.pipeline.cdc import slots
 from millstream.pipeline.cdc.catalog import CatalogTable, Connection, connect, read_tables
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.copying import stream_bytes
+from millstream.pipeline.cdc.names import ALIVE_S
 from millstream.pipeline.cdc.preparing import Place
 from millstream.pipeline.cdc.replication import read_lsn
-from millstream.pipeline.cdc.report import ALIVE_S, Report
+from millstream.pipeline.cdc.report import Report
 from millstream.pipeline.cdc.state import SourceState, StateError, TableState
 from millstream.pipeline.server import ServerError
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from millstream.pipeline.cdc.appending import address_of
 from millstream.pipeline.cdc.apply_status import Reporter, Status
 from millstream.pipeline.cdc.applying import Driver
-from millstream.pipeline.cdc.batch import Worker, address_of
+from millstream.pipeline.cdc.batch import Worker
 from millstream.pipeline.cdc.config import load
 from millstream.pipeline.cdc.jobs import Answer, Job
 from millstream.pipeline.cdc.logs import Secrets, open_log
@@ -29,7 +30,7 @@ def main() -> None:
         return list(pool.map(lambda pair: pair[0].run(pair[1]), zip(workers, parts, strict=False)))
 
     status = Status()
-    with Reporter(address_of(config), config.millstream.prefix, status):
+    with Reporter(address_of(config.millstream), config.millstream.prefix, status):
         Driver(config, run, status).apply(threading.Event())
 
 
