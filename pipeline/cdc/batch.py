@@ -182,10 +182,7 @@ class _Part:
         self._positions.write(self._moved)
 
     def _target_name(self, key: TableKey) -> tuple[str, str]:
-        schema, _, name = configuration.target_name(
-            self._worker.table(key), self._config
-        ).rpartition(".")
-        return schema, name
+        return configuration.target_of(self._worker.table(key), self._config)
 
     def _route(self, job: Job) -> Route:
         target = self._targets[job.key]

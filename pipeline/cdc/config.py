@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
@@ -421,7 +422,20 @@ class _Reader:
         return found
 
 
+def target_of(table: Table, config: Config) -> tuple[str, str]:
+    """The target's schema and name."""
+    schema, _, name = table.target.rpartition(".")
+    return schema or config.destination.schema, name
+
+
 def target_name(table: Table, config: Config) -> str:
     """The target with its schema."""
-    schema, _, name = table.target.rpartition(".")
-    return f"{schema or config.destination.schema}.{name}"
+    return ".".join(target_of(table, config))
+
+
+def shared_targets(config: Config) -> set[tuple[str, str]]:
+    """The targets that take the rows of several sources or tables."""
+    owners = Counter(
+        target_of(table, config) for source in config.sources for table in source.tables
+    )
+    return {target for target, count in owners.items() if count > 1}

@@ -9,13 +9,11 @@ import psycopg
 from psycopg import sql
 
 from millstream.pipeline.cdc.catalog import CatalogTable
-from millstream.pipeline.cdc.config import Config, Source, Table
+from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
 from millstream.pipeline.cdc.findings import Finding, error, ok, warning
 from millstream.pipeline.cdc.missing_targets import (
     computed_type,
     create_target,
-    is_shared,
-    target_of,
 )
 from millstream.pipeline.cdc.positions import NAME, Positions, create_sql
 from millstream.pipeline.cdc.replication import quoted
@@ -168,9 +166,9 @@ def _may_create(connection: Connection, where: str, target: Target) -> Iterator[
 def _route(
     config: Config, source: Source, table: Table, found: CatalogTable, target: Target
 ) -> Route:
-    sid_column, shared = config.destination.sid_column, is_shared(table, config)
-    columns = found.source_columns(table)
-    return route(table, target, source.sid, sid_column, columns, found.identity, shared)
+    sid_column, columns = config.destination.sid_column, found.source_columns(table)
+    is_shared = target_of(table, config) in shared_targets(config)
+    return route(table, target, source.sid, sid_column, columns, found.identity, is_shared)
 
 
 def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:

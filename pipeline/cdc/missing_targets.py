@@ -8,22 +8,9 @@ import psycopg
 from psycopg import sql
 
 from millstream.pipeline.cdc.catalog import CatalogTable
-from millstream.pipeline.cdc.config import Config, Source, Table, target_name
+from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
 from millstream.pipeline.cdc.replication import quoted
-from millstream.pipeline.cdc.target import DELETED, END, START, Connection, TargetName, identifier
-
-
-def target_of(table: Table, config: Config) -> TargetName:
-    """The target's schema and name."""
-    schema, _, name = target_name(table, config).rpartition(".")
-    return schema, name
-
-
-def is_shared(table: Table, config: Config) -> bool:
-    """Whether several tables have the same target."""
-    name = target_name(table, config)
-    owners = [one for source in config.sources for one in source.tables]
-    return sum(target_name(one, config) == name for one in owners) > 1
+from millstream.pipeline.cdc.target import DELETED, END, START, Connection, identifier
 
 
 def create_target(
@@ -32,7 +19,8 @@ def create_target(
     """CREATE TABLE for a target at the destination."""
     sid = config.destination.sid_column
     siblings = [one for one in config.sources if one.database == source.database]
-    key = [quoted(sid)] if sid and (len(siblings) > 1 or is_shared(table, config)) else []
+    is_shared = len(siblings) > 1 or target_of(table, config) in shared_targets(config)
+    key = [quoted(sid)] if sid and is_shared else []
     columns = [f"{name} text NOT NULL" for name in key]
     has_key = bool(found.key)
     for column in found.kept(table):

@@ -10,12 +10,12 @@ from psycopg import sql
 from millstream.pipeline.cdc import checks, publications
 from millstream.pipeline.cdc.appending import open_server
 from millstream.pipeline.cdc.catalog import CatalogTable, connect, qualified, read_tables
-from millstream.pipeline.cdc.config import Config, Source
+from millstream.pipeline.cdc.config import Config, Source, target_of
 from millstream.pipeline.cdc.destination import Connection
 from millstream.pipeline.cdc.destination import connect as connect_destination
 from millstream.pipeline.cdc.destination_checks import PRIVILEGES, check_targets
 from millstream.pipeline.cdc.findings import Finding
-from millstream.pipeline.cdc.missing_targets import create_target, target_of
+from millstream.pipeline.cdc.missing_targets import create_target
 from millstream.pipeline.cdc.positions import NAME, Positions, create_sql
 from millstream.pipeline.cdc.preparing import Place, Preparation
 from millstream.pipeline.cdc.replication import quoted

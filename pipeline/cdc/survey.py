@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.pipeline.cdc.config import Config, Source, Table, target_name
+from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
 from millstream.pipeline.cdc.entries import Id
 from millstream.pipeline.cdc.names import Keys
 from millstream.pipeline.cdc.planning import View
@@ -53,14 +53,14 @@ class SourceView:
 
 def places_of(config: Config) -> list[Place]:
     """All tables of all sources."""
-    names = [target_name(table, config) for source in config.sources for table in source.tables]
+    shared = shared_targets(config)
     return [
         Place(
             source,
             table,
             Keys(config.millstream.prefix, source),
             TableConfig.of(table, config),
-            names.count(target_name(table, config)) > 1,
+            target_of(table, config) in shared,
         )
         for source in config.sources
         for table in source.tables
