@@ -18,7 +18,7 @@ import redis
 from bench.cdc_processes import Clusters, Program, programs, wait_until
 from bench.figures import BenchError
 from bench.server import free_port
-from millstream.pipeline.cdc.positions import create_sql
+from millstream.pipeline.cdc.destination.positions import create_sql
 
 TIMEOUT_S = 600.0
 PROBE_S = 0.02

@@ -1,6 +1,6 @@
-"""Change data capture: changes of PostgreSQL databases become entries.
+"""Change data capture: changes of PostgreSQL databases become entries, and then changes elsewhere.
 
-`config`, `names`, `state`, `pgoutput`, `changes` and `copies` do no I/O. `process` reads one
-source: `preparing` makes it ready, `reading` and `outgoing` bring its changes to millstream,
-`copying` its tables.
+`reader` brings what a `source` commits to millstream (`streams`); `applier` brings it from there to
+the `destination`. Both may die at any time: `streams.state` and `destination.positions` are all
+that they remember.
 """

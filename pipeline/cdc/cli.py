@@ -18,13 +18,13 @@ _KNOWN = (
     ("psycopg", "Error"),
     ("millstream.pipeline.server", "ServerError"),
     ("millstream.pipeline.options", "OptionError"),
-    ("millstream.pipeline.cdc.appending", "RefusedError"),
-    ("millstream.pipeline.cdc.appending", "ReplacedError"),
-    ("millstream.pipeline.cdc.preparing", "Refusal"),
-    ("millstream.pipeline.cdc.state", "StateError"),
+    ("millstream.pipeline.cdc.streams.appending", "RefusedError"),
+    ("millstream.pipeline.cdc.streams.appending", "ReplacedError"),
+    ("millstream.pipeline.cdc.source.preparing", "Refusal"),
+    ("millstream.pipeline.cdc.streams.state", "StateError"),
     ("millstream.pipeline.cdc.metrics", "MetricsError"),
-    ("millstream.pipeline.cdc.requests", "RequestError"),
-    ("millstream.pipeline.cdc.applying", "ApplyError"),
+    ("millstream.pipeline.cdc.commands.requests", "RequestError"),
+    ("millstream.pipeline.cdc.applier.driver", "ApplyError"),
 )
 
 
@@ -52,8 +52,8 @@ class Call:
 
     def place(self, config: Any, source: Any) -> Any:
         """Where a source is recorded."""
-        server = needed("millstream.pipeline.cdc.appending").open_server(config.millstream)
-        return needed("millstream.pipeline.cdc.preparing").Place(config, source, server)
+        server = needed("millstream.pipeline.cdc.streams.appending").open_server(config.millstream)
+        return needed("millstream.pipeline.cdc.source.preparing").Place(config, source, server)
 
 
 def fail(problem: object, code: int = 1) -> NoReturn:
@@ -115,7 +115,9 @@ def run(call: Call, source: tuple[str, ...]) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
     config = call.config()
     sources = call.sources(config, source)
-    guarded(config, lambda: int(needed("millstream.pipeline.cdc.running").run(config, sources)))
+    guarded(
+        config, lambda: int(needed("millstream.pipeline.cdc.reader.running").run(config, sources))
+    )
 
 
 @cdc.command()
@@ -125,7 +127,7 @@ def check(call: Call) -> None:
     config = call.config()
 
     def work() -> int:
-        checks = needed("millstream.pipeline.cdc.checks")
+        checks = needed("millstream.pipeline.cdc.checks.all_checks")
         hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
         found = 0
         for finding in checks.check_all(config):
@@ -153,7 +155,7 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
     [chosen] = call.sources(config, (source,))
 
     def work() -> int:
-        requests = needed("millstream.pipeline.cdc.requests")
+        requests = needed("millstream.pipeline.cdc.commands.requests")
         place = call.place(config, chosen)
         if everything:
             click.echo(requests.resync_all(place))
@@ -174,7 +176,8 @@ def apply_(call: Call, once: bool, master: str | None) -> None:
     needed("pyspark")
 
     guarded(
-        config, lambda: int(needed("millstream.pipeline.cdc.apply").apply(config, once, master))
+        config,
+        lambda: int(needed("millstream.pipeline.cdc.applier.program").apply(config, once, master)),
     )
 
 
@@ -188,7 +191,7 @@ def resume(call: Call, source: str, table: str) -> None:
     [chosen] = call.sources(config, (source,))
 
     def work() -> int:
-        requests = needed("millstream.pipeline.cdc.requests")
+        requests = needed("millstream.pipeline.cdc.commands.requests")
         place = call.place(config, chosen)
         click.echo(requests.resume(place, requests.find_table(place, table)))
         return 0
@@ -205,7 +208,7 @@ def setup(call: Call, create_targets: bool, print_sql: bool) -> None:
     config = call.config()
 
     def work() -> int:
-        module = needed("millstream.pipeline.cdc.setup")
+        module = needed("millstream.pipeline.cdc.commands.setup")
         if print_sql:
             for line in module.print_sql(config, create_targets):
                 click.echo(line)
@@ -227,7 +230,7 @@ def status(call: Call, as_json: bool) -> None:
     config = call.config()
 
     def work() -> int:
-        module = needed("millstream.pipeline.cdc.status")
+        module = needed("millstream.pipeline.cdc.commands.status")
         hide = needed("millstream.pipeline.cdc.logs").Secrets(config).hide
         found = module.status(config, hide)
         if as_json:
@@ -248,7 +251,9 @@ def drop(call: Call, source: str) -> None:
     [chosen] = call.sources(config, (source,))
 
     def work() -> int:
-        needed("millstream.pipeline.cdc.dropping").drop(call.place(config, chosen), click.echo)
+        needed("millstream.pipeline.cdc.commands.dropping").drop(
+            call.place(config, chosen), click.echo
+        )
         return 0
 
     guarded(config, work)

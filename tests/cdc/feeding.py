@@ -12,13 +12,13 @@ from pathlib import Path
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Error, Reply
 
-from millstream.pipeline.cdc.changes import names_field, time_text
 from millstream.pipeline.cdc.config import Config, Table, parse
-from millstream.pipeline.cdc.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
-from millstream.pipeline.cdc.names import Keys
-from millstream.pipeline.cdc.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.replication import lsn_text
-from millstream.pipeline.cdc.state import Identity, SourceColumn, TableConfig, TableState
+from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
+from millstream.pipeline.cdc.protocol.replication import lsn_text
+from millstream.pipeline.cdc.streams.changes import names_field, time_text
+from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
+from millstream.pipeline.cdc.streams.names import Keys
+from millstream.pipeline.cdc.streams.state import Identity, SourceColumn, TableConfig, TableState
 
 START_US = 1_795_000_000_000_000
 COLUMNS = (

@@ -70,7 +70,7 @@ class Program:
         found = [
             line.split(None, 2)
             for line in listed
-            if "-m millstream.pipeline.cdc.spark_daemon" in line
+            if "-m millstream.pipeline.cdc.applier.spark_daemon" in line
         ]
         daemons = {pid for pid, _, _ in found}
         return [int(pid) for pid, parent, _ in found if parent in daemons]

@@ -12,11 +12,12 @@ from tests.cdc.feeding import delete, insert, truncate, update
 from tests.support.client import RawClient
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc import narrowing, pulling
-from millstream.pipeline.cdc.apply_status import Status
-from millstream.pipeline.cdc.applying import Driver
-from millstream.pipeline.cdc.copies import CopyRows
-from millstream.pipeline.cdc.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.applier import narrowing
+from millstream.pipeline.cdc.applier.driver import Driver
+from millstream.pipeline.cdc.applier.status import Status
+from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.streams import pulling
+from millstream.pipeline.cdc.streams.copies import CopyRows
 
 Made = Callable[..., Applier]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.pipeline.cdc.config import Config, ConfigError, load, parse, target_name
-from millstream.pipeline.cdc.names import Keys
+from millstream.pipeline.cdc.streams.names import Keys
 
 WHOLE = """\
 [millstream]

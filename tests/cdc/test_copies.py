@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipeline.cdc.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows, read_copy_entry
+from millstream.pipeline.cdc.streams.copies import (
+    CopyBegin,
+    CopyEnd,
+    CopyEntry,
+    CopyRows,
+    read_copy_entry,
+)
 
 
 @pytest.mark.parametrize(

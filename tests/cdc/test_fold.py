@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipeline.cdc.entries import (
+from millstream.pipeline.cdc.destination.fold import (
+    Effect,
+    Fold,
+    Keys,
+    Rekeyed,
+    Segment,
+    Truncated,
+    fold,
+)
+from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.streams.entries import (
     DELETE,
     INSERT,
     TRUNCATE,
@@ -18,8 +28,6 @@ from millstream.pipeline.cdc.entries import (
     EntryReader,
     Row,
 )
-from millstream.pipeline.cdc.fold import Effect, Fold, Keys, Rekeyed, Segment, Truncated, fold
-from millstream.pipeline.cdc.pgoutput import UNCHANGED
 
 COLUMNS = ("id", "part", "a", "b")
 KEYS = ("id", "part")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipeline.cdc.changes import Cut, Described, Entry, Output, Translator
 from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.pgoutput import DecodeError, decode
-from millstream.pipeline.cdc.replication import Data, Replication, lsn_text, read_lsn
+from millstream.pipeline.cdc.protocol.pgoutput import DecodeError, decode
+from millstream.pipeline.cdc.protocol.replication import Data, Replication, lsn_text, read_lsn
+from millstream.pipeline.cdc.streams.changes import Cut, Described, Entry, Output, Translator
 
 Source = psycopg.Connection[Any]
 

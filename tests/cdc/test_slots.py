@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from millstream.pipeline.cdc.config import Source
-from millstream.pipeline.cdc.replication import SystemId
-from millstream.pipeline.cdc.slots import Slot, refusal
-from millstream.pipeline.cdc.state import SourceState
+from millstream.pipeline.cdc.protocol.replication import SystemId
+from millstream.pipeline.cdc.source.slots import Slot, refusal
+from millstream.pipeline.cdc.streams.state import SourceState
 
 SOURCE = Source("shop", "eu", "", ())
 SLOT = Slot("millstream_shop_eu", "pgoutput", "shop", None, "reserved", 90, 10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.pipeline.cdc.config import parse
-from millstream.pipeline.cdc.state import (
+from millstream.pipeline.cdc.streams.state import (
     SourceColumn,
     SourceState,
     StateError,

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.pipeline.cdc.clone import KeyedWriter
 from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.entries import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
-from millstream.pipeline.cdc.history import HistoryWriter
-from millstream.pipeline.cdc.keyless import KeylessWriter
-from millstream.pipeline.cdc.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.replication import SESSION
-from millstream.pipeline.cdc.staging import Session
-from millstream.pipeline.cdc.state import SourceColumn
-from millstream.pipeline.cdc.target import Route, TargetError, read_targets, route
-from millstream.pipeline.cdc.versions import time_us
+from millstream.pipeline.cdc.destination.clone import KeyedWriter
+from millstream.pipeline.cdc.destination.history import HistoryWriter
+from millstream.pipeline.cdc.destination.keyless import KeylessWriter
+from millstream.pipeline.cdc.destination.staging import Session
+from millstream.pipeline.cdc.destination.target import Route, TargetError, read_targets, route
+from millstream.pipeline.cdc.destination.versions import time_us
+from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.protocol.replication import SESSION
+from millstream.pipeline.cdc.streams.entries import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
+from millstream.pipeline.cdc.streams.state import SourceColumn
 
 AT = b"2026-11-22T15:04:05.250000Z"
 COLUMNS = (

@@ -1,0 +1,356 @@
+"""The driver of `millstream cdc apply`: plans batches, has workers apply them, trims the streams.
+
+It starts from the positions at the destination alone, as often as it is started. Whatever fails is
+planned again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import psycopg
+
+from millstream.pipeline.cdc.applier.jobs import Answer, Job, Outcome
+from millstream.pipeline.cdc.applier.planning import (
+    Need,
+    Pending,
+    Verdict,
+    View,
+    change_job,
+    choose_cut,
+    copy_job,
+    count,
+    judge,
+    parts,
+)
+from millstream.pipeline.cdc.applier.retries import Retries
+from millstream.pipeline.cdc.applier.status import Status
+from millstream.pipeline.cdc.applier.survey import (
+    Place,
+    SourceView,
+    look,
+    places_of,
+    trim,
+    trim_copy,
+)
+from millstream.pipeline.cdc.config import Config, target_name
+from millstream.pipeline.cdc.destination.connection import Connection, connect, in_one_line
+from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions, TableKey
+from millstream.pipeline.cdc.streams.appending import address_of
+from millstream.pipeline.cdc.streams.state import StateError
+from millstream.pipeline.server import Server, ServerError
+
+log = logging.getLogger("millstream.cdc.apply")
+
+PAUSE_S = 0.2
+PAUSE_MAX_S = 5.0
+LOCK_PAUSE_S = 1.0
+# After a batch with less than this share of `max_rows`, there is little to do.
+LITTLE = 0.25
+
+Run = Callable[[Sequence[Sequence[Job]]], list[Answer]]
+"""Has the parts of a batch applied, each by one worker. RunError if a worker or Spark failed."""
+
+
+class RunError(Exception):
+    """A batch could not be run; its parts may have been applied or not."""
+
+
+class ApplyError(Exception):
+    """`apply` cannot go on; the text says what to do."""
+
+
+@dataclass
+class Batch:
+    """What is to be applied, and whether there is more than fits."""
+
+    jobs: list[Job]
+    is_full: bool = False
+    cuts: dict[str, int] = field(default_factory=dict)
+    """By source: the cut up to which this batch applies the tables that are not stopped."""
+
+    @property
+    def entries(self) -> int:
+        return sum(job.entries for job in self.jobs)
+
+
+class Driver:
+    """Applies what is in millstream until it is stopped. One thread uses it."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        status: Status,
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`begin` is called when no other `apply` works on the destination any more; again after
+        each lost connection."""
+        self._config = config
+        self._run = run
+        self._status = status
+        self._begin = begin
+        self._places = {place.key: place for place in places_of(config)}
+        self._retries = Retries(config.apply.retry_max)
+        self._cuts: dict[str, int] = {}
+        self._copies: dict[TableKey, int] = {}
+        self._connection: Connection | None = None
+        self._server: Server | None = None
+
+    def close(self) -> None:
+        for one in (self._connection, self._server):
+            if one is not None:
+                one.close()
+        self._connection = self._server = None
+
+    def apply(self, stop: threading.Event, once: bool = False) -> int:
+        """Apply until `stop` is set; with `once`, until everything has been applied. The exit
+        code. ApplyError if that is impossible."""
+        pause_s = PAUSE_S
+        while not stop.is_set():
+            started = time.monotonic()
+            try:
+                if not self._is_alone(stop):
+                    continue
+                batch = self._step()
+            except (psycopg.Error, ServerError, RunError, StateError, OSError) as error:
+                self._failed(error)
+                stop.wait(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                continue
+            pause_s = PAUSE_S
+            if once and not batch.jobs:
+                return 1 if self._status.stopped else 0
+            if not batch.is_full and batch.entries < self._config.apply.max_rows * LITTLE:
+                spent = time.monotonic() - started
+                stop.wait(0 if once else max(0.0, self._config.apply.commit_delay - spent))
+        return 0
+
+    def _failed(self, error: BaseException) -> None:
+        text = in_one_line(error)
+        if self._status.problem != text:
+            log.warning("%s; it is tried again", text)
+        self._status.problem = text
+        self.close()
+
+    # ------------------------------------------------------------ connections
+
+    @property
+    def _positions(self) -> Positions:
+        assert self._connection is not None
+        return Positions(self._connection, self._config.destination.schema)
+
+    def _is_alone(self, stop: threading.Event) -> bool:
+        """Whether no other `apply` works on this destination; waits a moment if one does."""
+        if self._connection is not None and not self._connection.closed:
+            return True
+        self._connection = connect(self._config, "millstream cdc apply (driver)")
+        if not self._positions.exists():
+            raise ApplyError(
+                f"the destination has no table {self._config.destination.schema}.{NAME}:"
+                " millstream cdc setup"
+            )
+        said = ""
+        while not self._positions.try_lock_all():
+            text = f"another apply is running: {self._positions.lock_holder()}; waiting for its end"
+            if text != said:
+                log.warning("%s", text)
+            said = text
+            if stop.wait(LOCK_PAUSE_S):
+                return False
+        self._begin()
+        self._status.running()
+        return True
+
+    def _open_server(self) -> Server:
+        if self._server is None:
+            self._server = address_of(self._config.millstream).open()
+        return self._server
+
+    # ------------------------------------------------------------ a batch
+
+    def _step(self) -> Batch:
+        positions = self._read_positions()
+        server = self._open_server()
+        views = look(server, list(self._places.values()))
+        self._resume(server, views)
+        self._trim(server, views, positions)
+        batch = Batch([])
+        stops: dict[TableKey, str] = {}
+        for view in views:
+            self._plan(server, view, positions, batch, stops)
+        self._stop(positions, stops)
+        self._status.saw(positions, stops)
+        if batch.jobs:
+            started = time.monotonic()
+            answers = self._run(parts(batch.jobs, self._config.apply.workers))
+            self._status.batch(time.monotonic() - started)
+            self._take(answers)
+        self._status.problem = None
+        self._cuts.update(batch.cuts)
+        self._status.reached()
+        return batch
+
+    def _read_positions(self) -> dict[TableKey, Position]:
+        found = self._positions.read()
+        missing = [key for key in self._places if key not in found]
+        if missing:
+            self._positions.add(
+                Position(key, target_name(self._places[key].table, self._config)) for key in missing
+            )
+            found = self._positions.read()
+        return {key: found[key] for key in self._places}
+
+    def _resume(self, server: Server, views: Sequence[SourceView]) -> None:
+        for view in views:
+            for key in view.resumed:
+                place = self._places[key]
+                server.call("DEL", place.keys.resume(place.table))
+                log.info("%s %s: resumed", place.source.name, place.table.full_name)
+                self._retries.resume(key)
+
+    def _plan(
+        self,
+        server: Server,
+        view: SourceView,
+        positions: dict[TableKey, Position],
+        batch: Batch,
+        stops: dict[TableKey, str],
+    ) -> None:
+        """Add a source's jobs to the batch."""
+        streaming: list[Pending] = []
+        for key, table in view.tables.items():
+            place, position = self._places[key], positions[key]
+            if self._is_resting(position, table):
+                continue
+            verdict = judge(table, position, place.configured)
+            if verdict.need is Need.STOP:
+                stops[key] = _advice(verdict, place)
+            elif verdict.need is Need.COPY:
+                job = copy_job(server, table, position, place.is_shared)
+                if job is not None:
+                    batch.jobs.append(job)
+                    batch.is_full = True
+            elif verdict.need is Need.CHANGES:
+                streaming.append(Pending(key, table.stream, position.id))
+        self._plan_changes(server, view, positions, batch, streaming)
+
+    def _is_resting(self, position: Position, table: View) -> bool:
+        """Whether a table has been stopped, and it is not time to try it again."""
+        copy_lsn = table.state.copy_lsn if table.state is not None else 0
+        self._copies[table.key] = copy_lsn
+        return position.state == "stopped" and not self._retries.is_due(
+            table.key, time.monotonic(), copy_lsn
+        )
+
+    def _plan_changes(
+        self,
+        server: Server,
+        view: SourceView,
+        positions: dict[TableKey, Position],
+        batch: Batch,
+        streaming: list[Pending],
+    ) -> None:
+        newest, rows_max = view.newest_cut, self._config.apply.max_rows
+        known = self._cuts.get(view.source.name, 0)
+        # A table that was stopped, or has just been copied, catches up without the others.
+        older = count(server, streaming, known) if known else [0] * len(streaming)
+        together = [one for one, waiting in zip(streaming, older, strict=True) if not waiting]
+        groups = [together] + [
+            [one] for one, waiting in zip(streaming, older, strict=True) if waiting
+        ]
+        for group in groups:
+            if not group:
+                continue
+            cut = choose_cut(server, view.cuts, group, newest, rows_max)
+            batch.is_full |= cut < newest
+            for one, entries in zip(group, count(server, group, cut), strict=True):
+                is_stopped = positions[one.key].state == "stopped"
+                if entries:
+                    batch.jobs.append(
+                        change_job(
+                            view.tables[one.key],
+                            positions[one.key],
+                            cut,
+                            entries,
+                            is_stopped or group is not together,
+                            self._places[one.key].is_shared,
+                        )
+                    )
+                elif is_stopped:
+                    self._continue(positions, one.key)
+            if group is together:
+                batch.cuts[view.source.name] = cut
+                self._status.planned(view, cut, len(streaming) == len(view.tables))
+
+    # ------------------------------------------------------------ stopping and continuing
+
+    def _stop(self, positions: dict[TableKey, Position], stops: dict[TableKey, str]) -> None:
+        """Mark tables as stopped, for reasons that were found in millstream."""
+        for key, text in stops.items():
+            position = positions[key]
+            if position.state != "stopped" or position.error != text:
+                self._log_stop(key, text)
+                stopped = replace(position, state="stopped", error=text, error_id=None)
+                self._positions.write([stopped])
+                positions[key] = stopped
+            self._retries.stopped(key, time.monotonic(), self._copies[key])
+
+    def _continue(self, positions: dict[TableKey, Position], key: TableKey) -> None:
+        """A stopped table has no reason to be stopped any more, and nothing to apply."""
+        position = replace(positions[key], state="streaming", error=None, error_id=None)
+        self._positions.write([position])
+        positions[key] = position
+        self._retries.forget(key)
+
+    def _take(self, answers: Sequence[Answer]) -> None:
+        problems = []
+        for answer in answers:
+            for outcome in answer.outcomes:
+                self._outcome(outcome)
+            if answer.problem is not None:
+                problems.append(answer.problem)
+        if problems:
+            raise RunError(problems[0])
+
+    def _outcome(self, outcome: Outcome) -> None:
+        key = outcome.key
+        self._status.applied(outcome)
+        if outcome.error is not None:
+            wait_s = self._retries.stopped(key, time.monotonic(), self._copies[key])
+            entry = f" at the entry {outcome.error_id}" if outcome.error_id else ""
+            self._log_stop(key, f"{outcome.error}{entry}; next try in {wait_s:.0f} s")
+        elif not outcome.is_stale:
+            self._retries.forget(key)
+
+    def _log_stop(self, key: TableKey, text: str) -> None:
+        log.error("%s:%s %s: stopped: %s", *key, text)
+
+    # ------------------------------------------------------------ trimming
+
+    def _trim(
+        self, server: Server, views: Sequence[SourceView], positions: dict[TableKey, Position]
+    ) -> None:
+        keep = self._config.millstream.keep_entries
+        for view in views:
+            needed = view.newest_cut
+            for key, table in view.tables.items():
+                state, position = table.state, positions[key]
+                trim_copy(server, self._places[key], table, position)
+                if state is None or position.copied_lsn != state.copy_lsn:
+                    continue
+                if state.phase not in ("copied", "wanted"):
+                    continue
+                trim(server, table.stream, table.info, position.id, keep)
+                if table.info is not None and table.info.last_id > position.id:
+                    needed = min(needed, position.id[0])
+            if needed:
+                trim(server, view.cuts, view.cuts_info, (needed - 1, 0), keep)
+
+
+def _advice(verdict: Verdict, place: Place) -> str:
+    return f"{verdict.reason}: millstream cdc resync {place.source.name} {place.table.full_name}"

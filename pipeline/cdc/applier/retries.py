@@ -1,0 +1,39 @@
+"""When stopped tables are tried again. Without I/O; times are seconds of a steady clock."""
+
+from __future__ import annotations
+
+from millstream.pipeline.cdc.destination.positions import TableKey
+
+FIRST_S = 5.0
+
+
+class Retries:
+    """A stopped table is tried at once after a start, then after 5 s, 10 s and so on."""
+
+    def __init__(self, max_s: float) -> None:
+        self._max_s = max_s
+        self._due: dict[TableKey, float] = {}
+        self._waits: dict[TableKey, float] = {}
+        self._copies: dict[TableKey, int] = {}
+
+    def is_due(self, key: TableKey, now: float, copy_lsn: int) -> bool:
+        """Whether to try a stopped table. A copy that has not been tried is not waited for."""
+        return self._due.get(key, now) <= now or self._copies.get(key) != copy_lsn
+
+    def stopped(self, key: TableKey, now: float, copy_lsn: int) -> float:
+        """The table has been stopped, or is still; the seconds until it is tried again."""
+        self._copies[key] = copy_lsn
+        wait = min(self._waits.get(key, FIRST_S / 2) * 2, self._max_s)
+        self._waits[key] = wait
+        self._due[key] = now + wait
+        return wait
+
+    def resume(self, key: TableKey) -> None:
+        """Try the table now."""
+        self._due[key] = float("-inf")
+        self._waits.pop(key, None)
+
+    def forget(self, key: TableKey) -> None:
+        """The table is no longer stopped."""
+        self._due.pop(key, None)
+        self._waits.pop(key, None)

@@ -1,0 +1,236 @@
+"""One worker's part of a batch: a transaction at the destination that applies entries and moves
+positions.
+
+A change that cannot be applied stops its table: the transaction is rolled back, and each table gets
+one of its own. The table with the error is then applied up to just before the change.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+
+from millstream.pipeline.cdc import config as configuration
+from millstream.pipeline.cdc.applier.jobs import (
+    Answer,
+    Job,
+    Outcome,
+    answer_to_json,
+    jobs_from_json,
+)
+from millstream.pipeline.cdc.applier.narrowing import STOPPING, Failure, Narrowing, stops
+from millstream.pipeline.cdc.applier.transfer import Transfer, lost
+from millstream.pipeline.cdc.config import Config, Table
+from millstream.pipeline.cdc.destination.connection import Connection, connect, in_one_line
+from millstream.pipeline.cdc.destination.positions import Position, Positions, TableKey
+from millstream.pipeline.cdc.destination.staging import Session
+from millstream.pipeline.cdc.destination.target import (
+    Route,
+    Target,
+    TargetError,
+    read_targets,
+    route,
+)
+from millstream.pipeline.cdc.streams.appending import address_of
+from millstream.pipeline.cdc.streams.pulling import StreamChanged
+from millstream.pipeline.server import Server, ServerError
+
+log = logging.getLogger("millstream.cdc.apply")
+
+RETRIED = (psycopg.Error, ServerError, OSError)
+
+
+class Worker:
+    """Applies parts of batches. Its connections stay open between them."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._tables: dict[TableKey, Table] = {
+            (source.database, source.sid, table.full_name): table
+            for source in config.sources
+            for table in source.tables
+        }
+        self._connection: Connection | None = None
+        self._server: Server | None = None
+
+    def close(self) -> None:
+        for one in (self._connection, self._server):
+            if one is not None:
+                one.close()
+        self._connection = self._server = None
+
+    def run(self, jobs: Sequence[Job]) -> Answer:
+        """Apply the jobs. Errors that may pass are the answer's problem."""
+        started = time.monotonic()
+        outcomes: list[Outcome] = []
+        problem = None
+        try:
+            outcomes += self._together([job for job in jobs if not job.is_alone])
+            for job in jobs:
+                if job.is_alone:
+                    outcomes.append(self._alone(job))
+        except RETRIED as error:
+            problem = in_one_line(error)
+            self.close()
+        return Answer(tuple(outcomes), problem, time.monotonic() - started)
+
+    # ------------------------------------------------------------ connections
+
+    @property
+    def connection(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self.config, "millstream cdc apply")
+        return self._connection
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = address_of(self.config.millstream).open()
+        return self._server
+
+    # ------------------------------------------------------------ transactions
+
+    def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
+        if not jobs:
+            return []
+        try:
+            with self.connection.transaction():
+                part = _Part(self, jobs)
+                outcomes = [part.apply(job) for job in jobs]
+                part.commit()
+            return outcomes
+        except (*STOPPING, StreamChanged) as error:
+            if not stops(error) and not isinstance(error, StreamChanged):
+                raise
+        return [self._alone(job) for job in jobs]
+
+    def _alone(self, job: Job) -> Outcome:
+        try:
+            with self.connection.transaction():
+                part = _Part(self, [job])
+                outcome = part.apply(job)
+                part.commit()
+            return outcome
+        except StreamChanged:
+            return Outcome(job.key, is_stale=True)
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            log.debug("%s %s: %s", job.source, job.key[2], in_one_line(error))
+        try:
+            with self.connection.transaction():
+                part = _Part(self, [job])
+                outcome = part.apply_up_to_error(job)
+                part.commit()
+            return outcome
+        except StreamChanged:
+            return Outcome(job.key, is_stale=True)
+
+    def table(self, key: TableKey) -> Table:
+        return self._tables[key]
+
+
+class _Part:
+    """A transaction: positions that are locked, targets, and what is done with them."""
+
+    def __init__(self, worker: Worker, jobs: Sequence[Job]) -> None:
+        self._worker = worker
+        self._config = worker.config
+        self._session = Session(worker.connection)
+        self._positions = Positions(worker.connection, worker.config.destination.schema)
+        self._locked = self._positions.lock([job.key for job in jobs])
+        names = {job.key: self._target_name(job.key) for job in jobs}
+        self._targets: dict[TableKey, Target | None] = {}
+        found = read_targets(worker.connection, list(names.values()))
+        for key, name in names.items():
+            self._targets[key] = found.get(name)
+        self._moved: list[Position] = []
+
+    def apply(self, job: Job) -> Outcome:
+        """Apply a job as a whole."""
+        position = self._locked.get(job.key)
+        if not is_valid(job, position):
+            return Outcome(job.key, is_stale=True)
+        assert position is not None
+        transfer = Transfer(self._session, self._worker.server, job, self._route(job), position)
+        transfer.run()
+        self._moved.append(transfer.position)
+        return Outcome(job.key, transfer.applied, transfer.rows, warnings=tuple(transfer.warnings))
+
+    def apply_up_to_error(self, job: Job) -> Outcome:
+        """Apply a job up to just before the first change that cannot be applied."""
+        position = self._locked.get(job.key)
+        if not is_valid(job, position):
+            return Outcome(job.key, is_stale=True)
+        assert position is not None
+        failure: Failure | None
+        try:
+            transfer = Transfer(self._session, self._worker.server, job, self._route(job), position)
+        except STOPPING as error:
+            if not stops(error):
+                raise
+            stopped = replace(position, state="stopped", error=in_one_line(error), error_id=None)
+            self._moved.append(stopped)
+            return Outcome(job.key, error=stopped.error)
+        failure = Narrowing(self._session, transfer).run()
+        reached = transfer.position
+        if failure is not None:
+            text = failure.text
+            if failure.is_lost:
+                text = lost(job, text)
+            reached = replace(reached, state="stopped", error=text, error_id=failure.id_text)
+        self._moved.append(reached)
+        return Outcome(
+            *(job.key, transfer.applied, transfer.rows, reached.error, reached.error_id),
+            warnings=tuple(transfer.warnings),
+        )
+
+    def commit(self) -> None:
+        self._positions.write(self._moved)
+
+    def _target_name(self, key: TableKey) -> tuple[str, str]:
+        return configuration.target_of(self._worker.table(key), self._config)
+
+    def _route(self, job: Job) -> Route:
+        target = self._targets[job.key]
+        if target is None:
+            name = ".".join(self._target_name(job.key))
+            raise TargetError(
+                f"the target {name} does not exist: millstream cdc setup --create-targets"
+            )
+        return route(
+            self._worker.table(job.key),
+            target,
+            job.key[1],
+            self._config.destination.sid_column,
+            job.columns,
+            job.identity,
+            job.is_shared,
+        )
+
+
+def is_valid(job: Job, position: Position | None) -> bool:
+    """Whether the position is of the copy for which the job was planned."""
+    if position is None:
+        return False
+    return job.is_copy or position.copied_lsn == job.copy_lsn
+
+
+WORKERS: dict[tuple[str, str], Worker] = {}
+
+
+def run_part(path: str, text: str, part: str) -> str:
+    """Apply a part, in a process that may have applied others; all arguments and the result are
+    texts. `text` is that of the configuration file, with the names of environment variables."""
+    worker = WORKERS.get((path, text))
+    if worker is None:
+        import os
+
+        worker = Worker(configuration.parse(text, Path(path), os.environ))
+        WORKERS[path, text] = worker
+    return answer_to_json(worker.run(jobs_from_json(part)))

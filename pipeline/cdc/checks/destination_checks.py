@@ -1,0 +1,194 @@
+"""What the destination needs for a source's tables, and what is missing. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millstream.pipeline.cdc.checks.findings import Finding, error, ok, warning
+from millstream.pipeline.cdc.checks.missing_targets import (
+    computed_type,
+    create_target,
+)
+from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
+from millstream.pipeline.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.pipeline.cdc.destination.target import (
+    Connection,
+    Route,
+    Target,
+    TargetError,
+    identifier,
+    left_out,
+    read_targets,
+    route,
+)
+from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.source.catalog import CatalogTable
+
+DESTINATION = "destination"
+PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+
+# ------------------------------------------------------------ checks
+
+
+def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
+    """Findings that do not concern one table."""
+    schema = config.destination.schema
+    role, database, may_make_temporary = _row(
+        connection,
+        "SELECT current_user, current_database(),"
+        " has_database_privilege(current_database(), 'TEMPORARY')",
+    )
+    if not may_make_temporary:
+        yield error(
+            DESTINATION,
+            f"{role} may not create temporary tables",
+            f"GRANT TEMPORARY ON DATABASE {quoted(database)} TO {quoted(role)}",
+        )
+    if not Positions(connection, schema).exists():
+        yield warning(
+            DESTINATION,
+            f"the table {schema}.{NAME} does not exist; setup creates it",
+            create_sql(schema).as_string(connection),
+        )
+    else:
+        yield from _privileges(connection, DESTINATION, schema, NAME)
+    version = connection.info.server_version
+    yield ok(DESTINATION, f"PostgreSQL {version // 10000}")
+
+
+def check_targets(
+    connection: Connection,
+    config: Config,
+    source: Source,
+    catalog: Mapping[tuple[str, str], CatalogTable],
+    with_rows: bool,
+) -> Iterator[Finding]:
+    """Findings about the targets of a source. `with_rows`: also about the rows that they have."""
+    positions = Positions(connection, config.destination.schema)
+    copied = {
+        key: one.copied_lsn
+        for key, one in (positions.read() if with_rows and positions.exists() else {}).items()
+    }
+    targets = read_targets(connection, [target_of(table, config) for table in source.tables])
+    for table in source.tables:
+        found = catalog.get((table.schema, table.name))
+        if found is None:
+            continue
+        where, name = f"{source.name} {table.full_name}", target_of(table, config)
+        target = targets.get(name)
+        if target is None:
+            yield error(
+                where,
+                f"the target {name[0]}.{name[1]} does not exist",
+                create_target(connection, table, found, source, config),
+            )
+            continue
+        try:
+            to = _route(config, source, table, found, target)
+        except TargetError as problem:
+            yield error(where, str(problem))
+            continue
+        yield from _check_target(connection, where, table, found, to)
+        if with_rows and copied.get((source.database, source.sid, table.full_name)) is None:
+            yield from _rows(connection, where, table, to)
+
+
+def _check_target(
+    connection: Connection, where: str, table: Table, found: CatalogTable, to: Route
+) -> Iterator[Finding]:
+    target = to.target
+    missing = left_out(to, [column.name for column in found.source_columns(table)])
+    if missing:
+        yield warning(
+            where, f"the target {target.sql} has no column {', '.join(missing)}, which is left out"
+        )
+    yield from _computed(connection, where, table, to, found)
+    yield from _privileges(connection, where, target.schema, target.name)
+    if table.type == "history":
+        yield from _may_create(connection, where, target)
+    yield ok(where, f"{table.type} in {target.sql}")
+
+
+def _computed(
+    connection: Connection, where: str, table: Table, to: Route, found: CatalogTable
+) -> Iterator[Finding]:
+    """Whether the expressions of `set` can be computed."""
+    for name, expression in table.set.items():
+        if name not in to.target.columns:
+            yield error(where, f"set names {name}, which {to.target.sql} does not have")
+            continue
+        types = {one: to.column(one).type for one in to.columns}
+        try:
+            computed_type(connection, expression, table, found, types)
+        except psycopg.errors.UndefinedObject:
+            continue  # a type of the source that the destination does not have
+        except psycopg.Error as problem:
+            text = problem.diag.message_primary or str(problem)
+            yield error(where, f"set of {name} cannot be computed: {text}")
+
+
+def _privileges(connection: Connection, where: str, schema: str, table: str) -> Iterator[Finding]:
+    role, *held = _row(
+        connection,
+        "SELECT current_user, "
+        + ", ".join(f"has_table_privilege(%(name)s, '{one}')" for one in PRIVILEGES)
+        + ", has_schema_privilege(%(schema)s, 'USAGE')",
+        {"name": identifier(schema, table), "schema": schema},
+    )
+    if not all(held):
+        yield error(
+            where,
+            f"{role} may not change {schema}.{table}",
+            f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)}; "
+            f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {quoted(role)}",
+        )
+
+
+def _may_create(connection: Connection, where: str, target: Target) -> Iterator[Finding]:
+    role, may_create = _row(
+        connection,
+        "SELECT current_user, has_schema_privilege(%(schema)s, 'CREATE')",
+        {"schema": target.schema},
+    )
+    if not may_create:
+        yield error(
+            where,
+            f"{role} may not create the table with which the copy of a history is compared",
+            f"GRANT CREATE ON SCHEMA {quoted(target.schema)} TO {quoted(role)}",
+        )
+
+
+def _route(
+    config: Config, source: Source, table: Table, found: CatalogTable, target: Target
+) -> Route:
+    sid_column, columns = config.destination.sid_column, found.source_columns(table)
+    is_shared = target_of(table, config) in shared_targets(config)
+    return route(table, target, source.sid, sid_column, columns, found.identity, is_shared)
+
+
+def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterator[Finding]:
+    """What the first copy would do to the rows that the target has."""
+    if table.type == "history" or (table.type == "append" and to.key):
+        return
+    (count,) = _row(connection, f"SELECT count(*) FROM {to.target.sql} AS t WHERE {to.of_sid}")
+    if not count:
+        return
+    if table.type == "clone":
+        yield warning(where, f"the first copy deletes the {count} rows that {to.target.sql} has")
+    else:
+        yield warning(
+            where,
+            f"{to.target.sql} has {count} rows and no key, so a copy cannot be appended to it",
+            f"DELETE FROM {to.target.sql} AS t WHERE {to.of_sid}",
+        )
+
+
+def _row(connection: Connection, query: str, values: Mapping[str, Any] | None = None) -> Any:
+    row = connection.execute(sql.SQL(query), values).fetchone()
+    assert row is not None
+    return row

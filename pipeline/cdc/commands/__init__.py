@@ -1,0 +1,1 @@
+"""The commands that end at once: setup, status, resync, resume and drop."""

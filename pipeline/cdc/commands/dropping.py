@@ -1,0 +1,47 @@
+"""`millstream cdc drop`: a source is removed, and its rows at the destination stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from psycopg import sql
+
+from millstream.pipeline.cdc.commands.requests import RequestError
+from millstream.pipeline.cdc.destination.connection import connect as connect_destination
+from millstream.pipeline.cdc.destination.positions import Positions
+from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.source import slots
+from millstream.pipeline.cdc.source.catalog import connect
+from millstream.pipeline.cdc.source.preparing import Place
+
+APPLICATION = "millstream cdc: drop"
+
+
+def drop(place: Place, say: Callable[[str], None]) -> None:
+    """Remove slot, publication, positions and keys of a source. RequestError while it is read.
+
+    The keys go last: a drop that is interrupted can be repeated.
+    """
+    source, destination = place.source, place.config.destination
+    if place.server.call("EXISTS", place.keys.alive):
+        raise RequestError(f"{source.name} is being read: stop `millstream cdc run` first")
+    with connect(source.url, APPLICATION) as connection:
+        slot = slots.read_slot(connection, source.slot)
+        if slot is not None and slot.active_pid is not None:
+            raise RequestError(f"slot {slot.name} is active for PID {slot.active_pid}")
+        if slots.drop_slot(connection, source.slot):
+            say(f"{source.name}: the slot {source.slot} was dropped")
+        found = connection.execute(
+            "SELECT FROM pg_publication WHERE pubname = %s", [source.slot]
+        ).fetchone()
+        if found is not None:
+            connection.execute(sql.SQL(f"DROP PUBLICATION {quoted(source.slot)}"))
+            say(f"{source.name}: the publication {source.slot} was dropped")
+    with connect_destination(place.config, APPLICATION) as connection:
+        positions = Positions(connection, destination.schema)
+        if positions.exists():
+            count = positions.remove(source.database, source.sid)
+            say(f"destination: {count} positions were removed")
+    keys = list(place.all_keys())
+    count = place.server.call("DEL", *keys)
+    say(f"millstream: {count} keys were removed")

@@ -1,0 +1,64 @@
+"""Requests of an operator, recorded in millstream: `resync`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.source.preparing import Place
+from millstream.pipeline.cdc.streams.appending import ReplacedError, States
+from millstream.pipeline.cdc.streams.state import SourceState, TableState
+
+ATTEMPTS = 20
+
+
+class RequestError(Exception):
+    """The request cannot be recorded; the text says why."""
+
+
+def find_table(place: Place, name: str) -> Table:
+    """A table of a source by `schema.table`, or by `table` if only one has this name."""
+    source = place.source
+    found = [table for table in source.tables if name in (table.full_name, table.name)]
+    exact = [table for table in found if table.full_name == name]
+    if len(exact or found) != 1:
+        known = ", ".join(table.full_name for table in source.tables)
+        what = "several tables" if found else "no table"
+        raise RequestError(f"{source.name} has {what} {name!r}; its tables are {known}")
+    return (exact or found)[0]
+
+
+def resync_table(place: Place, table: Table) -> str:
+    """Ask for a new copy of a table; what was recorded, in words."""
+    states, key = States(place.server), place.keys.table_state(table)
+    for _ in range(ATTEMPTS):
+        text = states.read(key)
+        if text is None:
+            return f"{table.full_name} has not been copied yet; run copies it"
+        try:
+            states.swap(key, TableState.from_json(text).asked().to_json())
+        except ReplacedError:
+            continue  # the reader has just begun or ended a copy
+        return f"{table.full_name} is copied again"
+    raise RequestError(f"the state of {table.full_name} changes all the time: try again")
+
+
+def resync_all(place: Place) -> str:
+    """Ask for copies of all tables with a new slot; what was recorded, in words."""
+    states, key = States(place.server), place.keys.state
+    for _ in range(ATTEMPTS):
+        state = place.source_state(states)
+        if state is None:
+            state = SourceState(place.source.slot, "", 0, 0)
+        try:
+            states.swap(key, replace(state, resync=True).to_json())
+        except ReplacedError:
+            continue  # the reader has just written its progress
+        return f"{place.source.name} is copied again, with a new slot"
+    raise RequestError(f"the state of {place.source.name} changes all the time: try again")
+
+
+def resume(place: Place, table: Table) -> str:
+    """Ask `apply` to retry a stopped table; what was recorded, in words."""
+    place.server.call("SET", place.keys.resume(table), "1")
+    return f"{place.source.name} {table.full_name} is tried again as soon as apply runs"

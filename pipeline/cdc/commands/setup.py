@@ -1,0 +1,155 @@
+"""`millstream cdc setup`: creates what is missing, or prints the SQL for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+from psycopg import sql
+
+from millstream.pipeline.cdc.checks import all_checks
+from millstream.pipeline.cdc.checks.destination_checks import PRIVILEGES, check_targets
+from millstream.pipeline.cdc.checks.findings import Finding
+from millstream.pipeline.cdc.checks.missing_targets import create_target
+from millstream.pipeline.cdc.commands.requests import RequestError
+from millstream.pipeline.cdc.config import Config, Source, target_of
+from millstream.pipeline.cdc.destination.connection import Connection
+from millstream.pipeline.cdc.destination.connection import connect as connect_destination
+from millstream.pipeline.cdc.destination.positions import NAME, Positions, create_sql
+from millstream.pipeline.cdc.destination.target import identifier, read_targets
+from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.source import publications
+from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, qualified, read_tables
+from millstream.pipeline.cdc.source.preparing import Place, Preparation
+from millstream.pipeline.cdc.streams.appending import open_server
+
+APPLICATION = "millstream cdc: setup"
+
+Catalogs = dict[str, dict[tuple[str, str], CatalogTable]]
+
+
+def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> list[Finding]:
+    """Create what is missing, and say what. The errors that were found; with any, nothing is
+    created."""
+    server = open_server(config.millstream)
+    errors = [
+        finding for finding in all_checks.check_millstream(server) if finding.level == "error"
+    ]
+    catalogs: Catalogs = {}
+    for source in config.sources:
+        found = all_checks.check_reachable(source, catalogs.setdefault(source.name, {}))
+        errors += [finding for finding in found if finding.level == "error"]
+    if errors:
+        return errors
+    with connect_destination(config, APPLICATION) as connection:
+        _create_at_destination(connection, config, catalogs, create_targets, say)
+        for source in config.sources:
+            errors += [
+                finding
+                for finding in check_targets(
+                    connection, config, source, catalogs[source.name], False
+                )
+                if finding.level == "error"
+            ]
+    if errors:
+        return errors
+    for source in config.sources:
+        place = Place(config, source, server)
+
+        def at(line: str, source: Source = source) -> None:
+            say(f"{source.name}: {line}")
+
+        Preparation(place, at, at).run()
+    return []
+
+
+def _create_at_destination(
+    connection: Connection,
+    config: Config,
+    catalogs: Catalogs,
+    create_targets: bool,
+    say: Callable[[str], None],
+) -> None:
+    for what, statement in _missing(connection, config, catalogs, create_targets):
+        try:
+            connection.execute(sql.SQL(statement))
+        except psycopg.Error as problem:
+            text = problem.diag.message_primary or str(problem)
+            raise RequestError(f"{what} cannot be created: {text}: {statement}") from None
+        say(f"destination: {what} was created")
+
+
+def _missing(
+    connection: Connection, config: Config, catalogs: Catalogs, create_targets: bool
+) -> Iterator[tuple[str, str]]:
+    """What is missing at the destination, with the SQL that creates it."""
+    schema = config.destination.schema
+    if not Positions(connection, schema).exists():
+        yield f"the table {schema}.{NAME}", create_sql(schema).as_string(connection)
+    if not create_targets:
+        return
+    for source in config.sources:
+        for table in source.tables:
+            found = catalogs[source.name].get((table.schema, table.name))
+            name = target_of(table, config)
+            # Looked up each time: an earlier table may have the same target.
+            if found is not None and not read_targets(connection, [name]):
+                statement = create_target(connection, table, found, source, config)
+                yield f"the table {name[0]}.{name[1]}", statement
+
+
+# ------------------------------------------------------------ --print-sql
+
+
+def print_sql(config: Config, create_targets: bool) -> Iterator[str]:
+    """The SQL for what is missing, and the least privileges. Nothing is changed."""
+    catalogs: Catalogs = {}
+    for source in config.sources:
+        with connect(source.url, APPLICATION) as connection:
+            catalog = read_tables(connection, source.tables)
+            catalogs[source.name] = catalog
+            yield f"-- at the source {source.name}"
+            yield from _source_sql(source, connection, catalog)
+    with connect_destination(config, APPLICATION) as destination:
+        yield "-- at the destination"
+        yield from _destination_sql(destination, config, catalogs, create_targets)
+
+
+def _source_sql(
+    source: Source,
+    connection: psycopg.Connection[object],
+    catalog: dict[tuple[str, str], CatalogTable],
+) -> Iterator[str]:
+    role = quoted(connection.info.user)
+    yield f"ALTER ROLE {role} LOGIN REPLICATION;"
+    for schema in sorted({schema for schema, _ in catalog}):
+        yield f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {role};"
+    for name in catalog:
+        yield f"GRANT SELECT ON {qualified(*name)} TO {role};"
+    found = publications.read_publication(connection, source.slot)
+    version = connection.info.server_version
+    owners = ", ".join(sorted({table.owner for table in catalog.values()}))
+    for statement in publications.statements(source, found, catalog, version):
+        yield f"{statement}; -- as the tables' owner, {owners}"
+
+
+def _destination_sql(
+    connection: Connection, config: Config, catalogs: Catalogs, create_targets: bool
+) -> Iterator[str]:
+    role = quoted(connection.info.user)
+    made = []
+    for _, statement in _missing(connection, config, catalogs, create_targets):
+        if statement not in made:  # a shared target is missing for each of its sources
+            made.append(statement)
+            yield f"{statement};"
+    tables = {
+        target_of(table, config): table for source in config.sources for table in source.tables
+    }
+    schema = config.destination.schema
+    for one in sorted({schema, *(name for name, _ in tables)}):
+        yield f"GRANT USAGE ON SCHEMA {quoted(one)} TO {role};"
+    for name in sorted({(schema, NAME), *tables}):
+        yield f"GRANT {', '.join(PRIVILEGES)} ON {identifier(*name)} TO {role};"
+    yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.info.dbname)} TO {role};"
+    for one in sorted({name for (name, _), table in tables.items() if table.type == "history"}):
+        yield f"GRANT CREATE ON SCHEMA {quoted(one)} TO {role}; -- for copies of histories"

@@ -1,0 +1,342 @@
+"""`millstream cdc status`: what the sources, millstream and the destination say, put together."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from millstream.pipeline.cdc.config import Config, Source, Table, target_name
+from millstream.pipeline.cdc.destination.connection import connect as connect_destination
+from millstream.pipeline.cdc.destination.positions import Position, Positions, TableKey
+from millstream.pipeline.cdc.protocol.replication import Replication, lsn_text, read_lsn
+from millstream.pipeline.cdc.reader.watching import current_lsn
+from millstream.pipeline.cdc.source import slots
+from millstream.pipeline.cdc.source.catalog import connect
+from millstream.pipeline.cdc.source.preparing import Place
+from millstream.pipeline.cdc.source.slots import Slot
+from millstream.pipeline.cdc.streams.appending import States, open_server
+from millstream.pipeline.cdc.streams.names import apply_alive
+from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
+from millstream.pipeline.positions import id_text
+from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.stream_counters import ALL
+
+APPLICATION = "millstream cdc: status"
+TIMEOUT_S = 10
+LATE_S = 5.0
+"""A process reports every second; a report that is older than this is out of date."""
+PIPE_WIDTH = 1000
+
+Json = dict[str, Any]
+
+
+@dataclass
+class SourceSeen:
+    """What a source says about itself."""
+
+    slot: Slot | None = None
+    lsn: int | None = None
+    problem: str | None = None
+
+
+@dataclass
+class Collected:
+    """What is known about one source."""
+
+    state: SourceState | None = None
+    report: Json = field(default_factory=dict)
+    tables: Mapping[str, TableState | None] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def status(config: Config, hide: Callable[[str], str]) -> Json:
+    """The contents of `status --json`. Unknown values are None. `hide` removes passwords."""
+    positions, apply_problem = read_positions(config)
+    server = open_server(config.millstream, TIMEOUT_S)
+    alive: Json | None = None
+    try:
+        text = server.call("GET", apply_alive(config.millstream.prefix))
+        alive = {} if text is None else json.loads(text)
+    except ServerError as error:
+        apply_problem = str(error)
+    sources = [_source(config, source, server, positions, alive) for source in config.sources]
+    for one in sources:
+        one["problem"] = _hidden(one["problem"], hide)
+    apply = {
+        "running": None if alive is None else bool(alive),
+        "problem": _hidden(apply_problem or (alive or {}).get("problem"), hide),
+        "rows": (alive or {}).get("rows"),
+    }
+    return {"ok": _is_well(apply, sources), "apply": apply, "sources": sources}
+
+
+def _hidden(problem: str | None, hide: Callable[[str], str]) -> str | None:
+    return None if problem is None else hide(problem)
+
+
+def read_positions(config: Config) -> tuple[Mapping[TableKey, Position] | None, str | None]:
+    """The positions at the destination, or why they are unknown."""
+    try:
+        with connect_destination(config, APPLICATION) as connection:
+            positions = Positions(connection, config.destination.schema)
+            return (positions.read() if positions.exists() else {}), None
+    except psycopg.Error as error:
+        return None, f"the destination cannot be reached: {' '.join(str(error).split())}"
+
+
+def _is_well(apply: Json, sources: list[Json]) -> bool:
+    if not apply["running"] or apply["problem"]:
+        return False
+    readers = all(one["reader"] in ("reading", "paused", "starting") for one in sources)
+    problems = any(one["problem"] for one in sources if one["reader"] != "paused")
+    tables = [table for one in sources for table in one["tables"]]
+    return readers and not problems and all(one["state"] != "stopped" for one in tables)
+
+
+# ------------------------------------------------------------ one source
+
+
+def _source(
+    config: Config,
+    source: Source,
+    server: Server,
+    positions: Mapping[TableKey, Position] | None,
+    alive: Json | None,
+) -> Json:
+    place = Place(config, source, server)
+    seen = look_at_source(source)
+    known = _collect(place)
+    refusal = None
+    if seen.problem is None and known.problem is None:
+        refusal = _refusal(source, known.state, seen)
+    report = known.report
+    reader = None if known.problem else report.get("reader", "not running")
+    problem = report.get("problem") or refusal or known.problem or seen.problem
+    late_s = time.time() - report.get("at", time.time())
+    if late_s > LATE_S and problem is None:
+        problem = f"the reader has not reported for {late_s:.0f} s"
+    source_lsn = seen.lsn or _lsn(report.get("source_lsn"))
+    durable = None if known.state is None else known.state.durable_lsn or None
+    shown = [TableShown.of(place, table, known, positions, alive) for table in source.tables]
+    tables = [table.as_json() for table in shown]
+    applied = _applied_lsn(tables, durable)
+    return {
+        "source": source.name,
+        "reader": reader,
+        "problem": problem,
+        "slot": seen.slot.as_json() if seen.slot is not None else report.get("slot"),
+        "source_lsn": _text(source_lsn),
+        "durable_lsn": _text(durable),
+        "applied_lsn": _text(applied),
+        "lag_bytes": _difference(source_lsn, applied),
+        "lag_seconds": _lag_seconds(place, shown, applied, durable),
+        "repeated": report.get("repeated"),
+        "tables": tables,
+    }
+
+
+def look_at_source(source: Source) -> SourceSeen:
+    """The slot and the end of the WAL, from the source itself."""
+    try:
+        with connect(source.url, APPLICATION) as connection:
+            slot = slots.read_slot(connection, source.slot)
+            return SourceSeen(slot, current_lsn(connection))
+    except psycopg.Error as error:
+        return SourceSeen(problem=f"the source cannot be reached: {' '.join(str(error).split())}")
+
+
+def _collect(place: Place) -> Collected:
+    try:
+        state = place.source_state(States(place.server))
+        text = place.server.call("GET", place.keys.alive)
+        report = {} if text is None else json.loads(text)
+        return Collected(state, report, place.table_states())
+    except (ServerError, StateError) as error:
+        return Collected(problem=str(error))
+
+
+def _refusal(source: Source, state: SourceState | None, seen: SourceSeen) -> str | None:
+    """Why the reader would refuse the source."""
+    try:
+        with Replication(source.url, APPLICATION) as replication:
+            system = replication.identify()
+            return slots.refusal(source, state, seen.slot, system, replication.timeline_end)
+    except psycopg.Error as error:
+        return f"the source cannot be asked: {' '.join(str(error).split())}"
+
+
+def _applied_lsn(tables: list[Json], durable: int | None) -> int | None:
+    """Everything before it is at the destination; None while a table is waiting or copied."""
+    if durable is None or any(one["state"] in (None, "waiting", "copying") for one in tables):
+        return None
+    lsns = [read_lsn(one["lsn"]) for one in tables if one["pending"]]
+    return min([durable, *lsns])
+
+
+def _lag_seconds(
+    place: Place, shown: list[TableShown], applied: int | None, durable: int | None
+) -> float | None:
+    """The age of the oldest change that is in millstream and not at the destination."""
+    if applied is None or durable is None:
+        return None
+    times = [_next_time(place, table) for table in shown if table.pending]
+    known = [at for at in times if at is not None]
+    return round(max(0.0, time.time() - min(known)), 3) if known else 0.0
+
+
+def _next_time(place: Place, shown: TableShown) -> float | None:
+    """The Unix time of the first change after a position."""
+    if shown.position is None:
+        return None
+    lsn, n = shown.position.id
+    key = place.keys.changes(shown.table)
+    try:
+        found = place.server.call("XRANGE", key, f"({lsn}-{n}", "+", "COUNT", 1)
+    except ServerError:
+        return None
+    if not found:
+        return None
+    [(_, fields)] = found
+    return datetime.fromisoformat(fields[b"@at"].decode()).timestamp()
+
+
+# ------------------------------------------------------------ one table
+
+
+@dataclass(frozen=True)
+class TableShown:
+    """One table, in the terms of `status --json`."""
+
+    table: Table
+    target: str
+    state: str | None
+    position: Position | None
+    pending: int | None
+    rows: int | None
+    report: Json
+    warnings: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        place: Place,
+        table: Table,
+        known: Collected,
+        positions: Mapping[TableKey, Position] | None,
+        alive: Json | None,
+    ) -> TableShown:
+        source = place.source
+        key = source.database, source.sid, table.full_name
+        position = None if positions is None else positions.get(key)
+        report = known.report.get("tables", {}).get(table.full_name, {})
+        applied = (alive or {}).get("warnings", {}).get(f"{source.name} {table.full_name}", [])
+        state = known.tables.get(table.full_name)
+        is_known = known.problem is None and positions is not None
+        return cls(
+            table,
+            target_name(table, place.config),
+            table_state(state, position) if is_known else None,
+            position,
+            None if known.problem or positions is None else _pending(place, table, position),
+            state.rows if state is not None and state.phase == "copied" else report.get("rows"),
+            report,
+            [*report.get("warnings", []), *applied],
+        )
+
+    def as_json(self) -> Json:
+        position = self.position
+        is_stopped = position is not None and position.state == "stopped"
+        return {
+            "table": self.table.full_name,
+            "target": self.target,
+            "type": self.table.type,
+            "state": self.state,
+            "lsn": None if position is None else lsn_text(position.id[0]),
+            "pending": self.pending,
+            "rows": self.rows,
+            "problem": position.error if position and is_stopped else self.report.get("problem"),
+            "error_id": position.error_id if position and is_stopped else None,
+            "warnings": self.warnings,
+        }
+
+
+def table_state(state: TableState | None, position: Position | None) -> str:
+    """What becomes of a table now."""
+    if position is not None and position.state == "stopped":
+        return "stopped"
+    if state is None or (position is None and state.phase in ("wanted", "pausing")):
+        return "waiting"
+    is_loaded = position is not None and position.copied_lsn == state.copy_lsn
+    if state.phase in ("pausing", "copying") or not is_loaded:
+        return "copying"
+    return "streaming"
+
+
+def _pending(place: Place, table: Table, position: Position | None) -> int | None:
+    lsn, n = position.id if position is not None else (0, 1)  # without `start`
+    try:
+        count, _ = place.server.call("TSEEK", place.keys.changes(table), id_text((lsn, n)), ALL)
+    except ServerError:
+        return None
+    return int(count)
+
+
+# ------------------------------------------------------------ LSNs
+
+
+def _lsn(text: str | None) -> int | None:
+    return None if text is None else read_lsn(text)
+
+
+def _text(lsn: int | None) -> str | None:
+    return None if lsn is None else lsn_text(lsn)
+
+
+def _difference(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None else max(0, later - earlier)
+
+
+# ------------------------------------------------------------ for people
+
+
+def print_status(found: Json) -> None:
+    """The same as a table."""
+    # A file or a pipe has no width: nothing is cut off.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    table = RichTable("source", "reader", "durable", "applied", "lag", "problem")
+    for one in found["sources"]:
+        lag = "" if one["lag_seconds"] is None else f"{one['lag_seconds']:.1f} s"
+        table.add_row(
+            *map(_cell, (one["source"], one["reader"], one["durable_lsn"], one["applied_lsn"])),
+            lag,
+            _cell(one["problem"]),
+        )
+    console.print(table)
+    table = RichTable("source", "table", "target", "type", "state", "pending", "rows", "problem")
+    for one in found["sources"]:
+        for row in one["tables"]:
+            names = ("table", "target", "type", "state", "pending", "rows")
+            problem = "; ".join(filter(None, [row["problem"], *row["warnings"]]))
+            table.add_row(
+                _cell(one["source"]), *(_cell(row[name]) for name in names), escape(problem)
+            )
+    console.print(table)
+    apply = found["apply"]
+    running = {True: "running", False: "not running", None: "unknown"}[apply["running"]]
+    console.print(
+        escape(f"apply: {running}" + (f": {apply['problem']}" if apply["problem"] else ""))
+    )
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else escape(str(value))

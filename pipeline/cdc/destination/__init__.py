@@ -1,0 +1,1 @@
+"""The destination database: positions, targets, and writing changes and copies into them."""

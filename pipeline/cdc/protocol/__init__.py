@@ -1,0 +1,1 @@
+"""PostgreSQL's replication protocol: the connection to a slot, and decoding its messages."""

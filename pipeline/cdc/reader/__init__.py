@@ -1,0 +1,1 @@
+"""`millstream cdc run`: reading the sources, and copying their tables, into millstream."""

@@ -1,0 +1,277 @@
+"""The process of one source: it prepares, reads and copies until it is stopped.
+
+`millstream cdc run` starts it as `python -m` with this module's name, and FILE and SOURCE. Standard
+output has the report as a line of JSON every second. The end of standard input means that `run` has
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+from millstream.pipeline.cdc.checks import all_checks
+from millstream.pipeline.cdc.config import Config, ConfigError, Source, load
+from millstream.pipeline.cdc.logs import Secrets, open_log
+from millstream.pipeline.cdc.protocol.pgoutput import DecodeError
+from millstream.pipeline.cdc.protocol.replication import Replication, cancel_commands, lsn_text
+from millstream.pipeline.cdc.reader.copying import Copier
+from millstream.pipeline.cdc.reader.outgoing import Outgoing
+from millstream.pipeline.cdc.reader.reading import Reading, StuckError, first_of
+from millstream.pipeline.cdc.reader.report import ReaderState, Report
+from millstream.pipeline.cdc.reader.watching import Backlog, Publisher, Watcher
+from millstream.pipeline.cdc.source.preparing import Place, Preparation, Refusal, is_ready
+from millstream.pipeline.cdc.streams.appending import (
+    Appender,
+    RefusedError,
+    ReplacedError,
+    States,
+    open_server,
+)
+from millstream.pipeline.cdc.streams.changes import Described, ProtocolError, Translator
+from millstream.pipeline.cdc.streams.state import SourceState, StateError
+from millstream.pipeline.server import ServerError
+
+REPEAT_S = 0.2
+REPEAT_S_MAX = 5.0
+LOOK_S = 0.2
+STEADY_S = 10.0
+"""After a session that lasted this long, the next one begins after the shortest pause."""
+
+ACTIVE = re.compile(r'replication slot "(.*)" is active for PID (\d+)')
+
+
+class SourceProcess:
+    """Reads one source."""
+
+    def __init__(self, config: Config, source: Source, tell: Callable[[str], None]) -> None:
+        self._config = config
+        self._source = source
+        self._secrets = Secrets(config)
+        self._log = open_log(source.name, self._secrets)
+        self._report = Report.of(source, self._problem)
+        self._place = Place(config, source, open_server(config.millstream))
+        self._stop = threading.Event()
+        self._failed: BaseException | None = None
+        self._backlog = Backlog(config.millstream.backlog_mb)
+        self._publisher = Publisher(self._place, self._report, self._backlog, tell, self._stop)
+        self._copier: Copier | None = None
+        self._is_prepared = False
+
+    async def run(self) -> None:
+        """Until it is cancelled, or one of the threads fails."""
+        self._start(self._publisher.run)
+        self._start(Watcher(self._place, self._report, self._stop).run)
+        pause_s = REPEAT_S
+        while True:
+            started = time.monotonic()
+            reader, problem = await self._session()
+            self._report.became(reader, problem)
+            if time.monotonic() - started > STEADY_S:
+                pause_s = REPEAT_S
+            await self._pause(REPEAT_S_MAX if reader == "refused" else pause_s)
+            pause_s = min(2 * pause_s, REPEAT_S_MAX)
+
+    def close(self) -> None:
+        """Say goodbye: nothing of this process is waited for after this."""
+        self._stop.set()
+        cancel_commands()
+        with contextlib.suppress(ServerError):
+            self._place.server.call("DEL", self._place.keys.alive)
+
+    # ------------------------------------------------------------ sessions
+
+    async def _session(self) -> tuple[ReaderState, str | None]:
+        """Prepare and read until something ends it; what the source is then, and why."""
+        try:
+            state = await asyncio.to_thread(self._prepare)
+            await self._read(state)
+        except (Refusal, StateError) as error:
+            self._is_prepared = False
+            return "refused", self._secrets.hide(error)
+        except ReplacedError as error:
+            self._is_prepared = False
+            self._log.info("%s", error)
+            return "starting", None
+        except StuckError:
+            return self._report.reader, self._report.problem
+        except psycopg.errors.ObjectInUse as error:
+            found = ACTIVE.search(str(error))
+            text = f"slot {found[1]} is active for PID {found[2]}" if found else str(error)
+            return "waiting", self._secrets.hide(text)
+        except (psycopg.Error, OSError, ServerError, RefusedError) as error:
+            return "waiting", self._secrets.hide(error)
+        except (DecodeError, ProtocolError) as error:
+            return "waiting", f"the replication stream cannot be understood: {error}"
+        return "waiting", None
+
+    def _prepare(self) -> SourceState:
+        states = States(self._place.server)
+        preparation = Preparation(self._place, self._waiting, self._say)
+        if self._is_prepared:
+            state, _ = preparation.compare()
+            if state is not None and is_ready(state):
+                return state
+        self._check()
+        state = preparation.run()
+        self._is_prepared = True
+        self._publisher.resync.clear()
+        # A write, so that a server without memory is noticed before the source is asked.
+        states.read(self._place.keys.state)
+        states.swap(self._place.keys.state, state.to_json())
+        return state
+
+    def _check(self) -> None:
+        """Refusal for what would not work."""
+        findings = all_checks.before_reading(self._place)
+        for finding in findings:
+            if finding.level == "warning":
+                self._log.warning("%s", finding.text.removeprefix(f"{self._source.name}: "))
+        errors = [finding.text for finding in findings if finding.level == "error"]
+        if errors:
+            raise Refusal(errors)
+
+    def _waiting(self, problem: str) -> None:
+        self._report.became("waiting", problem)
+
+    def _problem(self, reader: ReaderState, problem: str) -> None:
+        self._log.log(logging.ERROR if reader == "refused" else logging.WARNING, "%s", problem)
+
+    def _say(self, line: str) -> None:
+        self._log.info("%s", line)
+
+    async def _read(self, state: SourceState) -> None:
+        replication = await asyncio.to_thread(self._connect, state)
+        appender = Appender(self._place.server, self._place.keys.cuts, self._place.keys.state)
+        appender.states.expect(self._place.keys.state, state.to_json())
+        outgoing = Outgoing(
+            appender,
+            self._place.keys,
+            state,
+            self._report,
+            lambda lsn: reading.durable(lsn),
+            self._backlog.add,
+        )
+        reading = Reading(
+            replication,
+            Translator(self._source.tables, self._place.tables_by_oid()),
+            outgoing,
+            self._backlog.problem,
+            self._report,
+            self._described,
+        )
+        self._report.durable_lsn = state.durable_lsn
+        self._report.became("reading")
+        self._log.info("reading from %s", lsn_text(state.durable_lsn))
+        if self._copier is None:
+            self._copier = Copier(self._place, self._report, self._stop, self._say)
+            self._start(self._copier.run)
+        try:
+            await first_of(reading.run(), self._interrupted())
+        finally:
+            replication.close()
+            await outgoing.settled()
+
+    def _connect(self, state: SourceState) -> Replication:
+        replication = Replication(self._source.url, f"millstream cdc: {self._source.name}")
+        try:
+            replication.start(self._source.slot, self._source.slot, state.durable_lsn)
+        except BaseException:
+            replication.close()
+            raise
+        return replication
+
+    def _described(self, described: Described) -> None:
+        relation = described.relation
+        self._log.info(
+            "%s has the columns %s",
+            described.table.full_name,
+            ", ".join(column.name for column in relation.columns),
+        )
+
+    async def _interrupted(self) -> None:
+        """ReplacedError when everything is to be copied again."""
+        while not self._publisher.resync.is_set():
+            self._raise_failure()
+            await asyncio.sleep(LOOK_S)
+        raise ReplacedError("everything is copied again, as was asked for")
+
+    async def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._raise_failure()
+            if self._publisher.resync.is_set() and self._report.reader == "refused":
+                return
+            await asyncio.sleep(LOOK_S)
+
+    # ------------------------------------------------------------ threads
+
+    def _start(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._failed = error
+
+        threading.Thread(target=guarded, daemon=True).start()
+
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            raise RuntimeError("a thread of the reader failed") from self._failed
+
+
+def _tell(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError, ValueError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def _run(process: SourceProcess) -> int:
+    task = asyncio.ensure_future(process.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        await task
+    except asyncio.CancelledError:
+        return 0
+    finally:
+        process.close()
+    return 1
+
+
+def main(arguments: list[str]) -> None:
+    """The process of the source that the second argument names."""
+    try:
+        config = load(Path(arguments[0]))
+        source = config.source(arguments[1])
+    except ConfigError as error:  # the file was changed since `run` read it
+        sys.exit(f"millstream: {error}")
+    process = SourceProcess(config, source, _tell)
+    code = 1
+    try:
+        code = asyncio.run(_run(process))
+    except Exception:
+        logging.getLogger(f"millstream.cdc.{arguments[1]}").exception("the reader failed")
+    sys.stderr.flush()
+    os._exit(code)  # threads may wait for a source or a server; nothing of them is needed
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,116 @@
+"""`millstream cdc run`: one process for each source, started again when it dies."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.pipeline.cdc.config import Config, Source
+from millstream.pipeline.cdc.logs import Secrets, open_log
+from millstream.pipeline.cdc.metrics import Reports, serve
+
+LOOK_S = 0.1
+RESTART_S = 0.2
+RESTART_S_MAX = 5.0
+STEADY_S = 10.0
+STOP_S = 10.0
+
+
+class Child:
+    """The process of one source."""
+
+    def __init__(self, config: Config, source: Source, reports: Reports) -> None:
+        self.source = source
+        self.report: dict[str, Any] = {}
+        self._command = [
+            sys.executable,
+            "-m",
+            "millstream.pipeline.cdc.reader.process",
+            str(config.path),
+            source.name,
+        ]
+        self._reports = reports
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._pause_s = RESTART_S
+        self._start_at = 0.0
+
+    @property
+    def is_refused(self) -> bool:
+        return self.report.get("reader") == "refused"
+
+    def look(self, log: logging.Logger) -> None:
+        """Start the process if it does not run."""
+        now = time.monotonic()
+        if self._process is None:
+            if now >= self._start_at:
+                self._start()
+            return
+        code = self._process.poll()
+        if code is None:
+            return
+        if now - self._started > STEADY_S:
+            self._pause_s = RESTART_S
+        cause = f"signal {-code}" if code < 0 else f"exit code {code}"
+        log.error("%s: the process ended with %s; it is started again", self.source.name, cause)
+        self._process, self._start_at = None, now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, RESTART_S_MAX)
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        threading.Thread(target=self._listen, args=[self._process], daemon=True).start()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.report = json.loads(line)
+            self._reports.take(self.source.name, self.report)
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self) -> None:
+        if self._process is None:
+            return
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def run(config: Config, sources: Sequence[Source]) -> int:
+    """Read the sources until SIGTERM or SIGINT: 0. 1 when every source has been refused."""
+    log = open_log("run", Secrets(config))
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    reports = Reports()
+    served = serve(config.read.metrics, reports) if config.read.metrics else None
+    children = [Child(config, source, reports) for source in sources]
+    try:
+        while not stop.wait(LOOK_S):
+            for child in children:
+                child.look(log)
+            if all(child.is_refused for child in children):
+                log.error("every source was refused")
+                return 1
+        return 0
+    finally:
+        for child in children:
+            child.end()
+        for child in children:
+            child.wait()
+        if served is not None:
+            served.close()

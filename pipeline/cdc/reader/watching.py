@@ -1,0 +1,165 @@
+"""The threads of a reader's process that look around: at millstream, and at the source.
+
+One publishes the report every second, measures what the streams hold, and notices requests to copy
+everything again. The other looks at the slot and at the tables' definitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+
+import psycopg
+import redis
+
+from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.protocol.replication import read_lsn
+from millstream.pipeline.cdc.reader.copying import stream_bytes
+from millstream.pipeline.cdc.reader.report import Report
+from millstream.pipeline.cdc.source import slots
+from millstream.pipeline.cdc.source.catalog import CatalogTable, Connection, connect, read_tables
+from millstream.pipeline.cdc.source.preparing import Place
+from millstream.pipeline.cdc.streams.names import ALIVE_S
+from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
+from millstream.pipeline.server import ServerError
+
+PUBLISH_S = 1.0
+LOOK_S = 5.0
+
+
+class Backlog:
+    """What the streams of a source hold: as measured, and what was appended since."""
+
+    def __init__(self, limit_mb: int) -> None:
+        self._limit_mb = limit_mb
+        self._measured_bytes = 0
+        self._added_bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        self._added_bytes += size_bytes
+
+    def measured(self, size_bytes: int) -> None:
+        self._measured_bytes, self._added_bytes = size_bytes, 0
+
+    def problem(self) -> str | None:
+        """Why nothing more may be read now."""
+        total = self._measured_bytes + self._added_bytes
+        if total <= self._limit_mb << 20:
+            return None
+        return (
+            f"the streams hold {total >> 20} MB that `millstream cdc apply` has not trimmed, more "
+            f"than backlog_mb = {self._limit_mb}"
+        )
+
+
+class Publisher:
+    """Publishes the report until the process ends."""
+
+    def __init__(
+        self,
+        place: Place,
+        report: Report,
+        backlog: Backlog,
+        tell: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        self.resync = threading.Event()
+        """Set when the state asks for everything to be copied again."""
+        self._place = place
+        self._report = report
+        self._backlog = backlog
+        self._tell = tell
+        self._stop = stop
+        tables = place.source.tables
+        self._streams = [place.keys.cuts, *(place.keys.changes(table) for table in tables)]
+
+    def run(self) -> None:
+        while True:
+            text = json.dumps(self._report.as_json())
+            self._tell(text)
+            with contextlib.suppress(ServerError):  # the reader notices it, too, and reports it
+                self._exchange(text)
+            if self._stop.wait(PUBLISH_S):
+                return
+
+    def _exchange(self, text: str) -> None:
+        server = self._place.server
+        alive = self._place.keys.alive
+        (reply,) = server.pipeline([("SET", alive, text, "EX", ALIVE_S)])
+        if isinstance(reply, redis.RedisError):
+            # Without memory nothing can be written; the last report stays, and its time is in it.
+            server.pipeline([("EXPIRE", alive, ALIVE_S)])
+        self._backlog.measured(stream_bytes(server, self._streams))
+        state = server.call("GET", self._place.keys.state)
+        try:
+            asked = state is not None and SourceState.from_json(state).resync
+        except StateError:
+            asked = False  # the reader refuses it
+        if asked:
+            self.resync.set()
+        else:
+            self.resync.clear()
+
+
+class Watcher:
+    """Looks at the source until the process ends."""
+
+    def __init__(self, place: Place, report: Report, stop: threading.Event) -> None:
+        self._place = place
+        self._source = place.source
+        self._report = report
+        self._stop = stop
+
+    def run(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            try:
+                with connect(self._source.url, f"millstream cdc: {self._source.name}") as one:
+                    while True:
+                        self._look(one)
+                        if self._stop.wait(LOOK_S):
+                            return
+            except (psycopg.Error, ServerError, StateError, redis.RedisError):
+                continue  # the reader reports it
+
+    def _look(self, connection: Connection) -> None:
+        slot = slots.read_slot(connection, self._source.slot)
+        self._report.slot = None if slot is None else slot.as_json()
+        self._report.source_lsn = max(self._report.source_lsn, current_lsn(connection))
+        catalog = read_tables(connection, self._source.tables)
+        states = self._place.table_states()
+        for table in self._source.tables:
+            report = self._report.tables[table.full_name]
+            report.warnings = table_warnings(table, states[table.full_name], catalog)
+
+
+def current_lsn(connection: Connection) -> int:
+    """The end of the source's WAL."""
+    row = connection.execute(f"SELECT ({slots.NOW})::text").fetchone()
+    return 0 if row is None or row[0] is None else read_lsn(row[0])
+
+
+def table_warnings(
+    table: Table, state: TableState | None, catalog: Mapping[tuple[str, str], CatalogTable]
+) -> list[str]:
+    """What changed in a table since its copy, one line each."""
+    if state is None or state.phase != "copied":
+        return []
+    found = catalog.get((table.schema, table.name))
+    if found is None or found.oid != state.oid:
+        return [
+            "the table was renamed or dropped at the source; run refuses the source at its next "
+            "start"
+        ]
+    before = {column.name: column.type for column in state.columns}
+    now = {column.name: column.type for column in found.kept(table)}
+    lines = [f"the column {name} is new" for name in now if name not in before]
+    lines += [f"the column {name} was dropped" for name in before if name not in now]
+    lines += [
+        f"the type of the column {name} was changed from {before[name]} to {kind}: rows that ALTER "
+        "TABLE rewrote are not in the stream"
+        for name, kind in now.items()
+        if before.get(name, kind) != kind
+    ]
+    return lines

@@ -1,0 +1,1 @@
+"""A source database: its catalog, its publication and slot, and making them ready."""

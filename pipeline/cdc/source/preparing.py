@@ -1,0 +1,265 @@
+"""What happens at a source before it is read: comparing, the publication, the tables, the slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import psycopg
+
+from millstream.pipeline.cdc.config import Config, Source, Table
+from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
+from millstream.pipeline.cdc.source import publications, slots
+from millstream.pipeline.cdc.source.catalog import CatalogTable, Connection, connect, read_tables
+from millstream.pipeline.cdc.source.publications import Publication
+from millstream.pipeline.cdc.streams.appending import States, Words, append_words
+from millstream.pipeline.cdc.streams.changes import time_text
+from millstream.pipeline.cdc.streams.names import Keys
+from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, TableState
+from millstream.pipeline.server import Server
+
+SCAN_COUNT = 1000
+
+
+class Refusal(Exception):
+    """The source cannot be read as things are; nothing was changed. One line for each reason."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = list(lines)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a source is recorded: its keys, and the server that has them."""
+
+    config: Config
+    source: Source
+    server: Server
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.config.millstream.prefix, self.source)
+
+    def all_keys(self) -> Iterator[str]:
+        """Every key of the source that exists, the stream of cuts as well."""
+        yield self.keys.cuts
+        cursor = b"0"
+        while True:
+            cursor, found = self.server.call(
+                "SCAN", cursor, "MATCH", self.keys.pattern, "COUNT", SCAN_COUNT
+            )
+            yield from (key.decode() for key in found)
+            if cursor in (b"0", 0):
+                return
+
+    def table_states(self) -> dict[str, TableState | None]:
+        """The states of the configured tables, by their full names."""
+        commands = [("GET", self.keys.table_state(table)) for table in self.source.tables]
+        texts = [self.server.checked(reply) for reply in self.server.pipeline(commands)]
+        return {
+            table.full_name: None if text is None else TableState.from_json(text)
+            for table, text in zip(self.source.tables, texts, strict=True)
+        }
+
+    def tables_by_oid(self) -> dict[int, Table]:
+        """The tables that have been copied, by their numbers in the source's catalog."""
+        states = self.table_states()
+        return {
+            state.oid: table
+            for table in self.source.tables
+            if (state := states[table.full_name]) is not None and state.oid
+        }
+
+    def source_state(self, states: States) -> SourceState | None:
+        text = states.read(self.keys.state)
+        return None if text is None else SourceState.from_json(text)
+
+
+def start_words(key: str) -> Words:
+    """The request that creates a stream of changes, if there is none."""
+    now = time_text(time.time_ns() // 1000).encode()
+    return append_words(key, 0, 1, [(b"@op", b"start"), (b"@at", now)])
+
+
+def is_ready(state: SourceState | None) -> bool:
+    """Whether there is a slot to read from."""
+    return state is not None and state.phase == "made" and not state.resync
+
+
+class Preparation:
+    """Makes a source ready; the state from which it is read."""
+
+    def __init__(
+        self,
+        place: Place,
+        report: Callable[[str], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._place = place
+        self._source = place.source
+        self._keys = place.keys
+        self._states = States(place.server)
+        self._report = report
+        self._log = log
+
+    def compare(self) -> tuple[SourceState | None, SystemId]:
+        """The state, and the cluster. Refusal if they do not fit each other."""
+        # In this order, because another process may be reading: the durable LSN is at or after what
+        # the slot has confirmed, and at or before the end of the WAL.
+        with connect(self._source.url, self._application) as connection:
+            slot = slots.read_slot(connection, self._source.slot)
+        state = self._place.source_state(self._states)
+        with Replication(self._source.url, self._application) as replication:
+            system = replication.identify()
+            problem = slots.refusal(self._source, state, slot, system, replication.timeline_end)
+        if problem is not None:
+            raise Refusal([problem])
+        return state, system
+
+    def run(self) -> SourceState:
+        """Compare, then create what is missing. Refusal, psycopg.Error, ServerError, RefusedError,
+        ReplacedError."""
+        state, system = self.compare()
+        is_new = not is_ready(state)
+        with connect(self._source.url, self._application) as connection:
+            catalog = read_tables(connection, self._source.tables)
+            publication = publications.read_publication(connection, self._source.slot)
+            tables = self._place.table_states()
+            if not is_new:
+                self._refuse_changed(tables, catalog, publication)
+            self._forget_removed()
+            copied = [] if is_new else [name for name, one in tables.items() if is_copied(one)]
+            self._publish(connection, catalog, publication, copied)
+            if state is None or is_new:
+                return self._make_slot(connection, system)
+            self._want(tables)
+            if state.timeline != system.timeline:
+                state = replace(state, timeline=system.timeline)
+                self._states.swap(self._keys.state, state.to_json())
+            return state
+
+    @property
+    def _application(self) -> str:
+        return f"millstream cdc: {self._source.name}"
+
+    # ------------------------------------------------------------ tables
+
+    def _refuse_changed(
+        self,
+        states: Mapping[str, TableState | None],
+        catalog: Mapping[tuple[str, str], CatalogTable],
+        publication: Publication | None,
+    ) -> None:
+        lines = []
+        for table in self._source.tables:
+            state = states[table.full_name]
+            if state is None or state.phase == "wanted":
+                continue
+            found = catalog.get((table.schema, table.name))
+            reason = self._changed(table, state)
+            if reason is None and state.phase == "copied":
+                reason = _not_the_same(table, state, found, publication)
+            if reason is not None:
+                lines.append(
+                    f"{reason}; to copy the table again: "
+                    f"millstream cdc resync {self._source.name} {table.full_name}"
+                )
+        if lines:
+            raise Refusal(lines)
+
+    def _changed(self, table: Table, state: TableState) -> str | None:
+        """Which options of the table are not those of its copy."""
+        old, new = state.table_config, TableConfig.of(table, self._place.config)
+        if old is None or old == new:
+            return None
+        names = [name for name in vars(new) if getattr(old, name) != getattr(new, name)]
+        verb = "was" if len(names) == 1 else "were"
+        return f"{', '.join(names)} of {table.full_name} {verb} changed since the copy"
+
+    def _forget_removed(self) -> None:
+        """A table that is not in the file any more is copied again if it is added later."""
+        configured = {table.full_name for table in self._source.tables}
+        for key in self._place.all_keys():
+            name = self._keys.table_name(key)
+            if name is not None and name not in configured:
+                self._place.server.call("DEL", key)
+                self._log(f"{name} is no longer in the configuration; its stream stays until drop")
+
+    def _want(self, states: Mapping[str, TableState | None]) -> None:
+        for table in self._source.tables:
+            key = self._keys.table_state(table)
+            self._place.server.call(*start_words(self._keys.changes(table)))
+            if states[table.full_name] is None:
+                self._states.read(key)
+                self._states.swap(key, TableState().asked().to_json())
+
+    # ------------------------------------------------------------ publication and slot
+
+    def _publish(
+        self,
+        connection: Connection,
+        catalog: Mapping[tuple[str, str], CatalogTable],
+        publication: Publication | None,
+        copied: Collection[str],
+    ) -> None:
+        renewed: list[Table] = []
+        if publication is not None and publication.is_owned:
+            renewed = [table for table in self._source.tables if table.full_name not in copied]
+        commands = publications.statements(
+            self._source, publication, catalog, connection.info.server_version, renewed
+        )
+        if not commands:
+            return
+        try:
+            publications.execute(connection, commands)
+        except psycopg.errors.InsufficientPrivilege as error:
+            needed = "; ".join(commands)
+            raise Refusal(
+                [f"{error.diag.message_primary}: let the tables' owner run: {needed}"]
+            ) from None
+        for command in commands:
+            self._log(command)
+
+    def _make_slot(self, connection: Connection, system: SystemId) -> SourceState:
+        """Everything begins again: empty streams, a new slot, and copies of all tables."""
+        state = SourceState(self._source.slot, system.system, system.timeline, 0)
+        others: list[Words] = []
+        kept = {self._keys.state, self._keys.alive}
+        gone = [key for key in self._place.all_keys() if key not in kept]
+        others.append(["DEL", *gone])
+        for table in self._source.tables:
+            others.append(start_words(self._keys.changes(table)))
+            asked = TableState().asked("pausing").to_json()
+            others.append(["SET", self._keys.table_state(table), asked])
+        self._states.swap(self._keys.state, state.to_json(), *others)
+        if slots.drop_slot(connection, self._source.slot):
+            self._log(f"the slot {self._source.slot} was dropped")
+        lsn = slots.create_slot(self._source, self._report)
+        made = replace(state, phase="made", durable_lsn=lsn)
+        self._states.swap(self._keys.state, made.to_json())
+        self._log(f"the slot {self._source.slot} was created")
+        return made
+
+
+def is_copied(state: TableState | None) -> bool:
+    """Whether the table was copied or is being copied."""
+    return state is not None and state.phase != "wanted"
+
+
+def _not_the_same(
+    table: Table,
+    state: TableState,
+    found: CatalogTable | None,
+    publication: Publication | None,
+) -> str | None:
+    """Why the changes since the copy may not be those of the table that was copied."""
+    if found is None or (state.oid and found.oid != state.oid):
+        return f"{table.full_name} is not the table that was copied: it was renamed or dropped"
+    members = {} if publication is None else publication.members
+    if (table.schema, table.name) not in members:
+        return (
+            f"{table.full_name} is not in the publication any more, so changes of it may be missing"
+        )
+    return None

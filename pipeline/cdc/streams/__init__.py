@@ -1,0 +1,1 @@
+"""What millstream holds of a source: keys, states, and the entries of its streams."""

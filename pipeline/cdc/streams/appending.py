@@ -1,0 +1,200 @@
+"""Writing to millstream: entries in transactions, cuts with the durable LSN, states.
+
+A request is sent again until millstream has answered it; an entry that had arrived is dropped by
+the server. Every reply is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import hiredis
+import redis
+
+from millstream.pipeline.cdc.config import ServerConfig
+from millstream.pipeline.cdc.protocol.replication import lsn_text
+from millstream.pipeline.cdc.streams.state import SourceState
+from millstream.pipeline.server import Address, Server
+
+ENTRIES_MAX = 2_000
+BYTES_MAX = 1_000_000
+
+Word: TypeAlias = bytes | str | int
+Words: TypeAlias = Sequence[Word]
+
+pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+MULTI = hiredis.pack_command(("MULTI",))
+EXEC = hiredis.pack_command(("EXEC",))
+
+
+class RefusedError(Exception):
+    """millstream refused a request, for example because it is out of memory. The text has its
+    reply."""
+
+
+class ReplacedError(Exception):
+    """A state in millstream is not the one that this process wrote: a copy was asked for, or there
+    is another reader."""
+
+
+def address_of(config: ServerConfig, timeout_s: int | None = None) -> Address:
+    """Where millstream is."""
+    return Address(
+        config.server, config.username, config.password, config.db, timeout_s or config.timeout
+    )
+
+
+def open_server(config: ServerConfig, timeout_s: int | None = None) -> Server:
+    """A connection whose errors are reported at once."""
+    return address_of(config, timeout_s).open(persistent=False)
+
+
+def append_words(
+    key: Word, lsn: int, place: int, fields: Iterable[tuple[bytes, bytes]]
+) -> list[Word]:
+    """The request that appends an entry, once."""
+    words: list[Word] = [b"TAPPENDONCE", key, b"ID", b"%d.%d" % (lsn, place)]
+    for field in fields:
+        words += field
+    return words
+
+
+def swap_words(key: str, old: bytes | None, new: str) -> list[Word]:
+    """The request that replaces a state, if it is still `old`."""
+    condition: list[Word] = ["NX"] if old is None else ["IFEQ", old]
+    return ["SET", key, new, *condition]
+
+
+class Batch:
+    """Encoded entries that are sent in one transaction."""
+
+    __slots__ = ("_requests", "count", "size_bytes")
+
+    def __init__(self) -> None:
+        self._requests: list[bytes] = []
+        self.count = 0
+        self.size_bytes = 0
+
+    def add(self, words: Words) -> None:
+        request: bytes = pack(tuple(words))
+        self._requests.append(request)
+        self.count += 1
+        self.size_bytes += len(request)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= ENTRIES_MAX or self.size_bytes >= BYTES_MAX
+
+    def encoded(self) -> bytes:
+        """The transaction."""
+        return b"".join([MULTI, *self._requests, EXEC])
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Everything before `durable_lsn` is in millstream. `cut_lsn` is the commit LSN of the last
+    transaction, if there are entries since the last cut."""
+
+    durable_lsn: int
+    cut_lsn: int = 0
+    at: str = ""
+    rows: int = 0
+
+    def words(self, key: str) -> list[Word]:
+        """The request that appends the cut."""
+        fields = [
+            (b"lsn", lsn_text(self.durable_lsn).encode()),
+            (b"at", self.at.encode()),
+            (b"rows", b"%d" % self.rows),
+        ]
+        return append_words(key, self.cut_lsn, 0, fields)
+
+
+class States:
+    """The states in millstream, each with the text that it had when it was last seen."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._seen: dict[str, bytes | None] = {}
+
+    def read(self, key: str) -> bytes | None:
+        text = self._server.call("GET", key)
+        self._seen[key] = text
+        return None if text is None else bytes(text)
+
+    def expect(self, key: str, text: str) -> None:
+        """This is the text that a state has now."""
+        self._seen[key] = text.encode()
+
+    def seen(self, key: str) -> bytes:
+        """The text that a state had when it was last seen; there must have been one."""
+        text = self._seen[key]
+        assert text is not None
+        return text
+
+    def check_unchanged(self, key: str) -> None:
+        """ReplacedError if a state is not the one that was seen last."""
+        if self._server.call("GET", key) != self._seen.get(key):
+            raise ReplacedError(f"{key} was changed by another process")
+
+    def swap(self, key: str, new: str, *others: Words) -> None:
+        """Replace a state, in one transaction with other requests. ReplacedError if the state is
+        not the one that was seen last; RefusedError if millstream refused any of them."""
+        batch = Batch()
+        batch.add(self.words(key, new))
+        for words in others:
+            batch.add(words)
+        replies = self._server.encoded_many(batch.encoded(), batch.count + 2)
+        self.check(key, new, executed(replies)[0])
+
+    def words(self, key: str, new: str) -> list[Word]:
+        return swap_words(key, self._seen.get(key), new)
+
+    def check(self, key: str, new: str, reply: Any) -> None:
+        """Note what the reply to `words` means."""
+        if reply is None and self._server.call("GET", key) != new.encode():
+            raise ReplacedError(f"{key} was changed by another process")
+        self._seen[key] = new.encode()
+
+
+def executed(replies: Sequence[Any]) -> list[Any]:
+    """The replies of one transaction; RefusedError if any of its requests was refused."""
+    for reply in [*replies[:-1], *(replies[-1] if isinstance(replies[-1], list) else replies[-1:])]:
+        if isinstance(reply, redis.RedisError):
+            # redis-py removes the first word of this reply.
+            word = "OOM " if isinstance(reply, redis.exceptions.OutOfMemoryError) else ""
+            raise RefusedError(f"millstream answered: {word}{reply}")
+    return list(replies[-1])
+
+
+class Appender:
+    """Writes what a reader has read, each call in one request."""
+
+    def __init__(self, server: Server, cuts: str, state_key: str) -> None:
+        self.states = States(server)
+        self._server = server
+        self._cuts = cuts
+        self._state_key = state_key
+
+    def send(self, state: SourceState | None, mark: Mark | None, batch: Batch | None) -> int:
+        """Write the mark of what was answered before, then the entries; the number of entries
+        that were there already. `state` is the state with the mark's LSN.
+
+        ServerError if millstream cannot be reached, RefusedError, ReplacedError. After one of the
+        first two, send the same again.
+        """
+        marking = Batch()
+        if state is not None and mark is not None:
+            marking.add(self.states.words(self._state_key, state.to_json()))
+            if mark.rows:
+                marking.add(mark.words(self._cuts))
+        parts = [part for part in (marking, batch) if part is not None and part.count]
+        request = b"".join(part.encoded() for part in parts)
+        replies = self._server.encoded_many(request, sum(part.count + 2 for part in parts))
+        if state is not None and marking.count:
+            first = executed(replies[: marking.count + 2])[0]
+            self.states.check(self._state_key, state.to_json(), first)
+            replies = replies[marking.count + 2 :]
+        return sum(reply is None for reply in executed(replies)) if replies else 0
