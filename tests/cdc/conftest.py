@@ -50,24 +50,27 @@ def new_database(source_cluster: Postgres) -> Iterator[Callable[[], str]]:
 
 
 def drop(connection: psycopg.Connection[object], name: str) -> None:
+    """Drop a database with its slots. A reader that was killed may connect once more."""
+    wait_until(lambda: is_dropped(connection, name), bool, f"the end of the database {name}")
+
+
+def is_dropped(connection: psycopg.Connection[object], name: str) -> bool:
+    """End the readers of a database, and drop it if no other one has come."""
     connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity"
         " WHERE datname = %s AND backend_type = 'walsender'",
         [name],
     )
-    wait_until(
-        lambda: connection.execute(
-            "SELECT pid FROM pg_stat_activity WHERE datname = %s AND backend_type = 'walsender'",
+    try:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE database = %s",
             [name],
-        ).fetchall(),
-        lambda found: found == [],
-        f"the end of the connections to {name}",
-    )
-    connection.execute(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
-        [name],
-    )
-    connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        )
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
 
 
 @pytest.fixture
