@@ -63,7 +63,8 @@ cdef class Held:
     cdef list moments_ms  # all for which it is noted, the latest first
     cdef Writer recent  # the one that was used last; None: not known
     cdef readonly dict writers  # by name, the one that was used longest ago first
-    cdef Py_ssize_t settled_since  # the last compaction
+    cdef Py_ssize_t settled_since  # the last compaction, without those that were released
+    cdef Py_ssize_t found  # where the last open reservation was found, probably
     cdef uint32_t node_entries
     cdef uint32_t node_bytes
 
@@ -71,6 +72,7 @@ cdef class Held:
     cdef Slot oldest(self)
     cdef Py_ssize_t index_of(self, const EntryId* at) noexcept
     cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index)
+    cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept
     cdef bint has_entry(self, const EntryId* at) except -1
     cdef int reserve(self, Stream stream, EntryId first, uint64_t count, Writer writer,
                      uint32_t lease_ms, uint64_t deadline_ms) except -1

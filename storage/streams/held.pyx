@@ -15,8 +15,8 @@ moves into the log (`release`), and the position with it.
 
 IDs only rise, so new segments come last and a segment is found by bisection. Held entries that follow
 each other without a reservation between them are put together into runs from time to time
-(`compact`): after as many settlements as a part of the list is long, so each settlement pays for a
-few segments only.
+(`compact`): when one in 16 segments of the list was settled since the last time and is still held,
+so each settlement pays for a few segments only.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -41,7 +41,7 @@ cdef enum:
     # Writers that are looked at when one more comes than are to be remembered.
     FORGET_LOOKS = 64
     COMPACT_MIN = 1024
-    # The list is compacted after a settlement of this part of it.
+    # The list is compacted when this part of it was settled and is still held.
     COMPACT_PART = 16
     WORDS_ON_STACK = 128
 
@@ -367,23 +367,35 @@ cdef class Held:
 
     cdef Slot find_open(self, const EntryId* at, Py_ssize_t* index):
         """The open reservation with this ID, and where it stands; None when there is none."""
-        cdef list segments = self.segments
         cdef Slot slot
         if self.reservations == 0:
             return None
-        # Mostly it is the first one, or one of several that were reserved together.
-        index[0] = self.first
-        slot = <Slot>segments[index[0]]
-        if at.ms == slot.id.ms and slot.id.seq < at.seq < slot.id.seq + (
-                <uint64_t>(len(segments) - self.first)):
-            index[0] += <Py_ssize_t>(at.seq - slot.id.seq)
-            slot = <Slot>segments[index[0]]
+        index[0] = self.probable_index(at)
+        slot = <Slot>self.segments[index[0]]
         if slot.id.ms != at.ms or slot.id.seq != at.seq:
             index[0] = self.index_of(at)
             if index[0] < self.first:
                 return None
-            slot = <Slot>segments[index[0]]
+            slot = <Slot>self.segments[index[0]]
+        self.found = index[0]
         return slot if slot.is_open and slot.id.ms == at.ms and slot.id.seq == at.seq else None
+
+    cdef Py_ssize_t probable_index(self, const EntryId* at) noexcept:
+        """Where an ID stands if it is next to the one found before, or was reserved together with it;
+        otherwise the first."""
+        cdef Py_ssize_t index = self.found
+        cdef Py_ssize_t count = len(self.segments)
+        cdef Slot slot
+        if not self.first <= index < count:
+            return self.first
+        slot = <Slot>self.segments[index]
+        if slot.id.ms == at.ms:
+            index += <Py_ssize_t>(at.seq - slot.id.seq)
+        elif slot.id.ms < at.ms:
+            index += 1
+        else:
+            index -= 1
+        return index if self.first <= index < count else self.first
 
     cdef bint has_entry(self, const EntryId* at) except -1:
         """Whether a held entry has this ID."""
@@ -508,6 +520,7 @@ cdef class Held:
                 append_words(stream, slot.id, slot.words, self.node_entries, self.node_bytes)
                 self.entries -= 1
                 self.size_bytes -= size_of(slot.words)
+                self.settled_since -= self.settled_since > 0
             segments[self.first] = None
             self.first += 1
         self.drop_first()
