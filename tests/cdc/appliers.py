@@ -46,6 +46,7 @@ class Applier:
         sids: Sequence[str] = ("eu",),
         extra: str = "",
     ) -> None:
+        self.url = url
         self.text = config_text(client.port, url, tables, sids, extra)
         self.config = parsed(self.text)
         self.connection: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True)

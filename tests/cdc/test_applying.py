@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psycopg
 import pytest
 from tests.cdc.appliers import HISTORY, KEYED, KEYLESS, Applier
 from tests.cdc.feeding import delete, insert, truncate, update
@@ -13,7 +15,8 @@ from tests.support.client import RawClient
 from tests.support.waiting import wait_until
 
 from millstream.pipeline.cdc.applier import narrowing
-from millstream.pipeline.cdc.applier.driver import Driver
+from millstream.pipeline.cdc.applier.driver import ApplyError, Driver
+from millstream.pipeline.cdc.applier.jobs import Answer, Job
 from millstream.pipeline.cdc.applier.status import Status
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
 from millstream.pipeline.cdc.streams import pulling
@@ -441,6 +444,110 @@ def test_a_history_is_compared_with_a_copy(new_applier: Made) -> None:
         ("5", "new", "True", "True", "False"),
     ]
     assert applier.rows("SELECT relname FROM pg_class WHERE relpersistence = 'u'") == []
+
+
+@pytest.mark.parametrize("is_in_one_batch", [True, False])
+@pytest.mark.parametrize("options", ['{ type = "append" }', "{}"])
+def test_a_copy_that_is_applied_twice_is_there_once(
+    new_applier: Made, options: str, is_in_one_batch: bool
+) -> None:
+    applier = new_applier(KEYLESS, f"t = {options}")
+
+    def twice(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        """As if the first answers had been lost."""
+        applier.run(parts)
+        return applier.run(parts)
+
+    applier.driver = Driver(applier.config, twice, applier.status)
+    feed = applier.feed
+    feed.put_state("t", replace(feed.state(), identity="full"))
+    feed.begin_copy()
+    feed.copy_entry("t", 2, CopyRows(b"1\ta\t1\n"))
+    if not is_in_one_batch:
+        assert applier.apply() == 0
+    feed.end_copy("t", 3, 1)
+    assert applier.apply() == 0
+    assert applier.position().error is None
+    assert applier.rows() == [("eu", "1", "a", "1.00")]
+
+
+def test_a_copy_from_another_cluster_follows_one_that_was_interrupted(new_applier: Made) -> None:
+    applier = new_applier()
+    feed = applier.feed
+    feed.begin_copy()
+    feed.copy_entry("t", 2, CopyRows(b"1\thalf\t1\n"))
+    assert applier.apply() == 0
+    feed.lsn = 100  # the LSNs of the other cluster are lower
+    feed.copy([b"2\twhole\t1"])
+    thread = threading.Thread(target=applier.apply, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert applier.rows("SELECT id FROM t") == [("2",)]
+
+
+def test_tables_of_another_cluster_are_applied_together(new_applier: Made) -> None:
+    applier = new_applier(tables="t = {}\nu = {}", extra="workers = 1")
+    applier.execute(f"CREATE TABLE u ({KEYED})")
+    feed = applier.feed
+
+    def copy_and_change() -> None:
+        for name in ("t", "u"):
+            feed.copy([], name)
+        feed.transaction(insert(b"1", None, None), insert(b"1", None, None, table="u"))
+        assert applier.apply() == 0
+
+    copy_and_change()
+    feed.call("DEL", feed.keys.cuts)
+    for name in ("t", "u"):
+        feed.call("DEL", feed.keys.changes(feed.table(name)))
+        feed.open(name)
+    feed.lsn = 100  # the LSNs of the other cluster are lower
+    copy_and_change()
+    (part,) = applier.batches[-1]
+    assert [job.is_alone for job in part] == [False, False]
+
+
+def test_a_position_that_a_worker_moves_is_not_moved_back(new_applier: Made) -> None:
+    """A worker of a batch that the driver has given up commits while its table is stopped."""
+    applier = new_applier()
+    feed = applier.feed
+    feed.copy([])
+    assert applier.apply() == 0
+    feed.transaction(insert(b"1", None, None))
+    given_up: list[Sequence[Job]] = []
+
+    def give_up(parts: Sequence[Sequence[Job]]) -> list[Answer]:
+        given_up.extend(parts)
+        raise ApplyError
+
+    applier.driver.close()
+    applier.driver = Driver(applier.config, give_up, applier.status)
+    with pytest.raises(ApplyError):
+        applier.apply()
+    config = feed.state().table_config
+    assert config is not None
+    feed.put_state("t", replace(feed.state(), table_config=replace(config, target="public.other")))
+    with ThreadPoolExecutor(2) as pool, psycopg.connect(applier.url) as other:
+        other.execute("LOCK TABLE t")
+        worker = pool.submit(applier.worker.run, given_up[0])
+        wait_until(lambda: waiting(applier, "millstream cdc apply"), what="the worker")
+        driver = pool.submit(applier.apply)
+        wait_until(lambda: waiting(applier, "millstream cdc apply (driver)"), what="the driver")
+        other.rollback()
+        assert worker.result().problem is None
+        assert driver.result() == 1
+    position = applier.position()
+    assert (position.state, position.id) == ("stopped", (feed.lsn, 1))
+
+
+def waiting(applier: Applier, application: str) -> bool:
+    """Whether a connection waits for a lock."""
+    rows = applier.rows(
+        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        f" AND application_name = '{application}' AND datname = current_database()"
+    )
+    return bool(rows)
 
 
 # ---------------------------------------------------------------- the rest

@@ -257,6 +257,8 @@ class Driver:
     ) -> None:
         newest, rows_max = view.newest_cut, self._config.apply.max_rows
         known = self._cuts.get(view.source.name, 0)
+        if known > newest:  # everything was copied again, from a cluster with lower LSNs
+            known = 0
         # A table that was stopped, or has just been copied, catches up without the others.
         older = count(server, streaming, known) if known else [0] * len(streaming)
         together = [one for one, waiting in zip(streaming, older, strict=True) if not waiting]
@@ -295,16 +297,14 @@ class Driver:
             position = positions[key]
             if position.state != "stopped" or position.error != text:
                 self._log_stop(key, text)
-                stopped = replace(position, state="stopped", error=text, error_id=None)
-                self._positions.write([stopped])
-                positions[key] = stopped
+                positions[key] = replace(position, state="stopped", error=text, error_id=None)
+                self._positions.mark(key, "stopped", text)
             self._retries.stopped(key, time.monotonic(), self._copies[key])
 
     def _continue(self, positions: dict[TableKey, Position], key: TableKey) -> None:
         """A stopped table has no reason to be stopped any more, and nothing to apply."""
-        position = replace(positions[key], state="streaming", error=None, error_id=None)
-        self._positions.write([position])
-        positions[key] = position
+        positions[key] = replace(positions[key], state="streaming", error=None, error_id=None)
+        self._positions.mark(key, "streaming", None)
         self._retries.forget(key)
 
     def _take(self, answers: Sequence[Answer]) -> None:

@@ -63,8 +63,7 @@ class Transfer:
         after = self._job.after
         if not self._job.is_copy:
             after = max(after, self.position.id)
-        elif self.position.copy_id is not None:
-            # A copy that was begun again has a higher C.
+        elif self.position.copy_id is not None and self.position.copy_id[0] == self._job.copy_lsn:
             after = max(after, self.position.copy_id)
         if after >= self._job.until:
             return iter(())

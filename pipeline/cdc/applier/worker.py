@@ -215,10 +215,11 @@ class _Part:
 
 
 def is_valid(job: Job, position: Position | None) -> bool:
-    """Whether the position is of the copy for which the job was planned."""
+    """Whether the position is of the copy for which the job was planned. A copy that has been
+    applied as a whole is not applied again: Spark may run a task twice."""
     if position is None:
         return False
-    return job.is_copy or position.copied_lsn == job.copy_lsn
+    return job.is_copy != (position.copied_lsn == job.copy_lsn)
 
 
 WORKERS: dict[tuple[str, str], Worker] = {}

@@ -112,7 +112,7 @@ class Positions:
                 cursor.execute(query, [*one.key, one.target, one.state, lsn_text(lsn), n])
 
     def write(self, positions: Sequence[Position]) -> None:
-        """New contents of these positions, which exist."""
+        """New contents of these positions, which the transaction has locked."""
         query = SQL(
             "UPDATE {} SET target = %s, state = %s, lsn = %s, n = %s, copied_lsn = %s,"
             " copy_lsn = %s, copy_n = %s, error = %s, error_id = %s, updated = clock_timestamp()"
@@ -129,6 +129,16 @@ class Positions:
                         *(one.error, one.error_id, *one.key),
                     ],
                 )
+
+    def mark(self, key: TableKey, state: State, error: str | None) -> None:
+        """Another state of a position that is not locked: how far the table has been applied stays
+        as it is, because a worker may be moving it."""
+        query = SQL(
+            "UPDATE {} SET state = %s, error = %s, error_id = NULL, updated = clock_timestamp()"
+            " WHERE database = %s AND sid = %s AND source_table = %s"
+        ).format(self._name)
+        with self._connection.cursor() as cursor:
+            cursor.execute(query, [state, error, *key])
 
     def remove(self, database: str, sid: str) -> int:
         """Delete the positions of a source; their number."""
