@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -269,6 +270,72 @@ def test_a_target_that_is_missing_stops_its_table(new_applier: Made) -> None:
     applier.restart()
     assert applier.apply() == 0
     assert applier.rows("SELECT id FROM t") == [("1",)]
+
+
+REFUSES = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN IF NEW.id = 2 THEN RAISE 'no twos here'; END IF; RETURN NEW; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+TWICE = "(SELECT id FROM generate_series(1, id)) + 0"
+DIGITS = random.Random(1).randbytes(10_000).hex().encode()  # no compression makes them short
+
+
+@pytest.mark.parametrize(
+    ("ddl", "statement", "options", "value", "reason"),
+    [
+        (KEYED, REFUSES, "", b"b", "no twos here"),
+        (KEYED, "CREATE INDEX ON t (a)", "", DIGITS, "index row requires"),
+        (KEYED, "SELECT", f"set = {{ b = '{TWICE}' }}", b"b", "more than one row"),
+        (
+            KEYED,
+            "CREATE DOMAIN d AS text; ALTER TABLE t ALTER a TYPE d",
+            "",
+            b"\xff",
+            "invalid byte",
+        ),
+    ],
+    ids=["a trigger", "an index", "an expression", "an encoding"],
+)
+def test_an_error_that_comes_again_stops_its_table_alone(
+    new_applier: Made, ddl: str, statement: str, options: str, value: bytes, reason: str
+) -> None:
+    applier = new_applier(ddl, f"t = {{ {options} }}\nu = {{}}", extra="workers = 1")
+    applier.execute(statement)
+    applier.execute(f"CREATE TABLE u ({KEYED})")
+    feed = applier.feed
+    for name in ("t", "u"):
+        feed.copy([], name)
+    good = feed.transaction(insert(b"1", b"a", None))
+    bad = feed.transaction(insert(b"2", value, None), insert(b"2", None, None, table="u"))
+    assert applier.apply() == 1
+    position = applier.position()
+    assert (position.id, position.error_id) == ((good, 1), f"{bad}.1")
+    assert reason in str(position.error)
+    assert applier.rows("SELECT t.id, u.id FROM t, u") == [("1", "2")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (update(b"1", b"\xff", None, old=(b"1", b"a", None)), "is not UTF-8"),
+        (delete(b"1", b"\xff", None), "is not UTF-8"),
+        (delete(b"1", b"a", None), "does not have a replica identity"),
+    ],
+)
+def test_a_change_of_a_target_without_a_key_that_comes_again_stops_its_table(
+    new_applier: Made, change: dict[str, object], reason: str
+) -> None:
+    applier = new_applier(KEYLESS)
+    feed = applier.feed
+    feed.put_state("t", replace(feed.state(), identity="full"))
+    feed.copy([b"1\ta\t\\N"])
+    assert applier.apply() == 0
+    applier.execute("CREATE PUBLICATION of_t FOR TABLE t")
+    bad = feed.transaction(change)
+    assert applier.apply() == 1
+    assert applier.position().error_id == f"{bad}.1"
+    assert reason in str(applier.position().error)
 
 
 # ---------------------------------------------------------------- lost streams

@@ -25,13 +25,18 @@ from millstream.pipeline.cdc.streams.pulling import Entry
 PENDING_MAX = 100_000
 
 STOPPING = (psycopg.Error, TargetError, EntryError, CopyLost, CopyVanished)
-STOPPING_CLASSES = ("22", "23", "42")
+# What comes again as long as the change and the target stay as they are: features that are missing,
+# cardinality, values, constraints, functions in SQL and in other languages, names and privileges,
+# views with CHECK OPTION, limits such as an index row's size, and PL/pgSQL's RAISE.
+STOPPING_CLASSES = ("0A", "21", "22", "23", "2F", "38", "39", "42", "44", "54", "P0")
+NOT_IN_PREREQUISITE_STATE = "55000"  # a delete from a published target without a replica identity
 
 
 def stops(error: BaseException) -> bool:
     """Whether an error stops its table: it will come again as long as nothing is changed."""
     if isinstance(error, psycopg.Error):
-        return (error.sqlstate or "")[:2] in STOPPING_CLASSES
+        state = error.sqlstate or ""
+        return state[:2] in STOPPING_CLASSES or state == NOT_IN_PREREQUISITE_STATE
     return isinstance(error, STOPPING)
 
 

@@ -133,7 +133,7 @@ class KeylessWriter:
             if value is None:
                 conditions.append(f"{quoted} IS NULL")
                 continue
-            text = _known(value, change).decode()  # type: ignore[union-attr]
+            text = _text(value, change)
             if MODIFIER.sub("", column.base_type) in COMPARABLE:
                 conditions.append(f"{quoted} = %s::{column.base_type}")
                 parameters.append(text)
@@ -149,7 +149,7 @@ class KeylessWriter:
         for name, value in zip(change.columns, change.row, strict=True):
             if value is UNCHANGED:
                 continue
-            text = None if value is None else value.decode()  # type: ignore[union-attr]
+            text = _text(value, change)
             if name in self._route.columns:
                 column = self._route.column(name)
                 quoted, type_ = _doubled(identifier(column.name)), _doubled(column.base_type)
@@ -170,6 +170,16 @@ def _as_literal(text: str | None, type_: str) -> str:
 def _doubled(sql: str) -> str:
     """A part of a statement that has parameters: a percent sign in it stands for itself."""
     return sql.replace("%", "%%")
+
+
+def _text(value: object, change: Change) -> str | None:
+    known = _known(value, change)
+    try:
+        return None if known is None else known.decode()
+    except UnicodeDecodeError:  # from a source with the encoding SQL_ASCII
+        raise EntryError(
+            f"a value of the entry {change.id[0]}.{change.id[1]} is not UTF-8"
+        ) from None
 
 
 def _known(value: object, change: Change) -> bytes | None:
