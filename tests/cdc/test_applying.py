@@ -200,12 +200,12 @@ def test_a_history_stops_before_the_transaction_with_the_refused_change(
     assert (position.id, position.error_id) == ((good, 1), f"{failing}.{bad + 1}")
 
 
+@pytest.mark.parametrize(("limit", "value"), [("PENDING_MAX", 15), ("PENDING_BYTES_MAX", 30)])
 def test_a_history_stops_before_a_transaction_that_does_not_fit_into_memory(
-    new_applier: Made, monkeypatch: pytest.MonkeyPatch
+    new_applier: Made, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(pulling, "ENTRIES_MAX", 10)
     monkeypatch.setattr(pulling.chunks, "__defaults__", (10,))
-    monkeypatch.setattr(narrowing, "PENDING_MAX", 15)
+    monkeypatch.setattr(narrowing, limit, value)
     applier = new_applier(HISTORY + ", CHECK (b < 100)", 't = { type = "history" }')
     feed = applier.feed
     feed.copy([])

@@ -384,15 +384,22 @@ SLOW = settings(
 
 
 @SLOW
-@given(sources(), st.integers(1, 12), st.sampled_from([2, 3, 5, 100]))
+@given(
+    sources(),
+    st.integers(1, 12),
+    st.sampled_from([(2, 100), (3, 100), (5, 100), (100, 8), (100, 20), (100, 1000)]),
+)
 def test_a_history_has_every_version(
-    connection: Connection, transactions: list[list[Change]], chunk: int, steps_max: int
+    connection: Connection,
+    transactions: list[list[Change]],
+    chunk: int,
+    limits: tuple[int, int],
 ) -> None:
     to = target_route(connection, HISTORY, HISTORY_TABLE)
     model = HistoryModel()
     for one in transactions:
         model.transaction(one)
-    writer = HistoryWriter(Session(connection), to, steps_max)
+    writer = HistoryWriter(Session(connection), to, *limits)
     flat = [change for one in transactions for change in one]
     for start in range(0, len(flat), chunk):
         writer.apply(flat[start : start + chunk])
@@ -408,6 +415,18 @@ def test_a_history_has_every_version(
     }
     assert set(found) == wanted
     assert len(found) == len(wanted)
+
+
+def test_a_history_does_not_collect_large_rows(connection: Connection) -> None:
+    to = target_route(connection, HISTORY, HISTORY_TABLE)
+    writer = HistoryWriter(Session(connection), to, bytes_max=4000)
+    for number in range(40):
+        # Two transactions, each with more bytes than the limit, then one for each row.
+        lsn, key = max(number // 10, number - 20), b"%d" % number
+        writer.apply([insert(key, b"v" * 1000, None, lsn=lsn + 1, at=at(lsn))])
+        assert writer.size_bytes < 4000
+    writer.flush()
+    assert connection.execute("SELECT count(*), sum(length(a)) FROM t").fetchone() == (40, 40000)
 
 
 @SLOW

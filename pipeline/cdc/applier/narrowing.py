@@ -21,8 +21,10 @@ from millstream.pipeline.cdc.destination.target import TargetError
 from millstream.pipeline.cdc.streams.entries import Change, EntryError, Id
 from millstream.pipeline.cdc.streams.pulling import Entry
 
-# Changes of one transaction of a history that are held in memory, to find the one that fails.
+# Changes of one transaction of a history that are held in memory, to find the one that fails; and
+# the bytes of their rows.
 PENDING_MAX = 100_000
+PENDING_BYTES_MAX = 64 << 20
 
 STOPPING = (psycopg.Error, TargetError, EntryError, CopyLost, CopyVanished)
 # What comes again as long as the change and the target stay as they are: features that are missing,
@@ -79,7 +81,7 @@ class Narrowing:
             failure = self._narrow(_units(changes, is_history))
             if failure is not None or unread is not None:
                 return failure or unread
-            if len(pending) > PENDING_MAX:
+            if len(pending) > PENDING_MAX or _size(pending) > PENDING_BYTES_MAX:
                 failure, pending = self._long_transaction(pending, chunks)
                 if failure is not None:
                     return failure
@@ -186,6 +188,15 @@ class Narrowing:
             is_lost = isinstance(error, CopyLost | CopyVanished)
             return Failure(entry[0], in_one_line(error), is_lost)
         return None
+
+
+def _size(changes: Sequence[Change]) -> int:
+    return sum(
+        len(value)
+        for change in changes
+        for value in (*change.row, *change.old)
+        if isinstance(value, bytes)
+    )
 
 
 def _units(changes: list[Change], is_history: bool) -> list[list[Change]]:

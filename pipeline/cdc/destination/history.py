@@ -26,19 +26,29 @@ from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
 from millstream.pipeline.cdc.streams.entries import DELETE, INSERT, START, TRUNCATE, Change
 
 STEPS_MAX = 20_000
+BYTES_MAX = 64 << 20
 
 
 class HistoryWriter:
     """Applies changes to one history. `flush` at the end of the range: it is not before then that
     everything is at the destination."""
 
-    def __init__(self, session: Session, to: Route, steps_max: int = STEPS_MAX) -> None:
+    def __init__(
+        self,
+        session: Session,
+        to: Route,
+        steps_max: int = STEPS_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        """Steps are collected up to `steps_max`, and up to `bytes_max` in their values."""
         self._store = VersionStore(session, to)
         self._route = to
         self._keys = Keys(to.key)
         self._steps_max = steps_max
+        self._bytes_max = bytes_max
         self._steps: dict[Key, list[Step]] = {}
         self._count = 0
+        self._size_bytes = 0
         self._lsn = 0
         self._at = b""
         self._at_us = 0
@@ -59,7 +69,7 @@ class HistoryWriter:
                 self._truncate()
             else:
                 self._change(change)
-            if self._count >= self._steps_max:
+            if self._count >= self._steps_max or self._size_bytes >= self._bytes_max:
                 self._make_room()
 
     def flush(self) -> None:
@@ -89,8 +99,15 @@ class HistoryWriter:
         self._add(old_key, None)
         self._add(key, {**before, **values}, whole=True)
 
+    @property
+    def size_bytes(self) -> int:
+        """The values of the steps that have not been written. A value that a later step of the same
+        transaction replaced may count twice."""
+        return self._size_bytes
+
     def _add(self, key: Key, values: Values | None, whole: bool = False) -> None:
         step = Step(self._lsn, self._at_us, values, whole)
+        self._size_bytes += _size(step)
         steps = self._steps.setdefault(key, [])
         if steps and steps[-1].lsn == self._lsn:
             steps[-1] = together(steps[-1], step)
@@ -136,14 +153,14 @@ class HistoryWriter:
         complete = self._take(self._lsn)
         if complete:
             self._write(complete)
-        if self._count >= self._steps_max // 2:
+        if self._count >= self._steps_max // 2 or self._size_bytes >= self._bytes_max // 2:
             self._is_spilled = True
             self._write(self._take(None), is_partial=True)
 
     def _take(self, before_lsn: int | None) -> dict[Key, list[Step]]:
         """The steps of the transactions before this one, which are then no longer waiting."""
         if before_lsn is None:
-            taken, self._steps, self._count = self._steps, {}, 0
+            taken, self._steps, self._count, self._size_bytes = self._steps, {}, 0, 0
             return taken
         taken, rest = {}, {}
         for key, steps in self._steps.items():
@@ -154,6 +171,7 @@ class HistoryWriter:
             if len(steps) > 1:
                 taken[key] = steps[:-1]
         self._steps, self._count = rest, len(rest)
+        self._size_bytes = sum(_size(own[0]) for own in rest.values())
         return taken
 
     def _write(self, steps: dict[Key, list[Step]], is_partial: bool = False) -> None:
@@ -175,3 +193,9 @@ class HistoryWriter:
             if step.values is not None and not step.whole:
                 filled[key] = [replace(step, values={**values, **step.values})]
         return {**steps, **filled}
+
+
+def _size(step: Step) -> int:
+    if step.values is None:
+        return 0
+    return sum(len(value) for value in step.values.values() if isinstance(value, bytes))
