@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from millstream.pipeline.cdc.protocol.replication import read_lsn
+from millstream.pipeline.cdc.lsn import read_lsn
 
 PREFIX = "millstream_cdc_"
 

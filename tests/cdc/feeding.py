@@ -13,8 +13,8 @@ from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Error, Reply
 
 from millstream.pipeline.cdc.config import Config, Table, parse
+from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.protocol.replication import lsn_text
 from millstream.pipeline.cdc.streams.changes import names_field, time_text
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
 from millstream.pipeline.cdc.streams.names import Keys

@@ -14,7 +14,8 @@ from tests.support.pipelines import Pipeline, url_of
 from tests.support.server import free_port
 from tests.support.waiting import wait_until
 
-from millstream.pipeline.cdc.protocol.replication import Replication, read_lsn
+from millstream.pipeline.cdc.lsn import read_lsn
+from millstream.pipeline.cdc.protocol.replication import Replication
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"

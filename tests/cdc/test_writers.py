@@ -19,7 +19,7 @@ from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import Route, TargetError, read_targets, route
 from millstream.pipeline.cdc.destination.versions import time_us
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
-from millstream.pipeline.cdc.protocol.replication import SESSION
+from millstream.pipeline.cdc.protocol.session import SESSION
 from millstream.pipeline.cdc.streams.entries import DELETE, INSERT, TRUNCATE, UPDATE, Change, Row
 from millstream.pipeline.cdc.streams.state import SourceColumn
 

@@ -38,8 +38,9 @@ from millstream.pipeline.cdc.applier.survey import (
     trim_copy,
 )
 from millstream.pipeline.cdc.config import Config, target_name
-from millstream.pipeline.cdc.destination.connection import Connection, connect, in_one_line
+from millstream.pipeline.cdc.destination.connection import connect, in_one_line
 from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions, TableKey
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.cdc.streams.state import StateError
 from millstream.pipeline.server import Server, ServerError

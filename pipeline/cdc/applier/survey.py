@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from millstream.pipeline.cdc.applier.planning import View
 from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
 from millstream.pipeline.cdc.destination.positions import Position, TableKey
-from millstream.pipeline.cdc.protocol.replication import read_lsn
+from millstream.pipeline.cdc.lsn import read_lsn
 from millstream.pipeline.cdc.streams.entries import Id
 from millstream.pipeline.cdc.streams.names import Keys
 from millstream.pipeline.cdc.streams.state import TableConfig, TableState

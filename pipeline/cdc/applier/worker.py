@@ -26,7 +26,7 @@ from millstream.pipeline.cdc.applier.jobs import (
 from millstream.pipeline.cdc.applier.narrowing import STOPPING, Failure, Narrowing, stops
 from millstream.pipeline.cdc.applier.transfer import Transfer, lost
 from millstream.pipeline.cdc.config import Config, Table
-from millstream.pipeline.cdc.destination.connection import Connection, connect, in_one_line
+from millstream.pipeline.cdc.destination.connection import connect, in_one_line
 from millstream.pipeline.cdc.destination.positions import Position, Positions, TableKey
 from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import (
@@ -36,6 +36,7 @@ from millstream.pipeline.cdc.destination.target import (
     read_targets,
     route,
 )
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.cdc.streams.pulling import StreamChanged
 from millstream.pipeline.server import Server, ServerError

@@ -16,17 +16,16 @@ from millstream.pipeline.cdc.checks.missing_targets import (
 from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
 from millstream.pipeline.cdc.destination.positions import NAME, Positions, create_sql
 from millstream.pipeline.cdc.destination.target import (
-    Connection,
     Route,
     Target,
     TargetError,
-    identifier,
     left_out,
     read_targets,
     route,
 )
-from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
+from millstream.pipeline.cdc.sql import identifier
 
 DESTINATION = "destination"
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -47,7 +46,7 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
         yield error(
             DESTINATION,
             f"{role} may not create temporary tables",
-            f"GRANT TEMPORARY ON DATABASE {quoted(database)} TO {quoted(role)}",
+            f"GRANT TEMPORARY ON DATABASE {identifier(database)} TO {identifier(role)}",
         )
     if not Positions(connection, schema).exists():
         yield warning(
@@ -144,8 +143,8 @@ def _privileges(connection: Connection, where: str, schema: str, table: str) -> 
         yield error(
             where,
             f"{role} may not change {schema}.{table}",
-            f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)}; "
-            f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {quoted(role)}",
+            f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {identifier(role)}; "
+            f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {identifier(role)}",
         )
 
 
@@ -159,7 +158,7 @@ def _may_create(connection: Connection, where: str, target: Target) -> Iterator[
         yield error(
             where,
             f"{role} may not create the table with which the copy of a history is compared",
-            f"GRANT CREATE ON SCHEMA {quoted(target.schema)} TO {quoted(role)}",
+            f"GRANT CREATE ON SCHEMA {identifier(target.schema)} TO {identifier(role)}",
         )
 
 

@@ -8,9 +8,10 @@ import psycopg
 from psycopg import sql
 
 from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
-from millstream.pipeline.cdc.destination.target import DELETED, END, START, Connection, identifier
-from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.destination.target import DELETED, END, START
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
+from millstream.pipeline.cdc.sql import identifier
 
 
 def create_target(
@@ -20,17 +21,17 @@ def create_target(
     sid = config.destination.sid_column
     siblings = [one for one in config.sources if one.database == source.database]
     is_shared = len(siblings) > 1 or target_of(table, config) in shared_targets(config)
-    key = [quoted(sid)] if sid and is_shared else []
+    key = [identifier(sid)] if sid and is_shared else []
     columns = [f"{name} text NOT NULL" for name in key]
     has_key = bool(found.key)
     for column in found.kept(table):
         name = table.rename.get(column.name, column.name)
         if name in table.set:
             continue
-        columns.append(f"{quoted(name)} {column.type}{' NOT NULL' if column.key else ''}")
-        key += [quoted(name)] if column.key else []
+        columns.append(f"{identifier(name)} {column.type}{' NOT NULL' if column.key else ''}")
+        key += [identifier(name)] if column.key else []
     for name, expression in table.set.items():
-        columns.append(f"{quoted(name)} {_type_of(connection, expression, table, found)}")
+        columns.append(f"{identifier(name)} {_type_of(connection, expression, table, found)}")
     if table.type == "history":
         columns += [f"{START} timestamptz NOT NULL", f"{END} timestamptz NOT NULL"]
         columns += [f"{DELETED} boolean NOT NULL"]
@@ -57,7 +58,7 @@ def computed_type(
     """The type of an expression of `set`, over columns with these types, or with those of the
     source. psycopg.Error if the destination cannot compute it."""
     row = ", ".join(
-        f"NULL::{types.get(column.name, column.type)} AS {quoted(column.name)}"
+        f"NULL::{types.get(column.name, column.type)} AS {identifier(column.name)}"
         for column in found.kept(table)
     )
     cursor = connection.execute(sql.SQL(f"SELECT ({expression}) FROM (SELECT {row}) AS t LIMIT 0"))

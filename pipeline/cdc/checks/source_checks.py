@@ -10,16 +10,15 @@ from psycopg import sql
 
 from millstream.pipeline.cdc.checks.findings import Finding, error, ok, warning
 from millstream.pipeline.cdc.config import Source, Table
-from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import (
     CatalogTable,
-    Connection,
     connect,
     differing_partitions,
-    qualified,
     read_tables,
 )
+from millstream.pipeline.cdc.sql import identifier
 
 OLDEST_VERSION = 140000
 STANDBY_VERSION = 160000
@@ -65,7 +64,7 @@ def _check(
         yield error(
             source.name,
             f"{role} has no right to replicate",
-            f"ALTER ROLE {quoted(role)} REPLICATION",
+            f"ALTER ROLE {identifier(role)} REPLICATION",
         )
     yield from _settings(source, connection)
     catalog.update(read_tables(connection, source.tables))
@@ -125,7 +124,7 @@ def check_table(
     role: str,
 ) -> Iterator[Finding]:
     """Findings about one table of a source."""
-    where, name = f"{source.name} {table.full_name}", qualified(table.schema, table.name)
+    where, name = f"{source.name} {table.full_name}", identifier(table.schema, table.name)
     found = catalog.get((table.schema, table.name))
     if found is None:
         yield error(where, f"the table {table.full_name} does not exist")
@@ -146,8 +145,8 @@ def check_table(
         yield error(
             where,
             f"{role} may not read the table",
-            f"GRANT USAGE ON SCHEMA {quoted(table.schema)} TO {quoted(role)}; "
-            f"GRANT SELECT ON {name} TO {quoted(role)}",
+            f"GRANT USAGE ON SCHEMA {identifier(table.schema)} TO {identifier(role)}; "
+            f"GRANT SELECT ON {name} TO {identifier(role)}",
         )
     elif table.where:
         yield from _filter(where, table, found, connection)
@@ -155,7 +154,7 @@ def check_table(
         yield error(
             where,
             f"policies hide rows from {role}, so a copy would be incomplete",
-            f"ALTER ROLE {quoted(role)} BYPASSRLS",
+            f"ALTER ROLE {identifier(role)} BYPASSRLS",
         )
     differing = differing_partitions(connection, found)
     if differing:
@@ -164,7 +163,7 @@ def check_table(
             where,
             f"{len(differing)} partitions have another replica identity than their table",
             "; ".join(
-                f"ALTER TABLE {qualified(*one)} REPLICA IDENTITY {identity}" for one in differing
+                f"ALTER TABLE {identifier(*one)} REPLICA IDENTITY {identity}" for one in differing
             ),
         )
     yield from _key(where, table, found)
@@ -175,7 +174,7 @@ def _names(found: CatalogTable) -> set[str]:
 
 
 def _key(where: str, table: Table, found: CatalogTable) -> Iterator[Finding]:
-    name = qualified(table.schema, table.name)
+    name = identifier(table.schema, table.name)
     if found.identity == "nothing" or (found.identity != "full" and not found.key):
         yield error(
             where,
@@ -214,11 +213,11 @@ def _filter(
         yield error(where, "where needs PostgreSQL 15 or newer at the source")
         return
     columns = _names(found) if found.identity == "full" else set(found.key)
-    listed = ", ".join(map(quoted, sorted(columns)))
+    listed = ", ".join(map(identifier, sorted(columns)))
     # A query that has only the columns of the identity: another column is an error.
     query = (
-        f"EXPLAIN SELECT FROM (SELECT {listed} FROM {qualified(table.schema, table.name)}) "
-        f"AS {quoted(table.name)} WHERE ({table.where})"
+        f"EXPLAIN SELECT FROM (SELECT {listed} FROM {identifier(table.schema, table.name)}) "
+        f"AS {identifier(table.name)} WHERE ({table.where})"
     )
     try:
         connection.execute(sql.SQL(query))
@@ -227,7 +226,7 @@ def _filter(
             where,
             f"where may only use columns of the replica identity ({', '.join(sorted(columns))}), "
             f"or updates of the table would fail: {problem.diag.message_primary}",
-            f"ALTER TABLE {qualified(table.schema, table.name)} REPLICA IDENTITY FULL",
+            f"ALTER TABLE {identifier(table.schema, table.name)} REPLICA IDENTITY FULL",
         )
     except psycopg.Error as problem:
         yield error(where, f"where cannot be used: {problem.diag.message_primary or problem}")
@@ -244,7 +243,7 @@ def _publication(
         yield error(
             source.name,
             f"the publication {source.slot} is for all tables",
-            f"DROP PUBLICATION {quoted(source.slot)}",
+            f"DROP PUBLICATION {identifier(source.slot)}",
         )
         return
     commands = publications.statements(source, found, catalog, connection.info.server_version)

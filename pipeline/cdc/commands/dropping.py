@@ -9,10 +9,10 @@ from psycopg import sql
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
 from millstream.pipeline.cdc.destination.positions import Positions
-from millstream.pipeline.cdc.protocol.replication import quoted
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.source.preparing import Place
+from millstream.pipeline.cdc.sql import identifier
 
 APPLICATION = "millstream cdc: drop"
 
@@ -35,7 +35,7 @@ def drop(place: Place, say: Callable[[str], None]) -> None:
             "SELECT FROM pg_publication WHERE pubname = %s", [source.slot]
         ).fetchone()
         if found is not None:
-            connection.execute(sql.SQL(f"DROP PUBLICATION {quoted(source.slot)}"))
+            connection.execute(sql.SQL(f"DROP PUBLICATION {identifier(source.slot)}"))
             say(f"{source.name}: the publication {source.slot} was dropped")
     with connect_destination(place.config, APPLICATION) as connection:
         positions = Positions(connection, destination.schema)

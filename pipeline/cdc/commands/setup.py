@@ -13,14 +13,14 @@ from millstream.pipeline.cdc.checks.findings import Finding
 from millstream.pipeline.cdc.checks.missing_targets import create_target
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.config import Config, Source, target_of
-from millstream.pipeline.cdc.destination.connection import Connection
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
 from millstream.pipeline.cdc.destination.positions import NAME, Positions, create_sql
-from millstream.pipeline.cdc.destination.target import identifier, read_targets
-from millstream.pipeline.cdc.protocol.replication import quoted
+from millstream.pipeline.cdc.destination.target import read_targets
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
-from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, qualified, read_tables
+from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.preparing import Place, Preparation
+from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.appending import open_server
 
 APPLICATION = "millstream cdc: setup"
@@ -120,12 +120,12 @@ def _source_sql(
     connection: psycopg.Connection[object],
     catalog: dict[tuple[str, str], CatalogTable],
 ) -> Iterator[str]:
-    role = quoted(connection.info.user)
+    role = identifier(connection.info.user)
     yield f"ALTER ROLE {role} LOGIN REPLICATION;"
     for schema in sorted({schema for schema, _ in catalog}):
-        yield f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {role};"
+        yield f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {role};"
     for name in catalog:
-        yield f"GRANT SELECT ON {qualified(*name)} TO {role};"
+        yield f"GRANT SELECT ON {identifier(*name)} TO {role};"
     found = publications.read_publication(connection, source.slot)
     version = connection.info.server_version
     owners = ", ".join(sorted({table.owner for table in catalog.values()}))
@@ -136,7 +136,7 @@ def _source_sql(
 def _destination_sql(
     connection: Connection, config: Config, catalogs: Catalogs, create_targets: bool
 ) -> Iterator[str]:
-    role = quoted(connection.info.user)
+    role = identifier(connection.info.user)
     made = []
     for _, statement in _missing(connection, config, catalogs, create_targets):
         if statement not in made:  # a shared target is missing for each of its sources
@@ -147,9 +147,9 @@ def _destination_sql(
     }
     schema = config.destination.schema
     for one in sorted({schema, *(name for name, _ in tables)}):
-        yield f"GRANT USAGE ON SCHEMA {quoted(one)} TO {role};"
+        yield f"GRANT USAGE ON SCHEMA {identifier(one)} TO {role};"
     for name in sorted({(schema, NAME), *tables}):
         yield f"GRANT {', '.join(PRIVILEGES)} ON {identifier(*name)} TO {role};"
-    yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.info.dbname)} TO {role};"
+    yield f"GRANT TEMPORARY ON DATABASE {identifier(connection.info.dbname)} TO {role};"
     for one in sorted({name for (name, _), table in tables.items() if table.type == "history"}):
-        yield f"GRANT CREATE ON SCHEMA {quoted(one)} TO {role}; -- for copies of histories"
+        yield f"GRANT CREATE ON SCHEMA {identifier(one)} TO {role}; -- for copies of histories"

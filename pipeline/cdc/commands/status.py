@@ -18,7 +18,8 @@ from rich.table import Table as RichTable
 from millstream.pipeline.cdc.config import Config, Source, Table, target_name
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
 from millstream.pipeline.cdc.destination.positions import Position, Positions, TableKey
-from millstream.pipeline.cdc.protocol.replication import Replication, lsn_text, read_lsn
+from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
+from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.reader.watching import current_lsn
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import connect

@@ -18,8 +18,9 @@ from millstream.pipeline.cdc.destination.staging import (
     insert_staged,
     set_values,
 )
-from millstream.pipeline.cdc.destination.target import Route, identifier
+from millstream.pipeline.cdc.destination.target import Route
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.entries import Change, Row
 
 REKEYED = "k"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import psycopg
 
 from millstream.pipeline.cdc.config import Config
-from millstream.pipeline.cdc.protocol.replication import session
-
-Connection: TypeAlias = psycopg.Connection[Any]
+from millstream.pipeline.cdc.protocol.session import Connection, session
 
 # row_security: a policy must cause an error, not hide rows. lock_timeout: whoever waits for another
 # program's lock reports it, and tries again.

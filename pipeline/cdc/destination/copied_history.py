@@ -11,15 +11,9 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from millstream.pipeline.cdc.destination.staging import Session, Staging, copy_into, set_values
-from millstream.pipeline.cdc.destination.target import (
-    DELETED,
-    END,
-    START,
-    Route,
-    identifier,
-    literal,
-)
+from millstream.pipeline.cdc.destination.target import DELETED, END, START, Route
 from millstream.pipeline.cdc.destination.versions import FIRST_TEXT, LAST_TEXT
+from millstream.pipeline.cdc.sql import identifier, literal
 
 IS_OPEN = f"t.{END} = '{LAST_TEXT}'"
 

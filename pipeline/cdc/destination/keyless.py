@@ -17,8 +17,9 @@ from millstream.pipeline.cdc.destination.staging import (
     insert_staged,
     set_values,
 )
-from millstream.pipeline.cdc.destination.target import Route, TargetError, identifier, literal
+from millstream.pipeline.cdc.destination.target import Route, TargetError
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED
+from millstream.pipeline.cdc.sql import identifier, literal
 from millstream.pipeline.cdc.streams.entries import (
     DELETE,
     INSERT,

@@ -18,7 +18,8 @@ from millstream.pipeline.cdc.destination.staging import (
     escaped_text,
     insert_staged,
 )
-from millstream.pipeline.cdc.destination.target import Route, TargetError, identifier
+from millstream.pipeline.cdc.destination.target import Route, TargetError
+from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyRows, read_copy_entry
 from millstream.pipeline.cdc.streams.entries import EntryError
 from millstream.pipeline.cdc.streams.pulling import Entry

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
-from millstream.pipeline.cdc.protocol.replication import lsn_text, read_lsn
+from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.streams.entries import Id
 
-Connection: TypeAlias = psycopg.Connection[Any]
 State: TypeAlias = Literal["waiting", "copying", "streaming", "stopped"]
 TableKey: TypeAlias = tuple[str, str, str]
 """Database, sid, and the table's name with its schema."""

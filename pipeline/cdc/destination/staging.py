@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import psycopg
+from millstream.pipeline.cdc.destination.target import Route
+from millstream.pipeline.cdc.protocol.session import Connection
+from millstream.pipeline.cdc.sql import identifier, literal
 
-from millstream.pipeline.cdc.destination.target import Route, identifier, literal
-
-Connection: TypeAlias = psycopg.Connection[Any]
 Texts: TypeAlias = Sequence[bytes | None]
 
 OP, UNCHANGED_COLUMN = "_op", "_unchanged"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-import psycopg
-from psycopg.sql import Identifier, Literal
+from typing import TypeAlias
 
 from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.protocol.session import Connection
+from millstream.pipeline.cdc.sql import identifier, literal
 from millstream.pipeline.cdc.streams.state import Identity, SourceColumn
 
-Connection: TypeAlias = psycopg.Connection[Any]
 TargetName: TypeAlias = tuple[str, str]
 """Schema and name."""
 
@@ -71,16 +69,6 @@ class Target:
     @property
     def sql(self) -> str:
         return identifier(self.schema, self.name)
-
-
-def identifier(*names: str) -> str:
-    """A name in SQL, quoted."""
-    return Identifier(*names).as_string(None)
-
-
-def literal(text: str) -> str:
-    """A text in SQL, quoted."""
-    return Literal(text).as_string(None)
 
 
 def read_targets(connection: Connection, names: Sequence[TargetName]) -> dict[TargetName, Target]:

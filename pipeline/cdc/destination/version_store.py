@@ -18,16 +18,10 @@ from millstream.pipeline.cdc.destination.staging import (
     Texts,
     set_values,
 )
-from millstream.pipeline.cdc.destination.target import (
-    DELETED,
-    END,
-    START,
-    Route,
-    identifier,
-    literal,
-)
+from millstream.pipeline.cdc.destination.target import DELETED, END, START, Route
 from millstream.pipeline.cdc.destination.versions import LAST_TEXT, Last, Made, Version, time_sql
 from millstream.pipeline.cdc.protocol.pgoutput import Value
+from millstream.pipeline.cdc.sql import identifier, literal
 
 N, START_AT, BASE_AT, END_AT, IS_DELETED = "_n", "_start", "_base", "_end", "_deleted"
 MADE_AT, ENDED_AT = "_made", "_ended"

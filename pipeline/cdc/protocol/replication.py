@@ -1,14 +1,12 @@
 """A replication connection to PostgreSQL: the copy-both stream of a logical slot.
 
-psycopg has no replication; its `pq` layer, libpq's own interface, has what is needed. LSNs are
-numbers here; `lsn_text` and `read_lsn` convert them.
+psycopg has no replication; its `pq` layer, libpq's own interface, has what is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import struct
 import time
 from collections.abc import Callable
@@ -18,73 +16,16 @@ from typing import Any, Self, TypeAlias
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
 
+from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.pgoutput import POSTGRES_EPOCH_US, DecodeError
-
-LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
-
-# How values arrive, whatever the source's own settings are.
-SESSION = (
-    "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1"
-    " -c bytea_output=hex -c timezone=UTC -c lc_monetary=C"
-)
-
+from millstream.pipeline.cdc.protocol.session import session
+from millstream.pipeline.cdc.sql import identifier
 
 NO_FILE = b"58P01"
-# A copy takes as long as it takes, whatever a role's settings are.
-NO_TIMEOUTS = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=0"
-
 WAL_DATA = struct.Struct("!QQ")
 
-CONNECT_TIMEOUT_S = 10
 CANCEL_TIMEOUT_S = 2
-# A connection whose other end has gone without a word is noticed after about half a minute.
-KEEPALIVE = {
-    "connect_timeout": CONNECT_TIMEOUT_S,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 30_000,
-}
-
-
-def session(url: str, application: str, settings: str = NO_TIMEOUTS) -> dict[str, Any]:
-    """The parameters of a connection to a source, or with other settings to the destination. What
-    the URL says is not replaced, and its `options` come first."""
-    given = conninfo_to_dict(url)
-    options = f"{given.get('options') or ''} {SESSION} {settings}".strip()
-    defaults = {name: value for name, value in KEEPALIVE.items() if name not in given}
-    return {**defaults, "application_name": application, "options": options}
-
-
-def lsn_text(lsn: int) -> str:
-    """An LSN as PostgreSQL writes it.
-
-    >>> lsn_text(0x16B374D848)
-    '16/B374D848'
-    """
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier of SQL.
-
-    >>> quoted('a"b')
-    '"a""b"'
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
-def read_lsn(text: str) -> int:
-    """
-    >>> hex(read_lsn("16/B374D848"))
-    '0x16b374d848'
-    """
-    found = LSN.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is not an LSN")
-    return (int(found[1], 16) << 32) | int(found[2], 16)
 
 
 @dataclass(slots=True)
@@ -186,22 +127,22 @@ class Replication:
         """Create a slot; the LSN from which it has everything. Waits for open transactions."""
         # The words before PostgreSQL 15, which all versions accept.
         words = "(SNAPSHOT 'nothing', FAILOVER true)" if failover else "NOEXPORT_SNAPSHOT"
-        row = self._row(f"CREATE_REPLICATION_SLOT {quoted(slot)} LOGICAL pgoutput {words}")
+        row = self._row(f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput {words}")
         return read_lsn(row[1])
 
     def export_snapshot(self, slot: str) -> tuple[int, str]:
         """Create a temporary slot; its LSN, and the name of the snapshot with all transactions that
         were committed before it. The name is valid until this connection is used or closed."""
         row = self._row(
-            f"CREATE_REPLICATION_SLOT {quoted(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+            f"CREATE_REPLICATION_SLOT {identifier(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
         )
         return read_lsn(row[1]), row[2]
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
         """Begin to read, with the first transaction whose commit is at or after `lsn`."""
         result = self._pgconn.exec_(
-            f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(lsn)}"
-            f" (proto_version '1', publication_names '{quoted(publication)}')".encode()
+            f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn_text(lsn)}"
+            f" (proto_version '1', publication_names '{identifier(publication)}')".encode()
         )
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._error(result)

@@ -20,8 +20,9 @@ from psycopg import pq, sql
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.protocol.replication import Replication
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
-from millstream.pipeline.cdc.source.catalog import Connection, connect, read_table, selection
+from millstream.pipeline.cdc.source.catalog import connect, read_table, selection
 from millstream.pipeline.cdc.source.preparing import Place, is_ready, start_words
 from millstream.pipeline.cdc.source.slots import blockers_reported
 from millstream.pipeline.cdc.streams.appending import (

@@ -24,8 +24,9 @@ import psycopg
 from millstream.pipeline.cdc.checks import all_checks
 from millstream.pipeline.cdc.config import Config, ConfigError, Source, load
 from millstream.pipeline.cdc.logs import Secrets, open_log
+from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.protocol.pgoutput import DecodeError
-from millstream.pipeline.cdc.protocol.replication import Replication, cancel_commands, lsn_text
+from millstream.pipeline.cdc.protocol.replication import Replication, cancel_commands
 from millstream.pipeline.cdc.reader.copying import Copier
 from millstream.pipeline.cdc.reader.outgoing import Outgoing
 from millstream.pipeline.cdc.reader.reading import Reading, StuckError, first_of

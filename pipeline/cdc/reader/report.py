@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from millstream.pipeline.cdc.config import Source
-from millstream.pipeline.cdc.protocol.replication import lsn_text
+from millstream.pipeline.cdc.lsn import lsn_text
 
 ReaderState: TypeAlias = Literal["starting", "reading", "paused", "waiting", "refused"]
 

@@ -15,11 +15,12 @@ import psycopg
 import redis
 
 from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.protocol.replication import read_lsn
+from millstream.pipeline.cdc.lsn import read_lsn
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.copying import stream_bytes
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.source import slots
-from millstream.pipeline.cdc.source.catalog import CatalogTable, Connection, connect, read_tables
+from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.streams.names import ALIVE_S
 from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState

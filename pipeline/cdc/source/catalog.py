@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 
 from millstream.pipeline.cdc.config import Table
-from millstream.pipeline.cdc.protocol.replication import quoted, session
+from millstream.pipeline.cdc.protocol.session import Connection, session
+from millstream.pipeline.cdc.sql import identifier
 from millstream.pipeline.cdc.streams.state import Identity, SourceColumn
-
-Connection = psycopg.Connection[Any]
 
 IDENTITIES: Mapping[str, Identity] = {
     "d": "default",
@@ -145,16 +143,11 @@ def differing_partitions(connection: Connection, found: CatalogTable) -> list[tu
     return connection.execute(OTHER_IDENTITIES, [found.oid, found.oid]).fetchall()
 
 
-def qualified(schema: str, name: str) -> str:
-    """A table's name in SQL."""
-    return f"{quoted(schema)}.{quoted(name)}"
-
-
 def selection(table: Table, found: CatalogTable) -> str:
     """The query for the rows of a copy."""
-    columns = ", ".join(quoted(column.name) for column in found.kept(table))
+    columns = ", ".join(identifier(column.name) for column in found.kept(table))
     # The publication does not have the rows of tables that inherit from this one, but it has those
     # of partitions.
     only = "" if found.kind == "p" else "ONLY "
     where = f" WHERE ({table.where})" if table.where else ""
-    return f"SELECT {columns} FROM {only}{qualified(table.schema, table.name)}{where}"
+    return f"SELECT {columns} FROM {only}{identifier(table.schema, table.name)}{where}"

@@ -10,8 +10,9 @@ import psycopg
 
 from millstream.pipeline.cdc.config import Config, Source, Table
 from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
+from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications, slots
-from millstream.pipeline.cdc.source.catalog import CatalogTable, Connection, connect, read_tables
+from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.publications import Publication
 from millstream.pipeline.cdc.streams.appending import States, Words, append_words
 from millstream.pipeline.cdc.streams.changes import time_text

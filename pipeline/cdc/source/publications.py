@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from millstream.pipeline.cdc.config import Source, Table
-from millstream.pipeline.cdc.protocol.replication import quoted
-from millstream.pipeline.cdc.source.catalog import CatalogTable, Connection, qualified
+from millstream.pipeline.cdc.protocol.session import Connection
+from millstream.pipeline.cdc.source.catalog import CatalogTable
+from millstream.pipeline.cdc.sql import identifier
 
 FILTERS_VERSION = 150000
 """PostgreSQL 15: publications have row filters and lists of columns."""
@@ -75,9 +76,9 @@ def listed(table: Table, found: CatalogTable, version: int) -> tuple[str, ...] |
 def clause(table: Table, found: CatalogTable, version: int) -> str:
     """A table in CREATE PUBLICATION."""
     columns = listed(table, found, version)
-    names = f" ({', '.join(map(quoted, columns))})" if columns is not None else ""
+    names = f" ({', '.join(map(identifier, columns))})" if columns is not None else ""
     where = f" WHERE ({table.where})" if table.where else ""
-    return f"{qualified(table.schema, table.name)}{names}{where}"
+    return f"{identifier(table.schema, table.name)}{names}{where}"
 
 
 def statements(
@@ -91,7 +92,7 @@ def statements(
 
     `renewed` are tables whose filter may be another one than that of the publication.
     """
-    name = quoted(source.slot)
+    name = identifier(source.slot)
     tables = [table for table in source.tables if (table.schema, table.name) in catalog]
     if publication is None:
         return [f"CREATE PUBLICATION {name}{_for(tables, catalog, version)} WITH ({OPTIONS})"]
@@ -106,7 +107,7 @@ def statements(
             if same and member.has_filter == bool(table.where):
                 del wanted[key]
                 continue
-        found.append(f"ALTER PUBLICATION {name} DROP TABLE {qualified(*key)}")
+        found.append(f"ALTER PUBLICATION {name} DROP TABLE {identifier(*key)}")
     found += [
         f"ALTER PUBLICATION {name} ADD TABLE {clause(table, catalog[key], version)}"
         for key, table in wanted.items()

@@ -11,8 +11,10 @@ from typing import Any
 import psycopg
 
 from millstream.pipeline.cdc.config import Source
-from millstream.pipeline.cdc.protocol.replication import Replication, SystemId, lsn_text, read_lsn
-from millstream.pipeline.cdc.source.catalog import Connection, connect
+from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
+from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
+from millstream.pipeline.cdc.protocol.session import Connection
+from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.streams.state import SourceState
 
 LOOK_S = 1.0

@@ -14,7 +14,7 @@ import hiredis
 import redis
 
 from millstream.pipeline.cdc.config import ServerConfig
-from millstream.pipeline.cdc.protocol.replication import lsn_text
+from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.streams.state import SourceState
 from millstream.pipeline.server import Address, Server
 

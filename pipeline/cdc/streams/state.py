@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from millstream.pipeline.cdc.config import Config, Table, target_name
-from millstream.pipeline.cdc.protocol.replication import lsn_text, read_lsn
+from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 
 SlotPhase: TypeAlias = Literal["making", "made"]
 Phase: TypeAlias = Literal["wanted", "pausing", "copying", "copied"]

@@ -1,0 +1,56 @@
+"""Connections to sources and to the destination, and what is written in SQL for them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import psycopg
+import pytest
+from tests.cdc.feeding import config_text, parsed
+from tests.support.pipelines import url_of
+
+from millstream.pipeline.cdc.destination.connection import connect as connect_destination
+from millstream.pipeline.cdc.protocol.replication import Replication
+from millstream.pipeline.cdc.source.catalog import connect
+from millstream.pipeline.cdc.sql import identifier, literal
+
+Source = psycopg.Connection[Any]
+
+
+def lost_after(connection: psycopg.Connection[Any]) -> tuple[int, int, int]:
+    """Seconds until a silent connection is asked whether it is there, the same after a question,
+    and milliseconds until one that does not answer is given up."""
+    with socket.socket(fileno=os.dup(connection.pgconn.socket)) as one:
+        return (
+            one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+            one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        )
+
+
+def test_a_connection_whose_other_end_has_gone_is_noticed(source: Source) -> None:
+    url = url_of(source)
+    config = parsed(config_text(1, url))
+    with connect(url, "test") as one:
+        assert lost_after(one) == (10, 5, 30_000)
+    with connect_destination(config, "test") as one:
+        assert lost_after(one) == (10, 5, 30_000)
+    with Replication(url, "test") as replication:
+        assert lost_after(replication._connection) == (10, 5, 30_000)
+    with connect(f"{url}?tcp_user_timeout=5000", "test") as one:
+        assert lost_after(one) == (10, 5, 5_000)
+
+
+@pytest.mark.parametrize("conforming", ["on", "off"])
+@pytest.mark.parametrize("text", ["", "it's", "a\\b", "\\'", '"', '"a"."b"', "%s", "{}", "\n", "ä"])
+def test_a_text_stands_for_itself_in_sql(source: Source, text: str, conforming: str) -> None:
+    source.execute(f"SET standard_conforming_strings = {conforming}")
+    source.execute("SET escape_string_warning = off")
+    found = source.execute(f"SELECT {literal(text)}::text".encode()).fetchone()
+    assert found == (text,)
+    if text:
+        cursor = source.execute(f"SELECT 1 AS {identifier(text)}".encode())
+        assert cursor.description is not None
+        assert cursor.description[0].name == text
