@@ -7,6 +7,7 @@ Formats".
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -112,159 +113,151 @@ Message: TypeAlias = Begin | Commit | Relation | Insert | Update | Delete | Trun
 
 def decode(data: bytes) -> Message:
     """One message. DecodeError if the bytes are not exactly one."""
-    cursor = _Cursor(data)
-    kind = cursor.letter()
+    kind = data[:1]
     try:
         read = _READERS[kind]
     except KeyError:
         raise DecodeError(f"a message of the unknown kind {kind!r}") from None
-    message = read(cursor)
-    if cursor.at != len(data) and not isinstance(message, Ignored):
-        raise DecodeError(f"{len(data) - cursor.at} bytes too many in a message of kind {kind!r}")
+    try:
+        message, end = read(data)
+    except (struct.error, IndexError):
+        raise DecodeError(f"a message ends after {len(data)} bytes, too early") from None
+    if end != len(data):
+        raise DecodeError(f"a message of kind {kind!r} has {len(data)} bytes instead of {end}")
     return message
 
 
+# The readers of changes are the hot path of the whole program. Each of them reads its fixed part
+# with one call, and values are read without a call for each of them.
+_BEGIN = struct.Struct("!QqI")
+_COMMIT = struct.Struct("!BQQq")
+_CHANGE = struct.Struct("!IcH")
+"""The relation, the part that follows, and how many columns it has."""
+_PART = struct.Struct("!cH")
+_COLUMN = struct.Struct("!Ii")
+_TRUNCATE = struct.Struct("!IB")
+_length = struct.Struct("!I").unpack_from
+_count = struct.Struct("!H").unpack_from
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 
-
-class _Cursor:
-    __slots__ = ("at", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def number(self, size: int, signed: bool = False) -> int:
-        """An integer of `size` bytes."""
-        end = self.at + size
-        if end > len(self.data):
-            raise DecodeError(f"a message ends after {len(self.data)} bytes, too early")
-        value = int.from_bytes(self.data[self.at : end], signed=signed)
-        self.at = end
-        return value
-
-    def text(self) -> str:
-        end = self.data.find(b"\0", self.at)
-        if end < 0:
-            raise DecodeError("a name has no end")
-        try:
-            value = self.data[self.at : end].decode()
-        except UnicodeDecodeError:
-            raise DecodeError(f"the name {self.data[self.at : end]!r} is not UTF-8") from None
-        self.at = end + 1
-        return value
-
-    def letter(self) -> str:
-        at = self.at
-        if at >= len(self.data):
-            raise DecodeError(f"a message ends after {at} bytes, too early")
-        self.at = at + 1
-        return chr(self.data[at])
-
-    def row(self) -> Row:
-        """The hot path of a reader: without a call for each value."""
-        data, values, size = self.data, list[Value](), len(self.data)
-        count, at = self.number(2), self.at
-        for _ in range(count):
-            kind = data[at] if at < size else 0
-            if kind == _TEXT:
-                start = at + 5
-                at = start + int.from_bytes(data[at + 1 : start])
-                if at > size or start > size:
-                    raise DecodeError(f"a value is longer than its message of {size} bytes")
-                values.append(data[start:at])
-            elif kind == _NULL:
-                values.append(None)
-                at += 1
-            elif kind == _UNCHANGED:
-                values.append(UNCHANGED)
-                at += 1
-            elif at >= size:
-                raise DecodeError(f"a message ends after {size} bytes, too early")
-            else:
-                raise DecodeError(f"a value of the unknown kind {chr(kind)!r}")
-        self.at = at
-        return values
+Read: TypeAlias = tuple[Message, int]
+"""A message, and where it ends: after the last byte if a length in it is wrong."""
 
 
-def _begin(cursor: _Cursor) -> Begin:
-    lsn, committed_us, xid = (cursor.number(8), cursor.number(8, signed=True), cursor.number(4))
-    return Begin(lsn, committed_us + POSTGRES_EPOCH_US, xid)
+def _row(data: bytes, at: int, count: int) -> tuple[Row, int]:
+    """The values of a row, and where they end."""
+    values: list[Value] = []
+    for _ in range(count):
+        kind = data[at]
+        if kind == _TEXT:
+            start = at + 5
+            (size,) = _length(data, at + 1)
+            at = start + size
+            values.append(data[start:at])
+        elif kind == _NULL:
+            values.append(None)
+            at += 1
+        elif kind == _UNCHANGED:
+            values.append(UNCHANGED)
+            at += 1
+        else:
+            raise DecodeError(f"a value of the unknown kind {chr(kind)!r}")
+    return values, at
 
 
-def _commit(cursor: _Cursor) -> Commit:
-    cursor.number(1)  # flags, unused
-    lsn, end_lsn, committed_us = (cursor.number(8), cursor.number(8), cursor.number(8, signed=True))
-    return Commit(lsn, end_lsn, committed_us + POSTGRES_EPOCH_US)
+def _begin(data: bytes) -> Read:
+    lsn, committed_us, xid = _BEGIN.unpack_from(data, 1)
+    return Begin(lsn, committed_us + POSTGRES_EPOCH_US, xid), 1 + _BEGIN.size
 
 
-def _relation(cursor: _Cursor) -> Relation:
-    relation_id = cursor.number(4)
-    # An empty schema stands for pg_catalog.
-    schema, name, identity = cursor.text() or "pg_catalog", cursor.text(), cursor.letter()
-    return Relation(
-        relation_id,
-        schema,
-        name,
-        identity,
-        tuple(_column(cursor) for _ in range(cursor.number(2))),
-    )
+def _commit(data: bytes) -> Read:
+    _flags, lsn, end_lsn, committed_us = _COMMIT.unpack_from(data, 1)
+    return Commit(lsn, end_lsn, committed_us + POSTGRES_EPOCH_US), 1 + _COMMIT.size
 
 
-def _column(cursor: _Cursor) -> Column:
-    is_key = cursor.number(1) & 1
-    name = cursor.text()
-    return Column(name, cursor.number(4), cursor.number(4, signed=True), bool(is_key))
+def _insert(data: bytes) -> Read:
+    relation_id, part, count = _CHANGE.unpack_from(data, 1)
+    _expect(part, b"N")
+    new, end = _row(data, 8, count)
+    return Insert(relation_id, new), end
 
 
-def _insert(cursor: _Cursor) -> Insert:
-    relation_id = cursor.number(4)
-    _expect(cursor, "N")
-    return Insert(relation_id, cursor.row())
+def _update(data: bytes) -> Read:
+    relation_id, first, count = _CHANGE.unpack_from(data, 1)
+    if first == b"N":
+        new, end = _row(data, 8, count)
+        return Update(relation_id, None, False, new), end
+    _expect(first, b"KO")
+    old, at = _row(data, 8, count)
+    part, count = _PART.unpack_from(data, at)
+    _expect(part, b"N")
+    new, end = _row(data, at + 3, count)
+    return Update(relation_id, old, first == b"K", new), end
 
 
-def _update(cursor: _Cursor) -> Update:
-    relation_id = cursor.number(4)
-    kind, old = cursor.letter(), None
-    if kind in "KO":
-        old = cursor.row()
-        _expect(cursor, "N")
-    elif kind != "N":
-        raise DecodeError(f"an update with a part of the unknown kind {kind!r}")
-    return Update(relation_id, old, kind == "K", cursor.row())
+def _delete(data: bytes) -> Read:
+    relation_id, part, count = _CHANGE.unpack_from(data, 1)
+    _expect(part, b"KO")
+    old, end = _row(data, 8, count)
+    return Delete(relation_id, old, part == b"K"), end
 
 
-def _delete(cursor: _Cursor) -> Delete:
-    relation_id = cursor.number(4)
-    kind = cursor.letter()
-    if kind not in "KO":
-        raise DecodeError(f"a delete with a part of the unknown kind {kind!r}")
-    return Delete(relation_id, cursor.row(), kind == "K")
+def _expect(part: bytes, wanted: bytes) -> None:
+    if part not in wanted:
+        raise DecodeError(f"a part of the unknown kind {part!r} in a change")
 
 
-def _truncate(cursor: _Cursor) -> Truncate:
-    count, options = cursor.number(4), cursor.number(1)
-    if count * 4 > len(cursor.data):
+def _truncate(data: bytes) -> Read:
+    count, options = _TRUNCATE.unpack_from(data, 1)
+    end = 1 + _TRUNCATE.size + 4 * count
+    if end > len(data):
         raise DecodeError(f"a TRUNCATE of {count} tables is longer than its message")
-    ids = tuple(cursor.number(4) for _ in range(count))
-    return Truncate(ids, bool(options & 1), bool(options & 2))
+    ids = struct.unpack_from(f"!{count}I", data, 1 + _TRUNCATE.size)
+    return Truncate(ids, bool(options & 1), bool(options & 2)), end
 
 
-def _expect(cursor: _Cursor, letter: str) -> None:
-    found = cursor.letter()
-    if found != letter:
-        raise DecodeError(f"a part of the kind {found!r} where {letter!r} was expected")
+def _relation(data: bytes) -> Read:
+    (relation_id,) = _length(data, 1)
+    schema, at = _name(data, 5)
+    name, at = _name(data, at)
+    identity = chr(data[at])
+    (count,) = _count(data, at + 1)
+    at += 3
+    columns = []
+    for _ in range(count):
+        column, at = _column(data, at)
+        columns.append(column)
+    # An empty schema stands for pg_catalog.
+    return Relation(relation_id, schema or "pg_catalog", name, identity, tuple(columns)), at
 
 
-_READERS: dict[str, Callable[[_Cursor], Message]] = {
-    "B": _begin,
-    "C": _commit,
-    "R": _relation,
-    "I": _insert,
-    "U": _update,
-    "D": _delete,
-    "T": _truncate,
-    "O": lambda cursor: Ignored("origin"),
-    "Y": lambda cursor: Ignored("type"),
-    "M": lambda cursor: Ignored("message"),
+def _column(data: bytes, at: int) -> tuple[Column, int]:
+    is_key = bool(data[at] & 1)
+    name, at = _name(data, at + 1)
+    type_oid, modifier = _COLUMN.unpack_from(data, at)
+    return Column(name, type_oid, modifier, is_key), at + _COLUMN.size
+
+
+def _name(data: bytes, at: int) -> tuple[str, int]:
+    """A name, and where what follows begins."""
+    end = data.find(b"\0", at)
+    if end < 0:
+        raise DecodeError("a name has no end")
+    try:
+        return data[at:end].decode(), end + 1
+    except UnicodeDecodeError:
+        raise DecodeError(f"the name {data[at:end]!r} is not UTF-8") from None
+
+
+_READERS: dict[bytes, Callable[[bytes], Read]] = {
+    b"B": _begin,
+    b"C": _commit,
+    b"R": _relation,
+    b"I": _insert,
+    b"U": _update,
+    b"D": _delete,
+    b"T": _truncate,
+    b"O": lambda data: (Ignored("origin"), len(data)),
+    b"Y": lambda data: (Ignored("type"), len(data)),
+    b"M": lambda data: (Ignored("message"), len(data)),
 }
