@@ -55,7 +55,7 @@ def test_a_reader_killed_before_an_append_reads_the_changes_again(
     way = gate(pipeline.server.port)
     pipeline.configure({"eu": url_of(source)}, "orders = {}", port=way.port).start()
     pipeline.wait_copied("public.orders")
-    way.requests.hold(b"TAPPENDONCE")
+    way.requests.hold(b"TAPPENDMANY")
     insert(source, 2, 4)
     way.requests.wait_held()
     assert ids(pipeline) == []

@@ -14,10 +14,9 @@ from dataclasses import replace
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.streams.appending import (
     Appender,
-    Batch,
+    Entries,
     Mark,
     RefusedError,
-    append_words,
 )
 from millstream.pipeline.cdc.streams.changes import Cut, Entry
 from millstream.pipeline.cdc.streams.names import Keys
@@ -55,7 +54,7 @@ class Outgoing:
         self._report = report
         self._durable = durable
         self._sent = sent
-        self._filling = Batch()
+        self._filling = Entries()
         self._cut: Mark | None = None  # the last commit in the batch that is filled
         self._mark: Mark | None = None  # everything before it has been answered
         self._rows = 0  # since the last cut that was handed to a batch
@@ -70,9 +69,8 @@ class Outgoing:
     # ------------------------------------------------------------ the reader's side
 
     def add(self, entry: Entry) -> None:
-        self._filling.add(
-            append_words(self._keys[entry.table.full_name], entry.lsn, entry.place, entry.fields)
-        )
+        key = self._keys[entry.table.full_name]
+        self._filling.add(key, entry.lsn, entry.place, entry.words)
         if self._filling.is_full:
             self._room.clear()
             self._wake()
@@ -128,7 +126,7 @@ class Outgoing:
     async def _send_next(self) -> None:
         mark, self._mark = self._mark, None
         batch, cut, self._cut = self._filling, self._cut, None
-        self._filling, self._due_at, self._is_due = Batch(), None, False
+        self._filling, self._due_at, self._is_due = Entries(), None, False
         if cut is not None:
             self._rows = 0
         self._in_flight = True
@@ -149,7 +147,7 @@ class Outgoing:
         if self._request is not None:
             await asyncio.wait([self._request])
 
-    async def _send(self, state: SourceState | None, mark: Mark | None, batch: Batch) -> None:
+    async def _send(self, state: SourceState | None, mark: Mark | None, batch: Entries) -> None:
         pause_s = REPEAT_S
         while True:
             started = time.monotonic()

@@ -97,7 +97,7 @@ class Reading:
         for output in self._translator.feed(decode(received.payload)):
             if isinstance(output, Entry):
                 self._outgoing.add(output)
-                self._report.changes[output.table.full_name][output.fields[0][1]] += 1
+                self._report.changes[output.table.full_name][output.op] += 1
             elif isinstance(output, Cut):
                 self._outgoing.commit(output)
             else:

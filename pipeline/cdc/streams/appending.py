@@ -68,7 +68,7 @@ def swap_words(key: str, old: bytes | None, new: str) -> list[Word]:
 
 
 class Batch:
-    """Encoded entries that are sent in one transaction."""
+    """Encoded requests that are sent in one transaction."""
 
     __slots__ = ("_requests", "count", "size_bytes")
 
@@ -90,6 +90,48 @@ class Batch:
     def encoded(self) -> bytes:
         """The transaction."""
         return b"".join([MULTI, *self._requests, EXEC])
+
+
+class Entries:
+    """Encoded entries that are sent in one TAPPENDMANY: all of them are accepted, or none."""
+
+    __slots__ = ("_encoded", "_words", "count", "size_bytes")
+
+    def __init__(self) -> None:
+        self._encoded: dict[bytes, list[bytes]] = {}
+        self._words = 0
+        self.count = 0
+        self.size_bytes = 0
+
+    def add(self, key: bytes, lsn: int, place: int, words: Sequence[bytes]) -> None:
+        """Add an entry. The IDs of a stream have to increase."""
+        encoded = _words_of((b"%d.%d" % (lsn, place), len(words) // 2, *words))
+        try:
+            self._encoded[key].append(encoded)
+        except KeyError:
+            self._encoded[key] = [encoded]
+        self._words += len(words) + 2
+        self.count += 1
+        self.size_bytes += len(encoded)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= ENTRIES_MAX or self.size_bytes >= BYTES_MAX
+
+    def encoded(self) -> bytes:
+        """The request."""
+        head: tuple[Word, ...] = (b"TAPPENDMANY", len(self._encoded), *self._encoded, b"ID")
+        pieces = [b"*%d\r\n" % (len(head) + len(self._encoded) + self._words), _words_of(head)]
+        for entries in self._encoded.values():
+            pieces.append(_words_of((len(entries),)))
+            pieces += entries
+        return b"".join(pieces)
+
+
+def _words_of(words: tuple[Word, ...]) -> bytes:
+    """A part of a request: encoded words without their number."""
+    request = pack(words)
+    return request[request.index(b"\n") + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +204,17 @@ class States:
 def executed(replies: Sequence[Any]) -> list[Any]:
     """The replies of one transaction; RefusedError if any of its requests was refused."""
     for reply in [*replies[:-1], *(replies[-1] if isinstance(replies[-1], list) else replies[-1:])]:
-        if isinstance(reply, redis.RedisError):
-            # redis-py removes the first word of this reply.
-            word = "OOM " if isinstance(reply, redis.exceptions.OutOfMemoryError) else ""
-            raise RefusedError(f"millstream answered: {word}{reply}")
+        _accepted(reply)
     return list(replies[-1])
+
+
+def _accepted(reply: Any) -> Any:
+    """The reply; RefusedError if the request was refused."""
+    if isinstance(reply, redis.RedisError):
+        # redis-py removes the first word of this reply.
+        word = "OOM " if isinstance(reply, redis.exceptions.OutOfMemoryError) else ""
+        raise RefusedError(f"millstream answered: {word}{reply}")
+    return reply
 
 
 class Appender:
@@ -178,7 +226,7 @@ class Appender:
         self._cuts = cuts
         self._state_key = state_key
 
-    def send(self, state: SourceState | None, mark: Mark | None, batch: Batch | None) -> int:
+    def send(self, state: SourceState | None, mark: Mark | None, entries: Entries) -> int:
         """Write the mark of what was answered before, then the entries; the number of entries
         that were there already. `state` is the state with the mark's LSN.
 
@@ -186,15 +234,16 @@ class Appender:
         first two, send the same again.
         """
         marking = Batch()
+        request, count = b"", 0
         if state is not None and mark is not None:
             marking.add(self.states.words(self._state_key, state.to_json()))
             if mark.rows:
                 marking.add(mark.words(self._cuts))
-        parts = [part for part in (marking, batch) if part is not None and part.count]
-        request = b"".join(part.encoded() for part in parts)
-        replies = self._server.encoded_many(request, sum(part.count + 2 for part in parts))
+            request, count = marking.encoded(), marking.count + 2
+        if entries.count:
+            request += entries.encoded()
+        replies = self._server.encoded_many(request, count + bool(entries.count))
         if state is not None and marking.count:
-            first = executed(replies[: marking.count + 2])[0]
+            first = executed(replies[:count])[0]
             self.states.check(self._state_key, state.to_json(), first)
-            replies = replies[marking.count + 2 :]
-        return sum(reply is None for reply in executed(replies)) if replies else 0
+        return entries.count - _accepted(replies[count]) if entries.count else 0

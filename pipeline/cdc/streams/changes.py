@@ -30,7 +30,8 @@ from millstream.pipeline.cdc.protocol.pgoutput import (
 
 EPOCH = datetime(1970, 1, 1)
 
-Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+Words: TypeAlias = list[bytes]
+"""The fields of an entry: name, value, name, value ..."""
 
 
 class ProtocolError(Exception):
@@ -42,13 +43,10 @@ class Entry:
     """A change of one row, or a TRUNCATE of one table."""
 
     table: Table
+    op: bytes
     lsn: int
     place: int
-    fields: Fields
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(name) + len(value) for name, value in self.fields)
+    words: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +158,20 @@ class Translator:
             raise ProtocolError(f"a change of the relation {relation_id}, which was not described")
         if layout.table is None:
             return []
-        fields = [(b"@op", op), (b"@at", self._at)]
-        if new is not None:
-            layout.add_new(fields, new, None if old_is_key else old)
+        if new is None:
+            words = [b"@op", op, b"@at", self._at]
+        else:
+            words = layout.new_words(op, self._at, new, None if old_is_key else old)
         if old is not None:
-            layout.add_old(fields, old, old_is_key)
+            words += layout.old_words(old, old_is_key)
         self._rows += 1
-        return [Entry(layout.table, begun.commit_lsn, self._place, fields)]
+        return [Entry(layout.table, op, begun.commit_lsn, self._place, words)]
 
 
 class Layout:
     """How the rows of one relation become fields. `table` is None if it is not configured."""
 
-    __slots__ = ("_columns", "_name", "_width", "relation", "table")
+    __slots__ = ("_columns", "_has_all", "_keys", "_name", "_whole", "_width", "relation", "table")
 
     def __init__(self, table: Table | None, relation: Relation) -> None:
         self.table = table
@@ -180,15 +179,27 @@ class Layout:
         self._name = f"{relation.schema}.{relation.name}"
         self._width = len(relation.columns)
         self._columns = [
-            (number, column.name, field_name(column.name), column.is_key)
+            (number, column.name, field_name(column.name), b"@old:" + column.name.encode())
             for number, column in enumerate(relation.columns)
             if table is not None and kept(table, column.name)
         ]
+        self._keys = {number for number, column in enumerate(relation.columns) if column.is_key}
+        self._has_all = len(self._columns) == self._width
+        self._whole = [b"@op", b"", b"@at", b""]
+        """The words of an entry with all columns, without the values."""
+        for _, _, field, _ in self._columns:
+            self._whole += (field, b"")
 
-    def add_new(self, fields: list[tuple[bytes, bytes]], new: Row, old: Row | None) -> None:
-        """The new row. A large value that was not sent is taken from the old row, if that is
-        whole."""
+    def new_words(self, op: bytes, at: bytes, new: Row, old: Row | None) -> Words:
+        """The words of an entry with a new row. A large value that was not sent is taken from the
+        old row, if that is whole."""
         self._check_width(new)
+        if self._has_all and None not in new and UNCHANGED not in new:  # most rows
+            words = self._whole.copy()
+            words[1], words[3] = op, at
+            words[5::2] = new  # type: ignore[assignment]
+            return words
+        words = [b"@op", op, b"@at", at]
         nulls: list[str] = []
         unchanged: list[str] = []
         for number, column, field, _ in self._columns:
@@ -200,22 +211,24 @@ class Layout:
             elif value is UNCHANGED:
                 unchanged.append(column)
             else:
-                fields.append((field, value))  # type: ignore[arg-type]
-        fields += names_field(b"@null", nulls) + names_field(b"@unchanged", unchanged)
+                words += (field, value)  # type: ignore[arg-type]
+        words += names_words(b"@null", nulls) + names_words(b"@unchanged", unchanged)
+        return words
 
-    def add_old(self, fields: list[tuple[bytes, bytes]], old: Row, only_key: bool) -> None:
+    def old_words(self, old: Row, only_key: bool) -> Words:
         """The old row, or the columns of the replica identity in it."""
         self._check_width(old)
+        words: Words = []
         nulls: list[str] = []
-        for number, column, _, is_key in self._columns:
-            if only_key and not is_key:
+        for number, column, _, field in self._columns:
+            if only_key and number not in self._keys:
                 continue
             value = old[number]
             if isinstance(value, bytes):
-                fields.append((b"@old:" + column.encode(), value))
+                words += (field, value)
             elif value is None:
                 nulls.append(column)
-        fields += names_field(b"@old-null", nulls)
+        return words + names_words(b"@old-null", nulls)
 
     def _check_width(self, row: Row) -> None:
         if len(row) != self._width:
@@ -233,9 +246,9 @@ def kept(table: Table, column: str) -> bool:
     return not table.columns or column in table.columns
 
 
-def names_field(name: bytes, columns: list[str]) -> list[tuple[bytes, bytes]]:
+def names_words(name: bytes, columns: list[str]) -> Words:
     """A field with a list of columns; none without columns."""
-    return [(name, names_json(tuple(columns)))] if columns else []
+    return [name, names_json(tuple(columns))] if columns else []
 
 
 @lru_cache(maxsize=1000)  # a table's rows have the same columns, again and again
