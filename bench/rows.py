@@ -136,7 +136,7 @@ def reserve_complete(harness: Harness) -> Lanes:
     return writer_rows.reserve_and_complete(harness, full=400_000, quick=80_000)
 
 
-@row("reserve-100-reverse", WRITERS, "100 completed in reverse",
+@row("reserve-100-reverse", WRITERS, "100 completed in reverse, -P 16",
      Goal(cost_max=2.0), unit="times")  # fmt: skip
 def reserve_reverse(harness: Harness) -> Lanes:
     return writer_rows.completed_in_reverse(harness, full=400_000, quick=80_000)

@@ -11,7 +11,8 @@ on the commands.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 from bench.datasets import KEY, SENSOR_ENTRY, encode, ranges_data
 from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
@@ -23,6 +24,8 @@ from bench.wire import Client
 CONNECTIONS = 50
 PIPELINE = 16
 TOGETHER = 100
+# How 100 requests are sent at -P 16.
+PIPELINES = [PIPELINE] * (TOGETHER // PIPELINE) + [TOGETHER % PIPELINE]
 LEASE_MS = "600000"
 STREAMS = 10
 READ_COUNT = 100
@@ -59,7 +62,7 @@ def reserve_and_complete(harness: Harness, full: int, quick: int) -> Lanes:
 
 def completed_in_reverse(harness: Harness, full: int, quick: int) -> Lanes:
     """100 IDs per connection, reserved together and completed from last to first, against 100
-    appends."""
+    appends; both -P 16."""
     side = ours(harness)
     rounds = harness.plan.size(full, quick) // (CONNECTIONS * TOGETHER)
     with connections(side, CONNECTIONS) as clients:
@@ -93,8 +96,9 @@ def append_twice(clients: list[Client]) -> None:
 
 
 def reserve_then_complete(clients: list[Client]) -> None:
-    for number, client in enumerate(clients):
-        client.send(encode("TRESERVE", KEY, f"w{number}") * PIPELINE)
+    requests = [encode("TRESERVE", KEY, f"w{number}") * PIPELINE for number in range(len(clients))]
+    for client, request in zip(clients, requests, strict=True):
+        client.send(request)
     send_all(
         clients,
         [
@@ -106,24 +110,32 @@ def reserve_then_complete(clients: list[Client]) -> None:
 
 
 def append_together(clients: list[Client]) -> None:
-    request = encode("TAPPEND", KEY, *SENSOR_ENTRY) * TOGETHER
-    send_all(clients, [request] * len(clients), TOGETHER)
+    request = encode("TAPPEND", KEY, *SENSOR_ENTRY)
+    for count in PIPELINES:
+        send_all(clients, [request * count] * len(clients), count)
 
 
 def complete_in_reverse(clients: list[Client]) -> None:
-    for number, client in enumerate(clients):
-        client.send_call("TRESERVE", KEY, f"w{number}", "COUNT", str(TOGETHER))
-    send_all(
-        clients,
-        [
-            completions(number, client.receive("TRESERVE")[::-1])
-            for number, client in enumerate(clients)
-        ],
-        TOGETHER,
-    )
+    requests = [
+        encode("TRESERVE", KEY, f"w{number}", "COUNT", str(TOGETHER))
+        for number in range(len(clients))
+    ]
+    for client, request in zip(clients, requests, strict=True):
+        client.send(request)
+    batches = [
+        completion_batches(number, client.receive("TRESERVE")[::-1])
+        for number, client in enumerate(clients)
+    ]
+    for count, together in zip(PIPELINES, zip(*batches, strict=True), strict=True):
+        send_all(clients, together, count)
 
 
-def send_all(clients: list[Client], requests: list[bytes], replies: int) -> None:
+def completion_batches(number: int, entry_ids: list[str]) -> list[bytes]:
+    ids = iter(entry_ids)
+    return [completions(number, list(itertools.islice(ids, count))) for count in PIPELINES]
+
+
+def send_all(clients: list[Client], requests: Sequence[bytes], replies: int) -> None:
     """Send each client its requests and read `replies` IDs."""
     for client, request in zip(clients, requests, strict=True):
         client.send(request)

@@ -84,5 +84,6 @@ cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t
                              Py_ssize_t full_size, IdText* id_text, EntryId* last) except -1
 cdef uint64_t view_disk_size(const View* view) noexcept nogil
 cdef list entry_words(const Entry* entry)
+cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil
 cdef const char* view_at(const uint8_t* data, Py_ssize_t size, View* out,
                          Py_ssize_t* length) noexcept nogil

@@ -27,7 +27,7 @@ cimport cython
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less, step_up
-from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_words, payload_of
+from millstream.storage.blocks.block cimport Entry, OpenBlock, View, entry_slices, payload_of
 from millstream.storage.blocks.skiplist cimport Place, block_at, place_behind
 from millstream.storage.streams.stream cimport RESERVING, Stream, Walk
 
@@ -40,7 +40,8 @@ cdef enum:
     DROP_MIN = 64
     # Writers that are looked at when one more comes than are to be remembered.
     FORGET_LOOKS = 64
-    COMPACT_MIN = 1024
+    # Held entries that are worth it; fewer are often released soon.
+    COMPACT_MIN = 4096
     # The list is compacted when this part of it was settled and is still held.
     COMPACT_PART = 16
     WORDS_ON_STACK = 128
@@ -176,21 +177,32 @@ cdef class Run(Slot):
         cdef Walk walk
         cdef EntryId at
         cdef Py_ssize_t moved = 0
-        cdef bytes words
         cdef uint64_t moved_bytes = 0
+        cdef uint64_t payload
+        cdef Slice[WORDS_ON_STACK] few
+        cdef Slice* items
+        cdef object space
+        cdef Py_ssize_t count
         self.entries.walk_start(&walk, 0, 0)
         try:
             while self.entries.walk_next(&walk):
                 at.ms = walk.cursor.entry.ms
                 at.seq = walk.cursor.entry.seq
-                words = pack_list(entry_words(&walk.cursor.entry))
+                items = few
+                count = 2 * <Py_ssize_t>walk.cursor.entry.fields
+                if count > WORDS_ON_STACK:
+                    space = bytearray(count * sizeof(Slice))
+                    items = <Slice*><char*>(<bytearray>space)
+                entry_slices(&walk.cursor.entry, items)
+                payload = payload_of(items, count)
                 if run is None:
-                    append_words(stream, at, words, node_entries, node_bytes)
+                    stream.append(at.ms, at.seq, items, count, node_entries, node_bytes)
                 else:
-                    run.append(at, words, None if self.writers is None else self.writers[moved],
+                    run.append(at, pack_words(items, count, payload),
+                               None if self.writers is None else self.writers[moved],
                                node_entries, node_bytes)
                 moved += 1
-                moved_bytes += size_of(words)
+                moved_bytes += payload + ENTRY_BYTES
         except BaseException:
             self.forget_first(moved, moved_bytes, at)
             raise
