@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.ids import parse
-from millstream.pipeline.packing import PackError, pack, unpack
 from millstream.pipeline.selection import time_ms
 
 Id = tuple[int, int]
@@ -176,6 +175,8 @@ def _named_position(value: Any) -> Id | str:
 
 def _to_json(positions: Positions) -> dict[str, Any] | list[Any]:
     if len(positions) > PLAIN_MAX:
+        from millstream.pipeline.packing import pack  # imports numpy
+
         keys = tuple(sorted(positions))
         ats = [positions[key] for key in keys]
         return pack(keys, [(*at.id, at.added, at.incarnation) for at in ats])
@@ -191,6 +192,8 @@ def _from_json(made: Mapping[str, Any] | Sequence[Any]) -> Positions:
             key_bytes(key): Position(id_from_text(at["id"]), at["added"], at["incarnation"])
             for key, at in made.items()
         }
+    from millstream.pipeline.packing import PackError, unpack
+
     try:
         keys, rows = unpack(made)
     except PackError as error:

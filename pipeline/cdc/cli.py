@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import click
@@ -69,8 +70,12 @@ def needed(module: str) -> Any:
         missing = (error.name or "").partition(".")[0]
         if missing not in _NEEDED:
             raise
-        extra = "cdc,spark" if missing in ("pyspark", "pyarrow", "pandas") else "cdc"
-        fail(f'{missing} is not installed: pip install "millstream[{extra}]"')
+        _fail_without(missing)
+
+
+def _fail_without(library: str) -> NoReturn:
+    extra = "cdc,spark" if library in ("pyspark", "pyarrow", "pandas") else "cdc"
+    fail(f'{library} is not installed: pip install "millstream[{extra}]"')
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,6 +120,9 @@ def run(call: Call, source: tuple[str, ...]) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
     config = call.config()
     sources = call.sources(config, source)
+    for library in ("psycopg", "redis", "prometheus_client"):  # the sources' processes import them
+        if find_spec(library) is None:
+            _fail_without(library)
     guarded(
         config, lambda: int(needed("millstream.pipeline.cdc.reader.running").run(config, sources))
     )

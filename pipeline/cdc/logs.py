@@ -6,10 +6,8 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from urllib.parse import quote, unquote, urlsplit
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from millstream.pipeline.cdc.config import Config
 
@@ -24,14 +22,19 @@ class Secrets:
     """The passwords of a configuration."""
 
     def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @cached_property
+    def _words(self) -> list[str]:
+        """The longest first: one may be a part of another. Few lines need them, and libpq."""
+        config = self._config
         urls = [config.destination.url, *(source.url for source in config.sources)]
         words = set(filter(None, [config.millstream.password]))
         words |= set(_of_url(config.millstream.server))
         for url in urls:
             words |= set(_of_conninfo(url))
-        # Longest first: one may be a part of another.
-        self._words = sorted({one for word in words for one in (word, quote(word, ""))}, key=len)
-        self._words.reverse()
+        both = {one for word in words for one in (word, quote(word, ""))}
+        return sorted(both, key=len, reverse=True)
 
     def hide(self, text: object) -> str:
         """A text in one line, without passwords.
@@ -46,6 +49,9 @@ class Secrets:
 
 
 def _of_conninfo(url: str) -> Iterator[str]:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
     try:
         password = conninfo_to_dict(url).get("password")
     except psycopg.Error:  # libpq shows a part of what it cannot read

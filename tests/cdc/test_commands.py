@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from tests.support.pipelines import Pipeline, url_of
 from tests.support.waiting import wait_until
+
+from millstream.pipeline.cdc.cli import cdc
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -50,6 +55,19 @@ def columns(connection: Source, table: str) -> list[str]:
             [table],
         )
     ]
+
+
+@pytest.mark.parametrize("library", ["psycopg", "redis", "prometheus_client"])
+def test_run_says_what_to_install(
+    library: str, shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of pytest stay
+    monkeypatch.setitem(sys.modules, library, None)
+    done = CliRunner().invoke(cdc, ["--config", str(shop.file), "run"])
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f'millstream: {library} is not installed: pip install "millstream[cdc]"\n'
+    )
 
 
 def test_check_names_what_is_missing_and_setup_creates_it(

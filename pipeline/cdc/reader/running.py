@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 from millstream.pipeline.cdc.config import Config, Source
 from millstream.pipeline.cdc.logs import Secrets, open_log
-from millstream.pipeline.cdc.metrics import Reports, serve
 
 LOOK_S = 0.1
 RESTART_S = 0.2
@@ -22,11 +22,14 @@ RESTART_S_MAX = 5.0
 STEADY_S = 10.0
 STOP_S = 10.0
 
+Take: TypeAlias = Callable[[str, dict[str, Any]], None]
+"""Gets the name of a source, and each of its reports."""
+
 
 class Child:
     """The process of one source."""
 
-    def __init__(self, config: Config, source: Source, reports: Reports) -> None:
+    def __init__(self, config: Config, source: Source, take: Take) -> None:
         self.source = source
         self.report: dict[str, Any] = {}
         self._command = [
@@ -36,7 +39,7 @@ class Child:
             str(config.path),
             source.name,
         ]
-        self._reports = reports
+        self._take = take
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._pause_s = RESTART_S
@@ -74,7 +77,7 @@ class Child:
         assert process.stdout is not None
         for line in process.stdout:
             self.report = json.loads(line)
-            self._reports.take(self.source.name, self.report)
+            self._take(self.source.name, self.report)
 
     def end(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -96,9 +99,12 @@ def run(config: Config, sources: Sequence[Source]) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    reports = Reports()
-    served = serve(config.read.metrics, reports) if config.read.metrics else None
-    children = [Child(config, source, reports) for source in sources]
+    serving = _serving(config.read.metrics) if config.read.metrics else nullcontext(_ignored)
+    with serving as take:
+        return _watch([Child(config, source, take) for source in sources], stop, log)
+
+
+def _watch(children: Sequence[Child], stop: threading.Event, log: logging.Logger) -> int:
     try:
         while not stop.wait(LOOK_S):
             for child in children:
@@ -112,5 +118,20 @@ def run(config: Config, sources: Sequence[Source]) -> int:
             child.end()
         for child in children:
             child.wait()
-        if served is not None:
-            served.close()
+
+
+def _ignored(source: str, report: dict[str, Any]) -> None:
+    """Takes the reports if metrics are not served."""
+
+
+@contextmanager
+def _serving(address: str) -> Iterator[Take]:
+    """Serve metrics; what is yielded takes the reports."""
+    from millstream.pipeline.cdc.metrics import Reports, serve
+
+    reports = Reports()
+    served = serve(address, reports)
+    try:
+        yield reports.take
+    finally:
+        served.close()
