@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from millstream.errors import CommandError, StartError
 from millstream.glob import matcher
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, Form
+from millstream.words import split_words
 
 INT32_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
@@ -668,59 +669,31 @@ class Line(NamedTuple):
     words: list[str]
 
 
-_WORD = re.compile(
-    r"""\s+ | "(?P<double>(?:[^"\\]|\\.)*)"(?=\s|$) | '(?P<single>(?:[^'\\]|\\.)*)'(?=\s|$)
-        | (?P<plain>[^\s"'][^\s]*)""",
-    re.VERBOSE,
-)
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))")
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
-
-
-def split_words(text: str) -> list[str]:
-    """A line's words: "double quotes" support escapes (\\n, \\x41), 'single quotes' only \\'."""
-    words: list[str] = []
-    at = 0
-    while at < len(text):
-        found = _WORD.match(text, at)
-        if found is None:
-            raise ValueError("unbalanced quotes")
-        at = found.end()
-        if found["plain"] is not None:
-            words.append(found["plain"])
-        elif found["double"] is not None:
-            words.append(
-                _ESCAPE.sub(
-                    lambda match: (
-                        chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2])
-                    ),
-                    found["double"],
-                )
-            )
-        elif found["single"] is not None:
-            words.append(found["single"].replace("\\'", "'"))
-    return words
+def words_of(line: bytes) -> list[str]:
+    """A line's words as texts; ``\\xHH`` in quotes is a byte of their UTF-8. ValueError for quotes
+    that do not fit."""
+    return [word.decode("utf-8", "surrogateescape") for word in split_words(line)]
 
 
 def read_file(path: Path) -> list[Line]:
     """The directives of a redis.conf-style file; StartError names file and line."""
     try:
         data = path.read_bytes()
-        text = data.decode("utf-8")
+        data.decode("utf-8")
     except OSError as problem:
         raise StartError(f"cannot read {path}: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
-        number = len((data[: problem.start].decode("utf-8") + "?").splitlines())
+        number = data[: problem.start].count(b"\n") + 1
         raise StartError(f"{path}, line {number}: this is not a text in UTF-8") from None
     lines = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(data.split(b"\n"), start=1):
         where = f"{path}, line {number}"
-        if line.strip() and not line.strip().startswith("#"):
+        if line.strip() and not line.strip().startswith(b"#"):
             try:
-                name, *words = split_words(line.strip())
+                words = words_of(line)
             except ValueError as problem:
                 raise StartError(f"{where}: {problem}") from None
-            lines.append(Line(where, name.lower(), words))
+            lines += [Line(where, words[0].lower(), words[1:])] if words else []
     return lines
 
 

@@ -42,12 +42,12 @@ from millstream.commands.engine.settling import lease_moment
 from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity
 from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.clock import wall_clock_ms
-from millstream.server.protocol.inline import quoted
 from millstream.server.execution.client_pause import Pause
 from millstream.server.protocol.resp import encode_reply
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.monitor.slowlog import without_secrets
 from millstream.server.execution.timers import Ticker
+from millstream.words import quoted
 from millstream.storage.blocks.lazyfree import WASTE, discard_items, free_step
 
 LOGGER = logging.getLogger("millstream")

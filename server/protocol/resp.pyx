@@ -15,7 +15,7 @@ from millstream.commands.runtime.arguments cimport parse_int
 from millstream.commands.runtime.replies cimport put_reply
 from millstream.encoding cimport Output, Slice
 
-from millstream.server.protocol.inline import split_inline
+from millstream.words import split_words
 
 cdef enum:
     LINE_MAX = 65536
@@ -305,8 +305,9 @@ cdef class Parser:
             return self.fail(b"Protocol error: too big inline request")
         if stop == NULL:
             return NEED_MORE
-        words = split_inline(self.at[:size])
-        if words is None:
+        try:
+            words = split_words(self.at[:size])
+        except ValueError:
             return self.fail(b"Protocol error: unbalanced quotes in request")
         self.at = self.command_start = stop + 1
         self.inline_words = words

@@ -22,7 +22,7 @@ from millstream.server.config.directives import (
     load,
     parse_size,
     read_arguments,
-    split_words,
+    words_of,
 )
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN
 
@@ -159,22 +159,24 @@ def test_output_limits_change_one_class_and_keep_the_others() -> None:
         (r"x 'it\'s \n'", ["x", r"it's \n"]),
         ('save ""', ["save", ""]),
         ("requirepass a#b", ["requirepass", "a#b"]),
+        ('requirepass a"b c"', ["requirepass", "ab c"]),
+        (r'requirepass "\xc3\xa9\xff"', ["requirepass", "é\udcff"]),
     ],
 )
 def test_words(line: str, words: list[str]) -> None:
-    assert split_words(line) == words
+    assert words_of(line.encode()) == words
 
 
 @pytest.mark.parametrize("line", ['x "open', "x 'open", 'x "a"b', "'a'b"])
 def test_quotes_that_do_not_fit(line: str) -> None:
     with pytest.raises(ValueError, match="unbalanced quotes"):
-        split_words(line)
+        words_of(line.encode())
 
 
 @given(st.text())
 def test_any_line_is_split_or_refused(line: str) -> None:
     try:
-        words = split_words(line)
+        words = words_of(line.encode())
     except ValueError:
         assert '"' in line or "'" in line
     else:
