@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from millstream.pipeline.cdc.sql import read_table_name, table_name
+
 TableType: TypeAlias = Literal["clone", "append", "history"]
 Settings: TypeAlias = Mapping[str, Any]
 
@@ -91,7 +93,7 @@ class Table:
 
     @cached_property
     def full_name(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return table_name(self.schema, self.name)
 
 
 @dataclass(frozen=True)
@@ -256,16 +258,20 @@ class _Reader:
             where = f"{place}.{name}"
             if not isinstance(options, dict):
                 raise self._fault(where, "must be a table of options, {} for none")
-            schema, dot, plain = name.rpartition(".")
-            if not plain or (dot and not schema):
-                raise self._fault(where, "must be a table's name, or schema.table in quotes")
+            try:
+                schema, plain = read_table_name(name)
+            except ValueError:
+                raise self._fault(
+                    where, "must be a table's name, or schema.table in quotes"
+                ) from None
             allowed = ["target", "type", "columns", "where", "rename", "set"]
             self._refuse_unknown(options, allowed, where)
             types = get_type_hints(Table)
             values = {
                 key: self._value(types[key], v, f"{where}.{key}") for key, v in options.items()
             }
-            yield Table(schema or default_schema, plain, **{"target": plain, **values})
+            values.setdefault("target", table_name("", plain))
+            yield Table(schema or default_schema, plain, **values)
 
     # ------------------------------------------------------------ values
 
@@ -309,6 +315,11 @@ class _Reader:
     def _checked_text(self, text: str, place: str) -> str:
         if not text and place.endswith(NOT_EMPTY):
             raise self._fault(place, "must not be empty")
+        if place.endswith(".target"):
+            try:
+                read_table_name(text)
+            except ValueError:
+                raise self._fault(place, "must be a table's name, or schema.table") from None
         if place.endswith(".metrics") and not METRICS_ADDRESS.fullmatch(text):
             raise self._fault(place, f"must be an address with a port, host:port, not {text!r}")
         return text
@@ -424,13 +435,13 @@ class _Reader:
 
 def target_of(table: Table, config: Config) -> tuple[str, str]:
     """The target's schema and name."""
-    schema, _, name = table.target.rpartition(".")
+    schema, name = read_table_name(table.target)
     return schema or config.destination.schema, name
 
 
 def target_name(table: Table, config: Config) -> str:
     """The target with its schema."""
-    return ".".join(target_of(table, config))
+    return table_name(*target_of(table, config))
 
 
 def shared_targets(config: Config) -> set[tuple[str, str]]:

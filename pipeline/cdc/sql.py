@@ -1,6 +1,11 @@
-"""Names and texts in SQL."""
+"""Names and texts in SQL, and the names of tables in the configuration and in messages."""
 
 from __future__ import annotations
+
+import re
+
+PART = r'"((?:[^"]|"")+)"|([^".]+)'
+TABLE = re.compile(rf"(?:(?:{PART})\.)?(?:{PART})")
 
 
 def identifier(*names: str) -> str:
@@ -20,3 +25,37 @@ def literal(text: str) -> str:
     """
     plain = "'" + text.replace("'", "''") + "'"
     return " E" + plain.replace("\\", "\\\\") if "\\" in text else plain
+
+
+def table_name(schema: str, name: str) -> str:
+    """A table as `schema.table`, or as `table` without a schema. A part with a dot is quoted as in
+    SQL, so that no two tables have the same name.
+
+    >>> table_name("public", "orders"), table_name("my.schema", "orders")
+    ('public.orders', '"my.schema".orders')
+    """
+    parts = [part for part in (schema, name) if part]
+    return ".".join(
+        identifier(part) if "." in part or part.startswith('"') else part for part in parts
+    )
+
+
+def read_table_name(text: str) -> tuple[str, str]:
+    """The schema and the name of a table; without a schema, the schema is empty. A part may be
+    quoted as in SQL. Otherwise the last dot ends the schema. ValueError if a part is empty.
+
+    >>> read_table_name("sales.items"), read_table_name('"my.table"')
+    (('sales', 'items'), ('', 'my.table'))
+    """
+    found = TABLE.fullmatch(text)
+    if found is not None:
+        schema_quoted, schema, name_quoted, name = (part or "" for part in found.groups())
+        return _unquoted(schema_quoted) or schema, _unquoted(name_quoted) or name
+    plain_schema, dot, plain = text.rpartition(".")
+    if not plain or (dot and not plain_schema):
+        raise ValueError(f"{text!r} is not the name of a table")
+    return plain_schema, plain
+
+
+def _unquoted(part: str) -> str:
+    return part.replace('""', '"')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipeline.cdc.config import Config, ConfigError, load, parse, target_name
+from millstream.pipeline.cdc.config import Config, ConfigError, load, parse, target_name, target_of
 from millstream.pipeline.cdc.streams.names import Keys
 
 WHOLE = """\
@@ -84,6 +84,40 @@ def test_slots_and_keys_are_named_after_the_source() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "schema", "name", "full_name"),
+    [
+        ("orders", "public", "orders", "public.orders"),
+        ("sales.orders", "sales", "orders", "sales.orders"),
+        ("a.b.c", "a.b", "c", '"a.b".c'),
+        ('"my.table"', "public", "my.table", 'public."my.table"'),
+        ('"my.schema"."my.table"', "my.schema", "my.table", '"my.schema"."my.table"'),
+        ('sales."my.table"', "sales", "my.table", 'sales."my.table"'),
+        ('"sales".orders', "sales", "orders", "sales.orders"),
+        ('"my ""table"""', "public", 'my "table"', 'public.my "table"'),
+        ('"""quoted"""', "public", '"quoted"', 'public."""quoted"""'),
+        ('a "b"', "public", 'a "b"', 'public.a "b"'),
+    ],
+)
+def test_a_table_may_be_named_as_in_sql(
+    written: str, schema: str, name: str, full_name: str
+) -> None:
+    config = read(SMALL.replace("orders = {}", f"'{written}' = {{}}"))
+    [table] = config.sources[0].tables
+    assert (table.schema, table.name, table.full_name) == (schema, name, full_name)
+    assert target_of(table, config) == ("public", name)
+    again = read(SMALL.replace("orders = {}", f"'{full_name}' = {{ target = '{full_name}' }}"))
+    [same] = again.sources[0].tables
+    assert same.full_name == full_name
+    assert target_name(same, again) == full_name
+
+
+def test_tables_with_dots_in_their_names_are_different() -> None:
+    tables = """'"a.b".c' = {}\n'a."b.c"' = { target = "d" }"""
+    [one, other] = read(SMALL.replace("orders = {}", tables)).sources[0].tables
+    assert one.full_name != other.full_name
+
+
+@pytest.mark.parametrize(
     ("before", "after", "told"),
     [
         ("backlog_mb = 512", "backlog = 512", r"cdc.toml:3: millstream.backlog is unknown; "),
@@ -104,6 +138,8 @@ def test_slots_and_keys_are_named_after_the_source() -> None:
         ('target = "items"', 'target = "orders"', r"share the target 'public.orders'"),
         ("[read]", '[read]\nmetrics = "127.0.0.1"', r"cdc.toml:8: read.metrics .* host:port, not"),
         ('price"]', 'id"]', r"cdc.toml:21: .*columns has a column twice"),
+        ('target = "items"', 'target = "x."', r"cdc.toml:19: .*target must be a table's name, or"),
+        ("orders = {}", '".orders" = {}', r"orders must be a table's name, or schema.table"),
         ('target = "items"', 'target = ""', r"cdc.toml:19: .*target must not be empty"),
         ("backlog_mb = 512", 'prefix = ""', r"cdc.toml:3: .*prefix must not be empty"),
         ('price = "amount"', 'price = "a", id = "a"', r"cdc.toml:22: .*the same name"),

@@ -56,6 +56,9 @@ def test_odd_names_and_every_kind_of_table(pipeline: Pipeline, source: Source) -
         'CREATE SCHEMA "o:d%d"',
         'CREATE TABLE "o:d%d"."a ""b""" (id int PRIMARY KEY, "@x" text, "C:%" int)',
         'INSERT INTO "o:d%d"."a ""b""" VALUES (1, \'x\', 7)',
+        'CREATE SCHEMA "my.schema"',
+        'CREATE TABLE "my.schema"."my.table" (id int PRIMARY KEY)',
+        'INSERT INTO "my.schema"."my.table" VALUES (1)',
         "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
         "INSERT INTO parts VALUES (1)",
@@ -72,6 +75,7 @@ def test_odd_names_and_every_kind_of_table(pipeline: Pipeline, source: Source) -
         source.execute(statement)
     tables = """\
 "o:d%d.a \\"b\\"" = {}
+'"my.schema"."my.table"' = {}
 parts = {}
 parent = {}
 few = { columns = ["id", "region"], where = "region = 'EU'" }
@@ -80,11 +84,13 @@ made = {}
 """
     pipeline.configure({"eu": url_of(source)}, tables).start()
     odd = 'o%3Ad%25d.a "b"'
-    names = ["public.parts", "public.parent", "public.few", "public.full_", "public.made"]
+    dotted = '"my.schema"."my.table"'
+    names = [dotted, "public.parts", "public.parent", "public.few", "public.full_", "public.made"]
     pipeline.wait_copied(odd, *names)
     copied = {name: pipeline.copied_rows(name) for name in (odd, *names)}
     assert copied == {
         odd: [["1", "x", "7"]],
+        dotted: [["1"]],
         "public.parts": [["1"]],
         "public.parent": [["1"]],
         "public.few": [["1", "EU"]],
@@ -93,6 +99,7 @@ made = {}
     }
     for statement in (
         'UPDATE "o:d%d"."a ""b""" SET "@x" = NULL, id = 2',
+        'INSERT INTO "my.schema"."my.table" VALUES (2)',
         "INSERT INTO parts VALUES (2)",
         "INSERT INTO parent VALUES (3); INSERT INTO child VALUES (4)",
         "INSERT INTO few VALUES (3, 'EU', 'c'), (4, 'US', 'd')",
@@ -120,6 +127,10 @@ made = {}
         {"@op": "delete", "@old:a": "2", "@old-null": '["b"]'},
     ]
     assert pipeline.changes("public.made") == [{"@op": "insert", "id": "5"}]
+    assert pipeline.changes(dotted) == [{"@op": "insert", "id": "2"}]
+    copied_lsn = pipeline.state(dotted)["copy_lsn"]
+    assert dotted in pipeline.call("resync", "shop:eu", "my.schema.my.table").stdout
+    pipeline.wait_copied(dotted, after=copied_lsn)
 
 
 def test_a_copy_under_load_has_neither_gap_nor_overlap(pipeline: Pipeline, source: Source) -> None:

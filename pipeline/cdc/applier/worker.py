@@ -37,6 +37,7 @@ from millstream.pipeline.cdc.destination.target import (
     route,
 )
 from millstream.pipeline.cdc.protocol.session import Connection
+from millstream.pipeline.cdc.sql import table_name
 from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.cdc.streams.pulling import StreamChanged
 from millstream.pipeline.server import Server, ServerError
@@ -200,7 +201,7 @@ class _Part:
     def _route(self, job: Job) -> Route:
         target = self._targets[job.key]
         if target is None:
-            name = ".".join(self._target_name(job.key))
+            name = table_name(*self._target_name(job.key))
             raise TargetError(
                 f"the target {name} does not exist: millstream cdc setup --create-targets"
             )

@@ -25,7 +25,7 @@ from millstream.pipeline.cdc.destination.target import (
 )
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
-from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.sql import identifier, table_name
 
 DESTINATION = "destination"
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -51,7 +51,7 @@ def check_database(connection: Connection, config: Config) -> Iterator[Finding]:
     if not Positions(connection, schema).exists():
         yield warning(
             DESTINATION,
-            f"the table {schema}.{NAME} does not exist; setup creates it",
+            f"the table {table_name(schema, NAME)} does not exist; setup creates it",
             create_sql(schema).as_string(connection),
         )
     else:
@@ -83,7 +83,7 @@ def check_targets(
         if target is None:
             yield error(
                 where,
-                f"the target {name[0]}.{name[1]} does not exist",
+                f"the target {table_name(*name)} does not exist",
                 create_target(connection, table, found, source, config),
             )
             continue
@@ -142,7 +142,7 @@ def _privileges(connection: Connection, where: str, schema: str, table: str) -> 
     if not all(held):
         yield error(
             where,
-            f"{role} may not change {schema}.{table}",
+            f"{role} may not change {table_name(schema, table)}",
             f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {identifier(role)}; "
             f"GRANT {', '.join(PRIVILEGES)} ON {identifier(schema, table)} TO {identifier(role)}",
         )

@@ -19,7 +19,12 @@ class RequestError(Exception):
 def find_table(place: Place, name: str) -> Table:
     """A table of a source by `schema.table`, or by `table` if only one has this name."""
     source = place.source
-    found = [table for table in source.tables if name in (table.full_name, table.name)]
+    found = [
+        table
+        for table in source.tables
+        # A shell removes the quotes of "my.table".
+        if name in (table.full_name, table.name, f"{table.schema}.{table.name}")
+    ]
     exact = [table for table in found if table.full_name == name]
     if len(exact or found) != 1:
         known = ", ".join(table.full_name for table in source.tables)

@@ -20,7 +20,7 @@ from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
 from millstream.pipeline.cdc.source.preparing import Place, Preparation
-from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.sql import identifier, table_name
 from millstream.pipeline.cdc.streams.appending import open_server
 
 APPLICATION = "millstream cdc: setup"
@@ -85,7 +85,7 @@ def _missing(
     """What is missing at the destination, with the SQL that creates it."""
     schema = config.destination.schema
     if not Positions(connection, schema).exists():
-        yield f"the table {schema}.{NAME}", create_sql(schema).as_string(connection)
+        yield f"the table {table_name(schema, NAME)}", create_sql(schema).as_string(connection)
     if not create_targets:
         return
     for source in config.sources:
@@ -95,7 +95,7 @@ def _missing(
             # Looked up each time: an earlier table may have the same target.
             if found is not None and not read_targets(connection, [name]):
                 statement = create_target(connection, table, found, source, config)
-                yield f"the table {name[0]}.{name[1]}", statement
+                yield f"the table {table_name(*name)}", statement
 
 
 # ------------------------------------------------------------ --print-sql

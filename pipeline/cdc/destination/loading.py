@@ -19,7 +19,7 @@ from millstream.pipeline.cdc.destination.staging import (
     insert_staged,
 )
 from millstream.pipeline.cdc.destination.target import Route, TargetError
-from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.sql import identifier, table_name
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyRows, read_copy_entry
 from millstream.pipeline.cdc.streams.entries import EntryError
 from millstream.pipeline.cdc.streams.pulling import Entry
@@ -67,7 +67,7 @@ class CopyWriter:
                 self.position = replace(
                     self.position,
                     state="streaming",
-                    target=f"{self._route.target.schema}.{self._route.target.name}",
+                    target=table_name(self._route.target.schema, self._route.target.name),
                     id=(copy_lsn, 0),
                     copied_lsn=copy_lsn,
                     copy_id=None,
