@@ -23,6 +23,7 @@ Settings: TypeAlias = Mapping[str, Any]
 
 SLOT_CHARACTERS = re.compile(r"[^a-z0-9_]")
 SLOT_BYTES_MAX = 63
+RESERVED = "apply:alive"
 NOT_EMPTY = (".prefix", ".schema", ".target", ".master")
 METRICS_ADDRESS = re.compile(r".*:\d{1,5}")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -306,7 +307,8 @@ class _Reader:
             value = float(value)
         if type(value) is not kind:
             names = {str: "a string", int: "a whole number", float: "a number", bool: "a boolean"}
-            raise self._fault(place, f"must be {names[kind]}, not {value!r}")
+            shown = "" if place.endswith(".password") else f", not {value!r}"
+            raise self._fault(place, f"must be {names[kind]}{shown}")
         low, high = LIMITS.get(place, (0, 0))
         if (low, high) != (0, 0) and not low <= value <= high:
             raise self._fault(place, f"must be from {low} to {high}, not {value}")
@@ -355,6 +357,10 @@ class _Reader:
     def _check_names(self, config: Config) -> None:
         slots: dict[str, Source] = {}
         for source in config.sources:
+            if source.name == RESERVED:
+                raise self._fault(
+                    "database", f"the source {RESERVED} has the key of apply's own report"
+                )
             if len(source.slot) > SLOT_BYTES_MAX:
                 raise self._fault(
                     "database", f"the slot name {source.slot!r} has more than 63 characters"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.pipeline.cdc.config import Config, ConfigError, load, parse, target_name, target_of
-from millstream.pipeline.cdc.streams.names import Keys
+from millstream.pipeline.cdc.streams.names import Keys, apply_alive
 
 WHOLE = """\
 [millstream]
@@ -141,6 +141,7 @@ def test_tables_with_dots_in_their_names_are_different() -> None:
         ('target = "items"', 'target = "x."', r"cdc.toml:19: .*target must be a table's name, or"),
         ("orders = {}", '".orders" = {}', r"orders must be a table's name, or schema.table"),
         ('target = "items"', 'target = ""', r"cdc.toml:19: .*target must not be empty"),
+        ("backlog_mb = 512", "password = 1234", r"cdc.toml:3: .*password must be a string$"),
         ("backlog_mb = 512", 'prefix = ""', r"cdc.toml:3: .*prefix must not be empty"),
         ('price = "amount"', 'price = "a", id = "a"', r"cdc.toml:22: .*the same name"),
         ("[read]", "[read", r"is not valid TOML: .*line 7"),
@@ -152,6 +153,14 @@ def test_a_fault_is_named_with_its_place(before: str, after: str, told: str) -> 
         read(WHOLE.replace(before, after, 1), PASSWORD="secret")
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_source_does_not_have_the_key_of_applys_report() -> None:
+    text = SMALL.replace('name = "shop"', 'name = "apply"').replace('"eu"', '"alive"')
+    [source] = read(text.replace('"apply"', '"apply2"')).sources
+    assert Keys("cdc", source).cuts != apply_alive("cdc")
+    with pytest.raises(ConfigError, match=r"apply:alive has the key of apply's own report"):
+        read(text)
 
 
 def test_a_target_without_a_sid_column_has_one_source() -> None:
