@@ -23,6 +23,7 @@ from millstream.pipeline.cdc.destination.target import (
     read_targets,
     route,
 )
+from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source.catalog import CatalogTable
 from millstream.pipeline.cdc.sql import identifier, table_name
@@ -177,12 +178,13 @@ def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterat
     (count,) = _row(connection, f"SELECT count(*) FROM {to.target.sql} AS t WHERE {to.of_sid}")
     if not count:
         return
+    rows = counted(count, "row")
     if table.type == "clone":
-        yield warning(where, f"the first copy deletes the {count} rows that {to.target.sql} has")
+        yield warning(where, f"the first copy deletes {rows} of {to.target.sql}")
     else:
         yield warning(
             where,
-            f"{to.target.sql} has {count} rows and no key, so a copy cannot be appended to it",
+            f"{to.target.sql} has {rows} and no key, so a copy cannot be appended to it",
             f"DELETE FROM {to.target.sql} AS t WHERE {to.of_sid}",
         )
 

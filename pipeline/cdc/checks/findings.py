@@ -24,6 +24,11 @@ class Finding:
         return " ".join(line.split())
 
 
+def without_source(text: str, source: str) -> str:
+    """The text of a finding in the log of a source, whose lines have its name already."""
+    return text.removeprefix(f"{source}: ").removeprefix(f"{source} ")
+
+
 def error(where: str, what: str, sql: str = "") -> Finding:
     return Finding("error", where, what, sql)
 

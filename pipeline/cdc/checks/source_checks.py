@@ -10,6 +10,7 @@ from psycopg import sql
 
 from millstream.pipeline.cdc.checks.findings import Finding, error, ok, warning
 from millstream.pipeline.cdc.config import Source, Table
+from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import (
@@ -161,7 +162,7 @@ def check_table(
         identity = "FULL" if found.identity == "full" else "DEFAULT"
         yield error(
             where,
-            f"{len(differing)} partitions have another replica identity than their table",
+            f"has {counted(len(differing), 'partition')} with another replica identity",
             "; ".join(
                 f"ALTER TABLE {identifier(*one)} REPLICA IDENTITY {identity}" for one in differing
             ),

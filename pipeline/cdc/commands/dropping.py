@@ -9,6 +9,7 @@ from psycopg import sql
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
 from millstream.pipeline.cdc.destination.positions import Positions
+from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.source.preparing import Place
@@ -41,7 +42,7 @@ def drop(place: Place, say: Callable[[str], None]) -> None:
         positions = Positions(connection, destination.schema)
         if positions.exists():
             count = positions.remove(source.database, source.sid)
-            say(f"destination: {count} positions were removed")
+            say(f"destination: removed {counted(count, 'position')}")
     keys = list(place.all_keys())
     count = place.server.call("DEL", *keys)
-    say(f"millstream: {count} keys were removed")
+    say(f"millstream: removed {counted(count, 'key')}")

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import pq, sql
 
 from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
@@ -179,7 +180,7 @@ class Copier:
             self._log(f"{name}: copying")
             rows = self._send_rows(connection, query, table, lsn)
         report.phase = "copied"
-        self._log(f"{name}: {rows} rows were copied")
+        self._log(f"{name}: copied {counted(rows, 'row')}")
 
     @property
     def _slot(self) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 import psycopg
 
 from millstream.pipeline.cdc.checks import all_checks
+from millstream.pipeline.cdc.checks.findings import without_source
 from millstream.pipeline.cdc.config import Config, ConfigError, Source, load
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.lsn import lsn_text
@@ -138,8 +139,12 @@ class SourceProcess:
         findings = all_checks.before_reading(self._place)
         for finding in findings:
             if finding.level == "warning":
-                self._log.warning("%s", finding.text.removeprefix(f"{self._source.name}: "))
-        errors = [finding.text for finding in findings if finding.level == "error"]
+                self._log.warning("%s", without_source(finding.text, self._source.name))
+        errors = [
+            without_source(finding.text, self._source.name)
+            for finding in findings
+            if finding.level == "error"
+        ]
         if errors:
             raise Refusal(errors)
 
