@@ -15,6 +15,11 @@ from tests.support.pipelines import Pipeline, url_of
 from tests.support.waiting import wait_until
 
 from millstream.pipeline.cdc.cli import cdc
+from millstream.pipeline.cdc.commands.dropping import drop
+from millstream.pipeline.cdc.commands.requests import RequestError
+from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.source.preparing import Place
+from millstream.pipeline.cdc.streams.appending import open_server
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -275,6 +280,45 @@ def test_a_source_is_dropped_when_it_is_not_read(
     assert destination.execute("SELECT sid FROM millstream_position").fetchall() == [("us",)]
     assert destination.execute("SELECT count(*) FROM orders").fetchone() == (1,)
     shop.start().wait_copied("public.orders")
+
+
+def test_a_drop_during_which_run_is_started_is_not_complete(
+    shop: Pipeline, source: Source, destination: Source
+) -> None:
+    shop.call("setup", "--create-targets")
+    config = load(shop.file)
+    place = Place(config, config.source("shop:eu"), open_server(config.millstream))
+
+    def start_run(line: str) -> None:
+        if "slot" in line:
+            place.server.call("SET", place.keys.alive, "{}")
+
+    with pytest.raises(RequestError, match="run was started during the drop"):
+        drop(place, start_run)
+    shop.client.delete(place.keys.alive)
+    assert shop.start().exit_code() == 1  # it does not make the source again
+    assert "the slot millstream_shop_eu no longer exists" in shop.log
+    shop.call("drop", "shop:eu")
+    assert shop.client.keys("cdc:*") == []
+
+
+def test_a_source_that_is_dropped_under_its_reader_is_not_made_again(
+    pipeline: Pipeline, source: Source, new_database: Callable[[], str]
+) -> None:
+    other = new_database()
+    with psycopg.connect(other, autocommit=True) as one:
+        for database in (one, source):
+            database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    pipeline.configure({"eu": url_of(source), "us": other}, "orders = {}").start()
+    pipeline.wait_reader()
+    pipeline.client.delete(*pipeline.client.keys("cdc:shop:eu*"))
+    pipeline.wait_reader("refused", problem="millstream has no record of it")
+    source.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    source.execute(f"DROP PUBLICATION {SLOT}")
+    pipeline.wait_reader("refused", problem="was dropped while it was read")
+    own = " WHERE database = current_database()"
+    made = "SELECT (SELECT count(*) FROM pg_publication), count(*) FROM pg_replication_slots"
+    assert source.execute(made + own).fetchone() == (0, 0)
 
 
 def test_a_table_is_copied_again_while_run_is_running(

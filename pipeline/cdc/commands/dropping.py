@@ -21,7 +21,8 @@ APPLICATION = "millstream cdc: drop"
 def drop(place: Place, say: Callable[[str], None]) -> None:
     """Remove slot, publication, positions and keys of a source. RequestError while it is read.
 
-    The keys go last: a drop that is interrupted can be repeated.
+    The keys go last: a drop that is interrupted can be repeated, and meanwhile `run` refuses the
+    source. If `run` was started after the first look, it has reported itself before the second one.
     """
     source, destination = place.source, place.config.destination
     if place.server.call("EXISTS", place.keys.alive):
@@ -43,6 +44,11 @@ def drop(place: Place, say: Callable[[str], None]) -> None:
         if positions.exists():
             count = positions.remove(source.database, source.sid)
             say(f"destination: removed {counted(count, 'position')}")
+    if place.server.call("EXISTS", place.keys.alive):
+        raise RequestError(
+            f"run was started during the drop of {source.name}: stop `millstream cdc run`, and drop"
+            " the source again"
+        )
     keys = list(place.all_keys())
     count = place.server.call("DEL", *keys)
     say(f"millstream: removed {counted(count, 'key')}")

@@ -70,6 +70,7 @@ class SourceProcess:
         self._publisher = Publisher(self._place, self._report, self._backlog, tell, self._stop)
         self._copier: Copier | None = None
         self._is_prepared = False
+        self._was_prepared = False
 
     async def run(self) -> None:
         """Until it is cancelled, or one of the threads fails."""
@@ -126,8 +127,8 @@ class SourceProcess:
             if state is not None and is_ready(state):
                 return state
         self._check()
-        state = preparation.run()
-        self._is_prepared = True
+        state = preparation.run(self._was_prepared)
+        self._is_prepared = self._was_prepared = True
         self._publisher.resync.clear()
         # A write, so that a server without memory is noticed before the source is asked.
         states.read(self._place.keys.state)

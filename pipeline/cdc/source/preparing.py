@@ -119,10 +119,15 @@ class Preparation:
             raise Refusal([problem])
         return state, system
 
-    def run(self) -> SourceState:
-        """Compare, then create what is missing. Refusal, psycopg.Error, ServerError, RefusedError,
+    def run(self, is_known: bool = False) -> SourceState:
+        """Compare, then create what is missing. With `is_known`, a source that is recorded nowhere
+        was dropped, and is not created again. Refusal, psycopg.Error, ServerError, RefusedError,
         ReplacedError."""
         state, system = self.compare()
+        if state is None and is_known:
+            raise Refusal(
+                [f"{self._source.name} was dropped while it was read: start run again to copy it"]
+            )
         is_new = not is_ready(state)
         with connect(self._source.url, self._application) as connection:
             catalog = read_tables(connection, self._source.tables)
