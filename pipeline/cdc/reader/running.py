@@ -76,6 +76,8 @@ class Child:
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
+            if not line.endswith(b"\n"):
+                return  # the process was killed while it wrote
             self.report = json.loads(line)
             self._take(self.source.name, self.report)
 
