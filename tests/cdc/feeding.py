@@ -15,7 +15,7 @@ from tests.support.resp import Error, Reply
 from millstream.pipeline.cdc.config import Config, Table, parse
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
-from millstream.pipeline.cdc.streams.changes import names_field, time_text
+from millstream.pipeline.cdc.streams.changes import names_words, time_text
 from millstream.pipeline.cdc.streams.copies import CopyBegin, CopyEnd, CopyEntry, CopyRows
 from millstream.pipeline.cdc.streams.names import Keys
 from millstream.pipeline.cdc.streams.state import Identity, SourceColumn, TableConfig, TableState
@@ -135,14 +135,13 @@ class Feed:
     def _change(self, place: int, change: Mapping[str, object]) -> None:
         name = str(change.get("table", "t"))
         at = time_text(self._time_us).encode()
-        fields = [(b"@op", str(change["op"]).encode()), (b"@at", at)]
+        words = [b"@op", str(change["op"]).encode(), b"@at", at]
         new, old = change.get("new"), change.get("old")
         columns = [column.name for column in self.state(name).columns]
         if isinstance(new, tuple):
-            fields += row_fields(columns, new, b"")
+            words += row_words(columns, new, b"")
         if isinstance(old, tuple):
-            fields += row_fields(columns[: len(old)], old, b"@old")
-        words = [word for pair in fields for word in pair]
+            words += row_words(columns[: len(old)], old, b"@old")
         key = self.keys.changes(self.table(name))
         id_ = f"{self.lsn}.{place}"
         self.call("TAPPENDONCE", key, "ID", id_, *words)
@@ -154,14 +153,12 @@ class Feed:
         self._rows = 0
 
 
-def row_fields(
-    columns: Sequence[str], row: tuple[Value, ...], kind: bytes
-) -> list[tuple[bytes, bytes]]:
+def row_words(columns: Sequence[str], row: tuple[Value, ...], kind: bytes) -> list[bytes]:
     pairs = list(zip(columns, row, strict=True))
     prefix = b"@old:" if kind else b""
-    fields = [(prefix + n.encode(), v) for n, v in pairs if isinstance(v, bytes)]
-    fields += names_field(b"@old-null" if kind else b"@null", [n for n, v in pairs if v is None])
-    return fields + names_field(b"@unchanged", [n for n, v in pairs if v is UNCHANGED])
+    words = [word for n, v in pairs if isinstance(v, bytes) for word in (prefix + n.encode(), v)]
+    words += names_words(b"@old-null" if kind else b"@null", [n for n, v in pairs if v is None])
+    return words + names_words(b"@unchanged", [n for n, v in pairs if v is UNCHANGED])
 
 
 def as_bytes_or_int(reply: Reply) -> bytes | int:
