@@ -30,8 +30,6 @@ def without_archives(paths: list[str]) -> list[str]:
 def main() -> None:
     """Serve Spark until it ends this process."""
     sys.path[:] = without_archives(sys.path)
-    import pandas  # type: ignore[import-untyped]  # noqa: F401
-    import pyarrow  # noqa: F401
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 

@@ -1,14 +1,14 @@
-"""Batches run by Spark: a DataFrame with a row for each worker, whose parts `mapInArrow` applies.
+"""Batches run by Spark: a collection with an element for each worker, its part of the plan.
 
 Spark only schedules. Entries go from millstream to the worker, and nothing but the plan and the
-answers goes through the JVM.
+answers goes through the JVM. There is nothing in that for SQL's planner or for Arrow to do.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,14 @@ from millstream.pipeline.cdc.applier.worker import run_part
 from millstream.pipeline.cdc.config import Config
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 APPLICATION = "millstream cdc apply"
-ANSWER = "answer string"
 # Overridden by [apply] spark. The console shows a line for each event, not Spark's progress bar.
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # The JVM has little to do: what its better compiler costs is not earned back.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # There is nothing to adapt in a plan of one step.
-    "spark.sql.adaptive.enabled": "false",
     "spark.python.daemon.module": "millstream.pipeline.cdc.applier.spark_daemon",
 }
 
@@ -70,15 +66,14 @@ class SparkRun:
 
     def __call__(self, parts: Sequence[Sequence[Job]]) -> list[Answer]:
         plans = [jobs_to_json(part) for part in parts]
-        apply = partial(apply_parts, self._path, self._text, plans)
-        rows = self._session.range(0, len(plans), 1, len(plans))
         try:
-            answers = rows.mapInArrow(apply, ANSWER).collect()
+            tasks = self._session.sparkContext.parallelize(plans, len(plans))
+            answers = tasks.map(partial(run_part, self._path, self._text)).collect()
         except Exception as error:  # of Spark, Py4J or the Python worker: all have many classes
             if self._has_ended():
                 raise ApplyError("Spark has ended: start apply again") from error
             raise RunError(f"Spark could not run the batch: {_shown(error)}") from error
-        return [answer_from_json(row[0]) for row in answers]
+        return [answer_from_json(answer) for answer in answers]
 
     def _has_ended(self) -> bool:
         """Whether the JVM is dead, or the application was ended by the cluster."""
@@ -90,17 +85,6 @@ class SparkRun:
             return bool(context._jsc.sc().isStopped())
         except Exception:  # the JVM does not answer
             return True
-
-
-def apply_parts(
-    path: str, text: str, plans: list[str], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Apply the parts whose numbers are in the batches; runs in a Python worker."""
-    import pyarrow as pa
-
-    for batch in batches:
-        answers = [run_part(path, text, plans[number]) for number in batch.column(0).to_pylist()]
-        yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], names=["answer"])
 
 
 def _shown(error: Exception) -> str:
