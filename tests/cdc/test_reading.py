@@ -106,9 +106,12 @@ made = {}
         "UPDATE few SET region = 'US' WHERE id = 1",
         "INSERT INTO full_ VALUES (1, NULL); UPDATE full_ SET a = 2; DELETE FROM full_",
         "INSERT INTO made VALUES (5)",
+        "TRUNCATE parts_1",  # not sent by PostgreSQL, of which check warns
         "TRUNCATE parts",
     ):
         source.execute(statement)
+    warned = pipeline.call("check", code=None).stdout
+    assert "warning shop:eu public.parts: PostgreSQL does not send a TRUNCATE" in warned
     assert pipeline.wait_changes("public.parts", 2) == [
         {"@op": "insert", "id": "2"},
         {"@op": "truncate"},
@@ -325,3 +328,25 @@ def test_changed_columns_are_warnings(pipeline: Pipeline, source: Source) -> Non
     found = wait_until(warnings, lambda text: "c is new" in text, "warnings", 30)
     assert "a was dropped" in found
     assert "the type of the column b was changed from text to character varying(9)" in found
+
+
+def test_a_value_that_millstream_does_not_accept_is_named(
+    pipeline: Pipeline, source: Source
+) -> None:
+    source.execute("CREATE TABLE big (id int PRIMARY KEY, item text)")
+    source.execute("INSERT INTO big VALUES (1, repeat('x', 3000000))")
+    pipeline.client.config_set("proto-max-bulk-len", "1mb")
+    pipeline.configure({"eu": url_of(source)}, "big = {}").start()
+    wait_until(
+        lambda: str(pipeline.alive().get("tables")),
+        lambda found: "more than proto-max-bulk-len, 1 MB" in found,
+        "the problem of the copy",
+    )
+    pipeline.client.config_set("proto-max-bulk-len", "512mb")
+    pipeline.wait_copied("public.big")
+    pipeline.client.config_set("proto-max-bulk-len", "1mb")
+    source.execute("INSERT INTO big VALUES (2, repeat('y', 3000000))")
+    pipeline.wait_reader("waiting", problem="more than proto-max-bulk-len, 1 MB")
+    pipeline.client.config_set("proto-max-bulk-len", "512mb")
+    [change] = pipeline.wait_changes("public.big", 1)
+    assert len(change["item"]) == 3_000_000

@@ -139,6 +139,22 @@ def check_table(
             "is unlogged, so its changes are not in the WAL",
             f"ALTER TABLE {name} SET LOGGED",
         )
+    yield from _columns(where, table, found, connection, role)
+    if found.has_row_security:
+        yield error(
+            where,
+            f"policies hide rows from {role}, so a copy would be incomplete",
+            f"ALTER ROLE {identifier(role)} BYPASSRLS",
+        )
+    if found.kind == "p":
+        yield from _partitions(where, found, connection)
+    yield from _key(where, table, found)
+
+
+def _columns(
+    where: str, table: Table, found: CatalogTable, connection: Connection, role: str
+) -> Iterator[Finding]:
+    """Whether the columns are there, and may be read and filtered."""
     missing = [column for column in table.columns if column not in _names(found)]
     if missing:
         yield error(where, f"columns names {', '.join(missing)}, which the table does not have")
@@ -147,16 +163,19 @@ def check_table(
             where,
             f"{role} may not read the table",
             f"GRANT USAGE ON SCHEMA {identifier(table.schema)} TO {identifier(role)}; "
-            f"GRANT SELECT ON {name} TO {identifier(role)}",
+            f"GRANT SELECT ON {identifier(table.schema, table.name)} TO {identifier(role)}",
         )
     elif table.where:
         yield from _filter(where, table, found, connection)
-    if found.has_row_security:
-        yield error(
-            where,
-            f"policies hide rows from {role}, so a copy would be incomplete",
-            f"ALTER ROLE {identifier(role)} BYPASSRLS",
-        )
+
+
+def _partitions(where: str, found: CatalogTable, connection: Connection) -> Iterator[Finding]:
+    """What partitioned tables need, and what is not sent of them."""
+    yield warning(
+        where,
+        "PostgreSQL does not send a TRUNCATE of a single partition, nor ATTACH and DETACH "
+        "PARTITION: copy the table again after them",
+    )
     differing = differing_partitions(connection, found)
     if differing:
         identity = "FULL" if found.identity == "full" else "DEFAULT"
@@ -167,7 +186,6 @@ def check_table(
                 f"ALTER TABLE {identifier(*one)} REPLICA IDENTITY {identity}" for one in differing
             ),
         )
-    yield from _key(where, table, found)
 
 
 def _names(found: CatalogTable) -> set[str]:

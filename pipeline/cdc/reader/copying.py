@@ -34,6 +34,7 @@ from millstream.pipeline.cdc.streams.appending import (
     Words,
     append_words,
     executed,
+    sent,
 )
 from millstream.pipeline.cdc.streams.changes import time_text
 from millstream.pipeline.cdc.streams.copies import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
@@ -260,7 +261,7 @@ class Copier:
         if batch.count:
             request, count = batch.encoded(), batch.count + 2
             server = self._place.server
-            self._repeat(lambda: executed(server.encoded_many(request, count)))
+            self._repeat(lambda: executed(sent(server, request, count)))
         report = self._report.tables[name]
         self._report.copied_bytes[name] += batch.size_bytes
         self._report.copied_rows[name] += rows - report.rows

@@ -16,7 +16,7 @@ import redis
 from millstream.pipeline.cdc.config import ServerConfig
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.streams.state import SourceState
-from millstream.pipeline.server import Address, Server
+from millstream.pipeline.server import Address, Server, ServerError
 
 ENTRIES_MAX = 2_000
 BYTES_MAX = 1_000_000
@@ -217,6 +217,30 @@ def _accepted(reply: Any) -> Any:
     return reply
 
 
+def sent(server: Server, request: bytes, count: int) -> list[Any]:
+    """The replies to `count` encoded requests. ServerError; RefusedError if a value is larger than
+    the server accepts, which then closes the connection instead of answering."""
+    try:
+        return server.encoded_many(request, count)
+    except ServerError as error:
+        limit = _bulk_limit(server) if len(request) > BYTES_MAX else None
+        if limit is None or len(request) <= limit:
+            raise
+        raise RefusedError(
+            f"millstream refused a request of {len(request) >> 20} MB, more than"
+            f" proto-max-bulk-len, {limit >> 20} MB. Set a higher one with CONFIG SET"
+        ) from error
+
+
+def _bulk_limit(server: Server) -> int | None:
+    """proto-max-bulk-len; None if it cannot be found out."""
+    try:
+        reply = server.encoded(pack(("CONFIG", "GET", "proto-max-bulk-len")))
+    except ServerError:
+        return None
+    return int(reply[1]) if isinstance(reply, list) and len(reply) == 2 else None
+
+
 class Appender:
     """Writes what a reader has read, each call in one request."""
 
@@ -242,7 +266,7 @@ class Appender:
             request, count = marking.encoded(), marking.count + 2
         if entries.count:
             request += entries.encoded()
-        replies = self._server.encoded_many(request, count + bool(entries.count))
+        replies = sent(self._server, request, count + bool(entries.count))
         if state is not None and marking.count:
             first = executed(replies[:count])[0]
             self.states.check(self._state_key, state.to_json(), first)
