@@ -13,19 +13,14 @@ from typing import Any, NoReturn
 
 import click
 
+from millstream.pipeline.cdc.errors import CdcError
+
 _NEEDED = ("prometheus_client", "psycopg", "pyspark", "redis", "pyarrow", "pandas")
 
-_KNOWN = (
+_OF_LIBRARIES = (
     ("psycopg", "Error"),
     ("millstream.pipeline.server", "ServerError"),
     ("millstream.pipeline.options", "OptionError"),
-    ("millstream.pipeline.cdc.streams.appending", "RefusedError"),
-    ("millstream.pipeline.cdc.streams.appending", "ReplacedError"),
-    ("millstream.pipeline.cdc.source.preparing", "Refusal"),
-    ("millstream.pipeline.cdc.streams.state", "StateError"),
-    ("millstream.pipeline.cdc.metrics", "MetricsError"),
-    ("millstream.pipeline.cdc.commands.requests", "RequestError"),
-    ("millstream.pipeline.cdc.applier.driver", "ApplyError"),
 )
 
 
@@ -107,8 +102,10 @@ def guarded(config: Any, work: Callable[[], int]) -> NoReturn:
 
 def _is_known(error: Exception) -> bool:
     """Only what is imported is compared: importing a library to compare would take a second."""
-    loaded = ((sys.modules.get(module), name) for module, name in _KNOWN)
-    return any(module and isinstance(error, getattr(module, name)) for module, name in loaded)
+    loaded = ((sys.modules.get(module), name) for module, name in _OF_LIBRARIES)
+    return isinstance(error, CdcError) or any(
+        module and isinstance(error, getattr(module, name)) for module, name in loaded
+    )
 
 
 @cdc.command()

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.sql import read_table_name, table_name
 
 TableType: TypeAlias = Literal["clone", "append", "history"]
@@ -29,7 +30,7 @@ METRICS_ADDRESS = re.compile(r".*:\d{1,5}")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
-class ConfigError(Exception):
+class ConfigError(CdcError):
     """The file cannot be used; the text says where and why."""
 
 

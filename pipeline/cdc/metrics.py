@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.lsn import read_lsn
 
 PREFIX = "millstream_cdc_"
 
 
-class MetricsError(Exception):
+class MetricsError(CdcError):
     """The metrics cannot be served; the text says where and why."""
 
 

@@ -40,6 +40,8 @@ from millstream.pipeline.cdc.applier.survey import (
 from millstream.pipeline.cdc.config import Config, target_name
 from millstream.pipeline.cdc.destination.connection import connect, in_one_line
 from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions, TableKey
+from millstream.pipeline.cdc.errors import CdcError
+from millstream.pipeline.cdc.pauses import Pauses
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.cdc.streams.state import StateError
@@ -47,8 +49,6 @@ from millstream.pipeline.server import Server, ServerError
 
 log = logging.getLogger("millstream.cdc.apply")
 
-PAUSE_S = 0.2
-PAUSE_MAX_S = 5.0
 LOCK_PAUSE_S = 1.0
 # After a batch with less than this share of `max_rows`, there is little to do.
 LITTLE = 0.25
@@ -57,11 +57,11 @@ Run = Callable[[Sequence[Sequence[Job]]], list[Answer]]
 """Has the parts of a batch applied, each by one worker. RunError if a worker or Spark failed."""
 
 
-class RunError(Exception):
+class RunError(CdcError):
     """A batch could not be run; its parts may have been applied or not."""
 
 
-class ApplyError(Exception):
+class ApplyError(CdcError):
     """`apply` cannot go on; the text says what to do."""
 
 
@@ -111,7 +111,7 @@ class Driver:
     def apply(self, stop: threading.Event, once: bool = False) -> int:
         """Apply until `stop` is set; with `once`, until everything has been applied. The exit
         code. ApplyError if that is impossible."""
-        pause_s = PAUSE_S
+        pauses = Pauses()
         while not stop.is_set():
             started = time.monotonic()
             try:
@@ -120,10 +120,9 @@ class Driver:
                 batch = self._step()
             except (psycopg.Error, ServerError, RunError, StateError, OSError) as error:
                 self._failed(error)
-                stop.wait(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                stop.wait(pauses.next_s())
                 continue
-            pause_s = PAUSE_S
+            pauses.reset()
             if once and not batch.jobs:
                 return 1 if self._status.stopped else 0
             if not batch.is_full and batch.entries < self._config.apply.max_rows * LITTLE:

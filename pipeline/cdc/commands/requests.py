@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream.pipeline.cdc.config import Table
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.streams.appending import ReplacedError, States
 from millstream.pipeline.cdc.streams.state import SourceState, TableState
@@ -12,7 +13,7 @@ from millstream.pipeline.cdc.streams.state import SourceState, TableState
 ATTEMPTS = 20
 
 
-class RequestError(Exception):
+class RequestError(CdcError):
     """The request cannot be recorded; the text says why."""
 
 

@@ -20,6 +20,7 @@ from psycopg import pq, sql
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.logs import counted
+from millstream.pipeline.cdc.pauses import Pauses
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
@@ -45,7 +46,6 @@ from millstream.pipeline.stream_counters import info_of
 LOOK_S = 0.5
 PAUSE_S = 0.1
 REPEAT_S = 0.2
-REPEAT_S_MAX = 5.0
 RETRY_S_MAX = 60.0
 
 Result = TypeVar("Result")
@@ -96,7 +96,7 @@ class Copier:
         self._stop = stop
         self._log = log
         self._retry_at: dict[str, float] = {}
-        self._pause_s: dict[str, float] = {}
+        self._pauses: dict[str, Pauses] = {}
         self._current: TableReport | None = None
 
     def run(self) -> None:
@@ -138,12 +138,11 @@ class Copier:
             if report.problem != problem:
                 self._log(f"{name}: the copy failed: {problem}")
             report.problem = problem
-            pause_s = self._pause_s.get(name, REPEAT_S)
-            self._retry_at[name] = time.monotonic() + pause_s
-            self._pause_s[name] = min(2 * pause_s, RETRY_S_MAX)
+            pauses = self._pauses.setdefault(name, Pauses(max_s=RETRY_S_MAX))
+            self._retry_at[name] = time.monotonic() + pauses.next_s()
         else:
             report.problem = None
-            self._pause_s.pop(name, None)
+            self._pauses.pop(name, None)
 
     # ------------------------------------------------------------ one copy
 
@@ -282,20 +281,20 @@ class Copier:
 
     def _repeat(self, attempt: Callable[[], Result]) -> Result:
         """The result of a request, which is repeated until millstream answers it."""
-        pause_s, report = REPEAT_S, self._current
+        pauses, report, is_repeated = Pauses(), self._current, False
         while True:
             try:
                 result = attempt()
             except (ServerError, RefusedError) as error:
                 problem = str(error)
             else:
-                if report is not None and pause_s > REPEAT_S:
+                if report is not None and is_repeated:
                     report.problem = None
                 return result
             if report is not None:
                 report.problem = problem
-            self._sleep(pause_s)
-            pause_s = min(2 * pause_s, REPEAT_S_MAX)
+            is_repeated = True
+            self._sleep(pauses.next_s())
 
     # ------------------------------------------------------------ stopping
 

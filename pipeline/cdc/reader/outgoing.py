@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from millstream.pipeline.cdc.pauses import Pauses
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.streams.appending import (
     Appender,
@@ -25,8 +26,6 @@ from millstream.pipeline.server import ServerError
 
 LINGER_S = 0.05
 """How long a commit waits for others that are sent with it."""
-REPEAT_S = 0.2
-REPEAT_S_MAX = 5.0
 
 
 class Outgoing:
@@ -148,7 +147,7 @@ class Outgoing:
             await asyncio.wait([self._request])
 
     async def _send(self, state: SourceState | None, mark: Mark | None, batch: Entries) -> None:
-        pause_s = REPEAT_S
+        pauses = Pauses()
         while True:
             started = time.monotonic()
             self.stuck_since = self.stuck_since or started
@@ -163,5 +162,4 @@ class Outgoing:
             else:
                 self.stuck_since, self.is_failing = None, False
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, REPEAT_S_MAX)
+            await asyncio.sleep(pauses.next_s())

@@ -26,6 +26,7 @@ from millstream.pipeline.cdc.checks.findings import without_source
 from millstream.pipeline.cdc.config import Config, ConfigError, Source, load
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.lsn import lsn_text
+from millstream.pipeline.cdc.pauses import Pauses
 from millstream.pipeline.cdc.protocol.pgoutput import DecodeError
 from millstream.pipeline.cdc.protocol.replication import Replication, cancel_commands
 from millstream.pipeline.cdc.reader.copying import Copier
@@ -45,8 +46,7 @@ from millstream.pipeline.cdc.streams.changes import Described, ProtocolError, Tr
 from millstream.pipeline.cdc.streams.state import SourceState, StateError
 from millstream.pipeline.server import ServerError
 
-REPEAT_S = 0.2
-REPEAT_S_MAX = 5.0
+REFUSED_S = 5.0
 LOOK_S = 0.2
 STEADY_S = 10.0
 """After a session that lasted this long, the next one begins after the shortest pause."""
@@ -76,15 +76,15 @@ class SourceProcess:
         """Until it is cancelled, or one of the threads fails."""
         self._start(self._publisher.run)
         self._start(Watcher(self._place, self._report, self._stop).run)
-        pause_s = REPEAT_S
+        pauses = Pauses()
         while True:
             started = time.monotonic()
             reader, problem = await self._session()
             self._report.became(reader, problem)
             if time.monotonic() - started > STEADY_S:
-                pause_s = REPEAT_S
-            await self._pause(REPEAT_S_MAX if reader == "refused" else pause_s)
-            pause_s = min(2 * pause_s, REPEAT_S_MAX)
+                pauses.reset()
+            pause_s = pauses.next_s()
+            await self._pause(REFUSED_S if reader == "refused" else pause_s)
 
     def close(self) -> None:
         """Say goodbye: nothing of this process is waited for after this."""

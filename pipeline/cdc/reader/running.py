@@ -15,10 +15,9 @@ from typing import Any, TypeAlias
 
 from millstream.pipeline.cdc.config import Config, Source
 from millstream.pipeline.cdc.logs import Secrets, open_log
+from millstream.pipeline.cdc.pauses import Pauses
 
 LOOK_S = 0.1
-RESTART_S = 0.2
-RESTART_S_MAX = 5.0
 STEADY_S = 10.0
 STOP_S = 10.0
 
@@ -42,7 +41,7 @@ class Child:
         self._take = take
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
-        self._pause_s = RESTART_S
+        self._pauses = Pauses()
         self._start_at = 0.0
 
     @property
@@ -60,11 +59,10 @@ class Child:
         if code is None:
             return
         if now - self._started > STEADY_S:
-            self._pause_s = RESTART_S
+            self._pauses.reset()
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
         log.error("%s: the process ended with %s; it is started again", self.source.name, cause)
-        self._process, self._start_at = None, now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, RESTART_S_MAX)
+        self._process, self._start_at = None, now + self._pauses.next_s()
 
     def _start(self) -> None:
         self._started = time.monotonic()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from millstream.pipeline.cdc.config import Config, Source, Table
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications, slots
@@ -23,7 +24,7 @@ from millstream.pipeline.server import Server
 SCAN_COUNT = 1000
 
 
-class Refusal(Exception):
+class Refusal(CdcError):
     """The source cannot be read as things are; nothing was changed. One line for each reason."""
 
     def __init__(self, lines: Sequence[str]) -> None:

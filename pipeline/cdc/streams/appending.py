@@ -14,6 +14,7 @@ import hiredis
 import redis
 
 from millstream.pipeline.cdc.config import ServerConfig
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.streams.state import SourceState
 from millstream.pipeline.server import Address, Server, ServerError
@@ -29,12 +30,12 @@ MULTI = hiredis.pack_command(("MULTI",))
 EXEC = hiredis.pack_command(("EXEC",))
 
 
-class RefusedError(Exception):
+class RefusedError(CdcError):
     """millstream refused a request, for example because it is out of memory. The text has its
     reply."""
 
 
-class ReplacedError(Exception):
+class ReplacedError(CdcError):
     """A state in millstream is not the one that this process wrote: a copy was asked for, or there
     is another reader."""
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from millstream.pipeline.cdc.config import Config, Table, target_name
+from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 
 SlotPhase: TypeAlias = Literal["making", "made"]
@@ -21,7 +22,7 @@ Phase: TypeAlias = Literal["wanted", "pausing", "copying", "copied"]
 Identity: TypeAlias = Literal["default", "full", "index", "nothing"]
 
 
-class StateError(Exception):
+class StateError(CdcError):
     """A text in millstream is not a state; the text says which key and what is wrong."""
 
 
