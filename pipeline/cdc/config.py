@@ -21,6 +21,8 @@ from millstream.pipeline.cdc.sql import read_table_name, table_name
 
 TableType: TypeAlias = Literal["clone", "append", "history"]
 Settings: TypeAlias = Mapping[str, Any]
+TableKey: TypeAlias = tuple[str, str, str]
+"""A table of a source: database, sid, and the table's name with its schema."""
 
 SLOT_CHARACTERS = re.compile(r"[^a-z0-9_]")
 SLOT_BYTES_MAX = 63
@@ -116,6 +118,9 @@ class Source:
     def slot(self) -> str:
         """The name of the slot and of the publication."""
         return SLOT_CHARACTERS.sub("_", f"millstream_{self.database}_{self.sid}".lower())
+
+    def key_of(self, table: Table) -> TableKey:
+        return self.database, self.sid, table.full_name
 
 
 @dataclass(frozen=True)

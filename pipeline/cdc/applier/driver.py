@@ -37,13 +37,12 @@ from millstream.pipeline.cdc.applier.survey import (
     trim,
     trim_copy,
 )
-from millstream.pipeline.cdc.config import Config, target_name
-from millstream.pipeline.cdc.destination.connection import connect, in_one_line
-from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions, TableKey
+from millstream.pipeline.cdc.config import Config, TableKey, target_name
+from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
+from millstream.pipeline.cdc.destination.positions import NAME, Position, Positions
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.pauses import Pauses
-from millstream.pipeline.cdc.protocol.session import Connection
-from millstream.pipeline.cdc.streams.appending import address_of
+from millstream.pipeline.cdc.sql import table_name
 from millstream.pipeline.cdc.streams.state import StateError
 from millstream.pipeline.server import Server, ServerError
 
@@ -99,14 +98,11 @@ class Driver:
         self._retries = Retries(config.apply.retry_max)
         self._cuts: dict[str, int] = {}
         self._copies: dict[TableKey, int] = {}
-        self._connection: Connection | None = None
-        self._server: Server | None = None
+        self._connections = Connections(config, "millstream cdc apply (driver)")
+        self._positions: Positions  # over the connection that has the lock
 
     def close(self) -> None:
-        for one in (self._connection, self._server):
-            if one is not None:
-                one.close()
-        self._connection = self._server = None
+        self._connections.close()
 
     def apply(self, stop: threading.Event, once: bool = False) -> int:
         """Apply until `stop` is set; with `once`, until everything has been applied. The exit
@@ -139,20 +135,15 @@ class Driver:
 
     # ------------------------------------------------------------ connections
 
-    @property
-    def _positions(self) -> Positions:
-        assert self._connection is not None
-        return Positions(self._connection, self._config.destination.schema)
-
     def _is_alone(self, stop: threading.Event) -> bool:
         """Whether no other `apply` works on this destination; waits a moment if one does."""
-        if self._connection is not None and not self._connection.closed:
+        if self._connections.is_open:
             return True
-        self._connection = connect(self._config, "millstream cdc apply (driver)")
+        schema = self._config.destination.schema
+        self._positions = Positions(self._connections.destination, schema)
         if not self._positions.exists():
             raise ApplyError(
-                f"the destination has no table {self._config.destination.schema}.{NAME}:"
-                " millstream cdc setup"
+                f"the destination has no table {table_name(schema, NAME)}: millstream cdc setup"
             )
         said = ""
         while not self._positions.try_lock_all():
@@ -166,16 +157,11 @@ class Driver:
         self._status.running()
         return True
 
-    def _open_server(self) -> Server:
-        if self._server is None:
-            self._server = address_of(self._config.millstream).open()
-        return self._server
-
     # ------------------------------------------------------------ a batch
 
     def _step(self) -> Batch:
         positions = self._read_positions()
-        server = self._open_server()
+        server = self._connections.server
         views = look(server, list(self._places.values()))
         self._resume(server, views)
         self._trim(server, views, positions)

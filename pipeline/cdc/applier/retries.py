@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.pipeline.cdc.destination.positions import TableKey
+from millstream.pipeline.cdc.config import TableKey
 
 FIRST_S = 5.0
 

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
 from millstream.pipeline.cdc.applier.jobs import Outcome
 from millstream.pipeline.cdc.applier.survey import SourceView
-from millstream.pipeline.cdc.destination.positions import Position, TableKey
+from millstream.pipeline.cdc.config import TableKey
+from millstream.pipeline.cdc.destination.positions import Position
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.metrics import PREFIX
 from millstream.pipeline.cdc.streams.names import ALIVE_S, apply_alive

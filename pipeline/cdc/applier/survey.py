@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.pipeline.cdc.applier.planning import View
-from millstream.pipeline.cdc.config import Config, Source, Table, shared_targets, target_of
-from millstream.pipeline.cdc.destination.positions import Position, TableKey
+from millstream.pipeline.cdc.config import (
+    Config,
+    Source,
+    Table,
+    TableKey,
+    shared_targets,
+    target_of,
+)
+from millstream.pipeline.cdc.destination.positions import Position
 from millstream.pipeline.cdc.lsn import read_lsn
 from millstream.pipeline.cdc.streams.entries import Id
 from millstream.pipeline.cdc.streams.names import Keys
@@ -33,7 +40,7 @@ class Place:
 
     @property
     def key(self) -> TableKey:
-        return self.source.database, self.source.sid, self.table.full_name
+        return self.source.key_of(self.table)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from millstream.pipeline.cdc.applier.jobs import (
 )
 from millstream.pipeline.cdc.applier.narrowing import STOPPING, Failure, Narrowing, stops
 from millstream.pipeline.cdc.applier.transfer import Transfer, lost
-from millstream.pipeline.cdc.config import Config, Table
-from millstream.pipeline.cdc.destination.connection import connect, in_one_line
-from millstream.pipeline.cdc.destination.positions import Position, Positions, TableKey
+from millstream.pipeline.cdc.config import Config, Table, TableKey
+from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
+from millstream.pipeline.cdc.destination.positions import Position, Positions
 from millstream.pipeline.cdc.destination.staging import Session
 from millstream.pipeline.cdc.destination.target import (
     Route,
@@ -36,11 +36,9 @@ from millstream.pipeline.cdc.destination.target import (
     read_targets,
     route,
 )
-from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.sql import table_name
-from millstream.pipeline.cdc.streams.appending import address_of
 from millstream.pipeline.cdc.streams.pulling import StreamChanged
-from millstream.pipeline.server import Server, ServerError
+from millstream.pipeline.server import ServerError
 
 log = logging.getLogger("millstream.cdc.apply")
 
@@ -53,18 +51,12 @@ class Worker:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._tables: dict[TableKey, Table] = {
-            (source.database, source.sid, table.full_name): table
-            for source in config.sources
-            for table in source.tables
+            source.key_of(table): table for source in config.sources for table in source.tables
         }
-        self._connection: Connection | None = None
-        self._server: Server | None = None
+        self.connections = Connections(config, "millstream cdc apply")
 
     def close(self) -> None:
-        for one in (self._connection, self._server):
-            if one is not None:
-                one.close()
-        self._connection = self._server = None
+        self.connections.close()
 
     def run(self, jobs: Sequence[Job]) -> Answer:
         """Apply the jobs. Errors that may pass are the answer's problem."""
@@ -81,27 +73,13 @@ class Worker:
             self.close()
         return Answer(tuple(outcomes), problem, time.monotonic() - started)
 
-    # ------------------------------------------------------------ connections
-
-    @property
-    def connection(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self.config, "millstream cdc apply")
-        return self._connection
-
-    @property
-    def server(self) -> Server:
-        if self._server is None:
-            self._server = address_of(self.config.millstream).open()
-        return self._server
-
     # ------------------------------------------------------------ transactions
 
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
         if not jobs:
             return []
         try:
-            with self.connection.transaction():
+            with self.connections.destination.transaction():
                 part = _Part(self, jobs)
                 outcomes = [part.apply(job) for job in jobs]
                 part.commit()
@@ -113,7 +91,7 @@ class Worker:
 
     def _alone(self, job: Job) -> Outcome:
         try:
-            with self.connection.transaction():
+            with self.connections.destination.transaction():
                 part = _Part(self, [job])
                 outcome = part.apply(job)
                 part.commit()
@@ -125,7 +103,7 @@ class Worker:
                 raise
             log.debug("%s %s: %s", job.source, job.key[2], in_one_line(error))
         try:
-            with self.connection.transaction():
+            with self.connections.destination.transaction():
                 part = _Part(self, [job])
                 outcome = part.apply_up_to_error(job)
                 part.commit()
@@ -143,12 +121,13 @@ class _Part:
     def __init__(self, worker: Worker, jobs: Sequence[Job]) -> None:
         self._worker = worker
         self._config = worker.config
-        self._session = Session(worker.connection)
-        self._positions = Positions(worker.connection, worker.config.destination.schema)
+        connection = worker.connections.destination
+        self._session = Session(connection)
+        self._positions = Positions(connection, worker.config.destination.schema)
         self._locked = self._positions.lock([job.key for job in jobs])
         names = {job.key: self._target_name(job.key) for job in jobs}
         self._targets: dict[TableKey, Target | None] = {}
-        found = read_targets(worker.connection, list(names.values()))
+        found = read_targets(connection, list(names.values()))
         for key, name in names.items():
             self._targets[key] = found.get(name)
         self._moved: list[Position] = []
@@ -159,10 +138,16 @@ class _Part:
         if not is_valid(job, position):
             return Outcome(job.key, is_stale=True)
         assert position is not None
-        transfer = Transfer(self._session, self._worker.server, job, self._route(job), position)
+        transfer = Transfer(
+            self._session, self._worker.connections.server, job, self._route(job), position
+        )
         transfer.run()
         self._moved.append(transfer.position)
         return Outcome(job.key, transfer.applied, transfer.rows, warnings=tuple(transfer.warnings))
+
+    def _transfer(self, job: Job, position: Position) -> Transfer:
+        server = self._worker.connections.server
+        return Transfer(self._session, server, job, self._route(job), position)
 
     def apply_up_to_error(self, job: Job) -> Outcome:
         """Apply a job up to just before the first change that cannot be applied."""
@@ -172,7 +157,9 @@ class _Part:
         assert position is not None
         failure: Failure | None
         try:
-            transfer = Transfer(self._session, self._worker.server, job, self._route(job), position)
+            transfer = Transfer(
+                self._session, self._worker.connections.server, job, self._route(job), position
+            )
         except STOPPING as error:
             if not stops(error):
                 raise

@@ -94,7 +94,7 @@ def check_targets(
             yield error(where, str(problem))
             continue
         yield from _check_target(connection, where, table, found, to)
-        if with_rows and copied.get((source.database, source.sid, table.full_name)) is None:
+        if with_rows and copied.get(source.key_of(table)) is None:
             yield from _rows(connection, where, table, to)
 
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from millstream.pipeline.cdc.config import Config, Source, Table, target_name
+from millstream.pipeline.cdc.config import Config, Source, Table, TableKey, target_name
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
-from millstream.pipeline.cdc.destination.positions import Position, Positions, TableKey
+from millstream.pipeline.cdc.destination.positions import Position, Positions
 from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.reader.watching import current_lsn
@@ -237,8 +237,7 @@ class TableShown:
         alive: Json | None,
     ) -> TableShown:
         source = place.source
-        key = source.database, source.sid, table.full_name
-        position = None if positions is None else positions.get(key)
+        position = None if positions is None else positions.get(source.key_of(table))
         report = known.report.get("tables", {}).get(table.full_name, {})
         applied = (alive or {}).get("warnings", {}).get(f"{source.name} {table.full_name}", [])
         state = known.tables.get(table.full_name)

@@ -6,6 +6,8 @@ import psycopg
 
 from millstream.pipeline.cdc.config import Config
 from millstream.pipeline.cdc.protocol.session import Connection, session
+from millstream.pipeline.cdc.streams.appending import address_of
+from millstream.pipeline.server import Server
 
 # row_security: a policy must cause an error, not hide rows. lock_timeout: whoever waits for another
 # program's lock reports it, and tries again.
@@ -26,6 +28,41 @@ def connect(config: Config, application: str) -> Connection:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         connection.execute("SELECT set_config(%s, %s, false)", [name, text])
     return connection
+
+
+class Connections:
+    """A connection to the destination and one to millstream. Each is opened when it is first used,
+    and again after `close` or a break."""
+
+    def __init__(self, config: Config, application: str) -> None:
+        self._config = config
+        self._application = application
+        self._destination: Connection | None = None
+        self._server: Server | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection to the destination that is not known to be broken."""
+        return self._destination is not None and not self._destination.closed
+
+    @property
+    def destination(self) -> Connection:
+        """psycopg.Error if there is no connection."""
+        if self._destination is None or self._destination.closed:
+            self._destination = connect(self._config, self._application)
+        return self._destination
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = address_of(self._config.millstream).open()
+        return self._server
+
+    def close(self) -> None:
+        for one in (self._destination, self._server):
+            if one is not None:
+                one.close()
+        self._destination = self._server = None
 
 
 def in_one_line(error: BaseException) -> str:

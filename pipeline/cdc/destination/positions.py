@@ -12,13 +12,12 @@ from typing import Any, Literal, TypeAlias
 
 from psycopg.sql import SQL, Composed, Identifier
 
+from millstream.pipeline.cdc.config import TableKey
 from millstream.pipeline.cdc.lsn import lsn_text, read_lsn
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.streams.entries import Id
 
 State: TypeAlias = Literal["waiting", "copying", "streaming", "stopped"]
-TableKey: TypeAlias = tuple[str, str, str]
-"""Database, sid, and the table's name with its schema."""
 
 NAME = "millstream_position"
 COLUMNS = (
