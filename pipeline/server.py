@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ Answer = TypeVar("Answer")
 
 TIMEOUT_S = 30
 TIMEOUT_S_MAX = 3600
+KEYS_PER_SCAN = 1000
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
 
@@ -134,6 +135,18 @@ class Server:
         """Run one command; ServerError when the server refuses it."""
         (reply,) = self.pipeline([words])
         return self.checked(reply)
+
+    def scan(self, pattern: Word, kind: str | None = None) -> Iterator[bytes]:
+        """The keys that match a pattern, of one type if `kind` is given. A key may come twice."""
+        of_kind = () if kind is None else ("TYPE", kind)
+        cursor: Word = 0
+        while True:
+            cursor, keys = self.call(
+                "SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN, *of_kind
+            )
+            yield from keys
+            if int(cursor) == 0:
+                return
 
     def pipeline(self, commands: Iterable[Command]) -> list[Any]:
         """Send all commands together; the reply to a refused command is the error."""

@@ -25,7 +25,6 @@ from millstream.pipeline.server import Command, Server, ServerError
 
 # Streams queried together; the replies are short.
 STREAMS_PER_REQUEST = 1000
-KEYS_PER_SCAN = 1000
 # More than a stream can hold: TSEEK counts all entries after the ID.
 ALL = (1 << 63) - 1
 
@@ -111,16 +110,7 @@ class Choice:
         """The selected keys, sorted. For a pattern, these are the existing keys that match it."""
         if self.pattern is None:
             return sorted(set(self.keys))
-        found: set[bytes] = set()
-        cursor: Any = 0
-        while True:
-            cursor, keys = server.call(
-                *("SCAN", cursor, "MATCH", key_bytes(self.pattern)),
-                *("COUNT", KEYS_PER_SCAN, "TYPE", "stream"),
-            )
-            found.update(keys)
-            if int(cursor) == 0:
-                return sorted(found)
+        return sorted(set(server.scan(key_bytes(self.pattern), "stream")))
 
 
 def survey(server: Server, keys: Iterable[bytes]) -> dict[bytes, Info]:

@@ -46,10 +46,10 @@ class Call:
         except faults as error:
             fail(error, 2)
 
-    def place(self, config: Any, source: Any) -> Any:
+    def record(self, config: Any, source: Any) -> Any:
         """Where a source is recorded."""
         server = needed("millstream.pipeline.cdc.streams.appending").open_server(config.millstream)
-        return needed("millstream.pipeline.cdc.source.preparing").Place(config, source, server)
+        return needed("millstream.pipeline.cdc.streams.record").SourceRecord(config, source, server)
 
 
 def fail(problem: object, code: int = 1) -> NoReturn:
@@ -161,11 +161,11 @@ def resync(call: Call, source: str, table: str | None, everything: bool) -> None
 
     def work() -> int:
         requests = needed("millstream.pipeline.cdc.commands.requests")
-        place = call.place(config, chosen)
+        record = call.record(config, chosen)
         if everything:
-            click.echo(requests.resync_all(place))
+            click.echo(requests.resync_all(record))
         else:
-            click.echo(requests.resync_table(place, requests.find_table(place, table)))
+            click.echo(requests.resync_table(record, requests.find_table(record, table)))
         return 0
 
     guarded(config, work)
@@ -197,8 +197,8 @@ def resume(call: Call, source: str, table: str) -> None:
 
     def work() -> int:
         requests = needed("millstream.pipeline.cdc.commands.requests")
-        place = call.place(config, chosen)
-        click.echo(requests.resume(place, requests.find_table(place, table)))
+        record = call.record(config, chosen)
+        click.echo(requests.resume(record, requests.find_table(record, table)))
         return 0
 
     guarded(config, work)
@@ -257,7 +257,7 @@ def drop(call: Call, source: str) -> None:
 
     def work() -> int:
         needed("millstream.pipeline.cdc.commands.dropping").drop(
-            call.place(config, chosen), click.echo
+            call.record(config, chosen), click.echo
         )
         return 0
 

@@ -18,8 +18,8 @@ from millstream.pipeline.cdc.cli import cdc
 from millstream.pipeline.cdc.commands.dropping import drop
 from millstream.pipeline.cdc.commands.requests import RequestError
 from millstream.pipeline.cdc.config import load
-from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.streams.appending import open_server
+from millstream.pipeline.cdc.streams.record import SourceRecord
 
 Source = psycopg.Connection[Any]
 SLOT = "millstream_shop_eu"
@@ -287,15 +287,15 @@ def test_a_drop_during_which_run_is_started_is_not_complete(
 ) -> None:
     shop.call("setup", "--create-targets")
     config = load(shop.file)
-    place = Place(config, config.source("shop:eu"), open_server(config.millstream))
+    record = SourceRecord(config, config.source("shop:eu"), open_server(config.millstream))
 
     def start_run(line: str) -> None:
         if "slot" in line:
-            place.server.call("SET", place.keys.alive, "{}")
+            record.server.call("SET", record.keys.alive, "{}")
 
     with pytest.raises(RequestError, match="run was started during the drop"):
-        drop(place, start_run)
-    shop.client.delete(place.keys.alive)
+        drop(record, start_run)
+    shop.client.delete(record.keys.alive)
     assert shop.start().exit_code() == 1  # it does not make the source again
     assert "the slot millstream_shop_eu no longer exists" in shop.log
     shop.call("drop", "shop:eu")
@@ -353,7 +353,7 @@ def test_passwords_are_never_shown(shop: Pipeline, url: str, commands: list[str]
 
 
 @pytest.mark.parametrize(
-    ("change", "place"),
+    ("change", "record"),
     [
         (('name = "shop"', 'nome = "shop"'), "database[0].nome"),
         (("orders = {}", "orders = 1"), "database[0].tables.orders"),
@@ -361,11 +361,11 @@ def test_passwords_are_never_shown(shop: Pipeline, url: str, commands: list[str]
     ],
 )
 def test_a_wrong_file_is_reported_in_one_line(
-    shop: Pipeline, change: tuple[str, str], place: str
+    shop: Pipeline, change: tuple[str, str], record: str
 ) -> None:
     text = shop.file.read_text()
     shop.file.write_text(text.replace(*change))
     done = shop.call("check", code=2)
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
-    assert place in line
+    assert record in line

@@ -30,10 +30,10 @@ from millstream.pipeline.cdc.applier.planning import (
 from millstream.pipeline.cdc.applier.retries import Retries
 from millstream.pipeline.cdc.applier.status import Status
 from millstream.pipeline.cdc.applier.survey import (
-    Place,
+    ConfiguredTable,
     SourceView,
+    configured_tables,
     look,
-    places_of,
     trim,
     trim_copy,
 )
@@ -94,7 +94,7 @@ class Driver:
         self._run = run
         self._status = status
         self._begin = begin
-        self._places = {place.key: place for place in places_of(config)}
+        self._configured = {one.key: one for one in configured_tables(config)}
         self._retries = Retries(config.apply.retry_max)
         self._cuts: dict[str, int] = {}
         self._copies: dict[TableKey, int] = {}
@@ -162,7 +162,7 @@ class Driver:
     def _step(self) -> Batch:
         positions = self._read_positions()
         server = self._connections.server
-        views = look(server, list(self._places.values()))
+        views = look(server, list(self._configured.values()))
         self._resume(server, views)
         self._trim(server, views, positions)
         batch = Batch([])
@@ -183,20 +183,21 @@ class Driver:
 
     def _read_positions(self) -> dict[TableKey, Position]:
         found = self._positions.read()
-        missing = [key for key in self._places if key not in found]
+        missing = [key for key in self._configured if key not in found]
         if missing:
             self._positions.add(
-                Position(key, target_name(self._places[key].table, self._config)) for key in missing
+                Position(key, target_name(self._configured[key].table, self._config))
+                for key in missing
             )
             found = self._positions.read()
-        return {key: found[key] for key in self._places}
+        return {key: found[key] for key in self._configured}
 
     def _resume(self, server: Server, views: Sequence[SourceView]) -> None:
         for view in views:
             for key in view.resumed:
-                place = self._places[key]
-                server.call("DEL", place.keys.resume(place.table))
-                log.info("%s %s: resumed", place.source.name, place.table.full_name)
+                configured = self._configured[key]
+                server.call("DEL", configured.keys.resume(configured.table))
+                log.info("%s %s: resumed", configured.source.name, configured.table.full_name)
                 self._retries.resume(key)
 
     def _plan(
@@ -210,14 +211,14 @@ class Driver:
         """Add a source's jobs to the batch."""
         streaming: list[Pending] = []
         for key, table in view.tables.items():
-            place, position = self._places[key], positions[key]
+            configured, position = self._configured[key], positions[key]
             if self._is_resting(position, table):
                 continue
-            verdict = judge(table, position, place.configured)
+            verdict = judge(table, position, configured.table_config)
             if verdict.need is Need.STOP:
-                stops[key] = _advice(verdict, place)
+                stops[key] = _advice(verdict, configured)
             elif verdict.need is Need.COPY:
-                job = copy_job(server, table, position, place.is_shared)
+                job = copy_job(server, table, position, configured.is_shared)
                 if job is not None:
                     batch.jobs.append(job)
                     batch.is_full = True
@@ -266,7 +267,7 @@ class Driver:
                             cut,
                             entries,
                             is_stopped or group is not together,
-                            self._places[one.key].is_shared,
+                            self._configured[one.key].is_shared,
                         )
                     )
                 elif is_stopped:
@@ -326,7 +327,7 @@ class Driver:
             needed = view.newest_cut
             for key, table in view.tables.items():
                 state, position = table.state, positions[key]
-                trim_copy(server, self._places[key], table, position)
+                trim_copy(server, self._configured[key], table, position)
                 if state is None or position.copied_lsn != state.copy_lsn:
                     continue
                 if state.phase not in ("copied", "wanted"):
@@ -338,5 +339,6 @@ class Driver:
                 trim(server, view.cuts, view.cuts_info, (needed - 1, 0), keep)
 
 
-def _advice(verdict: Verdict, place: Place) -> str:
-    return f"{verdict.reason}: millstream cdc resync {place.source.name} {place.table.full_name}"
+def _advice(verdict: Verdict, configured: ConfiguredTable) -> str:
+    table = f"{configured.source.name} {configured.table.full_name}"
+    return f"{verdict.reason}: millstream cdc resync {table}"

@@ -29,13 +29,13 @@ COMMANDS_PER_TABLE = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class ConfiguredTable:
     """A table of a source, and what the configuration says about it."""
 
     source: Source
     table: Table
     keys: Keys
-    configured: TableConfig
+    table_config: TableConfig
     is_shared: bool
 
     @property
@@ -58,11 +58,11 @@ class SourceView:
     resumed: frozenset[TableKey]
 
 
-def places_of(config: Config) -> list[Place]:
+def configured_tables(config: Config) -> list[ConfiguredTable]:
     """All tables of all sources."""
     shared = shared_targets(config)
     return [
-        Place(
+        ConfiguredTable(
             source,
             table,
             Keys(config.millstream.prefix, source),
@@ -74,25 +74,25 @@ def places_of(config: Config) -> list[Place]:
     ]
 
 
-def look(server: Server, places: Sequence[Place]) -> list[SourceView]:
+def look(server: Server, tables: Sequence[ConfiguredTable]) -> list[SourceView]:
     """All sources. The state of a source's tables and their streams are of one moment."""
-    by_source: dict[str, list[Place]] = {}
-    for place in places:
-        by_source.setdefault(place.source.name, []).append(place)
+    by_source: dict[str, list[ConfiguredTable]] = {}
+    for configured in tables:
+        by_source.setdefault(configured.source.name, []).append(configured)
     return [_look_at(server, own) for own in by_source.values()]
 
 
-def _look_at(server: Server, places: Sequence[Place]) -> SourceView:
-    keys = places[0].keys
+def _look_at(server: Server, tables: Sequence[ConfiguredTable]) -> SourceView:
+    keys = tables[0].keys
     commands: list[Command] = [
         ("TINFO", keys.cuts),
         ("XREVRANGE", keys.cuts, "+", "-", "COUNT", 1),
     ]
-    for place in places:
-        commands.append(("GET", keys.table_state(place.table)))
-        commands.append(("TINFO", keys.changes(place.table)))
-        commands.append(("TINFO", keys.copy(place.table)))
-        commands.append(("EXISTS", keys.resume(place.table)))
+    for configured in tables:
+        commands.append(("GET", keys.table_state(configured.table)))
+        commands.append(("TINFO", keys.changes(configured.table)))
+        commands.append(("TINFO", keys.copy(configured.table)))
+        commands.append(("EXISTS", keys.resume(configured.table)))
     replies = [server.checked(reply) for reply in server.transaction(commands)]
     cuts_info = info_of(replies[0])
     cut, fields = 0, dict[bytes, bytes]()
@@ -101,22 +101,22 @@ def _look_at(server: Server, places: Sequence[Place]) -> SourceView:
         cut = int(id_.split(b"-")[0])
     views: dict[TableKey, View] = {}
     resumed = set()
-    for number, place in enumerate(places):
+    for number, configured in enumerate(tables):
         at = 2 + COMMANDS_PER_TABLE * number
         text, info, copy_info, is_resumed = replies[at : at + COMMANDS_PER_TABLE]
-        views[place.key] = View(
-            place.key,
-            keys.changes(place.table),
-            keys.copy(place.table),
+        views[configured.key] = View(
+            configured.key,
+            keys.changes(configured.table),
+            keys.copy(configured.table),
             None if text is None else TableState.from_json(text),
             info_of(info),
             info_of(copy_info),
         )
         if is_resumed:
-            resumed.add(place.key)
+            resumed.add(configured.key)
     lsn, at_text = fields.get(b"lsn"), fields.get(b"at")
     return SourceView(
-        places[0].source,
+        tables[0].source,
         keys.cuts,
         cut,
         None if lsn is None else read_lsn(lsn.decode()),
@@ -148,13 +148,13 @@ def trim(server: Server, stream: str, info: Info | None, until: Id, keep: int) -
         server.call("XTRIM", stream, "MINID", f"{first[0]}-{first[1]}")
 
 
-def trim_copy(server: Server, place: Place, view: View, position: Position) -> None:
+def trim_copy(server: Server, configured: ConfiguredTable, view: View, position: Position) -> None:
     """Evict the blocks of a copy that have been loaded; delete the stream of a whole one."""
     state, info = view.state, view.copy_info
     if state is None or info is None:
         return
     if state.phase == "copied" and position.copied_lsn == state.copy_lsn:
-        key = place.keys.table_state(place.table)
+        key = configured.keys.table_state(configured.table)
         text = server.call("GET", key)
         # The reader may have begun another copy since.
         if text is not None and TableState.from_json(text) == state:

@@ -17,8 +17,9 @@ from millstream.pipeline.cdc.checks.source_checks import check_source
 from millstream.pipeline.cdc.config import Config, Source
 from millstream.pipeline.cdc.destination.connection import connect
 from millstream.pipeline.cdc.source.catalog import CatalogTable
-from millstream.pipeline.cdc.source.preparing import Place, Preparation, Refusal
+from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.streams.appending import open_server, pack
+from millstream.pipeline.cdc.streams.record import SourceRecord
 from millstream.pipeline.cdc.streams.state import StateError
 from millstream.pipeline.server import Server, ServerError
 
@@ -39,7 +40,7 @@ def check_all(config: Config) -> Iterator[Finding]:
         found = check_reachable(source, catalogs.setdefault(source.name, {}))
         yield from found
         if is_reachable and all(finding.level != "error" for finding in found):
-            yield from check_slot(Place(config, source, server))
+            yield from check_slot(SourceRecord(config, source, server))
     try:
         with connect(config, APPLICATION) as connection:
             yield from check_database(connection, config)
@@ -57,26 +58,26 @@ def check_reachable(source: Source, catalog: Catalog) -> list[Finding]:
         return [error(source.name, f"the source cannot be used: {problem}")]
 
 
-def before_reading(place: Place) -> list[Finding]:
+def before_reading(record: SourceRecord) -> list[Finding]:
     """What concerns one source, before it is read. psycopg.Error if it cannot be reached.
 
     Reading does not need the destination: one that cannot be reached is a warning.
     """
     catalog: Catalog = {}
-    findings = list(check_source(place.source, catalog))
+    findings = list(check_source(record.source, catalog))
     try:
-        with connect(place.config, APPLICATION) as connection:
-            findings += check_targets(connection, place.config, place.source, catalog, False)
+        with connect(record.config, APPLICATION) as connection:
+            findings += check_targets(connection, record.config, record.source, catalog, False)
     except psycopg.Error as problem:
         findings.append(warning(DESTINATION, f"the destination cannot be used: {problem}"))
     return findings
 
 
-def check_slot(place: Place) -> Iterator[Finding]:
+def check_slot(record: SourceRecord) -> Iterator[Finding]:
     """Whether the slot fits the state in millstream."""
-    source = place.source
+    source = record.source
     try:
-        Preparation(place, lambda _: None, lambda _: None).compare()
+        Preparation(record, lambda _: None, lambda _: None).compare()
     except Refusal as refusal:
         for line in refusal.lines:
             yield error(source.name, line)

@@ -12,20 +12,20 @@ from millstream.pipeline.cdc.destination.positions import Positions
 from millstream.pipeline.cdc.logs import counted
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import connect
-from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.sql import identifier
+from millstream.pipeline.cdc.streams.record import SourceRecord
 
 APPLICATION = "millstream cdc: drop"
 
 
-def drop(place: Place, say: Callable[[str], None]) -> None:
+def drop(record: SourceRecord, say: Callable[[str], None]) -> None:
     """Remove slot, publication, positions and keys of a source. RequestError while it is read.
 
     The keys go last: a drop that is interrupted can be repeated, and meanwhile `run` refuses the
     source. If `run` was started after the first look, it has reported itself before the second one.
     """
-    source, destination = place.source, place.config.destination
-    if place.server.call("EXISTS", place.keys.alive):
+    source, destination = record.source, record.config.destination
+    if record.server.call("EXISTS", record.keys.alive):
         raise RequestError(f"{source.name} is being read: stop `millstream cdc run` first")
     with connect(source.url, APPLICATION) as connection:
         slot = slots.read_slot(connection, source.slot)
@@ -39,16 +39,16 @@ def drop(place: Place, say: Callable[[str], None]) -> None:
         if found is not None:
             connection.execute(sql.SQL(f"DROP PUBLICATION {identifier(source.slot)}"))
             say(f"{source.name}: the publication {source.slot} was dropped")
-    with connect_destination(place.config, APPLICATION) as connection:
+    with connect_destination(record.config, APPLICATION) as connection:
         positions = Positions(connection, destination.schema)
         if positions.exists():
             count = positions.remove(source.database, source.sid)
             say(f"destination: removed {counted(count, 'position')}")
-    if place.server.call("EXISTS", place.keys.alive):
+    if record.server.call("EXISTS", record.keys.alive):
         raise RequestError(
             f"run was started during the drop of {source.name}: stop `millstream cdc run`, and drop"
             " the source again"
         )
-    keys = list(place.all_keys())
-    count = place.server.call("DEL", *keys)
+    keys = list(record.all_keys())
+    count = record.server.call("DEL", *keys)
     say(f"millstream: removed {counted(count, 'key')}")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.errors import CdcError
-from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.streams.appending import ReplacedError, States
+from millstream.pipeline.cdc.streams.record import SourceRecord
 from millstream.pipeline.cdc.streams.state import SourceState, TableState
 
 ATTEMPTS = 20
@@ -17,9 +17,9 @@ class RequestError(CdcError):
     """The request cannot be recorded; the text says why."""
 
 
-def find_table(place: Place, name: str) -> Table:
+def find_table(record: SourceRecord, name: str) -> Table:
     """A table of a source by `schema.table`, or by `table` if only one has this name."""
-    source = place.source
+    source = record.source
     found = [
         table
         for table in source.tables
@@ -34,9 +34,9 @@ def find_table(place: Place, name: str) -> Table:
     return (exact or found)[0]
 
 
-def resync_table(place: Place, table: Table) -> str:
+def resync_table(record: SourceRecord, table: Table) -> str:
     """Ask for a new copy of a table; what was recorded, in words."""
-    states, key = States(place.server), place.keys.table_state(table)
+    states, key = States(record.server), record.keys.table_state(table)
     for _ in range(ATTEMPTS):
         text = states.read(key)
         if text is None:
@@ -49,22 +49,22 @@ def resync_table(place: Place, table: Table) -> str:
     raise RequestError(f"the state of {table.full_name} changes all the time: try again")
 
 
-def resync_all(place: Place) -> str:
+def resync_all(record: SourceRecord) -> str:
     """Ask for copies of all tables with a new slot; what was recorded, in words."""
-    states, key = States(place.server), place.keys.state
+    states, key = States(record.server), record.keys.state
     for _ in range(ATTEMPTS):
-        state = place.source_state(states)
+        state = record.source_state(states)
         if state is None:
-            state = SourceState(place.source.slot, "", 0, 0)
+            state = SourceState(record.source.slot, "", 0, 0)
         try:
             states.swap(key, replace(state, resync=True).to_json())
         except ReplacedError:
             continue  # the reader has just written its progress
-        return f"{place.source.name} is copied again, with a new slot"
-    raise RequestError(f"the state of {place.source.name} changes all the time: try again")
+        return f"{record.source.name} is copied again, with a new slot"
+    raise RequestError(f"the state of {record.source.name} changes all the time: try again")
 
 
-def resume(place: Place, table: Table) -> str:
+def resume(record: SourceRecord, table: Table) -> str:
     """Ask `apply` to retry a stopped table; what was recorded, in words."""
-    place.server.call("SET", place.keys.resume(table), "1")
-    return f"{place.source.name} {table.full_name} is tried again as soon as apply runs"
+    record.server.call("SET", record.keys.resume(table), "1")
+    return f"{record.source.name} {table.full_name} is tried again as soon as apply runs"

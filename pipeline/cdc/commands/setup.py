@@ -19,9 +19,10 @@ from millstream.pipeline.cdc.destination.target import read_targets
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.source import publications
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
-from millstream.pipeline.cdc.source.preparing import Place, Preparation
+from millstream.pipeline.cdc.source.preparing import Preparation
 from millstream.pipeline.cdc.sql import identifier, table_name
 from millstream.pipeline.cdc.streams.appending import open_server
+from millstream.pipeline.cdc.streams.record import SourceRecord
 
 APPLICATION = "millstream cdc: setup"
 
@@ -54,12 +55,12 @@ def setup(config: Config, create_targets: bool, say: Callable[[str], None]) -> l
     if errors:
         return errors
     for source in config.sources:
-        place = Place(config, source, server)
+        record = SourceRecord(config, source, server)
 
         def at(line: str, source: Source = source) -> None:
             say(f"{source.name}: {line}")
 
-        Preparation(place, at, at).run()
+        Preparation(record, at, at).run()
     return []
 
 

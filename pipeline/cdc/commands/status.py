@@ -23,10 +23,10 @@ from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.reader.watching import current_lsn
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import connect
-from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.source.slots import Slot
 from millstream.pipeline.cdc.streams.appending import States, open_server
 from millstream.pipeline.cdc.streams.names import apply_alive
+from millstream.pipeline.cdc.streams.record import SourceRecord
 from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
 from millstream.pipeline.positions import id_text
 from millstream.pipeline.server import Server, ServerError
@@ -114,9 +114,9 @@ def _source(
     positions: Mapping[TableKey, Position] | None,
     alive: Json | None,
 ) -> Json:
-    place = Place(config, source, server)
+    record = SourceRecord(config, source, server)
     seen = look_at_source(source)
-    known = _collect(place)
+    known = _collect(record)
     refusal = None
     if seen.problem is None and known.problem is None:
         refusal = _refusal(source, known.state, seen)
@@ -128,7 +128,7 @@ def _source(
         problem = f"the reader has not reported for {late_s:.0f} s"
     source_lsn = seen.lsn or _lsn(report.get("source_lsn"))
     durable = None if known.state is None else known.state.durable_lsn or None
-    shown = [TableShown.of(place, table, known, positions, alive) for table in source.tables]
+    shown = [TableShown.of(record, table, known, positions, alive) for table in source.tables]
     tables = [table.as_json() for table in shown]
     applied = _applied_lsn(tables, durable)
     return {
@@ -140,7 +140,7 @@ def _source(
         "durable_lsn": _text(durable),
         "applied_lsn": _text(applied),
         "lag_bytes": _difference(source_lsn, applied),
-        "lag_seconds": _lag_seconds(place, shown, applied, durable),
+        "lag_seconds": _lag_seconds(record, shown, applied, durable),
         "repeated": report.get("repeated"),
         "tables": tables,
     }
@@ -156,12 +156,12 @@ def look_at_source(source: Source) -> SourceSeen:
         return SourceSeen(problem=f"the source cannot be reached: {' '.join(str(error).split())}")
 
 
-def _collect(place: Place) -> Collected:
+def _collect(record: SourceRecord) -> Collected:
     try:
-        state = place.source_state(States(place.server))
-        text = place.server.call("GET", place.keys.alive)
+        state = record.source_state(States(record.server))
+        text = record.server.call("GET", record.keys.alive)
         report = {} if text is None else json.loads(text)
-        return Collected(state, report, place.table_states())
+        return Collected(state, report, record.table_states())
     except (ServerError, StateError) as error:
         return Collected(problem=str(error))
 
@@ -185,24 +185,24 @@ def _applied_lsn(tables: list[Json], durable: int | None) -> int | None:
 
 
 def _lag_seconds(
-    place: Place, shown: list[TableShown], applied: int | None, durable: int | None
+    record: SourceRecord, shown: list[TableShown], applied: int | None, durable: int | None
 ) -> float | None:
     """The age of the oldest change that is in millstream and not at the destination."""
     if applied is None or durable is None:
         return None
-    times = [_next_time(place, table) for table in shown if table.pending]
+    times = [_next_time(record, table) for table in shown if table.pending]
     known = [at for at in times if at is not None]
     return round(max(0.0, time.time() - min(known)), 3) if known else 0.0
 
 
-def _next_time(place: Place, shown: TableShown) -> float | None:
+def _next_time(record: SourceRecord, shown: TableShown) -> float | None:
     """The Unix time of the first change after a position."""
     if shown.position is None:
         return None
     lsn, n = shown.position.id
-    key = place.keys.changes(shown.table)
+    key = record.keys.changes(shown.table)
     try:
-        found = place.server.call("XRANGE", key, f"({lsn}-{n}", "+", "COUNT", 1)
+        found = record.server.call("XRANGE", key, f"({lsn}-{n}", "+", "COUNT", 1)
     except ServerError:
         return None
     if not found:
@@ -230,13 +230,13 @@ class TableShown:
     @classmethod
     def of(
         cls,
-        place: Place,
+        record: SourceRecord,
         table: Table,
         known: Collected,
         positions: Mapping[TableKey, Position] | None,
         alive: Json | None,
     ) -> TableShown:
-        source = place.source
+        source = record.source
         position = None if positions is None else positions.get(source.key_of(table))
         report = known.report.get("tables", {}).get(table.full_name, {})
         applied = (alive or {}).get("warnings", {}).get(f"{source.name} {table.full_name}", [])
@@ -244,10 +244,10 @@ class TableShown:
         is_known = known.problem is None and positions is not None
         return cls(
             table,
-            target_name(table, place.config),
+            target_name(table, record.config),
             table_state(state, position) if is_known else None,
             position,
-            None if known.problem or positions is None else _pending(place, table, position),
+            None if known.problem or positions is None else _pending(record, table, position),
             state.rows if state is not None and state.phase == "copied" else report.get("rows"),
             report,
             [*report.get("warnings", []), *applied],
@@ -282,10 +282,10 @@ def table_state(state: TableState | None, position: Position | None) -> str:
     return "streaming"
 
 
-def _pending(place: Place, table: Table, position: Position | None) -> int | None:
+def _pending(record: SourceRecord, table: Table, position: Position | None) -> int | None:
     lsn, n = position.id if position is not None else (0, 1)  # without `start`
     try:
-        count, _ = place.server.call("TSEEK", place.keys.changes(table), id_text((lsn, n)), ALL)
+        count, _ = record.server.call("TSEEK", record.keys.changes(table), id_text((lsn, n)), ALL)
     except ServerError:
         return None
     return int(count)

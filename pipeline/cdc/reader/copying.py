@@ -25,7 +25,7 @@ from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.protocol.session import Connection
 from millstream.pipeline.cdc.reader.report import Report, TableReport
 from millstream.pipeline.cdc.source.catalog import connect, read_table, selection
-from millstream.pipeline.cdc.source.preparing import Place, is_ready, start_words
+from millstream.pipeline.cdc.source.preparing import start_words
 from millstream.pipeline.cdc.source.slots import blockers_reported
 from millstream.pipeline.cdc.streams.appending import (
     Batch,
@@ -39,6 +39,7 @@ from millstream.pipeline.cdc.streams.appending import (
 )
 from millstream.pipeline.cdc.streams.changes import time_text
 from millstream.pipeline.cdc.streams.copies import BLOCK_BYTES_MAX, CopyBegin, CopyEnd, CopyRows
+from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
 from millstream.pipeline.cdc.streams.state import TableConfig, TableState
 from millstream.pipeline.server import Server, ServerError
 from millstream.pipeline.stream_counters import info_of
@@ -86,12 +87,16 @@ class Copier:
     """Copies the tables of a source whose state asks for it, one after the other."""
 
     def __init__(
-        self, place: Place, report: Report, stop: threading.Event, log: Callable[[str], None]
+        self,
+        record: SourceRecord,
+        report: Report,
+        stop: threading.Event,
+        log: Callable[[str], None],
     ) -> None:
-        self._place = place
-        self._source = place.source
-        self._keys = place.keys
-        self._states = States(place.server)
+        self._record = record
+        self._source = record.source
+        self._keys = record.keys
+        self._states = States(record.server)
         self._report = report
         self._stop = stop
         self._log = log
@@ -114,7 +119,7 @@ class Copier:
     def _next(self) -> Table | None:
         """A table whose state asks for a copy, and which is not to be left alone for a while."""
         now, chosen = time.monotonic(), None
-        states = self._place.table_states()
+        states = self._record.table_states()
         for table in self._source.tables:
             state = states[table.full_name]
             if state is None:
@@ -151,7 +156,7 @@ class Copier:
         report = self._report.tables[name]
         text = self._repeat(lambda: self._states.read(key))
         # After the table's state: whoever makes a new slot changes both.
-        source = self._repeat(lambda: self._place.source_state(self._states))
+        source = self._repeat(lambda: self._record.source_state(self._states))
         if text is None or not is_ready(source):
             raise ReplacedError(f"the slot of {self._source.name} is being made")
         state = TableState.from_json(text)
@@ -194,7 +199,7 @@ class Copier:
         found = read_table(connection, table)
         if found is None:
             raise CopyError(f"the table {table.full_name} does not exist at the source")
-        changes, server = self._keys.changes(table), self._place.server
+        changes, server = self._keys.changes(table), self._record.server
         self._repeat(lambda: server.call(*start_words(changes)))
         info = info_of(self._repeat(lambda: server.call("TINFO", changes)))
         if info is None:
@@ -206,7 +211,7 @@ class Copier:
             found.identity,
             info.incarnation,
             found.oid,
-            TableConfig.of(table, self._place.config),
+            TableConfig.of(table, self._record.config),
             request,
         )
         return state, selection(table, found)
@@ -239,11 +244,11 @@ class Copier:
 
     @property
     def _is_slow(self) -> bool:
-        return bool(self._place.config.read.copy_rate)
+        return bool(self._record.config.read.copy_rate)
 
     def _paced(self, rows: Iterator[bytes]) -> Iterator[bytes]:
         """The rows, at most `copy_rate` of them in a second."""
-        rate = self._place.config.read.copy_rate
+        rate = self._record.config.read.copy_rate
         if not rate:
             yield from rows
             return
@@ -259,7 +264,7 @@ class Copier:
     def _flush(self, batch: Batch, rows: int, name: str) -> None:
         if batch.count:
             request, count = batch.encoded(), batch.count + 2
-            server = self._place.server
+            server = self._record.server
             self._repeat(lambda: executed(sent(server, request, count)))
         report = self._report.tables[name]
         self._report.copied_bytes[name] += batch.size_bytes
@@ -271,11 +276,11 @@ class Copier:
 
     def _wait_for_apply(self, table: Table) -> None:
         """Wait while too many rows wait for `apply`. ReplacedError if a new copy was asked for."""
-        limit = self._place.config.read.copy_ahead_mb << 20
+        limit = self._record.config.read.copy_ahead_mb << 20
         key, copy = self._keys.table_state(table), self._keys.copy(table)
         while True:
             self._repeat(lambda: self._states.check_unchanged(key))
-            if self._repeat(lambda: stream_bytes(self._place.server, [copy])) <= limit:
+            if self._repeat(lambda: stream_bytes(self._record.server, [copy])) <= limit:
                 return
             self._sleep(PAUSE_S)
 

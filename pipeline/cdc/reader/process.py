@@ -34,7 +34,7 @@ from millstream.pipeline.cdc.reader.outgoing import Outgoing
 from millstream.pipeline.cdc.reader.reading import Reading, StuckError, first_of
 from millstream.pipeline.cdc.reader.report import ReaderState, Report
 from millstream.pipeline.cdc.reader.watching import Backlog, Publisher, Watcher
-from millstream.pipeline.cdc.source.preparing import Place, Preparation, Refusal, is_ready
+from millstream.pipeline.cdc.source.preparing import Preparation, Refusal
 from millstream.pipeline.cdc.streams.appending import (
     Appender,
     RefusedError,
@@ -43,6 +43,7 @@ from millstream.pipeline.cdc.streams.appending import (
     open_server,
 )
 from millstream.pipeline.cdc.streams.changes import Described, ProtocolError, Translator
+from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
 from millstream.pipeline.cdc.streams.state import SourceState, StateError
 from millstream.pipeline.server import ServerError
 
@@ -63,11 +64,11 @@ class SourceProcess:
         self._secrets = Secrets(config)
         self._log = open_log(source.name, self._secrets)
         self._report = Report.of(source, self._problem)
-        self._place = Place(config, source, open_server(config.millstream))
+        self._record = SourceRecord(config, source, open_server(config.millstream))
         self._stop = threading.Event()
         self._failed: BaseException | None = None
         self._backlog = Backlog(config.millstream.backlog_mb)
-        self._publisher = Publisher(self._place, self._report, self._backlog, tell, self._stop)
+        self._publisher = Publisher(self._record, self._report, self._backlog, tell, self._stop)
         self._copier: Copier | None = None
         self._is_prepared = False
         self._was_prepared = False
@@ -75,7 +76,7 @@ class SourceProcess:
     async def run(self) -> None:
         """Until it is cancelled, or one of the threads fails."""
         self._start(self._publisher.run)
-        self._start(Watcher(self._place, self._report, self._stop).run)
+        self._start(Watcher(self._record, self._report, self._stop).run)
         pauses = Pauses()
         while True:
             started = time.monotonic()
@@ -91,7 +92,7 @@ class SourceProcess:
         self._stop.set()
         cancel_commands()
         with contextlib.suppress(ServerError):
-            self._place.server.call("DEL", self._place.keys.alive)
+            self._record.server.call("DEL", self._record.keys.alive)
 
     # ------------------------------------------------------------ sessions
 
@@ -120,8 +121,8 @@ class SourceProcess:
         return "waiting", None
 
     def _prepare(self) -> SourceState:
-        states = States(self._place.server)
-        preparation = Preparation(self._place, self._waiting, self._say)
+        states = States(self._record.server)
+        preparation = Preparation(self._record, self._waiting, self._say)
         if self._is_prepared:
             state, _ = preparation.compare()
             if state is not None and is_ready(state):
@@ -131,13 +132,13 @@ class SourceProcess:
         self._is_prepared = self._was_prepared = True
         self._publisher.resync.clear()
         # A write, so that a server without memory is noticed before the source is asked.
-        states.read(self._place.keys.state)
-        states.swap(self._place.keys.state, state.to_json())
+        states.read(self._record.keys.state)
+        states.swap(self._record.keys.state, state.to_json())
         return state
 
     def _check(self) -> None:
         """Refusal for what would not work."""
-        findings = all_checks.before_reading(self._place)
+        findings = all_checks.before_reading(self._record)
         for finding in findings:
             if finding.level == "warning":
                 self._log.warning("%s", without_source(finding.text, self._source.name))
@@ -160,11 +161,11 @@ class SourceProcess:
 
     async def _read(self, state: SourceState) -> None:
         replication = await asyncio.to_thread(self._connect, state)
-        appender = Appender(self._place.server, self._place.keys.cuts, self._place.keys.state)
-        appender.states.expect(self._place.keys.state, state.to_json())
+        appender = Appender(self._record.server, self._record.keys.cuts, self._record.keys.state)
+        appender.states.expect(self._record.keys.state, state.to_json())
         outgoing = Outgoing(
             appender,
-            self._place.keys,
+            self._record.keys,
             state,
             self._report,
             lambda lsn: reading.durable(lsn),
@@ -172,7 +173,7 @@ class SourceProcess:
         )
         reading = Reading(
             replication,
-            Translator(self._source.tables, self._place.tables_by_oid()),
+            Translator(self._source.tables, self._record.tables_by_oid()),
             outgoing,
             self._backlog.problem,
             self._report,
@@ -182,7 +183,7 @@ class SourceProcess:
         self._report.became("reading")
         self._log.info("reading from %s", lsn_text(state.durable_lsn))
         if self._copier is None:
-            self._copier = Copier(self._place, self._report, self._stop, self._say)
+            self._copier = Copier(self._record, self._report, self._stop, self._say)
             self._start(self._copier.run)
         try:
             await first_of(reading.run(), self._interrupted())

@@ -21,8 +21,8 @@ from millstream.pipeline.cdc.reader.copying import stream_bytes
 from millstream.pipeline.cdc.reader.report import Report
 from millstream.pipeline.cdc.source import slots
 from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_tables
-from millstream.pipeline.cdc.source.preparing import Place
 from millstream.pipeline.cdc.streams.names import ALIVE_S
+from millstream.pipeline.cdc.streams.record import SourceRecord
 from millstream.pipeline.cdc.streams.state import SourceState, StateError, TableState
 from millstream.pipeline.server import ServerError
 
@@ -60,7 +60,7 @@ class Publisher:
 
     def __init__(
         self,
-        place: Place,
+        record: SourceRecord,
         report: Report,
         backlog: Backlog,
         tell: Callable[[str], None],
@@ -68,13 +68,13 @@ class Publisher:
     ) -> None:
         self.resync = threading.Event()
         """Set when the state asks for everything to be copied again."""
-        self._place = place
+        self._record = record
         self._report = report
         self._backlog = backlog
         self._tell = tell
         self._stop = stop
-        tables = place.source.tables
-        self._streams = [place.keys.cuts, *(place.keys.changes(table) for table in tables)]
+        tables = record.source.tables
+        self._streams = [record.keys.cuts, *(record.keys.changes(table) for table in tables)]
 
     def run(self) -> None:
         while True:
@@ -86,14 +86,14 @@ class Publisher:
                 return
 
     def _exchange(self, text: str) -> None:
-        server = self._place.server
-        alive = self._place.keys.alive
+        server = self._record.server
+        alive = self._record.keys.alive
         (reply,) = server.pipeline([("SET", alive, text, "EX", ALIVE_S)])
         if isinstance(reply, redis.RedisError):
             # Without memory nothing can be written; the last report stays, and its time is in it.
             server.pipeline([("EXPIRE", alive, ALIVE_S)])
         self._backlog.measured(stream_bytes(server, self._streams))
-        state = server.call("GET", self._place.keys.state)
+        state = server.call("GET", self._record.keys.state)
         try:
             asked = state is not None and SourceState.from_json(state).resync
         except StateError:
@@ -107,9 +107,9 @@ class Publisher:
 class Watcher:
     """Looks at the source until the process ends."""
 
-    def __init__(self, place: Place, report: Report, stop: threading.Event) -> None:
-        self._place = place
-        self._source = place.source
+    def __init__(self, record: SourceRecord, report: Report, stop: threading.Event) -> None:
+        self._record = record
+        self._source = record.source
         self._report = report
         self._stop = stop
 
@@ -129,7 +129,7 @@ class Watcher:
         self._report.slot = None if slot is None else slot.as_json()
         self._report.source_lsn = max(self._report.source_lsn, current_lsn(connection))
         catalog = read_tables(connection, self._source.tables)
-        states = self._place.table_states()
+        states = self._record.table_states()
         for table in self._source.tables:
             report = self._report.tables[table.full_name]
             report.warnings = table_warnings(table, states[table.full_name], catalog)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import psycopg
 
-from millstream.pipeline.cdc.config import Config, Source, Table
+from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.protocol.replication import Replication, SystemId
 from millstream.pipeline.cdc.protocol.session import Connection
@@ -17,11 +17,8 @@ from millstream.pipeline.cdc.source.catalog import CatalogTable, connect, read_t
 from millstream.pipeline.cdc.source.publications import Publication
 from millstream.pipeline.cdc.streams.appending import States, Words, append_words
 from millstream.pipeline.cdc.streams.changes import time_text
-from millstream.pipeline.cdc.streams.names import Keys
+from millstream.pipeline.cdc.streams.record import SourceRecord, is_ready
 from millstream.pipeline.cdc.streams.state import SourceState, TableConfig, TableState
-from millstream.pipeline.server import Server
-
-SCAN_COUNT = 1000
 
 
 class Refusal(CdcError):
@@ -32,62 +29,10 @@ class Refusal(CdcError):
         self.lines = list(lines)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a source is recorded: its keys, and the server that has them."""
-
-    config: Config
-    source: Source
-    server: Server
-
-    @property
-    def keys(self) -> Keys:
-        return Keys(self.config.millstream.prefix, self.source)
-
-    def all_keys(self) -> Iterator[str]:
-        """Every key of the source that exists, the stream of cuts as well."""
-        yield self.keys.cuts
-        cursor = b"0"
-        while True:
-            cursor, found = self.server.call(
-                "SCAN", cursor, "MATCH", self.keys.pattern, "COUNT", SCAN_COUNT
-            )
-            yield from (key.decode() for key in found)
-            if cursor in (b"0", 0):
-                return
-
-    def table_states(self) -> dict[str, TableState | None]:
-        """The states of the configured tables, by their full names."""
-        commands = [("GET", self.keys.table_state(table)) for table in self.source.tables]
-        texts = [self.server.checked(reply) for reply in self.server.pipeline(commands)]
-        return {
-            table.full_name: None if text is None else TableState.from_json(text)
-            for table, text in zip(self.source.tables, texts, strict=True)
-        }
-
-    def tables_by_oid(self) -> dict[int, Table]:
-        """The tables that have been copied, by their numbers in the source's catalog."""
-        states = self.table_states()
-        return {
-            state.oid: table
-            for table in self.source.tables
-            if (state := states[table.full_name]) is not None and state.oid
-        }
-
-    def source_state(self, states: States) -> SourceState | None:
-        text = states.read(self.keys.state)
-        return None if text is None else SourceState.from_json(text)
-
-
 def start_words(key: str) -> Words:
     """The request that creates a stream of changes, if there is none."""
     now = time_text(time.time_ns() // 1000).encode()
     return append_words(key, 0, 1, [(b"@op", b"start"), (b"@at", now)])
-
-
-def is_ready(state: SourceState | None) -> bool:
-    """Whether there is a slot to read from."""
-    return state is not None and state.phase == "made" and not state.resync
 
 
 class Preparation:
@@ -95,14 +40,14 @@ class Preparation:
 
     def __init__(
         self,
-        place: Place,
+        record: SourceRecord,
         report: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        self._place = place
-        self._source = place.source
-        self._keys = place.keys
-        self._states = States(place.server)
+        self._record = record
+        self._source = record.source
+        self._keys = record.keys
+        self._states = States(record.server)
         self._report = report
         self._log = log
 
@@ -112,7 +57,7 @@ class Preparation:
         # the slot has confirmed, and at or before the end of the WAL.
         with connect(self._source.url, self._application) as connection:
             slot = slots.read_slot(connection, self._source.slot)
-        state = self._place.source_state(self._states)
+        state = self._record.source_state(self._states)
         with Replication(self._source.url, self._application) as replication:
             system = replication.identify()
             problem = slots.refusal(self._source, state, slot, system, replication.timeline_end)
@@ -133,7 +78,7 @@ class Preparation:
         with connect(self._source.url, self._application) as connection:
             catalog = read_tables(connection, self._source.tables)
             publication = publications.read_publication(connection, self._source.slot)
-            tables = self._place.table_states()
+            tables = self._record.table_states()
             if not is_new:
                 self._refuse_changed(tables, catalog, publication)
             self._forget_removed()
@@ -178,7 +123,7 @@ class Preparation:
 
     def _changed(self, table: Table, state: TableState) -> str | None:
         """Which options of the table are not those of its copy."""
-        old, new = state.table_config, TableConfig.of(table, self._place.config)
+        old, new = state.table_config, TableConfig.of(table, self._record.config)
         if old is None or old == new:
             return None
         names = [name for name in vars(new) if getattr(old, name) != getattr(new, name)]
@@ -188,16 +133,16 @@ class Preparation:
     def _forget_removed(self) -> None:
         """A table that is not in the file any more is copied again if it is added later."""
         configured = {table.full_name for table in self._source.tables}
-        for key in self._place.all_keys():
+        for key in self._record.all_keys():
             name = self._keys.table_name(key)
             if name is not None and name not in configured:
-                self._place.server.call("DEL", key)
+                self._record.server.call("DEL", key)
                 self._log(f"{name} is no longer in the configuration; its stream stays until drop")
 
     def _want(self, states: Mapping[str, TableState | None]) -> None:
         for table in self._source.tables:
             key = self._keys.table_state(table)
-            self._place.server.call(*start_words(self._keys.changes(table)))
+            self._record.server.call(*start_words(self._keys.changes(table)))
             if states[table.full_name] is None:
                 self._states.read(key)
                 self._states.swap(key, TableState().asked().to_json())
@@ -234,7 +179,7 @@ class Preparation:
         state = SourceState(self._source.slot, system.system, system.timeline, 0)
         others: list[Words] = []
         kept = {self._keys.state, self._keys.alive}
-        gone = [key for key in self._place.all_keys() if key not in kept]
+        gone = [key for key in self._record.all_keys() if key not in kept]
         others.append(["DEL", *gone])
         for table in self._source.tables:
             others.append(start_words(self._keys.changes(table)))
