@@ -40,7 +40,7 @@ build: $(VENV)/installed-compiler $(VENV)/installed-package
 	$(BIN)/python scripts/compile.py $(MODULES)
 endif
 
-test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis
+test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis $(VENV)/spark-classes
 	$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench
@@ -66,7 +66,7 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find $(PACKAGES) -name '*.c' -delete -o -name '*.so' -delete
 
-need-redis need-test:
+need-redis need-test: | $(VENV)/created
 	@scripts/need.sh $(@:need-%=%) >/dev/null
 
 $(VENV)/created:
@@ -85,6 +85,11 @@ $(VENV)/installed-compiler: pyproject.toml | $(VENV)/created
 
 $(VENV)/installed-package $(VENV)/installed-lint $(VENV)/installed-test: | $(VENV)/installed-compiler
 $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis: | $(VENV)/installed-test
+
+# Tests run without the archive too, but slower.
+$(VENV)/spark-classes: $(VENV)/installed-test | need-test
+	JAVA_HOME=$$(scripts/need.sh java) $(BIN)/python scripts/spark_classes.py $@.jsa >$@.log 2>&1 || cat $@.log
+	@touch $@
 
 $(VENV)/compiled: $(SOURCES) setup.py | $(VENV)/installed-compiler
 	$(BIN)/python scripts/compile.py

@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # once, takes 15 seconds. setuptools reads this file when it builds a wheel.
 WHEELS = "[bdist_wheel]\ncompression = stored\n"
 
+PUBLISHED = ".published"  # an archive of PySpark that Spark no longer finds
+
 
 def pip(*arguments: str, **environment: str) -> None:
     """Install without compiling to bytecode: Python compiles modules on import, and only a small
@@ -61,6 +63,22 @@ def install_beside(folder: Path, requirements: list[str]) -> None:
         shutil.rmtree(left, ignore_errors=True)
     pip("--no-deps", "--target", str(unfinished), *requirements)
     unfinished.rename(folder)
+
+
+def import_from_folder(packages: Path) -> None:
+    """Let Spark's Python processes import PySpark from its folder.
+
+    Spark starts many, with archives of the same modules first in the path. Python keeps bytecode
+    only for folders, so each process would compile what it imports, and takes three times as long
+    to start. An archive becomes a folder with a link, and is kept for the test of PySpark as it is
+    published.
+    """
+    for name in ("pyspark", "py4j"):
+        for archive in (packages / "pyspark" / "python" / "lib").glob(f"{name}*.zip"):
+            if archive.is_file() and (packages / name).is_dir():
+                archive.rename(archive.with_name(archive.name + PUBLISHED))
+                archive.mkdir()
+                (archive / name).symlink_to(Path("..", "..", "..", "..", name))
 
 
 class Wanted:
@@ -100,6 +118,10 @@ def install(names: list[str]) -> None:
         if one.is_beside:
             install_beside(Path(sys.prefix) / one.name, one.requirements)
     for one in wanted:
+        if one.name == "test":
+            import_from_folder(Path(sysconfig.get_path("purelib")))
+        elif one.name == "oldest-spark":
+            import_from_folder(Path(sys.prefix) / one.name)
         one.note()
 
 

@@ -124,9 +124,14 @@ def redis_server(_shared_redis: Server) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
     """What a process that starts Spark needs: a Java that it runs on, and this Python. Tests are
-    over before the better of Java's compilers has earned what it costs."""
+    over before the better of Java's compilers has earned what it costs. Most classes come from an
+    archive, if there is one that fits (scripts/spark_classes.py)."""
     home = subprocess.run(
         [ROOT / "scripts" / "need.sh", "java"], check=True, capture_output=True, text=True
     ).stdout.strip()
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    classes = Path(sys.prefix) / "spark-classes.jsa"
+    if classes.exists():
+        # A warning about an archive that does not fit must not go to standard output.
+        quick += f" -XX:SharedArchiveFile={classes} -Xlog:disable -Xlog:all=warning:stderr"
     return {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": quick, "PYSPARK_PYTHON": sys.executable}

@@ -82,6 +82,23 @@ def install(wheel: Path, extra: str, venv: Path) -> None:
     for required in _required(Distribution.at(information), {extra}, set()):
         for name in {file.parts[0] for file in required.files or ()} - {"..", "__pycache__"}:
             (packages / name).symlink_to(Path(str(required.locate_file(name))))
+    _as_published(packages / "pyspark")
+
+
+def _as_published(pyspark: Path) -> None:
+    """PySpark with the archives that scripts/install.py has replaced."""
+    library = Path("python", "lib")
+    source = pyspark.resolve()
+    pyspark.unlink()
+    for folder in (Path(), library.parent, library):
+        (pyspark / folder).mkdir()
+        for file in (source / folder).iterdir():
+            if file.name not in library.parts:
+                (pyspark / folder / file.name).symlink_to(file)
+    for archive in (pyspark / library).glob("*.published"):
+        replaced = archive.with_name(archive.name.removesuffix(".published"))
+        replaced.unlink()
+        archive.rename(replaced)
 
 
 def _required(wanted: Distribution, extras: set[str], seen: set[str]) -> Iterator[Distribution]:
