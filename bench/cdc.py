@@ -2,8 +2,8 @@
 
 The figures are rows or changes per second of CPU time of all processes: both clusters, millstream,
 `run`, and `apply` with its JVM and its Python workers. Both lanes of a row make the same changes in
-fresh databases of the same clusters. `apply` is running before a measurement begins, as in
-operation, but its JVM has not done anything yet.
+databases of the same clusters, in turns; a figure is the median of the rounds. `apply` is running
+before a measurement begins, as in operation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from bench.__main__ import RESULTS
 from bench.cdc_lanes import Cdc, Lane, Subscription
@@ -30,6 +31,8 @@ CHANGES_PER_TRANSACTION = 4
 LAG_S, QUICK_LAG_S = 30, 10
 LAG_RATE = 1000
 """Transactions per second."""
+PGBENCH = ["pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history"]
+KINDS: tuple[type[Lane], ...] = (Cdc, Subscription)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Figure:
     @property
     def per_s(self) -> float:
         return self.done / self.seconds
+
+
+Figures: TypeAlias = dict[str, list[Figure]]
+"""By lane: a figure for each round."""
 
 
 def measured(lane: Lane, done: int, work: Callable[[], object]) -> Figure:
@@ -79,35 +86,64 @@ def first_copy(lane: Lane, rows: int) -> Figure:
 
     def work() -> None:
         lane.start()
-        lane.wait("SELECT count(*) FROM copied", rows)
         lane.wait_steady()
 
-    return measured(lane, rows, work)
-
-
-def backlog(lane: Lane, transactions: int) -> Figure:
-    """pgbench has run while neither lane was working."""
-    ready(lane)
-    lane.pause()
-    lane.pgbench("-n", "-c", "4", "-t", str(transactions // 4))
-
-    def work() -> None:
-        lane.start()
-        lane.wait("SELECT count(*) FROM pgbench_history", transactions)
-        lane.wait_steady()
-
-    figure = measured(lane, transactions * CHANGES_PER_TRANSACTION, work)
-    lane.check_same(["pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history"])
+    figure = measured(lane, rows, work)
+    lane.check_same(["copied"])
     return figure
 
 
-def ready(lane: Lane) -> None:
-    """pgbench's tables are at both ends and followed."""
+def copies(made: Clusters, rows: int, rounds: int) -> Figures:
+    """First copies, each into a new database."""
+    figures: Figures = {kind.name: [] for kind in KINDS}
+    for _ in range(rounds):
+        for kind in KINDS:
+            with fresh(kind, made) as lane:
+                figures[kind.name].append(first_copy(lane, rows))
+    return figures
+
+
+def backlog(lane: Lane, number: int, transactions: int) -> Figure:
+    """pgbench has run while the lane was not working. What is waited for is the last transaction:
+    to count rows again and again would be a part of the cost."""
+    lane.start()
+    lane.wait_confirmed()  # also what the other lane's turn has left in the WAL
+    lane.pause()
+    lane.pgbench("-n", "-c", "4", "-t", str(transactions // 4))
+    lane.execute("source", f"INSERT INTO ended VALUES ({number})")
+
+    def work() -> None:
+        lane.start()
+        lane.wait("SELECT count(*) FROM ended", number)
+        lane.wait_steady()
+
+    figure = measured(lane, transactions * CHANGES_PER_TRANSACTION, work)
+    lane.pause()
+    lane.check_same(PGBENCH)
+    return figure
+
+
+def backlogs(made: Clusters, transactions: int, rounds: int) -> Figures:
+    """Backlogs of the same two databases."""
+    figures: Figures = {kind.name: [] for kind in KINDS}
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(fresh(kind, made)) for kind in KINDS]
+        for lane in lanes:
+            lane.execute("both", "CREATE TABLE ended (id int PRIMARY KEY)")
+            ready(lane, "ended")
+            lane.pause()
+        for number in range(1, rounds + 1):
+            for lane in lanes:
+                figures[lane.name].append(backlog(lane, number, transactions))
+    return figures
+
+
+def ready(lane: Lane, *tables: str) -> None:
+    """pgbench's tables and some others are at both ends and followed."""
     lane.pgbench("-i", "-q", "-s", "10")
     lane.pgbench("-i", "-q", "-I", "dtp", at="destination")
     lane.execute("source", "ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
-    tables = ["pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history"]
-    lane.prepare(tables)
+    lane.prepare([*PGBENCH, *tables])
     lane.start()
     lane.wait("SELECT count(*) FROM pgbench_accounts", 1_000_000)
     lane.wait_steady()
@@ -116,8 +152,7 @@ def ready(lane: Lane) -> None:
 def lag(lane: Lane, seconds: int) -> list[float]:
     """The ages of rows at the destination when they are seen there first, while pgbench runs."""
     lane.execute("both", "CREATE TABLE probe (id int PRIMARY KEY, sent double precision)")
-    lane.probed = True
-    ready(lane)
+    ready(lane, "probe")
     with lane.pgbench_running("-n", "-c", "4", "-R", str(LAG_RATE), "-T", str(seconds)):
         ages = lane.probe(seconds)
     return ages
@@ -137,50 +172,61 @@ def fresh(kind: Callable[[Clusters, Path], Lane], made: Clusters) -> Iterator[La
             lane.close()
 
 
-def pair(
-    made: Clusters,
-    row: Callable[[Lane, int], Figure],
-    size: int,
-    unit: str,
-    goal: tuple[float, float],
-) -> dict[str, object]:
-    figures = {}
-    for kind in (Cdc, Subscription):
-        with fresh(kind, made) as lane:
-            figures[kind.name] = row(lane, size)
-        shown = figures[kind.name]
-        print(
-            f"  {kind.name:<14}{shown.per_cpu_s:>10,.0f} {unit} per CPU-second"
-            f"{shown.per_s:>10,.0f} {unit}/s, {shown.seconds:.1f} s",
-            f"\n  {'':<14} CPU seconds: {shown}",
-            flush=True,
-        )
-    ours, theirs = figures[Cdc.name], figures[Subscription.name]
-    share = ours.per_s / theirs.per_s
-    verdict = "met" if ours.per_cpu_s >= goal[0] and share >= goal[1] else "not met"
+@dataclass(frozen=True)
+class Goal:
+    """`per_cpu_s` of our own, and a share of the subscription's figure of the name `of`."""
+
+    per_cpu_s: float
+    share: float
+    of: str
+
+
+GOALS = {"copy": Goal(50_000, 0.4, "per_s"), "backlog": Goal(10_000, 0.35, "per_cpu_s")}
+
+
+def compared(figures: Figures, unit: str, goal: Goal) -> dict[str, object]:
+    """Print and return the medians."""
+    medians = {}
+    for name, listed in figures.items():
+        per_cpu_s = statistics.median(one.per_cpu_s for one in listed)
+        per_s = statistics.median(one.per_s for one in listed)
+        medians[name] = {"per_cpu_s": per_cpu_s, "per_s": per_s}
+        print(f"  {name:<14}{per_cpu_s:>10,.0f} {unit} per CPU-second{per_s:>10,.0f} {unit}/s")
+        for one in listed:
+            print(f"  {'':<14} {one.seconds:.1f} s; CPU seconds: {one}")
+    ours, theirs = medians[Cdc.name], medians[Subscription.name]
+    shares = {name: ours[name] / theirs[name] for name in ours}
+    is_met = ours["per_cpu_s"] >= goal.per_cpu_s and shares[goal.of] >= goal.share
+    where = f"{unit} per CPU-second" if goal.of == "per_cpu_s" else f"{unit}/s"
     print(
-        f"  {share:.2f} of the subscription's {unit}/s; goals {goal[0]:,.0f}, {goal[1]}: {verdict}"
+        f"  {shares['per_cpu_s']:.2f} of the subscription's {unit} per CPU-second,"
+        f" {shares['per_s']:.2f} of its {unit}/s; goals {goal.per_cpu_s:,.0f}"
+        f" and {goal.share} of its {where}: {'met' if is_met else 'not met'}",
+        flush=True,
     )
-    return {name: {"per_cpu_s": one.per_cpu_s, "per_s": one.per_s} for name, one in figures.items()}
+    return {**medians, "shares": shares}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cdc", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each lane")
     parser.add_argument("--rows", default="copy,backlog,lag", help="which rows to measure")
     options = parser.parse_args()
-    names = options.rows.split(",")
+    names, rounds = options.rows.split(","), max(1, options.rounds)
     results: dict[str, object] = {}
     try:
         with clusters() as made:
             if "copy" in names:
                 print("first copy", flush=True)
                 size = QUICK_COPY_ROWS if options.quick else COPY_ROWS
-                results["copy"] = pair(made, first_copy, size, "rows", (50_000, 0.4))
+                results["copy"] = compared(copies(made, size, rounds), "rows", GOALS["copy"])
             if "backlog" in names:
                 print("backlog", flush=True)
                 size = QUICK_TRANSACTIONS if options.quick else TRANSACTIONS
-                results["backlog"] = pair(made, backlog, size, "changes", (10_000, 0.35))
+                results["backlog"] = compared(
+                    backlogs(made, size, rounds), "changes", GOALS["backlog"]
+                )
             if "lag" in names:
                 print(f"lag at {LAG_RATE * CHANGES_PER_TRANSACTION} changes/s", flush=True)
                 with fresh(Cdc, made) as lane:

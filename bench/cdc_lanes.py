@@ -39,7 +39,6 @@ class Lane:
                 connection.execute(f'CREATE DATABASE "{self._database}"'.encode())
         self.source: psycopg.Connection[Any] = clusters.source.connect(self._database)
         self.destination: psycopg.Connection[Any] = clusters.destination.connect(self._database)
-        self.probed = False
 
     def prepare(self, tables: Sequence[str]) -> None:
         """Everything that is not measured."""
@@ -56,6 +55,19 @@ class Lane:
     def wait_steady(self) -> None:
         """Wait until everything of now is at the destination."""
         raise NotImplementedError
+
+    def wait_confirmed(self) -> None:
+        """Wait until the source need not keep anything of now for this lane."""
+        (lsn,) = self.source.execute("SELECT pg_current_wal_lsn()::text").fetchone() or ("",)
+        lagging = f"confirmed_flush_lsn < '{lsn}'::pg_lsn".encode()
+        query = b"SELECT count(*) > 0 AND count(*) FILTER (WHERE " + lagging + b") = 0"
+        query += b" FROM pg_replication_slots WHERE database = current_database()"
+
+        def look() -> bool:
+            row = self.source.execute(query).fetchone()
+            return row is not None and bool(row[0])
+
+        wait_until(look, "the confirmation of all changes", TIMEOUT_S)
 
     def cpu_s(self) -> dict[str, float]:
         """The CPU time so far of each of the parts."""
@@ -167,8 +179,6 @@ class Cdc(Lane):
             return False
 
     def prepare(self, tables: Sequence[str]) -> None:
-        if self.probed:
-            tables = [*tables, "probe"]
         listed = "\n".join(f"{name} = {{}}" for name in tables)
         self._file.write_text(
             f'[millstream]\nserver = "redis://127.0.0.1:{self._port}"\n'

@@ -31,6 +31,8 @@ SETTINGS = {
     "max_wal_size": "4GB",
     "shared_buffers": "512MB",
     "autovacuum": "off",
+    # A subscription that is enabled again does not wait for seconds.
+    "wal_retrieve_retry_interval": "100ms",
 }
 
 
