@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cdc.appliers import KEYLESS, Applier
-from tests.cdc.feeding import Feed, delete, insert
+from tests.cdc.feeding import Feed, config_text, delete, insert
 from tests.cdc.proxies import Proxy
 from tests.support.postgres import Postgres
 from tests.support.server import Server
@@ -167,3 +167,13 @@ def test_a_missing_setup_is_reported_in_one_line(
     text = made.log_path.read_text()
     assert "has no table public.millstream_position: millstream cdc setup" in text
     assert "Traceback" not in text
+
+
+def test_apply_without_java_ends_with_one_line_of_its_own(tmp_path: Path) -> None:
+    text = config_text(1, "postgresql://127.0.0.1:1/none")
+    program = Program(tmp_path, text, {"JAVA_HOME": str(tmp_path / "nowhere")})
+    assert program.start("--once").wait(60) == 1
+    log = program.log_path.read_text()
+    assert "Traceback" not in log
+    assert log.splitlines()[-1].startswith("millstream: Spark cannot be started: ")
+    assert "Java 17 or 21" in log

@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 def start(config: Config, master: str | None) -> SparkSession:
-    """A Spark session with the settings of [apply]."""
+    """A Spark session with the settings of [apply]. ApplyError if Spark cannot be started."""
     from pyspark.sql import SparkSession
 
     chosen = master or config.apply.master
@@ -41,7 +41,13 @@ def start(config: Config, master: str | None) -> SparkSession:
     for name, value in {**SETTINGS, **config.apply.spark}.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         builder = builder.config(name, text)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # of Spark or Py4J: both have many classes
+        raise ApplyError(
+            f"Spark cannot be started: {_shown(error).rstrip('.')}. It needs Java 17 or 21 in"
+            " JAVA_HOME or PATH"
+        ) from error
     session.sparkContext.setLogLevel("FATAL")  # the driver logs each failure in one line
     return session
 
