@@ -399,7 +399,7 @@ def test_a_changed_configuration_stops_its_table(new_applier: Made) -> None:
     feed.put_state("t", replace(feed.state(), table_config=replace(config, target="public.other")))
     feed.transaction(insert(b"1", None, None))
     assert applier.apply() == 1
-    assert "configuration has changed" in str(applier.position().error)
+    assert "configuration is not that of its copy" in str(applier.position().error)
 
 
 # ---------------------------------------------------------------- copies

@@ -100,6 +100,9 @@ def test_check_names_what_is_missing_and_setup_creates_it(
     destination.execute("INSERT INTO orders VALUES (1, 'old'), (2, 'older')")
     done = shop.call("check")
     assert "the first copy deletes 2 rows of" in done.stdout
+    destination.execute("INSERT INTO orders SELECT -n FROM generate_series(1, 1000000) n")
+    done = shop.call("check", code=None)
+    assert "the first copy deletes more than 1000000 rows of" in done.stdout
     assert not [line for line in done.stdout.splitlines() if line.startswith("error")]
 
 

@@ -66,7 +66,11 @@ def judge(view: View, position: Position, configured: TableConfig) -> Verdict:
     if state.phase == "wanted" and not is_loaded:
         return NOTHING
     if state.table_config != configured and state.phase != "wanted":
-        return Verdict(Need.STOP, "its configuration has changed since it was copied")
+        return Verdict(
+            Need.STOP,
+            "its configuration is not that of its copy: restart apply if it was started before the"
+            " file was changed, otherwise copy the table again",
+        )
     if state.phase == "copying" or not is_loaded:
         return _judge_copy(view, state, position)
     reason = _loss(view, state, position)

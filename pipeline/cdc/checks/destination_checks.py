@@ -29,6 +29,7 @@ from millstream.pipeline.cdc.source.catalog import CatalogTable
 from millstream.pipeline.cdc.sql import identifier, table_name
 
 DESTINATION = "destination"
+ROWS_COUNTED = 1_000_000
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
@@ -175,10 +176,14 @@ def _rows(connection: Connection, where: str, table: Table, to: Route) -> Iterat
     """What the first copy would do to the rows that the target has."""
     if table.type == "history" or (table.type == "append" and to.key):
         return
-    (count,) = _row(connection, f"SELECT count(*) FROM {to.target.sql} AS t WHERE {to.of_sid}")
+    (count,) = _row(
+        connection,
+        f"SELECT count(*) FROM (SELECT FROM {to.target.sql} AS t WHERE {to.of_sid}"
+        f" LIMIT {ROWS_COUNTED + 1}) AS t",
+    )
     if not count:
         return
-    rows = counted(count, "row")
+    rows = f"more than {ROWS_COUNTED} rows" if count > ROWS_COUNTED else counted(count, "row")
     if table.type == "clone":
         yield warning(where, f"the first copy deletes {rows} of {to.target.sql}")
     else:

@@ -67,7 +67,7 @@ class CopiedHistory:
         self._session.run(f"DROP TABLE {self._table}")
 
     def _same_key(self, one: str) -> str:
-        conditions = [self._route.of_sid.replace("t.", f"{one}.", 1)]
+        conditions = [self._route.sid_of(one)]
         for name in self._route.key:
             column = identifier(self._route.columns[name])
             conditions.append(f"{one}.{column} = s.{self._numbers[name]}")

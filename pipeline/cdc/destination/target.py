@@ -107,9 +107,13 @@ class Route:
     @property
     def of_sid(self) -> str:
         """The condition that a row `t` of the target belongs to this source."""
+        return self.sid_of("t")
+
+    def sid_of(self, alias: str) -> str:
+        """The condition that a row of the target with this alias belongs to this source."""
         if self.sid is None:
             return "true"
-        return f"t.{identifier(self.sid)} = {literal(self.sid_value)}"
+        return f"{alias}.{identifier(self.sid)} = {literal(self.sid_value)}"
 
     def column(self, source: str) -> TargetColumn:
         return self.target.columns[self.columns[source]]
