@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from tests.cdc.feeding import config_text, parsed
 from tests.support.pipelines import url_of
+from tests.support.waiting import wait_until
 
 from millstream.pipeline.cdc.destination.connection import connect as connect_destination
+from millstream.pipeline.cdc.destination.connection import in_one_line
 from millstream.pipeline.cdc.protocol.replication import Replication
 from millstream.pipeline.cdc.source.catalog import connect
 from millstream.pipeline.cdc.sql import identifier, literal
@@ -54,3 +59,32 @@ def test_a_text_stands_for_itself_in_sql(source: Source, text: str, conforming: 
         cursor = source.execute(f"SELECT 1 AS {identifier(text)}".encode())
         assert cursor.description is not None
         assert cursor.description[0].name == text
+
+
+SLEEPER = """
+import sys
+from pathlib import Path
+from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.destination.connection import connect
+connect(load(Path(sys.argv[1])), "sleeper").execute("SELECT pg_sleep(600)")
+"""
+
+
+def test_the_statement_of_a_killed_worker_ends(source: Source, tmp_path: Path) -> None:
+    """It would hold the lock of its positions."""
+    file = tmp_path / "cdc.toml"
+    file.write_text(config_text(1, url_of(source)))
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sleeper'"
+    with subprocess.Popen([sys.executable, "-c", SLEEPER, str(file)]) as process:
+        asleep = f"{sleeping} AND wait_event = 'PgSleep'"
+        wait_until(lambda: source.execute(asleep).fetchone() == (1,), what="the statement")
+        process.kill()
+    wait_until(lambda: source.execute(sleeping).fetchone() == (0,), what="its end", deadline_s=30)
+
+
+def test_an_error_in_one_line_is_not_long(source: Source) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        source.execute("SELECT %s::text::int", ["9" * 100_000])
+    assert len(str(caught.value)) > 100_000
+    assert len(in_one_line(caught.value)) < 1_100
+    assert in_one_line(OSError("a\n  b")) == "a b"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psycopg
 
 from millstream.pipeline.cdc.config import Config
@@ -15,6 +17,9 @@ SETTINGS = (
     "-c xmloption=content -c row_security=off -c client_min_messages=warning"
     " -c lock_timeout=60000 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
+# Otherwise a statement of a worker that was killed runs to its end, with the lock of its positions.
+NOTICE_KILLS = "SET client_connection_check_interval = '5s'"
+LINE_MAX = 1000
 
 
 def connect(config: Config, application: str) -> Connection:
@@ -24,9 +29,15 @@ def connect(config: Config, application: str) -> Connection:
     connection: Connection = psycopg.connect(
         url, autocommit=True, **session(url, application, SETTINGS)
     )
-    for name, value in config.destination.settings.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        connection.execute("SELECT set_config(%s, %s, false)", [name, text])
+    try:
+        with contextlib.suppress(psycopg.errors.InvalidParameterValue):  # PostgreSQL on Windows
+            connection.execute(NOTICE_KILLS)
+        for name, value in config.destination.settings.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            connection.execute("SELECT set_config(%s, %s, false)", [name, text])
+    except psycopg.Error:
+        connection.close()
+        raise
     return connection
 
 
@@ -66,10 +77,12 @@ class Connections:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's text without line breaks; for PostgreSQL's errors with their detail."""
+    """An error's text without line breaks; for PostgreSQL's errors with their detail. It may have a
+    whole value in it, and is cut off."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         parts = [error.diag.message_primary, error.diag.message_detail]
         text = ": ".join(part for part in parts if part)
     else:
         text = str(error) or type(error).__name__
-    return " ".join(text.split())
+    line = " ".join(text.split())
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} .."
