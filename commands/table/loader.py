@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
 
@@ -10,5 +11,12 @@ import millstream.commands
 
 def load_table() -> None:
     """Import every module under commands/; a second call does nothing."""
-    for module in walk_packages(millstream.commands.__path__, "millstream.commands."):
-        import_module(module.name)
+    for name in _modules():
+        import_module(name)
+
+
+@cache
+def _modules() -> tuple[str, ...]:
+    """Listing folders takes milliseconds, and a simulation starts thousands of servers."""
+    found = walk_packages(millstream.commands.__path__, "millstream.commands.")
+    return tuple(module.name for module in found)
