@@ -17,6 +17,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from millstream.server.monitor import huge_pages
+
 from .client import ConnectionClosed, RawClient
 from .resp import Error, Simple
 from .waiting import wait_until
@@ -178,6 +180,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory.parent,
+                env=_environment(self.program),
                 preexec_fn=_die_with_parent,
             )
 
@@ -206,6 +209,14 @@ def _needs(program: Sequence[str]) -> dict[str, str]:
     if Path(program[0]).name != "redis-server":
         return {}
     return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}
+
+
+def _environment(program: Sequence[str]) -> dict[str, str] | None:
+    """The environment in which a server need not execute itself again to get huge pages, which
+    would take a fifth of the time of a start; None for the environment of this process."""
+    if list(program) != server_program() or huge_pages.system_setting() != "madvise":
+        return None
+    return huge_pages.asking(os.environ)
 
 
 def answers_ping(port: int) -> bool:

@@ -31,6 +31,7 @@ number of elements, in a map for further pairs. `${n}` outside quotes is a numbe
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -545,6 +546,7 @@ def _finish_reply(section: Section, lines: list[str]) -> None:
     )
 
 
+@functools.cache
 def read_folder(folder: Path) -> list[Section]:
     """All sections of all transcripts of a folder; titles must differ within a file."""
     sections = [s for path in sorted(folder.glob("*.txt")) for s in read_transcript(path)]

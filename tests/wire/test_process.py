@@ -17,6 +17,8 @@ from tests.support.resp import Error, Simple
 from tests.support.server import Server, free_port, server_program
 from tests.support.waiting import wait_until
 
+from millstream.server.monitor import huge_pages
+
 NewServer = Callable[..., Server]
 
 
@@ -32,6 +34,14 @@ def test_version_and_help(program: str, option: str) -> None:
     done = subprocess.run([path, option], capture_output=True, text=True, check=True)
     assert program.removesuffix("-server") in done.stdout
     assert done.stderr == ""
+
+
+def test_a_server_requests_huge_pages_itself(new_server: NewServer) -> None:
+    """Other tests start servers with an environment that already requests them."""
+    server = new_server(wrapper=["env", "--unset", "GLIBC_TUNABLES"]).start()
+    environment = Path(f"/proc/{server.pid}/environ").read_text().split("\0")
+    requested = any(f"GLIBC_TUNABLES={huge_pages.TUNABLE}=1" in line for line in environment)
+    assert requested == (huge_pages.system_setting() == "madvise")
 
 
 def test_serve_takes_options_file_and_directives(tmp_path: Path) -> None:
