@@ -221,19 +221,20 @@ def test_a_table_is_added_and_another_removed(pipeline: Pipeline, source: Source
     assert pipeline.copied_rows("public.a") == [["1"], ["2"]]
 
 
-def test_reading_pauses_while_the_streams_hold_too_much(pipeline: Pipeline, source: Source) -> None:
+def fill(pipeline: Pipeline, source: Source) -> None:
+    """30 changes, of which `backlog_mb` holds a part."""
     source.execute("CREATE TABLE orders (id int PRIMARY KEY, item text)")
     pipeline.configure({"eu": url_of(source)}, "orders = {}", {"millstream": "backlog_mb = 1"})
     pipeline.start().wait_copied("public.orders")
     for n in range(30):
         source.execute("INSERT INTO orders VALUES (%s, repeat(md5(%s::text), 5000))", [n, n])
-    report = pipeline.wait_reader("paused", problem="backlog_mb = 1")
-    assert "MB" in report["problem"]
-    assert 5 < len(pipeline.changes("public.orders")) < 30
+
+
+def take_all(pipeline: Pipeline) -> None:
+    """What `apply` does: take the entries, then trim them, until it has all of them."""
     seen: list[str] = []
 
     def trimmed() -> list[str]:
-        """What `apply` does: take the entries, then trim them."""
         for name, fields in pipeline.entries("public.orders"):
             seen.extend([fields["id"]] if fields["@op"] == "insert" else [])
             pipeline.client.xtrim("cdc:shop:eu:public.orders", minid=after(name), approximate=False)
@@ -241,6 +242,37 @@ def test_reading_pauses_while_the_streams_hold_too_much(pipeline: Pipeline, sour
 
     wait_until(trimmed, lambda ids: len(ids) >= 30, "all changes", 30)
     assert seen == [str(n) for n in range(30)]
+
+
+def test_a_paused_reader_leaves_the_source_alone(pipeline: Pipeline, source: Source) -> None:
+    fill(pipeline, source)
+    pipeline.wait_reader("paused")
+    is_read = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    wait_until(
+        lambda: source.execute(is_read, [SLOT]).fetchone(),
+        lambda row: row == (False,),
+        "the end of the connection",
+        30,
+    )
+    reports, found = set(), set()
+
+    def look() -> int:
+        found.add(source.execute(is_read, [SLOT]).fetchone())
+        reports.add(pipeline.alive()["at"])
+        return len(reports)
+
+    wait_until(look, lambda count: count > 5, "more reports", 30)
+    assert found == {(False,)}  # each connection would decode the WAL again
+    pipeline.wait_reader("paused", problem="backlog_mb = 1")
+    take_all(pipeline)
+
+
+def test_reading_pauses_while_the_streams_hold_too_much(pipeline: Pipeline, source: Source) -> None:
+    fill(pipeline, source)
+    report = pipeline.wait_reader("paused", problem="backlog_mb = 1")
+    assert "MB" in report["problem"]
+    assert 5 < len(pipeline.changes("public.orders")) < 30
+    take_all(pipeline)
     pipeline.wait_reader("reading")
 
 

@@ -175,10 +175,10 @@ class Reporter:
                 break
         if server is not None:
             if self._status.is_running:
-                self._farewell(server)
+                self._remove(server)
             server.close()
 
-    def _farewell(self, server: Server) -> None:
+    def _remove(self, server: Server) -> None:
         try:
             server.call("DEL", self._key)
         except ServerError as error:

@@ -88,7 +88,7 @@ class SourceProcess:
             await self._pause(REFUSED_S if reader == "refused" else pause_s)
 
     def close(self) -> None:
-        """Say goodbye: nothing of this process is waited for after this."""
+        """End the threads and remove the report. Nothing of this process is waited for."""
         self._stop.set()
         cancel_commands()
         with contextlib.suppress(ServerError):
@@ -99,6 +99,8 @@ class SourceProcess:
     async def _session(self) -> tuple[ReaderState, str | None]:
         """Prepare and read until something ends it; what the source is then, and why."""
         try:
+            if self._is_prepared:
+                await self._room()
             state = await asyncio.to_thread(self._prepare)
             await self._read(state)
         except (Refusal, StateError) as error:
@@ -120,8 +122,26 @@ class SourceProcess:
             return "waiting", f"the replication stream cannot be understood: {error}"
         return "waiting", None
 
+    async def _room(self) -> None:
+        """Wait while the streams hold too much, without a connection: with each one, the source
+        would decode its WAL again."""
+        while (problem := self._backlog.problem()) is not None:
+            if self._publisher.resync.is_set():
+                return
+            self._report.became("paused", problem)
+            self._raise_failure()
+            await asyncio.sleep(LOOK_S)
+
     def _prepare(self) -> SourceState:
+        state = self._prepared()
+        # A write, so that a server without memory is noticed before the source is asked.
         states = States(self._record.server)
+        states.expect(self._record.keys.state, state.to_json())
+        states.swap(self._record.keys.state, state.to_json())
+        return state
+
+    def _prepared(self) -> SourceState:
+        """The state from which the source is read. Only what is cheap, if it has been read."""
         preparation = Preparation(self._record, self._waiting, self._say)
         if self._is_prepared:
             state, _ = preparation.compare()
@@ -131,9 +151,6 @@ class SourceProcess:
         state = preparation.run(self._was_prepared)
         self._is_prepared = self._was_prepared = True
         self._publisher.resync.clear()
-        # A write, so that a server without memory is noticed before the source is asked.
-        states.read(self._record.keys.state)
-        states.swap(self._record.keys.state, state.to_json())
         return state
 
     def _check(self) -> None:
