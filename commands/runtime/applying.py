@@ -27,7 +27,8 @@ def id_of(text: bytes) -> tuple[int, int]:
 
 
 def stream_of(keyspace: Keyspace, db: int, key: bytes) -> Stream:
-    stream = keyspace.databases[db].stream(key)
+    """The stream that an effect changes; a running snapshot captures it first."""
+    stream = keyspace.databases[db].writable_stream(key)
     if stream is None:
         raise ValueError(f"key {key!r} has no stream")
     return stream
@@ -46,6 +47,15 @@ def _consumer_of(group: Group, name: bytes) -> Consumer:
     if consumer is None:
         raise ValueError(f"group {group.name!r} has no consumer {name!r}")
     return consumer
+
+
+# ---------------------------------------------------------------- the frames themselves
+
+
+@effect(b"HISTORY")
+def apply_history(keyspace: Keyspace, db: int, words: Words) -> None:
+    """HISTORY id number: from this frame on another line of history."""
+    keyspace.begin_history(words[0].decode("ascii"), int(words[1]))
 
 
 # ---------------------------------------------------------------- streams

@@ -31,6 +31,8 @@ cdef class Session:
     cdef public dict patterns
     cdef public str reply_mode
     cdef public bint monitoring
+    cdef public uint64_t wrote_seq
+    cdef public object feed
     cdef bint special
 
     cdef bint is_special(self) noexcept

@@ -30,6 +30,8 @@ class Session:
     patterns: dict[bytes, None]
     reply_mode: str
     monitoring: bool
+    wrote_seq: int
+    feed: Any
     def leave_transaction(self) -> None: ...
     def forget_watches(self) -> None: ...
     def __init__(

@@ -1,10 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Effects: what a command did, recorded while it runs and applied again at start.
+"""Effects: what a command did, recorded while it runs, and applied again at start and on replicas.
 
 An effect is a RESP array of bulk strings with everything resolved: ids, times, the first id kept by
 a trim. Applying it needs no clock and cannot come out differently. One group read is one effect,
-however many entries it delivered. docs/formats.md lists them all; the same bytes will one day feed
-replicas. An effect names a database once (`SELECT n`); each frame starts at database 0.
+however many entries it delivered. docs/formats.md lists them all. An effect names a database once (`SELECT n`); each frame starts at database 0.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -286,6 +285,8 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
                 if function is None:
                     raise ValueError(f"effect {args[0]!r} is not known to this version")
                 function(keyspace, db, args.rest())
+                if args.count > 1:
+                    wake_readers(keyspace, db, args)
             applied += 1
     except (ValueError, CommandError) as error:
         raise EffectError(here - start, str(error)) from error
@@ -340,8 +341,17 @@ cdef bint is_word_at(Args args, Py_ssize_t place, const char* word, Py_ssize_t s
     return args.items[place].size == size and memcmp(args.items[place].ptr, word, size) == 0
 
 
+cdef int wake_readers(Keyspace keyspace, int db, Args args) except -1:
+    """Mark the key of an effect ready if a reader waits for it: on a replica readers may wait."""
+    cdef Database database = <Database>keyspace.databases[db]
+    if database.waiting and args[0] in WAKES_READERS:
+        database.mark_ready_at(&args.items[1])
+    return 0
+
+
 cdef Stream stream_of(Keyspace keyspace, int db, Args args):
-    cdef Stream stream = (<Database>keyspace.databases[db]).stream_at(&args.items[1])
+    """The stream that an effect changes; a running snapshot captures it first."""
+    cdef Stream stream = (<Database>keyspace.databases[db]).writable_at(&args.items[1])
     if stream is None:
         raise ValueError(f"key {args[1]!r} has no stream")
     return stream
@@ -452,4 +462,5 @@ cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields
               keyspace.node_bytes)
     if stream.restrictions & RESERVING:
         (<Held>stream.held).tidy()
+    database.mark_ready_at(&args.items[1])
     return stream

@@ -21,6 +21,8 @@ _PROGRESS_BYTES = 1 << 20
 # Bytes read between two yields: less than a millisecond's work, unless a single frame is larger.
 _BYTES_PER_SLICE = 64 * 1024
 _KEYS_PER_SLICE = 64
+# What a frame counts in addition to its payload: its header on the way to a replica.
+FRAME_BYTES = 20
 
 
 def check_owners(manifest: Manifest, files: Sequence[File]) -> None:
@@ -67,7 +69,7 @@ class LoadReport:
 class Loader:
     """Reads a directory once. Afterwards `next_seq` is the number after the last frame, `torn` says
     where the journals must be cut, and `created_ms` and `base_bytes` describe the base (0: there is
-    none)."""
+    none). `frame_bytes` is what Persistence counts."""
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class Loader:
         self.torn: TornEnd | None = None
         self.created_ms = 0
         self.base_bytes = 0
+        self.frame_bytes = 0
 
     def read(
         self, manifest: Manifest, report: LoadReport, progress: Progress | None = None
@@ -137,6 +140,7 @@ class Loader:
     def _read_base(self, reader: SnapshotReader, report: LoadReport) -> Iterator[None]:
         summary = reader.summary
         self._keyspace.restore_global(summary.global_meta)
+        self.frame_bytes = summary.global_meta.get("frame_bytes", 0)
         report.entries = summary.entries
         for section in range(len(summary.sections)):
             for record in reader.records(section):
@@ -179,6 +183,7 @@ class Loader:
                     " nothing was changed; restore this file from a copy"
                 ) from error
             report.frames += 1
+            self.frame_bytes += FRAME_BYTES + len(payload)
             if before + offset >= next_stop:
                 self.done_bytes = before + offset
                 next_stop = self.done_bytes + _BYTES_PER_SLICE

@@ -26,7 +26,13 @@ from typing import Any, Protocol
 from millstream.errors import CommandError, DataError
 from millstream.server.durability import snapshots
 from millstream.server.durability.data_files import DataFiles, gone, in_words, misconf, unreadable
-from millstream.server.durability.loading import Loader, LoadReport, Progress, Restorable
+from millstream.server.durability.loading import (
+    FRAME_BYTES,
+    Loader,
+    LoadReport,
+    Progress,
+    Restorable,
+)
 from millstream.server.durability.persistence_info import persistence_facts
 from millstream.server.durability.snapshots import Capturable, Snapshots
 from millstream.server.durability.workers import Scheduler, TaskWorker, ThreadWorker, post
@@ -87,7 +93,11 @@ class Persistence:
     after `on_durable` if both are due); `on_failed(sentence)` (called while `durable_seq` still
     says which replies may be sent; it then rises to `last_seq`); `on_writable()` (refused writes
     are accepted again); `on_queue()` (fewer frames may wait for the disk); `flush_tick()` (commit
-    the effects of this tick so far, called before a capture); and `count_changes()`.
+    the effects of this tick so far, called before a capture); `count_changes()`; and, unless it is
+    None, `on_commit(seq, payload)` for every frame.
+
+    `first_effect` goes before the effects of the next frame, and of that frame only. `frame_bytes`
+    is the size of all frames so far: their payloads, and FRAME_BYTES for each.
     """
 
     def __init__(
@@ -121,8 +131,11 @@ class Persistence:
         self.on_queue: Callable[[], None] = lambda: None
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: self._changes_seen
+        self.on_commit: Callable[[int, bytes | None], None] | None = None
+        self.first_effect = b""
         self.last_seq = 0
         self.durable_seq = 0
+        self.frame_bytes = 0
         self.appendonly = config.appendonly
         self.attached = False
         self.closing = False
@@ -162,12 +175,19 @@ class Persistence:
         """
         seq = self.last_seq = self.last_seq + 1
         journal = self._journal
+        if payload is not None:
+            if self.first_effect:
+                payload = self.first_effect + payload
+                self.first_effect = b""
+            self.frame_bytes += FRAME_BYTES + len(payload)
         if payload is None and journal is not None:
             journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
         elif (
             payload is None or journal is None or journal.append(seq, payload) or not self.attached
         ) and not self._ending:
             self.durable_seq = seq
+        if self.on_commit is not None:
+            self.on_commit(seq, payload)
         return seq
 
     @property
@@ -221,10 +241,11 @@ class Persistence:
         the disk is full."""
         if self._journal is None:
             return UNBOUNDED
-        if payload_bytes > frames.PAYLOAD_MAX:
+        if payload_bytes + len(self.first_effect) > frames.PAYLOAD_MAX:
             raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
+        first_bytes = len(self.first_effect)
         try:
-            return self._journal.make_room(payload_bytes)
+            return self._journal.make_room(payload_bytes + first_bytes) - first_bytes
         except OSError as error:
             raise CommandError(misconf(error).decode()) from error
 
@@ -732,6 +753,7 @@ class Persistence:
             self.snapshots.last_save_s = loader.created_ms // 1000
             self.base_bytes = loader.base_bytes
         self.last_seq = self.durable_seq = loader.next_seq - 1
+        self.frame_bytes = loader.frame_bytes
         self._after_frames(loader.torn, report)
 
     def _new_loader(self) -> Loader:

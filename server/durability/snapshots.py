@@ -80,6 +80,7 @@ class JournalKeeper(Protocol):
     appendonly: bool
     attached: bool  # whether a start would find data written to the journal now
     last_seq: int
+    frame_bytes: int
     closing: bool
     count_changes: Callable[[], int]
 
@@ -360,6 +361,7 @@ class Snapshots:
         job.changes = self._keeper.count_changes()
         job.created_ms = self._clock()
         job.global_meta = self._keyspace.global_meta()
+        job.global_meta["frame_bytes"] = self._keeper.frame_bytes
         job.capture = self._keyspace.begin_capture()
 
     def _capture_slice(self, job: Job) -> None:

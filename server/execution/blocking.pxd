@@ -18,7 +18,7 @@ cdef class Serving:
     cdef int begin(self, Client client, Row row, Wait wait) except -1
     cdef int serve_ready(self) except -1
     cdef int enter(self, Client client) except -1
-    cdef bint unblock_client(self, Client client, bint error) except -1
+    cdef bint unblock_client(self, Client client, str error) except -1
     cdef int unblock(self, object waiter, reply) except -1
     cdef int put_in_full(self, Client client, reply) except -1
     cdef int end(self, object waiter) except -1

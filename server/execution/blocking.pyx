@@ -76,6 +76,8 @@ cdef class Serving:
             reply = waiter.read.attempt(self.context)
             if reply is None:
                 return False
+            if not waiter.is_plain:
+                waiter.client.wrote_seq = self.outbox.persistence.last_seq + 1
             self.unblock(waiter, reply)
         except CommandError as error:
             self.unblock(waiter, error)
@@ -108,13 +110,13 @@ cdef class Serving:
             self.context.session = running
             self.context.db = running_db
 
-    cdef bint unblock_client(self, Client client, bint error) except -1:
+    cdef bint unblock_client(self, Client client, str error) except -1:
         """End a client's wait as if its time were over, or with an error; False when it does not
         wait."""
         if client.waiter is None:
             return False
-        if error:
-            self.unblock(client.waiter, CommandError(UNBLOCKED))
+        if error is not None:
+            self.unblock(client.waiter, CommandError(error))
         else:
             self.time_out(client.waiter)
         return True

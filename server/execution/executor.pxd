@@ -27,6 +27,11 @@ cdef class Executor:
     cdef bint has_checks  # whether some commands may not run for some clients: looked at in `check_access`
     cdef bint _password_required
     cdef bint _loading
+    cdef public object read_only  # why nothing may be changed: this server is a replica
+    cdef public object lacks_replicas  # why clients may change nothing: too few replicas
+    cdef str _stale  # why hardly anything may run: a replica without a link
+    cdef public int64_t primary_ahead_ms  # the primary's wall clock minus this server's
+    cdef uint64_t begun_before
     cdef object eviction
     cdef uint64_t memory_limit
     cdef bint memory_full

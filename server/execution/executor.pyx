@@ -44,7 +44,7 @@ from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.clock import wall_clock_ms
 from millstream.server.execution.client_pause import Pause
 from millstream.server.protocol.resp import encode_reply
-from millstream.server.execution.blocking import INTERNAL
+from millstream.server.execution.blocking import INTERNAL, UNBLOCKED
 from millstream.server.monitor.slowlog import without_secrets
 from millstream.server.execution.timers import Ticker
 from millstream.words import quoted
@@ -114,6 +114,8 @@ cdef OwnedArgs kept(Args args):
 cdef class Executor:
     """Runs the commands of all clients of one server.
 
+    `read_only`, `lacks_replicas` and `stale` are errors, None where they do not apply.
+
     `server` gives keyspace, persistence, loop (call_soon, call_later), now_ms(), perhaps
     steady_clock or steady_ms() for a clock that never jumps (else it is the same), and, to the
     commands, what commands/runtime/host.py names.
@@ -161,8 +163,17 @@ cdef class Executor:
     cdef int set_guard(self) noexcept:
         """Requests are looked at more closely while there is something to reply_error them for."""
         self.has_checks = (self._password_required or self._loading or self.memory_full
-                        or self.near_journal_limit or self.queue_full)
+                        or self.near_journal_limit or self.queue_full or self._stale is not None)
         return 0
+
+    @property
+    def stale(self):
+        return self._stale
+
+    @stale.setter
+    def stale(self, str error) -> None:
+        self._stale = error
+        self.set_guard()
 
     @property
     def loading(self) -> bool:
@@ -195,7 +206,7 @@ cdef class Executor:
     cdef int look_at_clocks(self) except -1:
         self.context.now_ms = self.read_clock()
         self.context.steady_ms = self.read_steady(self.context.now_ms)
-        self.keyspace.set_now(self.context.now_ms, self.context.steady_ms)
+        self.keyspace.set_now(self.context.now_ms + self.primary_ahead_ms, self.context.steady_ms)
         return 0
 
     # ------------------------------------------------------------ requests
@@ -229,8 +240,11 @@ cdef class Executor:
     cdef int watch_limits(self) except -1:
         """Read the clocks, and whether anything may be changed now."""
         self.look_at_clocks()
-        problem = self.persistence.writable_error()
-        self.context.write_error = None if problem is None else problem.decode()
+        problem = self.read_only
+        if problem is None:
+            problem = self.persistence.writable_error()
+            problem = None if problem is None else problem.decode()
+        self.context.write_error = problem
         if problem is None and self.effects.out.size > self.effects.room:
             problem = self.context.write_error = self.lack_of_room()
         if problem is None and self.pause is None and not self._loading and not self.queue_full:
@@ -242,6 +256,8 @@ cdef class Executor:
                 self.keyspace.deferred = []
         else:
             self.keyspace.may_delete = False
+        if problem is None and self.lacks_replicas is not None:
+            self.context.write_error = self.lacks_replicas  # the server's own changes go on
         return 0
 
     cdef str lack_of_room(self):
@@ -294,6 +310,7 @@ cdef class Executor:
         self.row = None
         self.statistics.timed = None
         client.unfinished = False
+        self.begun_before = self.effects.begun
         self.shown_data = False
         self.batch_left = BATCH_LOOK
         self.batch_end_ns = self.statistics.read() + self.time_slice()
@@ -309,6 +326,8 @@ cdef class Executor:
         self.statistics.begin(None)
         if self.keyspace.ready:
             self.serving.serve_ready()
+        if self.effects.begun != self.begun_before:
+            client.wrote_seq = self.persistence.last_seq + (self.effects.out.size > 0)
         if self.pushes:
             self.flush_pushes(client)
         client.parser.keep_rest()
@@ -429,6 +448,9 @@ cdef class Executor:
         if self._loading and not row.while_loading:
             row.rejected += 1
             raise CommandError(LOADING)
+        if self._stale is not None and not row.while_stale:
+            row.rejected += 1
+            raise CommandError(self._stale)
         if self.memory_full and row.needs_memory:
             row.rejected += 1
             raise CommandError(OUT_OF_MEMORY)
@@ -741,7 +763,13 @@ cdef class Executor:
         """End a client's wait as if its time were over, or with an error; False when it does not
         wait (CLIENT UNBLOCK)."""
         self.schedule_tick()
-        return self.serving.unblock_client(client, error)
+        return self.serving.unblock_client(client, UNBLOCKED if error else None)
+
+    def end_wait(self, Client client not None, str error not None) -> None:
+        """End a client's wait with this error and close the connection after it."""
+        if self.serving.unblock_client(client, error):
+            client.close_after_reply = True
+            self.schedule_tick()
 
     # ------------------------------------------------------------ pausing
 
@@ -881,6 +909,11 @@ cdef class Executor:
             self.current.end(False)  # it switches the journal off, after what it did before
         self.outbox.journal_failed(tick_failed)
 
+    def close_held(self) -> None:
+        """Close the clients with replies that wait for the journal, and those whose replies of this
+        tick show data: these replies may never be sent."""
+        self.outbox.journal_failed(True)
+
     def free_waste(self) -> None:
         """Free released parts of large streams and databases for a short time."""
         cdef uint64_t end_ns = self.statistics.read() + FREE_NS
@@ -935,6 +968,18 @@ cdef class Executor:
         expiry_ms = self.keyspace.next_expiry_ms()
         return min(NEVER if expiry_ms is None else <uint64_t>expiry_ms,
                    <uint64_t>self.keyspace.calendar.next())
+
+    @property
+    def has_written(self) -> bool:
+        """Whether the batch that runs has changed something."""
+        return self.effects.begun != self.begun_before
+
+    def applied(self) -> None:
+        """Effects of another server were applied: serve the readers that they made ready."""
+        self.watch_limits()
+        if self.keyspace.ready:
+            self.serving.serve_ready()
+        self.schedule_tick()
 
     def look_for_due(self) -> None:
         """What came due while nothing might be changed is done now, if it may be."""

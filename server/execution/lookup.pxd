@@ -20,6 +20,7 @@ cdef class Row:
     cdef readonly bint writes
     cdef bint open_to_all
     cdef bint while_loading
+    cdef bint while_stale
     cdef bint needs_memory
     cdef dict subcommands
     cdef uint64_t calls

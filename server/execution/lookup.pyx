@@ -79,6 +79,7 @@ cdef class Row:
         self.writes = "write" in command.flags
         self.open_to_all = "no_auth" in command.flags
         self.while_loading = "loading" in command.flags
+        self.while_stale = "stale" in command.flags
         self.needs_memory = "denyoom" in command.flags
         self.subcommands = {
             name: Row(sub)

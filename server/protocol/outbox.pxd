@@ -51,6 +51,7 @@ cdef class Outbox:
     cdef readonly set lagging
     cdef readonly uint64_t noted_bytes
     cdef readonly uint64_t held_bytes
+    cdef public object hold_point
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data) except -1

@@ -102,7 +102,8 @@ cdef class Outbox:
     the output grows: for held output from `least_limit_bytes` on. `lagging` are the clients with
     that much output, or that do not read; the code that checks them removes them. `noted_bytes` is
     the size of this tick's replies so far, `held_bytes` the size of all output that waits for the
-    journal.
+    journal. `hold_point` has the last frame that the replicas made safe as `seq`, if replies wait
+    for them too.
     """
 
     def __init__(self, persistence, loop, resume):
@@ -165,7 +166,8 @@ cdef class Outbox:
         cdef object data
         cdef list clients = self.dirty_clients
         cdef object last = self.persistence.last_seq
-        cdef bint hold = self.persistence.durable_seq < last
+        cdef bint hold = self.persistence.durable_seq < last or (
+            self.hold_point is not None and self.hold_point.seq < last)
         cdef bint shown_data
         cdef uint64_t size
         if self.held and not hold:
@@ -257,6 +259,8 @@ cdef class Outbox:
         """The client has read its output: continue a long reply or run its next requests."""
         if client.closed:
             return
+        if client.feed is not None:
+            client.feed.pump()
         if client.producer is not None:
             self.pump(client)
         elif client.full and not client.held_pieces and not client.paused:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 Value = bytes | Stream
 
+Line = tuple[str, int]
+"""A line of history: its ID, 40 hexadecimal digits, and the number of its first frame."""
+# A keyspace knows this number of lines, the newest ones.
+HISTORIES_MAX = 16
 # Default maximum of producers per stream.
 PRODUCERS_MAX = 100_000
 # Default limits of a stream: bytes of held entries and open reservations, and number of writers.
@@ -464,7 +468,8 @@ class Keyspace(KeyspaceCore):
     Readers have the promise that no entry up to `promised_ms` will be added to the streams that
     they follow; the journal has `recorded_promise_ms`, which is at or after it. `has_ordering`
     means that a stream has, or had, features that only TRESERVE and similar commands use.
-    `expiry_log_ms` is the time from which an expired lease is logged again.
+    `expiry_log_ms` is the time from which an expired lease is logged again. `histories` has the
+    lines of history to which the frames of the data belong, the oldest first; empty if unknown.
 
     `now_ms` is the time for the expiry of keys, `steady_ms` the time from which restored groups
     count, and `newest_steady_ms` the latest time of that clock in the loaded data. While `expiring`
@@ -487,6 +492,7 @@ class Keyspace(KeyspaceCore):
         self.held_max_bytes = HELD_MAX_BYTES
         self.reservations_max = RESERVATIONS_MAX
         self.writers_max = WRITERS_MAX
+        self.histories: tuple[Line, ...] = ()
         self.walks: list[KeyIterator] = []
         self.databases = [Database(self, i) for i in range(databases)]
 
@@ -545,7 +551,14 @@ class Keyspace(KeyspaceCore):
             meta["ordering"] = True
         if self.recorded_promise_ms:
             meta["clock"] = self.recorded_promise_ms
+        if self.histories:
+            meta["histories"] = [list(line) for line in self.histories]
         return meta
+
+    def begin_history(self, name: str, first_seq: int) -> None:
+        """The frames from this number on belong to another line of history."""
+        before = [line for line in self.histories if line[1] < first_seq]
+        self.histories = (*before, (name, first_seq))[-HISTORIES_MAX:]
 
     def restore_global(self, meta: dict[str, Any]) -> None:
         """Restore the result of global_meta."""
@@ -553,3 +566,4 @@ class Keyspace(KeyspaceCore):
         self.note_steady(meta.get("steady_ms", 0))
         self.has_ordering = self.has_ordering or "ordering" in meta
         self.note_promise(meta.get("clock", 0))
+        self.histories = tuple((name, first) for name, first in meta.get("histories", ()))

@@ -114,7 +114,8 @@ def test_loading_reports_what_it_found() -> None:
     assert (report.base, report.journals) == ("base-2.msnap", ("journal-2.log",))
     assert report.torn_bytes == 0
     assert seen[-1][0] == seen[-1][1] > 0
-    assert again.keyspace.restored_global == {"databases": 16}
+    frame_bytes = 20 * 20 + sum(len(f"ADD s {number}\r\n") for number in range(1, 21))
+    assert again.keyspace.restored_global == {"databases": 16, "frame_bytes": frame_bytes}
 
 
 def test_a_torn_end_is_cut_and_reported() -> None:
@@ -1302,3 +1303,34 @@ def test_a_clean_stop_says_that_all_is_on_the_disk() -> None:
     world = new_world()
     write_many(world, 2)
     assert world.persistence.close()
+
+
+def test_the_first_effect_goes_before_the_effects_of_the_next_frame_alone() -> None:
+    world = World(FakeDisk())
+    world.load()
+    world.persistence.first_effect = b"NOP\r\n"
+    told: list[tuple[int, bytes | None]] = []
+    world.persistence.on_commit = lambda seq, payload: told.append((seq, payload))
+    world.write_tick()
+    world.write_tick()
+    assert told == [(1, b"NOP\r\nADD s 1\r\n"), (2, b"ADD s 2\r\n")]
+
+
+def test_the_size_of_all_frames_is_the_same_after_a_restart_with_and_without_a_base() -> None:
+    world = World(FakeDisk())
+    world.load()
+    for _ in range(3):
+        world.write_tick()
+    world.settle()
+    counted = world.persistence.frame_bytes
+    assert counted == 3 * (20 + len(b"ADD s 1\r\n"))
+    again = World(world.disk.copy())
+    again.load()
+    assert again.persistence.frame_bytes == counted
+    again.persistence.rewrite()
+    again.settle()
+    again.write_tick()
+    again.settle()
+    third = World(again.disk.copy())
+    third.load()
+    assert third.persistence.frame_bytes == counted + 20 + len(b"ADD s 4\r\n")
