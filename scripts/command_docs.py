@@ -17,8 +17,9 @@ from millstream.commands.table.introspection import categories
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.commands.table.syntax import shown_syntax
-from millstream.server.config.directives import COMPATIBILITY, DIRECTIVES, Config, Directive
+from millstream.server.config.directives import DIRECTIVES, Config, Directive
 from millstream.server.config.ignored_directives import ALIASES
+from millstream.server.config.kinds import COMPATIBILITY
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- directives: begin -->", "<!-- directives: end -->"

@@ -24,13 +24,15 @@ from typing import Any, cast
 from millstream import __version__
 from millstream.commands.runtime.context import Session
 from millstream.commands.runtime.effects import apply_effects
-from millstream.commands.runtime.host import Client, JournalWait
+from millstream.commands.runtime.host import Client, PositionWait
 from millstream.commands.table.loader import load_table
 from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
-from millstream.server.config.directives import UINT32_MAX, Config, changed_values, refused
+from millstream.server.config.directives import Config, changed_values, refused
+from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence, without_collections
+from millstream.server.durability.workers import ThreadWorker
 from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
@@ -44,6 +46,9 @@ from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
 from millstream.server.net.listen import bind_sockets, why_not_listening
 from millstream.server.protocol.output_limits import OutputLimits
+from millstream.server.replication.connecting import connect_link
+from millstream.server.replication.node import LinkProtocol
+from millstream.server.replication.role import Replication
 from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
@@ -106,7 +111,7 @@ class Server:
         self.rates = Rates()
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
-        self.sync_waits: dict[int, JournalWait] = {}
+        self.waits: dict[int, PositionWait] = {}
         self.stopping = asyncio.Event()
         self._empty = asyncio.Event()  # set when a stopping server has no clients left
         self._listeners: list[asyncio.Server] = []
@@ -131,8 +136,8 @@ class Server:
         self.pubsub = PubSub(self.executor.push_encoded)
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
-        connect(self.executor, self.persistence, self.keyspace)
-        self.persistence.on_synced = self._journal_synced
+        self.replication = Replication(self)
+        connect(self.executor, self.persistence, self.keyspace, self.replication)
         self._put_in_force()
 
     # Life
@@ -151,6 +156,7 @@ class Server:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._timer = self.loop.call_later(1, self._tick_second)
+        self.replication.start()
         self._greet()
 
     async def _load(self, sockets: list[socket.socket]) -> bool:
@@ -181,6 +187,14 @@ class Server:
             self.steady_clock.continue_from(newest_ms)
             continue_times(self.keyspace, self.steady_clock.now_ms())
         restart_leases(self.keyspace, self.steady_ms())
+
+    def continue_clock(self) -> None:
+        """Continue the steady clock after the latest recorded time, and restart all times to live
+        and leases: this server becomes a primary."""
+        newest_ms = self.keyspace.newest_steady_ms
+        if self.steady_clock is not None and newest_ms > self.steady_clock.now_ms():
+            self.steady_clock.continue_from(newest_ms)
+        continue_times(self.keyspace, self.steady_ms())
 
     async def _in_turns(self, slices: Iterator[None]) -> bool:
         """Run all slices, and yield to the event loop every few milliseconds."""
@@ -266,6 +280,7 @@ class Server:
             listener.close()
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
+        self.replication.stop()
         saved = self.persistence.close(tries_base=self._tries_base)
         for client in list(self.clients.values()):
             client.close(after_reply=True)
@@ -293,6 +308,7 @@ class Server:
         self._close_idle_clients()
         self._close_slow_clients()
         self.persistence.tick_second(self.keyspace.dirty)
+        self.replication.tick_second()
 
     def _close_idle_clients(self) -> None:
         limit_ms = self.config.timeout * 1000
@@ -367,6 +383,7 @@ class Server:
         self.pubsub.forget(client)
         self.remove_monitor(client)
         self.output_limits.forget(client)
+        self.replication.client_gone(client)
 
     def kill_client(self, client: Client) -> None:
         self._forget(client)  # no list shows it any more, although its socket closes later
@@ -446,6 +463,7 @@ class Server:
         self.executor.limit_queue(config.journal_queue_limit)
         self.executor.password_required = self.password_required()
         self._limit_memory()
+        self.replication.look_at_state()
         self.persistence.set_fsync(config.appendfsync)
         if self.executor.context.may_block:
             self._set_appendonly()
@@ -466,9 +484,9 @@ class Server:
         wanted = self.config.appendonly
         self.executor.effects.enabled = wanted
         self.persistence.set_appendonly(wanted)
+        self.replication.look_at_journal()
         if not wanted:
-            for wait in list(self.sync_waits.values()):
-                self._end_sync_wait(wait)
+            self.look_at_waits()
 
     def _set_events(self, letters: str) -> None:
         """notify-keyspace-events: without K or E there is no channel, so nothing is recorded."""
@@ -585,7 +603,10 @@ class Server:
     def keeps_journal(self) -> bool:
         return self.config.appendonly
 
-    def journal_position(self) -> int:
+    def write_position(self) -> int:
+        session = self.executor.context.session
+        if not self.executor.has_written:
+            return session.wrote_seq
         if not self.executor.context.may_block:  # within EXEC, whose frame is not committed yet
             return self.persistence.last_seq + bool(len(self.executor.effects))
         commit_tick(self.executor, self.persistence)
@@ -597,23 +618,29 @@ class Server:
             return self.persistence.on_disk_seq  # the mode may change while the reply is held
         return self.persistence.synced_seq
 
-    def wait_for_sync(self, wait: JournalWait) -> None:
-        self.sync_waits[wait.client_id] = wait
+    def sync_soon(self) -> None:
         self.persistence.sync_soon()
 
-    def _journal_synced(self) -> None:
-        """The journal was synced: reply to the clients that wait for the sync."""
-        if not self.sync_waits:
-            return
-        reached = self.persistence.on_disk_seq
-        for wait in list(self.sync_waits.values()):
-            if wait.ends_synced and wait.position <= reached:
-                self._end_sync_wait(wait)
+    def look_at_waits(self) -> None:
+        """End the waits for frames that are on the disk, or on replicas, by now."""
+        for wait in list(self.waits.values()):
+            client = self.clients.get(wait.client_id)
+            if client is not None and wait.is_over(self):
+                self.unblock_client(client, False)
 
-    def _end_sync_wait(self, wait: JournalWait) -> None:
-        client = self.clients.get(wait.client_id)
-        if client is not None:
-            self.unblock_client(client, False)
+    # Replicas
+
+    def new_worker(self, name: str, niceness: int) -> ThreadWorker:
+        return ThreadWorker(name, niceness)
+
+    def new_history(self) -> str:
+        return secrets.token_hex(20)
+
+    def connect_link(self, host: str, port: int, protocol: LinkProtocol) -> None:
+        connect_link(self.loop, host, port, protocol)
+
+    def deliver(self, channel: bytes, message: bytes) -> None:
+        self.pubsub.publish(channel, message)
 
     def save(self) -> None:
         self.persistence.save()
@@ -657,7 +684,8 @@ class Server:
 
 def _listens(client: Client) -> bool:
     """Whether a client is silent because it waits for a reply or messages, so it is not idle."""
-    return client.blocked or client.monitoring or bool(client.channels or client.patterns)
+    listens = client.blocked or client.monitoring or client.feed is not None
+    return listens or bool(client.channels or client.patterns)
 
 
 def _make_directory(path: Path) -> None:

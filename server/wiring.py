@@ -1,4 +1,4 @@
-"""Connects the executor, the persistence and the keyspace: the one place where their hooks are set.
+"""Connects the executor, the persistence, the keyspace and replication: where their hooks are set.
 
 The server, the simulation and the tests that run a server without sockets all call `connect`, so
 that a hook cannot be forgotten in one of them.
@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from millstream.server.durability.persistence import Persistence
     from millstream.server.execution.executor import Executor
+    from millstream.server.replication.role import Replication
     from millstream.storage.streams.keyspace import Keyspace
 
 
-def connect(executor: Executor, persistence: Persistence, keyspace: Keyspace) -> None:
-    """Set the hooks: the journal's events go to the executor, changes go to the persistence."""
+def connect(
+    executor: Executor,
+    persistence: Persistence,
+    keyspace: Keyspace,
+    replication: Replication | None = None,
+) -> None:
+    """Set the hooks: the journal's events go to the executor and the replicas, changes go to the
+    persistence."""
     persistence.on_durable = executor.outbox.durable
+    if replication is not None:
+        persistence.on_durable = replication.on_durable
+        persistence.on_synced = replication.on_synced
     persistence.on_writable = executor.look_for_due
     persistence.on_queue = executor.on_queue
     persistence.on_failed = lambda sentence: executor.journal_failed()

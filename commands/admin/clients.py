@@ -152,6 +152,7 @@ def _flags(client: Client) -> str:
     """Redis' letters in Redis' order; N when there is none."""
     letters = (
         (client.monitoring, "O"),
+        (client.feed is not None, "S"),
         (is_subscribed(client), "P"),
         (client.queue is not None, "x"),
         (client.blocked, "b"),
@@ -259,7 +260,11 @@ Filter = Callable[["Client"], bool]
 
 
 def _is_normal(client: Client) -> bool:
-    return not is_subscribed(client)
+    return not is_subscribed(client) and client.feed is None
+
+
+def _is_replica(client: Client) -> bool:
+    return client.feed is not None
 
 
 def _is_nobody(client: Client) -> bool:
@@ -270,8 +275,8 @@ TYPES: dict[bytes, Filter] = {
     b"normal": _is_normal,
     b"pubsub": is_subscribed,
     b"master": _is_nobody,
-    b"replica": _is_nobody,
-    b"slave": _is_nobody,
+    b"replica": _is_replica,
+    b"slave": _is_replica,
 }
 
 

@@ -191,7 +191,7 @@ def hello(ctx: Context, args: Args) -> object:
         b"proto": version,
         b"id": session.id,
         b"mode": b"standalone",
-        b"role": b"master",
+        b"role": b"replica" if ctx.server.replication.is_replica else b"master",
         b"modules": [],
     }
 

@@ -1,4 +1,4 @@
-"""Commands about the server itself: INFO, CONFIG, ROLE and the like.
+"""Commands about the server itself: INFO, CONFIG and the like.
 
 They ask the process through `ctx.server` (commands/runtime/host); what they decide themselves is
 the grammar and the words.
@@ -143,20 +143,6 @@ def config_rewrite(ctx: Context, args: Args) -> object:
 
 
 # The rest
-
-
-@command(
-    "ROLE",
-    arity=1,
-    flags="noscript loading stale fast",
-    group="server",
-    since="2.8.12",
-    summary="Returns the replication role.",
-    categories=("admin", "dangerous"),
-)
-def role(ctx: Context, args: Args) -> object:
-    """Always [master, 0, []]: there are no replicas."""
-    return [b"master", 0, []]
 
 
 DRAWING = """\

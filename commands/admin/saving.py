@@ -1,4 +1,4 @@
-"""Saving, waiting for what was saved, and stopping.
+"""Saving and stopping.
 
 There is no fork: BGSAVE and BGREWRITEAOF are the same work with another name, and INFO persistence
 shows each under its own.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.runtime.arguments import take_timeout
-from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
+from millstream.commands.runtime.replies import NO_REPLY, OK, Simple
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 
@@ -110,116 +109,3 @@ def shutdown(ctx: Context, args: Args) -> object:
             raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.") from None
         ctx.server.shutdown(False)
     return NO_REPLY
-
-
-# Waiting for replicas and for the disk
-
-
-def _take_deadline(ctx: Context, args: Args) -> int:
-    """The moment a time-out in milliseconds ends at; 0 for never."""
-    timeout_ms = take_timeout(args)
-    return ctx.steady_ms + timeout_ms if timeout_ms else 0
-
-
-class ReplicasWait(BlockedRead):
-    """WAIT for replicas that do not come: it ends with its time."""
-
-    def __init__(self) -> None:
-        self.keys = []
-
-    def timeout_reply(self, ctx: Context) -> object:
-        return 0
-
-
-@command(
-    "WAIT",
-    arity=3,
-    flags="blocking",
-    group="generic",
-    since="3.0.0",
-    summary="Blocks until the asynchronous replication of all preceding write commands sent by the "
-    "connection is completed.",
-    syntax="numreplicas timeout",
-    categories=("connection",),
-    tips="request_policy:all_shards response_policy:agg_min",
-)
-def wait(ctx: Context, args: Args) -> object:
-    """0: there are no replicas. The reply comes at once if no replica is requested, otherwise after
-    `timeout` (milliseconds; 0: never). In a transaction it comes at once.
-    """
-    wanted = args.take_int()
-    deadline_ms = _take_deadline(ctx, args)
-    if wanted <= 0 or not ctx.may_block:
-        return 0
-    return Wait(ReplicasWait(), deadline_ms)
-
-
-class SyncWait(BlockedRead):
-    """WAITAOF: ends when the journal is on the disk up to `position`, or with its time. The server
-    looks at `sync_waits` whenever the journal was forced to disk, and when the journal is turned
-    off. `needs_journal`: numlocal is 1. `ends_synced`: no replica is requested."""
-
-    def __init__(self, ctx: Context, position: int, local: int, replicas: int) -> None:
-        self.keys = []
-        self.client_id = ctx.session.id
-        self.position = position
-        self.needs_journal = local > 0
-        self.ends_synced = replicas == 0
-
-    def timeout_reply(self, ctx: Context) -> object:
-        if self.needs_journal and not ctx.server.keeps_journal:
-            return CommandError(AOF_OFF)
-        return [int(ctx.server.journal_synced >= self.position), 0]
-
-    def ended(self, ctx: Context) -> None:
-        ctx.server.sync_waits.pop(self.client_id, None)
-
-
-AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
-
-
-@command(
-    "WAITAOF",
-    arity=4,
-    flags="blocking",
-    group="generic",
-    since="7.2.0",
-    summary="Blocks until all of the preceding write commands sent by the connection are written "
-    "to the append-only file of the master and/or replicas.",
-    syntax="numlocal numreplicas timeout",
-    categories=("connection",),
-    tips="request_policy:all_shards response_policy:agg_min",
-)
-def waitaof(ctx: Context, args: Args) -> object:
-    """[1, 0] when everything done so far is in the journal on disk, whatever appendfsync says; [0,
-    0] if `timeout` (milliseconds; 0: never) ends first. numlocal is 0 or 1. A wait for replicas
-    always times out. In a transaction the reply comes at once and shows the current state. With
-    numlocal 1, `CONFIG SET appendonly no` ends the wait with an error.
-    """
-    local = args.take_int()
-    if not 0 <= local <= 1:
-        raise CommandError("ERR value is out of range, value must between 0 and 1")
-    replicas = args.take_int()
-    if replicas < 0:
-        raise CommandError("ERR value is out of range, must be positive")
-    deadline_ms = _take_deadline(ctx, args)
-    if local and not ctx.server.keeps_journal:
-        raise CommandError(AOF_OFF)
-    reached = 0
-    if ctx.server.keeps_journal:
-        waiting = SyncWait(ctx, ctx.server.journal_position(), local, replicas)
-        reached = int(ctx.server.journal_synced >= waiting.position)
-    if (reached >= local and not replicas) or not ctx.may_block:
-        return [reached, 0]
-    if not ctx.server.keeps_journal:
-        return Wait(ReplicasOnly(), deadline_ms)
-    if local:
-        ctx.server.wait_for_sync(waiting)
-    return Wait(waiting, deadline_ms)
-
-
-class ReplicasOnly(ReplicasWait):
-    """WAITAOF for replicas without a journal here."""
-
-    def timeout_reply(self, ctx: Context) -> object:
-        return [0, 0]

@@ -42,6 +42,7 @@ class Client(Protocol):
     total_bytes_in: int
     total_bytes_out: int
     total_commands: int
+    feed: Any  # not None: the client is a replica
 
     @property
     def file_number(self) -> int:
@@ -105,12 +106,43 @@ class LatencySeries(Protocol):
         """Forgets these events, all when none is named; how many there were."""
 
 
-class JournalWait(Protocol):
-    """A client that waits until the journal is on the disk up to a position."""
+class PositionWait(Protocol):
+    """A client that waits until a frame is on the disk, or on replicas."""
 
     client_id: int
-    position: int
-    ends_synced: bool  # False: that alone does not end the wait
+
+    def is_over(self, server: Any) -> bool: ...
+
+
+class Role(Protocol):
+    """This server as a primary or a replica (server/replication)."""
+
+    @property
+    def is_replica(self) -> bool: ...
+
+    def follow(self, host: str, port: int) -> str:
+        """Becomes a replica of the server at this address; Redis' reply."""
+
+    def follow_nobody(self) -> None:
+        """Becomes a primary."""
+
+    def role_reply(self) -> list[Any]:
+        """The reply to ROLE."""
+
+    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Takes what a replica says about itself; CommandError for what is not understood."""
+
+    def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
+        """Notes what a replica has. Nothing happens if the client is no replica."""
+
+    def psync(self, client: Any, next_seq: int) -> None:
+        """Begins to send frames to a replica, from this number on."""
+
+    def applied_on(self, seq: int) -> int:
+        """The number of replicas that have applied this frame."""
+
+    def synced_on(self, seq: int) -> int:
+        """The number of replicas that have this frame on their disks."""
 
 
 class Outside(Protocol):
@@ -118,8 +150,11 @@ class Outside(Protocol):
 
     slowlog: SlowlogEntries
     latency: LatencySeries
-    sync_waits: dict[int, JournalWait]
-    """WAITAOF's clients by id, and what each waits for."""
+    waits: dict[int, PositionWait]
+    """The clients of WAIT and WAITAOF by id, and what each waits for."""
+
+    @property
+    def replication(self) -> Role: ...
 
     @property
     def clients(self) -> Mapping[int, Client]:
@@ -207,15 +242,15 @@ class Outside(Protocol):
     def keeps_journal(self) -> bool:
         """Whether appendonly is on."""
 
-    def journal_position(self) -> int:
-        """The end of the journal after everything done so far."""
+    def write_position(self) -> int:
+        """The frame with the last change that the client of the running command has made."""
 
     @property
     def journal_synced(self) -> int:
         """How far the journal is on the disk, or will be before any reply leaves."""
 
-    def wait_for_sync(self, wait: JournalWait) -> None:
-        """Forces the journal to disk soon, and then ends this wait."""
+    def sync_soon(self) -> None:
+        """Forces the journal to disk soon."""
 
     def stand_still(self, seconds: float) -> None:
         """Stops the whole server for so long."""

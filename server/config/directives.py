@@ -10,267 +10,50 @@ without effect.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from millstream.errors import CommandError, StartError
 from millstream.glob import matcher
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, Form
+from millstream.server.config.kinds import (
+    ADDRESSES,
+    COMPATIBILITY,
+    DATA,
+    EVENTS,
+    INT32_MAX,
+    INT64_MAX,
+    LIMIT,
+    LIMITS,
+    LOG,
+    MEGABYTE,
+    NETWORK,
+    OUTPUT_LIMITS,
+    PATH,
+    PERCENTILES,
+    REPLICAS,
+    SAVE_POINTS,
+    SAVE_POINTS_DEFAULT,
+    SCORES,
+    SIZE_OR_SHARE,
+    STREAM,
+    TEXT,
+    WATCHING,
+    YES_NO,
+    Kind,
+    OutputLimits,
+    clipped,
+    directive,
+    integer,
+    one_of,
+    size,
+)
+from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.words import split_words
 
-INT32_MAX = 2**31 - 1
-UINT32_MAX = 2**32 - 1
-INT64_MAX = 2**63 - 1
-MEGABYTE = 1024**2
-
-
-# How values are read and shown
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
-    returns the text for CONFIG GET; `many` allows several words in a file's line."""
-
-    parse: Callable[[str, Any], Any]
-    show: Callable[[Any], str]
-    name: str
-    many: bool = False
-
-
-def _parse_yes_no(text: str, current: object) -> bool:
-    answers = {"yes": True, "no": False}
-    if text.lower() not in answers:
-        raise ValueError("argument must be 'yes' or 'no'")
-    return answers[text.lower()]
-
-
-YES_NO = Kind(_parse_yes_no, lambda value: "yes" if value else "no", "yes or no")
-
-
-def _within(value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise ValueError(f"argument must be between {low} and {high} inclusive")
-    return value
-
-
-def integer(low: int, high: int) -> Kind:
-    def parse(text: str, current: object) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-            raise ValueError("argument couldn't be parsed into an integer")
-        number = int(text)
-        if not -INT64_MAX - 1 <= number <= INT64_MAX:
-            raise ValueError("argument couldn't be parsed into an integer")
-        return _within(number, low, high)
-
-    return Kind(parse, str, f"integer, {low} to {high}")
-
-
-def clipped(low: int, high: int) -> Kind:
-    """An integer that is clipped to the allowed range."""
-    natural = integer(0, INT32_MAX)
-
-    def parse(text: str, current: object) -> int:
-        number: int = natural.parse(text, current)
-        return min(max(number, low), high)
-
-    return Kind(parse, str, f"integer, {low} to {high}")
-
-
-UNITS = {
-    "": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3,
-}  # fmt: skip
-
-
-def parse_size(text: str) -> int:
-    """Bytes of ``100``, ``64mb``, ``1k`` (1000), ``1kb`` (1024); ValueError for anything else."""
-    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower(), re.ASCII)
-    if found is None or found[2] not in UNITS:
-        raise ValueError("argument must be a memory value")
-    return int(found[1]) * UNITS[found[2]]
-
-
-def size(low: int, high: int = INT64_MAX) -> Kind:
-    return Kind(lambda text, current: _within(parse_size(text), low, high), str, "size")
-
-
-def _parse_size_or_share(text: str, current: object) -> str:
-    if not text.endswith("%"):
-        return str(_within(parse_size(text), 0, INT64_MAX))
-    if not re.fullmatch(r"\d+%", text, re.ASCII):
-        raise ValueError("argument must be a memory or percent value")
-    if int(text[:-1]) > 100:
-        raise ValueError("percentage argument must be less or equal to 100")
-    return text
-
-
-SIZE_OR_SHARE = Kind(_parse_size_or_share, str, "size, or a percentage")
-
-
-def one_of(*choices: str) -> Kind:
-    def parse(text: str, current: object) -> str:
-        if text.lower() not in choices:
-            raise ValueError(
-                f"argument(s) must be one of the following: {', '.join(choices)}"
-                if len(choices) > 1
-                else f"the only value here is {choices[0]}"
-            )
-        return text.lower()
-
-    return Kind(parse, str, " or ".join(choices))
-
-
-def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
-    try:
-        numbers = tuple(float(word) for word in text.split())
-    except ValueError:
-        raise ValueError("Invalid latency-tracking-info-percentiles parameters") from None
-    if not all(0 <= number <= 100 for number in numbers):
-        raise ValueError(
-            "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"
-        )
-    return numbers
-
-
-PERCENTILES = Kind(
-    _parse_percentiles,
-    lambda numbers: " ".join(f"{number:g}" for number in numbers),
-    "numbers from 0 to 100",
-    many=True,
-)
-
-
-def _parse_scores(text: str, current: object) -> str:
-    words = text.split()
-    try:
-        scores = [int(word) for word in words]
-    except ValueError:
-        scores = []
-    if len(scores) != 3 or not all(-2000 <= score <= 2000 for score in scores):
-        raise ValueError("Invalid oom-score-adj-values, elements must be between -2000 and 2000.")
-    return " ".join(words)
-
-
-SCORES = Kind(_parse_scores, str, "three numbers", many=True)
-
-EVENT_CLASSES = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
-EVENTS_OF_ALL = "g$lshzxetd"  # the meaning of A
-
-
-def _parse_events(text: str, current: object) -> str:
-    """The letters without A, each once, in the order of EVENT_CLASSES; empty: no events."""
-    if not set(text) <= {*EVENT_CLASSES, "A"}:
-        raise ValueError("Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")
-    wanted = set(text) | (set(EVENTS_OF_ALL) if "A" in text else set())
-    return "".join(letter for letter in EVENT_CLASSES if letter in wanted)
-
-
-def _show_events(letters: str) -> str:
-    if set(EVENTS_OF_ALL) <= set(letters):
-        return "A" + letters.translate(str.maketrans("", "", EVENTS_OF_ALL))
-    return letters
-
-
-EVENTS = Kind(_parse_events, _show_events, "letters")
-
-
-def only(value: int) -> Kind:
-    """A number that tools read and that has only one possible value in this server."""
-
-    def parse(text: str, current: object) -> int:
-        if parse_size(text) != value:
-            raise ValueError(f"the only value here is {value}")
-        return value
-
-    return Kind(parse, str, str(value))
-
-
-TEXT = Kind(lambda text, current: text, str, "text")
-PATH = Kind(lambda text, current: Path(text), lambda value: str(Path(value).resolve()), "folder")
-ADDRESSES = Kind(
-    lambda text, current: tuple(text.split()), " ".join, "addresses or names, * for all", many=True
-)
-
-SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
-
-
-def _parse_save(text: str, current: object) -> str:
-    words = text.split()
-    numbers = [int(word) for word in words if word.isdigit()]
-    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2] or (text and not words):
-        raise ValueError("Invalid save parameters")
-    return " ".join(map(str, numbers))
-
-
-SAVE_POINTS = Kind(_parse_save, str, "pairs of seconds and changes", many=True)
-
-
-class OutputLimit(NamedTuple):
-    """A client is closed at `hard_bytes` of unsent output, or after `soft_s` seconds above
-    `soft_bytes`; 0 is no limit."""
-
-    hard_bytes: int
-    soft_bytes: int
-    soft_s: int
-
-
-OutputLimits = dict[str, OutputLimit]
-CLIENT_CLASSES = {"normal": "normal", "slave": "slave", "replica": "slave", "pubsub": "pubsub"}
-OUTPUT_LIMITS = (
-    ("normal", OutputLimit(0, 0, 0)),
-    ("slave", OutputLimit(256 * MEGABYTE, 64 * MEGABYTE, 60)),
-    ("pubsub", OutputLimit(32 * MEGABYTE, 8 * MEGABYTE, 60)),
-)
-
-
-def _parse_output_limits(text: str, current: OutputLimits) -> OutputLimits:
-    words = text.split()
-    if not words or len(words) % 4:
-        raise ValueError("Wrong number of arguments in buffer limit configuration.")
-    limits = dict(current)
-    for at in range(0, len(words), 4):
-        client_class = CLIENT_CLASSES.get(words[at].lower())
-        if client_class is None:
-            raise ValueError("Invalid client class specified in buffer limit configuration.")
-        try:
-            hard, soft = parse_size(words[at + 1]), parse_size(words[at + 2])
-            limits[client_class] = OutputLimit(hard, soft, int(words[at + 3]))
-        except ValueError:
-            raise ValueError(
-                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
-            ) from None
-    return limits
-
-
-LIMITS = Kind(
-    _parse_output_limits,
-    lambda limits: " ".join(
-        f"{name} {limit.hard_bytes} {limit.soft_bytes} {limit.soft_s}"
-        for name, limit in limits.items()
-    ),
-    "class, hard limit, soft limit, seconds",
-    many=True,
-)
-
-
 # The table
-
-
-def _directive(
-    default: Any, kind: Kind, meaning: str, *, section: str, mutable: bool = True
-) -> Any:
-    metadata = {"kind": kind, "meaning": meaning, "section": section, "mutable": mutable}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"
-WATCHING = "Watching the server"
-COMPATIBILITY = "Accepted for compatibility"
 
 
 FORMS = {
@@ -298,65 +81,65 @@ for _name, _written, _form, _mutable in ACCEPTED:
     setattr(
         Accepted,
         _attribute,
-        _directive(_kind.parse(_written, None), _kind, "", section=COMPATIBILITY, mutable=_mutable),
+        directive(_kind.parse(_written, None), _kind, "", section=COMPATIBILITY, mutable=_mutable),
     )
 dataclass(Accepted)
 
 
 @dataclass
-class Config(Accepted):
+class Config(ReplicaDirectives, Accepted):
     # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
     """All directives with their values; sizes in bytes."""
 
-    port: int = _directive(
+    port: int = directive(
         6455, integer(0, 65535), "TCP port; 0 selects a free one", section=NETWORK, mutable=False
     )
-    bind: tuple[str, ...] = _directive(
+    bind: tuple[str, ...] = directive(
         ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK, mutable=False
     )
-    protected_mode: bool = _directive(
+    protected_mode: bool = directive(
         True,
         YES_NO,
         "without a password, serve only clients of this machine",
         section=NETWORK,
     )
-    requirepass: str = _directive(
+    requirepass: str = directive(
         "", TEXT, "password of the user `default`; empty: no password is required", section=NETWORK
     )
-    tcp_backlog: int = _directive(
+    tcp_backlog: int = directive(
         511,
         integer(1, INT32_MAX),
         "connections that may wait to be accepted",
         section=NETWORK,
         mutable=False,
     )
-    tcp_keepalive: int = _directive(
+    tcp_keepalive: int = directive(
         300, integer(0, INT32_MAX), "seconds between TCP keepalives; 0: none", section=NETWORK
     )
-    timeout: int = _directive(
+    timeout: int = directive(
         0, integer(0, INT32_MAX), "close clients idle for this many seconds; 0: never",
         section=NETWORK,
     )  # fmt: skip
-    maxclients: int = _directive(
+    maxclients: int = directive(
         10000, integer(1, INT32_MAX), "maximum number of clients", section=NETWORK
     )
 
-    dir: Path = _directive(
+    dir: Path = directive(
         Path("data"),
         PATH,
         "folder of the data files; created if it does not exist",
         section=DATA,
         mutable=False,
     )
-    appendonly: bool = _directive(True, YES_NO, "keep a journal of every change", section=DATA)
-    appendfsync: str = _directive(
+    appendonly: bool = directive(True, YES_NO, "keep a journal of every change", section=DATA)
+    appendfsync: str = directive(
         "always",
         one_of("everysec", "always", "no"),
         "when the journal is forced to disk: `always`: before a reply is sent; `everysec`: once a "
         "second; `no`: when the operating system decides",
         section=DATA,
     )
-    save: str | None = _directive(
+    save: str | None = directive(
         None,
         SAVE_POINTS,
         "take a snapshot after this many seconds if there were at least this many changes; empty: "
@@ -364,51 +147,51 @@ class Config(Accepted):
         "because its rewriting does the same work",
         section=DATA,
     )
-    stop_writes_on_bgsave_error: bool = _directive(
+    stop_writes_on_bgsave_error: bool = directive(
         True,
         YES_NO,
         "with save points: refuse writes after a snapshot has failed, until one succeeds",
         section=DATA,
     )
-    rdbcompression: bool = _directive(
+    rdbcompression: bool = directive(
         False,
         YES_NO,
         "compress snapshots with zstd: files of a half to a third of the size, but several times "
         "the processor time for saving and twice the time for loading. Redis' default is yes",
         section=DATA,
     )
-    journal_reserve_size: int = _directive(
+    journal_reserve_size: int = directive(
         16 * MEGABYTE,
         size(0, 1024 * MEGABYTE),
         "disk space reserved in advance for the journal, so that on a full disk writes are refused "
         "before they run; 0: none",
         section=DATA,
     )
-    journal_queue_limit: int = _directive(
+    journal_queue_limit: int = directive(
         64 * MEGABYTE,
         size(1),
         "maximum memory for data that waits for a slow disk: frames to be written to the journal, "
         "and replies held until they are durable; above it requests wait until half of it is free",
         section=DATA,
     )
-    auto_aof_rewrite_percentage: int = _directive(
+    auto_aof_rewrite_percentage: int = directive(
         100,
         integer(0, INT32_MAX),
         "rewrite the journal when it has grown by this percentage of its size after the last "
         "rewrite; 0: never",
         section=DATA,
     )
-    auto_aof_rewrite_min_size: int = _directive(
+    auto_aof_rewrite_min_size: int = directive(
         64 * MEGABYTE,
         size(0),
         "do not rewrite a journal that is smaller than this automatically",
         section=DATA,
     )
 
-    databases: int = _directive(
+    databases: int = directive(
         16, integer(1, 10000), "number of databases for SELECT", section=DATA, mutable=False
     )
-    disable_thp: bool = _directive(
+    disable_thp: bool = directive(
         False,
         YES_NO,
         "do not use huge pages; there is no fork that would make them expensive",
@@ -416,16 +199,16 @@ class Config(Accepted):
         mutable=False,
     )
 
-    proto_max_bulk_len: int = _directive(
+    proto_max_bulk_len: int = directive(
         512 * MEGABYTE, size(MEGABYTE), "longest single argument of a request", section=LIMIT
     )
-    client_query_buffer_limit: int = _directive(
+    client_query_buffer_limit: int = directive(
         1024 * MEGABYTE,
         size(MEGABYTE),
         "longest request; a client that sends a longer one is closed",
         section=LIMIT,
     )
-    client_output_buffer_limit: OutputLimits = _directive(
+    client_output_buffer_limit: OutputLimits = directive(
         dict(OUTPUT_LIMITS),
         LIMITS,
         "for each class of clients: close at this much unsent output, or after that many seconds "
@@ -433,51 +216,51 @@ class Config(Accepted):
         section=LIMIT,
     )
 
-    stream_node_max_bytes: int = _directive(
+    stream_node_max_bytes: int = directive(
         4096,
         size(0),
         "bytes in a node, the unit of `MAXLEN ~`; 0: no limit",
         section=STREAM,
     )
-    stream_node_max_entries: int = _directive(
+    stream_node_max_entries: int = directive(
         100,
         integer(0, INT64_MAX),
         "entries in a node; 0: no limit",
         section=STREAM,
     )
-    stream_idmp_duration: int = _directive(
+    stream_idmp_duration: int = directive(
         100,
         integer(1, 86400),
         "seconds for which a new stream remembers the IDs of idempotent producers",
         section=STREAM,
     )
-    stream_idmp_maxsize: int = _directive(
+    stream_idmp_maxsize: int = directive(
         100,
         integer(1, 10000),
         "number of IDs of each producer that a new stream remembers",
         section=STREAM,
     )
-    stream_producers_max: int = _directive(
+    stream_producers_max: int = directive(
         100_000,
         integer(1, 1_000_000),
         "number of producers whose last number a stream remembers (TAPPENDONCE); above that, the "
         "producer whose last append is oldest is forgotten",
         section=STREAM,
     )
-    stream_held_max_bytes: int = _directive(
+    stream_held_max_bytes: int = directive(
         256 << 20,
         size(0),
         "bytes of entries that a stream holds while IDs below them are reserved; above that, "
         "appends are refused; 0: no limit",
         section=STREAM,
     )
-    stream_reservations_max: int = _directive(
+    stream_reservations_max: int = directive(
         10_000,
         integer(1, 1_000_000),
         "number of IDs of a stream that can be reserved at a time (TRESERVE)",
         section=STREAM,
     )
-    stream_writers_max: int = _directive(
+    stream_writers_max: int = directive(
         1000,
         integer(1, 1_000_000),
         "number of writers that a stream remembers (TPOSITION); above that, the one that was used "
@@ -485,67 +268,67 @@ class Config(Accepted):
         section=STREAM,
     )
 
-    loglevel: str = _directive(
+    loglevel: str = directive(
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",
         section=LOG,
     )  # fmt: skip
-    logfile: str = _directive(
+    logfile: str = directive(
         "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
     )
-    log_format: str = _directive(
+    log_format: str = directive(
         "text",
         one_of("text", "json"),
         "one readable line, or one JSON object, per event",
         section=LOG,
     )
 
-    slowlog_log_slower_than: int = _directive(
+    slowlog_log_slower_than: int = directive(
         10000,
         integer(-1, INT64_MAX),
         "minimum microseconds for a command to enter the slow log; 0: all commands, -1: none",
         section=WATCHING,
     )
-    slowlog_max_len: int = _directive(
+    slowlog_max_len: int = directive(
         128, integer(0, INT64_MAX), "entries kept in the slow log", section=WATCHING
     )
-    latency_monitor_threshold: int = _directive(
+    latency_monitor_threshold: int = directive(
         0,
         integer(0, INT64_MAX),
         "minimum milliseconds for an event to be recorded for LATENCY; 0: none",
         section=WATCHING,
     )
-    latency_tracking: bool = _directive(
+    latency_tracking: bool = directive(
         True, YES_NO, "show each command's latencies in INFO latencystats and LATENCY HISTOGRAM",
         section=WATCHING,
     )  # fmt: skip
-    latency_tracking_info_percentiles: tuple[float, ...] = _directive(
+    latency_tracking_info_percentiles: tuple[float, ...] = directive(
         (50.0, 99.0, 99.9),
         PERCENTILES,
         "percentiles that INFO latencystats shows",
         section=WATCHING,
     )
-    notify_keyspace_events: str = _directive(
+    notify_keyspace_events: str = directive(
         "",
         EVENTS,
         "which keyspace events are published: K and E choose the two kinds of channels, the other "
         "letters the classes of events, as in Redis; empty: none",
         section=WATCHING,
     )
-    enable_debug_command: str = _directive(
+    enable_debug_command: str = directive(
         "no",
         one_of("no", "yes", "local"),
         "which clients may use DEBUG: no: none; yes: all; local: clients of this machine",
         section=WATCHING,
         mutable=False,
     )
-    maxmemory: int = _directive(
+    maxmemory: int = directive(
         0,
         size(0),
         "maximum memory in bytes, compared with `used_memory` of INFO; 0: no limit. "
         "maxmemory-policy decides what happens above it",
         section=LIMIT,
     )
-    maxmemory_policy: str = _directive(
+    maxmemory_policy: str = directive(
         "noeviction",
         one_of("noeviction", "allstreams-oldest"),
         "above maxmemory, `noeviction` refuses commands that need memory (`OOM`); "
@@ -599,7 +382,8 @@ def _rows() -> Iterable[Directive]:
         Directive(row.name.replace("_", "-"), row.name, **row.metadata)
         for row in dataclasses.fields(Config)
     ]
-    return sorted(rows, key=lambda directive: directive.section == COMPATIBILITY)
+    last = [REPLICAS, COMPATIBILITY]
+    return sorted(rows, key=lambda row: last.index(row.section) if row.section in last else -1)
 
 
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}

@@ -2,8 +2,8 @@
 
 Configuration files of Redis, clients and test harnesses set them routinely, and an error would stop
 these programs for no reason. The list is closed: each directive in it tunes a feature that this
-server does not have (lists, replicas, forks, lazy freeing), so no value of it can break a promise.
-Directives with guarantees that users may rely on (min-replicas-to-write, TLS, ACL files) do not
+server does not have (lists, forks, lazy freeing), so no value of it can break a promise.
+Directives with guarantees that users may rely on (TLS, ACL files) do not
 belong here; they are refused.
 
 A row: name, default text, the form of its values, and whether CONFIG SET may change it.
@@ -90,23 +90,16 @@ ACCEPTED: tuple[Row, ...] = (
     ("set-max-listpack-value", "64", "size", True),
     ("zset-max-listpack-entries", "128", _LARGE, True),
     ("zset-max-listpack-value", "64", "size", True),
-    # Replicas: there are none.
-    ("repl-backlog-size", "1048576", "size", True),
-    ("repl-backlog-ttl", "3600", _LARGE, True),
+    # Replicas: a full sync sends the base that is on the disk, and a replica applies effects.
     ("repl-disable-tcp-nodelay", "no", "yes", True),
     ("repl-diskless-load", "disabled", ["disabled", "on-empty-db", "swapdb"], True),
     ("repl-diskless-sync", "yes", "yes", True),
     ("repl-diskless-sync-delay", "5", _NATURAL, True),
     ("repl-diskless-sync-max-replicas", "0", _NATURAL, True),
     ("repl-ping-replica-period", "10", (1, INT_MAX), True),
-    ("repl-timeout", "60", (1, INT_MAX), True),
     ("replica-ignore-maxmemory", "yes", "yes", True),
     ("replica-ignore-disk-write-errors", "no", "yes", True),
     ("replica-lazy-flush", "no", "yes", True),
-    ("replica-priority", "100", _NATURAL, True),
-    ("replica-read-only", "yes", "yes", True),
-    ("replica-serve-stale-data", "yes", "yes", True),
-    ("replicaof", "", [""], False),
 )
 
 # CONFIG GET shows these only if they are named in full: Redis has them for its own tests.
@@ -119,6 +112,10 @@ ALIASES = {
     "list-max-ziplist-size": "list-max-listpack-size",
     "lua-time-limit": "busy-reply-threshold",
     "repl-ping-slave-period": "repl-ping-replica-period",
+    "min-slaves-max-lag": "min-replicas-max-lag",
+    "min-slaves-to-write": "min-replicas-to-write",
+    "slave-announce-ip": "replica-announce-ip",
+    "slave-announce-port": "replica-announce-port",
     "slave-ignore-maxmemory": "replica-ignore-maxmemory",
     "slave-lazy-flush": "replica-lazy-flush",
     "slave-priority": "replica-priority",

@@ -49,6 +49,7 @@ class DataFiles:
         self.manifest = Manifest(None, (), 1, b"")
         self.next_number = 1
         self.directory = b""  # the ID for every new file
+        self.unfinished: set[str] = set()  # written besides a snapshot: a base that is received
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
     # At start
@@ -143,6 +144,19 @@ class DataFiles:
         `publish`."""
         self.publish(Manifest(base, journals, next_number, self.directory), renames)
 
+    def publish_replacement(
+        self,
+        base: str | None,
+        journals: tuple[str, ...],
+        number: int,
+        renames: Sequence[tuple[str, str]],
+    ) -> None:
+        """Replace all current files, which have lower numbers than `number`, by the data of another
+        server: they do not count any more, whatever frames they have."""
+        next_number = max(self.next_number, number + 1)
+        manifest = Manifest(base, journals, next_number, self.directory, replaced=number)
+        self.publish(manifest, renames)
+
     def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
         """Make a manifest the current one. After an OSError either the old or this manifest is
         current.
@@ -183,7 +197,7 @@ class DataFiles:
         """Remove files that the manifest no longer names; after a failure the next start tries
         again."""
         try:
-            sweep(self.disk, self.manifest)
+            sweep(self.disk, self.manifest, self.unfinished)
         except OSError as error:
             log.warning("old files could not be removed: %s", in_words(error))
 

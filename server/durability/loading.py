@@ -68,8 +68,8 @@ class LoadReport:
 
 class Loader:
     """Reads a directory once. Afterwards `next_seq` is the number after the last frame, `torn` says
-    where the journals must be cut, and `created_ms` and `base_bytes` describe the base (0: there is
-    none). `frame_bytes` is what Persistence counts."""
+    where the journals must be cut, and `created_ms`, `base_bytes` and `base_seq` describe the base
+    (0: there is none). `frame_bytes` is what Persistence counts."""
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class Loader:
         self.torn: TornEnd | None = None
         self.created_ms = 0
         self.base_bytes = 0
+        self.base_seq = 0
         self.frame_bytes = 0
 
     def read(
@@ -116,7 +117,8 @@ class Loader:
             base, files = files[0], files[1:]
             reader = SnapshotReader(base)
             yield from reader.check_copies_in_slices()
-            self.next_seq = reader.summary.seq + 1
+            self.base_seq = reader.summary.seq
+            self.next_seq = self.base_seq + 1
             self.created_ms = reader.summary.created_ms
             for _ in self._read_base(reader, report):
                 self._tell_now_and_then()

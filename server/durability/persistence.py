@@ -44,6 +44,7 @@ from millstream.storage.files.snapshot import BlockType
 
 log = logging.getLogger("millstream.persistence")
 
+FIRST_EFFECT_MAX = 128
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
 # If both share a processor, a command would otherwise wait for the writer's time slice, 3 ms.
@@ -93,11 +94,13 @@ class Persistence:
     after `on_durable` if both are due); `on_failed(sentence)` (called while `durable_seq` still
     says which replies may be sent; it then rises to `last_seq`); `on_writable()` (refused writes
     are accepted again); `on_queue()` (fewer frames may wait for the disk); `flush_tick()` (commit
-    the effects of this tick so far, called before a capture); `count_changes()`; and, unless it is
-    None, `on_commit(seq, payload)` for every frame.
+    the effects of this tick so far, called before a capture); `count_changes()`; `on_gap()` (the
+    data has changed without a frame); and, unless it is None, `on_commit(seq, payload)` for every
+    frame.
 
-    `first_effect` goes before the effects of the next frame, and of that frame only. `frame_bytes`
-    is the size of all frames so far: their payloads, and FRAME_BYTES for each.
+    `first_effect(seq)` returns an effect for the beginning of the next frame; it is called once,
+    and the effect has at most FIRST_EFFECT_MAX bytes. `base_seq` is the last frame in the base.
+    `frame_bytes` is the size of all frames so far: their payloads, and FRAME_BYTES for each.
     """
 
     def __init__(
@@ -131,8 +134,9 @@ class Persistence:
         self.on_queue: Callable[[], None] = lambda: None
         self.flush_tick: Callable[[], None] = lambda: None
         self.count_changes: Callable[[], int] = lambda: self._changes_seen
-        self.on_commit: Callable[[int, bytes | None], None] | None = None
-        self.first_effect = b""
+        self.on_commit: Callable[[int, bytes], None] | None = None
+        self.on_gap: Callable[[], None] = lambda: None
+        self.first_effect: Callable[[int], bytes] | None = None
         self.last_seq = 0
         self.durable_seq = 0
         self.frame_bytes = 0
@@ -154,6 +158,7 @@ class Persistence:
         self._unsaved: Unsaved | None = None
         self._older_bytes = 0
         self.base_bytes = 0
+        self.base_seq = 0
         self._retry_s = _RETRY_FIRST_S
         self._retry_set = False
         self._looking = False
@@ -176,9 +181,9 @@ class Persistence:
         seq = self.last_seq = self.last_seq + 1
         journal = self._journal
         if payload is not None:
-            if self.first_effect:
-                payload = self.first_effect + payload
-                self.first_effect = b""
+            if self.first_effect is not None:
+                payload = self.first_effect(seq) + payload
+                self.first_effect = None
             self.frame_bytes += FRAME_BYTES + len(payload)
         if payload is None and journal is not None:
             journal.fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
@@ -186,7 +191,9 @@ class Persistence:
             payload is None or journal is None or journal.append(seq, payload) or not self.attached
         ) and not self._ending:
             self.durable_seq = seq
-        if self.on_commit is not None:
+        if payload is None:
+            self.on_gap()
+        elif self.on_commit is not None:
             self.on_commit(seq, payload)
         return seq
 
@@ -241,9 +248,9 @@ class Persistence:
         the disk is full."""
         if self._journal is None:
             return UNBOUNDED
-        if payload_bytes + len(self.first_effect) > frames.PAYLOAD_MAX:
+        first_bytes = 0 if self.first_effect is None else FIRST_EFFECT_MAX
+        if payload_bytes + first_bytes > frames.PAYLOAD_MAX:
             raise CommandError(TOO_LARGE % frames.PAYLOAD_MAX)
-        first_bytes = len(self.first_effect)
         try:
             return self._journal.make_room(payload_bytes + first_bytes) - first_bytes
         except OSError as error:
@@ -382,7 +389,7 @@ class Persistence:
         self._retry_set = False
         if self.closing or self.attached or not self.appendonly:
             return
-        if self.snapshots.job is not None:
+        if self.snapshots.job is not None or self.snapshots.suspended:
             self._retry_later()
         else:
             self.snapshots.start("rewrite")
@@ -436,11 +443,12 @@ class Persistence:
         journal.request_space()
         return journal
 
-    def snapshot_succeeded(self, size_bytes: int) -> None:
+    def snapshot_succeeded(self, size_bytes: int, seq: int) -> None:
         if self._lost_error is not None:
             self.files.lock_again()
         self._older_bytes = 0
         self.base_bytes = size_bytes
+        self.base_seq = seq
         if self._journal is not None and not self.attached:
             self.attached = True
             self._journal_error = self._unsaved = None
@@ -449,6 +457,35 @@ class Persistence:
             self._journal.sync_soon()  # commands that wait for a sync may have waited for a journal
             self._scheduler.call_soon_threadsafe(self.on_synced)
         self._set_misconf()
+
+    def take_over(self, file: File | None, seq: int) -> None:
+        """Continue after another base, which ends with frame `seq` and is published already. `file`
+        is the new journal, None without one. Frames of the old journal do not count any more."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.abandon()
+        self.last_seq = self.durable_seq = seq
+        self._older_bytes = 0
+        self._journal_error = self._space_error = self._unsaved = None
+        self.attached = file is not None
+        if file is not None:
+            self._journal = self._new_journal(file)
+        self._set_misconf()
+        self.on_queue()
+
+    def begin_reading(self) -> Loader:
+        """A loader for the current files, which fills the running keyspace."""
+        self.loading = True
+        self.load_start_ms = self._clock()
+        self.load_started_ms = self._steady_clock()
+        self.loader = self._new_loader()
+        return self.loader
+
+    def end_reading(self) -> None:
+        """The loader has read all frames."""
+        self.loading = False
+        self.base_bytes, self.base_seq = self.loader.base_bytes, self.loader.base_seq
+        self.frame_bytes = self.loader.frame_bytes
 
     def snapshot_failed(self, error: BaseException | None) -> None:
         if self.appendonly and not self.attached:
@@ -752,6 +789,7 @@ class Persistence:
         if self.files.manifest.base is not None:
             self.snapshots.last_save_s = loader.created_ms // 1000
             self.base_bytes = loader.base_bytes
+            self.base_seq = loader.base_seq
         self.last_seq = self.durable_seq = loader.next_seq - 1
         self.frame_bytes = loader.frame_bytes
         self._after_frames(loader.torn, report)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millstream.errors import CommandError
-from millstream.server.config.directives import SAVE_POINTS_DEFAULT
+from millstream.server.config.kinds import SAVE_POINTS_DEFAULT
 from millstream.server.durability.data_files import DataFiles, in_words, temporary
 from millstream.server.durability.workers import Scheduler, TaskWorker, post
 from millstream.storage.files.disk import File
@@ -97,7 +97,7 @@ class JournalKeeper(Protocol):
     def switch_journal(self, file: File) -> None:
         """Write later effects to this journal."""
 
-    def snapshot_succeeded(self, size_bytes: int) -> None: ...
+    def snapshot_succeeded(self, size_bytes: int, seq: int) -> None: ...
     def snapshot_failed(self, error: BaseException | None) -> None:
         """The snapshot has failed; None: it was cancelled."""
 
@@ -166,6 +166,7 @@ class Snapshots:
         self._scheduler = scheduler
         self._worker = worker
         self.job: Job | None = None
+        self.suspended = False  # while the data is being replaced, none is started
         self.scheduled: str | None = None
         self.tallies = {"save": Tally(), "rewrite": Tally()}
         self.last_save_s = clock() // 1000
@@ -179,6 +180,7 @@ class Snapshots:
     def save(self) -> None:
         """SAVE: write a snapshot now, after finishing a running rewrite. CommandError when a
         snapshot is running or the save fails."""
+        self._refuse_if_suspended()
         if self.job is not None and self.job.kind == "save":
             self._refuse_if_running()
         self.finish()
@@ -217,6 +219,7 @@ class Snapshots:
 
     def rewrite(self) -> str:
         """BGREWRITEAOF; Redis' reply. CommandError when one is running."""
+        self._refuse_if_suspended()
         if self.job is not None:
             if self.job.kind == "rewrite":
                 raise CommandError("ERR Background append only file rewriting already in progress")
@@ -242,7 +245,12 @@ class Snapshots:
             self._discard(job)
         self._worker.stop()
 
+    def _refuse_if_suspended(self) -> None:
+        if self.suspended:
+            raise CommandError("ERR the data is being replaced by that of the primary: try later")
+
     def _refuse_if_running(self) -> None:
+        self._refuse_if_suspended()
         if self.job is None:
             return
         if self.job.kind == "save":
@@ -257,7 +265,7 @@ class Snapshots:
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
         """Called once a second. `changes` is the keyspace's change counter; the sizes are those of
         all files and of the base."""
-        if self.job is not None or self._steady_clock() < self._auto_after_ms:
+        if self.job is not None or self.suspended or self._steady_clock() < self._auto_after_ms:
             return
         keeper = self._keeper
         if keeper.attached and self._has_grown(current_bytes, base_bytes):
@@ -484,7 +492,7 @@ class Snapshots:
         self.last_save_s = self._clock() // 1000
         self._saved_ms = self._steady_clock()
         self.changes_at_save = job.changes
-        self._keeper.snapshot_succeeded(job.file.size)
+        self._keeper.snapshot_succeeded(job.file.size, job.seq)
 
     def _note_failure(self, job: Job) -> None:
         error = None if isinstance(job.error, _Cancelled) else job.error

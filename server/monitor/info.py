@@ -1,7 +1,7 @@
 """INFO, section by section, with Redis' names.
 
 Dashboards, exporters and clients read these names, so they are used even where this server works
-differently. Absent features (replication, forks, ACLs) have the values that Redis shows when they
+differently. Absent features (forks, ACLs) have the values that Redis shows when they
 are not used; figures that are not measured are left out. server/monitor/memory defines used_memory.
 """
 
@@ -208,8 +208,8 @@ def _memory(server: Server) -> Section:
         "mem_fragmentation_ratio": f"{_ratio(rss, used):.2f}",
         "mem_fragmentation_bytes": rss - used,
         "mem_not_counted_for_evict": 0,
-        "mem_replication_backlog": 0,
-        "mem_total_replication_buffers": 0,
+        "mem_replication_backlog": server.replication.backlog_bytes,
+        "mem_total_replication_buffers": server.replication.backlog_bytes,
         "mem_replica_full_sync_buffer": 0,
         "mem_clients_slaves": 0,
         "mem_clients_normal": _client_bytes(server),
@@ -276,16 +276,16 @@ def _stats(server: Server) -> Section:
         "instantaneous_ops_per_sec": round(commands),
         "total_net_input_bytes": executor.bytes_in,
         "total_net_output_bytes": executor.bytes_out,
-        "total_net_repl_input_bytes": 0,
-        "total_net_repl_output_bytes": 0,
+        "total_net_repl_input_bytes": server.replication.received_bytes,
+        "total_net_repl_output_bytes": server.replication.feeds.sent_bytes,
         "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
         "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
         "instantaneous_input_repl_kbps": "0.00",
         "instantaneous_output_repl_kbps": "0.00",
         "rejected_connections": server.connections_rejected,
-        "sync_full": 0,
-        "sync_partial_ok": 0,
-        "sync_partial_err": 0,
+        "sync_full": server.replication.full_syncs,
+        "sync_partial_ok": server.replication.partial_syncs,
+        "sync_partial_err": server.replication.refused_partial_syncs,
         "expired_subkeys": 0,
         "expired_keys": server.keyspace.expired_count,
         "expired_keys_active": executor.expired_in_time,
@@ -339,19 +339,7 @@ def _stats(server: Server) -> Section:
 
 
 def _replication(server: Server) -> Section:
-    return {
-        "role": "master",
-        "connected_slaves": 0,
-        "master_failover_state": "no-failover",
-        "master_replid": server.run_id,
-        "master_replid2": "0" * 40,
-        "master_repl_offset": 0,
-        "second_repl_offset": -1,
-        "repl_backlog_active": 0,
-        "repl_backlog_size": 0,
-        "repl_backlog_first_byte_offset": 0,
-        "repl_backlog_histlen": 0,
-    }
+    return server.replication.facts()
 
 
 def _cpu(server: Server) -> Section:

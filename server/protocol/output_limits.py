@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from millstream.commands.admin.clients import is_subscribed
 from millstream.commands.runtime.host import Client
-from millstream.server.config.directives import Config, OutputLimit
+from millstream.server.config.directives import Config
+from millstream.server.config.kinds import OutputLimit
 
 UNLIMITED_BYTES = 2**64 - 1
 

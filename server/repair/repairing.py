@@ -125,6 +125,8 @@ class _Repair:
                 compressed=False,
                 ordering="ordering" in salvage.keyspace.global_meta(),
             )
+            # Frames may be lost: this data is not that of any line of history.
+            salvage.keyspace.histories = ()
             capture = salvage.keyspace.begin_capture()
             while (captured := capture.step(_CAPTURE_KEYS)) is not None:
                 for one in captured:

@@ -787,6 +787,32 @@ class JournalReader:
         return follows
 
 
+def frames_from(
+    files: Sequence[File], first_seq: int, last_seq: int
+) -> Iterator[tuple[int, bytes]]:
+    """(number, payload) of the frames from `first_seq` to `last_seq`, as far as these journals have
+    them: it ends before a gap. The journals may be in use."""
+    firsts = [_first_frame(file) for file in files]
+    due = first_seq
+    for index, file in enumerate(files):
+        later = [first for first in firsts[index + 1 :] if first is not None]
+        if later and later[0] <= due:
+            continue
+        form = read_head(file).format
+        for _, seq, _, payload in _sound_frames(file, form, form.header_size):
+            if seq > due or due > last_seq:
+                return
+            if seq == due:
+                yield seq, payload
+                due += 1
+
+
+def _first_frame(file: File) -> int | None:
+    form = read_head(file).format
+    found = next(_sound_frames(file, form, form.header_size), None)
+    return None if found is None else found[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Lost frames: `first` to `last` (None: unknown). `payload` is the possibly damaged payload of

@@ -9,6 +9,9 @@ A crash between two steps of a snapshot is recognized as follows: files get thei
 after `manifest.tmp`, which names them, is on the disk. A file that is named in `manifest.tmp` but
 not in the manifest was never valid.
 
+After a full sync the manifest says which files the data of another server has replaced. They may
+have frames with higher numbers, and are removed all the same.
+
 A manifest of version 1 has no ID, and every start chooses a new one. A file with an ID may then
 come from an earlier start that was interrupted. This is the case if the file has a temporary name
 and an unused number, or if such a manifest.tmp names it.
@@ -129,6 +132,8 @@ class _Judge:
         if directory is not None and not self._is_ours(name, directory):
             return Leftover(name, self._whose(name, directory), is_foreign=True)
         if name.endswith(".tmp") or name in self._planned.files:
+            return Leftover(name)
+        if directory is not None and number_of(name) < self._manifest.replaced:
             return Leftover(name)
         return Leftover(name, (yield from self._holds(name, directory)))
 

@@ -9,6 +9,7 @@ reads it when something is wrong. docs/formats.md has the byte layout.
 import contextlib
 import re
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from millstream.errors import DamageError, ForeignError, FormatError
@@ -62,7 +63,8 @@ class Manifest:
     """The current files: the base (or None), the journals in order, and the next unused number.
 
     `directory` is the ID in all files of the directory; b"" for a manifest of version 1, which had
-    no ID. Files with numbers below `since` may have version 1.
+    no ID. Files with numbers below `since` may have version 1. Files with numbers below `replaced`
+    do not count, whatever they have: the data was replaced by that of another server.
     """
 
     base: str | None
@@ -70,6 +72,7 @@ class Manifest:
     next_number: int
     directory: bytes
     since: int = 0
+    replaced: int = 0
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -85,6 +88,8 @@ class Manifest:
         if not self.directory:
             lines = [_OLD_TITLE]
         lines.append(f"next {self.next_number}")
+        if self.replaced:
+            lines.append(f"replaced {self.replaced}")
         if self.base is not None:
             lines.append(f"base {self.base}")
         lines += [f"journal {name}" for name in self.journals]
@@ -108,7 +113,7 @@ class Manifest:
     def _from_lines(cls, lines: list[str], *, is_old: bool) -> "Manifest":
         base: str | None = None
         journals: list[str] = []
-        next_number = since = 0
+        next_number = since = replaced = 0
         directory = b""
         offset = len(_TITLE) + 1
         for line in lines:
@@ -119,6 +124,8 @@ class Manifest:
                 directory = bytes.fromhex(value)
             elif word == "since" and not is_old and value.isdigit():
                 since = int(value)
+            elif word == "replaced" and not is_old and value.isdigit():
+                replaced = int(value)
             elif word == "base" and base is None and _BASE.fullmatch(value):
                 base = value
             elif word == "journal" and _JOURNAL.fullmatch(value):
@@ -128,7 +135,7 @@ class Manifest:
             offset += len(line) + 1
         if not is_old and not directory:
             raise _damaged(len(_TITLE) + 1, "it has no directory ID")
-        return cls(base, tuple(journals), next_number, directory, since)
+        return cls(base, tuple(journals), next_number, directory, since, replaced)
 
 
 def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:
@@ -228,10 +235,10 @@ def replace_manifest(disk: Disk) -> None:
     disk.sync_directory()
 
 
-def sweep(disk: Disk, manifest: Manifest) -> list[str]:
-    """Remove the files with names of ours that a durable `manifest` does not name; return their
-    names."""
-    kept = set(manifest.files)
+def sweep(disk: Disk, manifest: Manifest, unfinished: Collection[str] = ()) -> list[str]:
+    """Remove the files with names of ours that a durable `manifest` does not name, except
+    `unfinished` ones that are being written; return their names."""
+    kept = {*manifest.files, *unfinished}
     leftovers = [name for name in disk.names() if is_ours(name) and name not in kept]
     for name in leftovers:
         disk.remove(name)

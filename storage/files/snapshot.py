@@ -278,9 +278,8 @@ class SnapshotWriter:
         )
         packed = self._index_compressor.compress(summary)
         self._file.write(packed)
-        footer_length = self._file.size - footer_offset
-        tail = _TRAILER.pack(footer_offset, footer_length, len(packed), len(summary), crc32(packed))
-        self._file.write(tail + crc32(tail).to_bytes(4, "little") + END_MAGIC)
+        start = self._file.size - len(packed)
+        self._file.write(encode_trailer(footer_offset, start, packed, len(summary)))
 
     def _write_copies(self) -> None:
         """Write copies of the sections that have none yet, between the chunks."""
@@ -481,6 +480,15 @@ def encode_header(header: Header) -> bytes:
     return data + crc32(data).to_bytes(4, "little")
 
 
+def encode_trailer(
+    footer_offset: int, summary_offset: int, packed: bytes, raw_length: int
+) -> bytes:
+    """The last bytes of a file whose packed summary begins at `summary_offset`."""
+    footer_length = summary_offset + len(packed) - footer_offset
+    tail = _TRAILER.pack(footer_offset, footer_length, len(packed), raw_length, crc32(packed))
+    return tail + crc32(tail).to_bytes(4, "little") + END_MAGIC
+
+
 @dataclass(frozen=True)
 class Summary:
     """The summary of the whole file at the end of the footer."""
@@ -538,6 +546,16 @@ class SnapshotEnds:
 
     def read_summary(self) -> Summary:
         """The summary at the end of the footer; an unfinished file has none."""
+        place, fields, footer_offset = self.read_summary_fields()
+        try:
+            summary = parse_summary(fields)
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._damage(place.offset, f"the summary cannot be read ({error})") from None
+        self._check_tiling(summary, footer_offset, place.offset)
+        return summary
+
+    def read_summary_fields(self) -> tuple[Place, dict[str, Any], int]:
+        """Where the summary is, what it says, and the footer's offset."""
         start = self._file.size - TRAILER_SIZE
         tail = self._read(start, TRAILER_SIZE)
         if tail[32:] != END_MAGIC or int.from_bytes(tail[28:32], "little") != crc32(tail[:28]):
@@ -548,11 +566,9 @@ class SnapshotEnds:
         place = Place(start - packed_length, packed_length, raw_length, crc, 0)
         data = self._unpack(place.offset, self._read(place.offset, place.length), place, 0)
         try:
-            summary = parse_summary(msgpack.unpackb(data))
-        except (ValueError, TypeError, KeyError) as error:
+            return place, dict(msgpack.unpackb(data)), offset
+        except (ValueError, TypeError) as error:
             raise self._damage(place.offset, f"the summary cannot be read ({error})") from None
-        self._check_tiling(summary, offset, place.offset)
-        return summary
 
     def _check_tiling(self, summary: Summary, footer: int, end: int) -> None:
         """Check that the parts are contiguous, so that no byte can change unnoticed."""

@@ -555,6 +555,15 @@ class Keyspace(KeyspaceCore):
             meta["histories"] = [list(line) for line in self.histories]
         return meta
 
+    def begin_again(self) -> None:
+        """Empty all databases, and forget what was noted about their keys: other data follows."""
+        for db in self.databases:
+            db.clear()
+        self.ready = []
+        self.timer_requests = []
+        self.deferred = []
+        self.histories = ()
+
     def begin_history(self, name: str, first_seq: int) -> None:
         """The frames from this number on belong to another line of history."""
         before = [line for line in self.histories if line[1] < first_seq]

@@ -81,7 +81,7 @@ def test_a_wait_ends_when_a_failed_journal_is_replaced(
     server: Server, outside: FakeOutside
 ) -> None:
     with server.client() as client, server.client() as waiting:
-        assert client.call("SET", "k", "v") == OK
+        assert waiting.call("SET", "k", "v") == OK
         outside.break_disk()
         waiting.send("WAITAOF", "1", "0", "0")
         wait_for(client, "persistence", "aof_last_write_status", "err")

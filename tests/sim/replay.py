@@ -76,6 +76,9 @@ class Replay:
         assert group is not None
         return group
 
+    def _apply_history(self, name: bytes, seq: bytes) -> None:
+        """It says nothing about the data."""
+
     # Keys
 
     def _apply_set(self, key: bytes, value: bytes) -> None:

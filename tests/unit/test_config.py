@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.directives import (
-    COMPATIBILITY,
     DIRECTIVES,
-    EVENTS,
     Config,
-    OutputLimit,
     changed_values,
     load,
-    parse_size,
     read_arguments,
     words_of,
 )
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN
+from millstream.server.config.kinds import COMPATIBILITY, EVENTS, OutputLimit, parse_size
 
 ROOT = Path(__file__).resolve().parents[2]
 

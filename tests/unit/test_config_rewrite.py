@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.server.config.config_rewrite import GENERATED, quoted, rewrite_file, rewritten
-from millstream.server.config.directives import DIRECTIVES, Config, OutputLimit, load, words_of
+from millstream.server.config.directives import DIRECTIVES, Config, load, words_of
+from millstream.server.config.kinds import OutputLimit
 
 
 def test_comments_order_and_unchanged_lines_stay() -> None:

@@ -9,7 +9,8 @@ from tests.support.in_process import InProcessClient, InProcessServer, Journal
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.context import Session
-from millstream.server.config.directives import Config, OutputLimit
+from millstream.server.config.directives import Config
+from millstream.server.config.kinds import OutputLimit
 from millstream.server.protocol.output_limits import OutputLimits
 
 

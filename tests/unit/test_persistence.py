@@ -1308,7 +1308,7 @@ def test_a_clean_stop_says_that_all_is_on_the_disk() -> None:
 def test_the_first_effect_goes_before_the_effects_of_the_next_frame_alone() -> None:
     world = World(FakeDisk())
     world.load()
-    world.persistence.first_effect = b"NOP\r\n"
+    world.persistence.first_effect = lambda seq: b"NOP\r\n"
     told: list[tuple[int, bytes | None]] = []
     world.persistence.on_commit = lambda seq, payload: told.append((seq, payload))
     world.write_tick()

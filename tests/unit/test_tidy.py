@@ -32,7 +32,16 @@ BELOW = {
 
 # The folders of a package, each above those that it may import from.
 LAYERS = {
-    "server": ["repair", "net", "durability", "execution", "monitor", "protocol", "config"],
+    "server": [
+        "repair",
+        "net",
+        "replication",
+        "durability",
+        "execution",
+        "monitor",
+        "protocol",
+        "config",
+    ],
     "commands": ["xstream", "draft", "admin", "generic", "engine", "table", "runtime"],
     "storage": ["dump", "files", "streams", "blocks"],
 }
@@ -229,7 +238,14 @@ RESERVED = {
     r"\bkeyspace\.(dirty|hits|misses)\b": {"context"},
     r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "tstream", "tmread"},
     r"\beffects\.record\(": {"context"},
-    r"\bmark_ready(_at)?\(": {"context", "appending", "group_lifecycle", "settling", "treserve"},
+    r"\bmark_ready(_at)?\(": {
+        "context",
+        "appending",
+        "effects",
+        "group_lifecycle",
+        "settling",
+        "treserve",
+    },
     r"\b(same_word|next_is|is_word)\([^()]*, \d+\)": set(),
 }
 

@@ -1,0 +1,294 @@
+"""Replicas: choosing a primary, the requests of a link, and waiting for replicas and disks.
+
+What the requests of a link mean is in server/replication; here are their grammar and their words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.runtime.arguments import take_timeout
+from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.host import Outside
+
+INVALID_PORT = "ERR Invalid master port"
+AOF_OFF = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
+ON_REPLICA = (
+    "ERR {} cannot be used with replica instances. Please also note that writes to replicas are "
+    "just local and are not propagated."
+)
+
+
+# Choosing a primary
+
+
+@command(
+    "REPLICAOF",
+    arity=3,
+    flags="admin noscript stale no_async_loading",
+    group="server",
+    since="5.0.0",
+    summary="Configures a server as replica of another, or promotes it to a master.",
+    syntax="<args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
+    traits="dataless",
+)
+def replicaof(ctx: Context, args: Args) -> object:
+    """OK. The server becomes a replica of the primary at this host and port: its data is brought to
+    the state of the primary's, and writes are refused. NO ONE makes it a primary again, with the
+    data that it has. The given address again lets a full sync replace more data by less.
+    """
+    host, port = args.take(), args.take()
+    role = ctx.server.replication
+    if host.upper() == b"NO" and port.upper() == b"ONE":
+        role.follow_nobody()
+        return OK
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise CommandError(INVALID_PORT)
+    return Simple(role.follow(host.decode("utf-8", "replace"), int(port)).encode())
+
+
+@command(
+    "SLAVEOF",
+    arity=3,
+    flags="admin noscript stale no_async_loading",
+    group="server",
+    since="1.0.0",
+    summary="Sets a Redis server as a replica of another, or promotes it to being a master.",
+    syntax="<args: <host-port: <host> <port:integer>> | <no-one: <NO> <ONE>>>",
+    traits="dataless",
+)
+def slaveof(ctx: Context, args: Args) -> object:
+    """The older name of [REPLICAOF](replicaof.md)."""
+    return replicaof(ctx, args)
+
+
+@command(
+    "ROLE",
+    arity=1,
+    flags="noscript loading stale fast",
+    group="server",
+    since="2.8.12",
+    summary="Returns the replication role.",
+    categories=("admin", "dangerous"),
+    traits="dataless",
+)
+def role(ctx: Context, args: Args) -> object:
+    """On a primary [master, offset, replicas], with [address, port, offset] of each replica. On a
+    replica [slave, address, port, state, offset] of its primary; the state is connect, connecting,
+    sync or connected. Offsets count the bytes of all journal frames so far.
+    """
+    return ctx.server.replication.role_reply()
+
+
+# The requests of a link
+
+
+@command(
+    "REPLCONF",
+    arity=-1,
+    flags="admin noscript loading stale allow_busy",
+    group="server",
+    since="3.0.0",
+    summary="An internal command for configuring the replication stream.",
+    traits="dataless",
+)
+def replconf(ctx: Context, args: Args) -> object:
+    """Sent by replicas: their address and what they have (listening-port, ip-address, capa,
+    version, databases, histories), and later what they have applied (ACK), have on their disks
+    (FACK), and the size of all frames applied (OFFSET).
+    """
+    words = args.rest()
+    if len(words) % 2:
+        raise CommandError(SYNTAX)
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    if pairs and pairs[0][0].upper() == b"ACK":
+        ctx.server.replication.acknowledge(ctx.session, *_acknowledged(pairs))
+        return NO_REPLY
+    ctx.server.replication.introduce(ctx.session, pairs)
+    return OK
+
+
+def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
+    """The numbers of ACK, FACK and OFFSET."""
+    told = {name.upper(): text for name, text in pairs}
+    try:
+        return int(told[b"ACK"]), int(told[b"FACK"]), int(told[b"OFFSET"])
+    except (KeyError, ValueError):
+        raise CommandError(SYNTAX) from None
+
+
+@command(
+    "PSYNC",
+    arity=-3,
+    flags="admin noscript no_async_loading no_multi",
+    group="server",
+    since="2.8.0",
+    summary="An internal command used in replication.",
+    syntax="replicationid offset",
+    traits="dataless",
+)
+def psync(ctx: Context, args: Args) -> object:
+    """Sent by replicas: the history and the number of the frame that they need next. The frames
+    follow, after a base if they are not enough.
+    """
+    args.take()
+    next_seq = args.take_int()
+    args.finish()
+    if next_seq < 1:
+        raise CommandError("ERR the number of a frame is 1 or more")
+    ctx.server.replication.psync(ctx.session, next_seq)
+    return NO_REPLY
+
+
+@command(
+    "SYNC",
+    arity=1,
+    flags="admin noscript no_async_loading no_multi",
+    group="server",
+    summary="An internal command used in replication.",
+)
+def sync(ctx: Context, args: Args) -> object:
+    """Always an error: a snapshot here is no RDB file, and what follows it are effects."""
+    raise CommandError(
+        "ERR only a millstream server can be a replica of this server: effects are not commands of"
+        " Redis"
+    )
+
+
+# Waiting for replicas and for the disk
+
+
+def _take_deadline(ctx: Context, args: Args) -> int:
+    """The moment a time-out in milliseconds ends at; 0 for never."""
+    timeout_ms = take_timeout(args)
+    return ctx.steady_ms + timeout_ms if timeout_ms else 0
+
+
+class PositionWait(BlockedRead):
+    """A wait for a frame: until `is_over(server)`, or its time is over. The server looks at its
+    `waits` whenever more is on its disk, or a replica has acknowledged something."""
+
+    def __init__(self, ctx: Context, seq: int) -> None:
+        self.keys = []
+        self.client_id = ctx.session.id
+        self.seq = seq
+
+    def is_over(self, server: Outside) -> bool:
+        raise NotImplementedError
+
+    def ended(self, ctx: Context) -> None:
+        ctx.server.waits.pop(self.client_id, None)
+
+
+def _begin(ctx: Context, waiting: PositionWait, deadline_ms: int) -> object:
+    """Wait, unless it is over already, or nothing may wait."""
+    if not ctx.may_block or waiting.is_over(ctx.server):
+        return waiting.timeout_reply(ctx)
+    ctx.server.waits[waiting.client_id] = waiting
+    return Wait(waiting, deadline_ms)
+
+
+class ReplicasWait(PositionWait):
+    """WAIT: until enough replicas have applied the frame."""
+
+    def __init__(self, ctx: Context, seq: int, wanted: int) -> None:
+        super().__init__(ctx, seq)
+        self.wanted = wanted
+
+    def is_over(self, server: Outside) -> bool:
+        return server.replication.applied_on(self.seq) >= self.wanted
+
+    def timeout_reply(self, ctx: Context) -> object:
+        return ctx.server.replication.applied_on(self.seq)
+
+
+@command(
+    "WAIT",
+    arity=3,
+    flags="blocking",
+    group="generic",
+    since="3.0.0",
+    summary="Blocks until the asynchronous replication of all preceding write commands sent by the "
+    "connection is completed.",
+    syntax="numreplicas timeout",
+    categories=("connection",),
+    tips="request_policy:all_shards response_policy:agg_min",
+)
+def wait(ctx: Context, args: Args) -> object:
+    """The number of replicas that have applied everything that this connection has changed. The
+    reply comes when `numreplicas` of them have, or after `timeout` (milliseconds; 0: never). In a
+    transaction it comes at once.
+    """
+    wanted = args.take_int()
+    deadline_ms = _take_deadline(ctx, args)
+    _refuse_on_replica(ctx, "WAIT")
+    return _begin(ctx, ReplicasWait(ctx, ctx.server.write_position(), wanted), deadline_ms)
+
+
+def _refuse_on_replica(ctx: Context, name: str) -> None:
+    if ctx.server.replication.is_replica:
+        raise CommandError(ON_REPLICA.format(name))
+
+
+class SyncWait(PositionWait):
+    """WAITAOF: until the frame is on the disk here, if `local`, and on those of enough replicas."""
+
+    def __init__(self, ctx: Context, seq: int, local: int, replicas: int) -> None:
+        super().__init__(ctx, seq)
+        self.local = local
+        self.replicas = replicas
+
+    def is_over(self, server: Outside) -> bool:
+        if self.local and not server.keeps_journal:
+            return True  # CONFIG SET appendonly no
+        is_local = not self.local or server.journal_synced >= self.seq
+        return is_local and server.replication.synced_on(self.seq) >= self.replicas
+
+    def timeout_reply(self, ctx: Context) -> object:
+        server = ctx.server
+        if self.local and not server.keeps_journal:
+            return CommandError(AOF_OFF)
+        is_local = server.keeps_journal and server.journal_synced >= self.seq
+        return [int(is_local), server.replication.synced_on(self.seq)]
+
+
+@command(
+    "WAITAOF",
+    arity=4,
+    flags="blocking",
+    group="generic",
+    since="7.2.0",
+    summary="Blocks until all of the preceding write commands sent by the connection are written "
+    "to the append-only file of the master and/or replicas.",
+    syntax="numlocal numreplicas timeout",
+    categories=("connection",),
+    tips="request_policy:all_shards response_policy:agg_min",
+)
+def waitaof(ctx: Context, args: Args) -> object:
+    """[local, replicas]: 1 if everything that this connection has changed is on the disk of this
+    server, and on how many replicas' disks it is, whatever appendfsync says. The reply comes when
+    both reach `numlocal` (0 or 1) and `numreplicas`, or after `timeout` (milliseconds; 0: never).
+    In a transaction it comes at once. With numlocal 1, `CONFIG SET appendonly no` ends the wait
+    with an error.
+    """
+    local = args.take_int()
+    if not 0 <= local <= 1:
+        raise CommandError("ERR value is out of range, value must between 0 and 1")
+    replicas = args.take_int()
+    if replicas < 0:
+        raise CommandError("ERR value is out of range, must be positive")
+    deadline_ms = _take_deadline(ctx, args)
+    _refuse_on_replica(ctx, "WAITAOF")
+    if local and not ctx.server.keeps_journal:
+        raise CommandError(AOF_OFF)
+    waiting = SyncWait(ctx, ctx.server.write_position(), local, replicas)
+    reply = _begin(ctx, waiting, deadline_ms)
+    if local and isinstance(reply, Wait):
+        ctx.server.sync_soon()
+    return reply

@@ -1,0 +1,256 @@
+"""How the values of directives are read and shown: a Kind for each form of value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+INT32_MAX = 2**31 - 1
+UINT32_MAX = 2**32 - 1
+INT64_MAX = 2**63 - 1
+MEGABYTE = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
+    returns the text for CONFIG GET; `many` allows several words in a file's line."""
+
+    parse: Callable[[str, Any], Any]
+    show: Callable[[Any], str]
+    name: str
+    many: bool = False
+
+
+def _parse_yes_no(text: str, current: object) -> bool:
+    answers = {"yes": True, "no": False}
+    if text.lower() not in answers:
+        raise ValueError("argument must be 'yes' or 'no'")
+    return answers[text.lower()]
+
+
+YES_NO = Kind(_parse_yes_no, lambda value: "yes" if value else "no", "yes or no")
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError(f"argument must be between {low} and {high} inclusive")
+    return value
+
+
+def integer(low: int, high: int) -> Kind:
+    def parse(text: str, current: object) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+            raise ValueError("argument couldn't be parsed into an integer")
+        number = int(text)
+        if not -INT64_MAX - 1 <= number <= INT64_MAX:
+            raise ValueError("argument couldn't be parsed into an integer")
+        return _within(number, low, high)
+
+    return Kind(parse, str, f"integer, {low} to {high}")
+
+
+def clipped(low: int, high: int) -> Kind:
+    """An integer that is clipped to the allowed range."""
+    natural = integer(0, INT32_MAX)
+
+    def parse(text: str, current: object) -> int:
+        number: int = natural.parse(text, current)
+        return min(max(number, low), high)
+
+    return Kind(parse, str, f"integer, {low} to {high}")
+
+
+UNITS = {
+    "": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3,
+}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``100``, ``64mb``, ``1k`` (1000), ``1kb`` (1024); ValueError for anything else."""
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.lower(), re.ASCII)
+    if found is None or found[2] not in UNITS:
+        raise ValueError("argument must be a memory value")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def size(low: int, high: int = INT64_MAX) -> Kind:
+    return Kind(lambda text, current: _within(parse_size(text), low, high), str, "size")
+
+
+def _parse_size_or_share(text: str, current: object) -> str:
+    if not text.endswith("%"):
+        return str(_within(parse_size(text), 0, INT64_MAX))
+    if not re.fullmatch(r"\d+%", text, re.ASCII):
+        raise ValueError("argument must be a memory or percent value")
+    if int(text[:-1]) > 100:
+        raise ValueError("percentage argument must be less or equal to 100")
+    return text
+
+
+SIZE_OR_SHARE = Kind(_parse_size_or_share, str, "size, or a percentage")
+
+
+def one_of(*choices: str) -> Kind:
+    def parse(text: str, current: object) -> str:
+        if text.lower() not in choices:
+            raise ValueError(
+                f"argument(s) must be one of the following: {', '.join(choices)}"
+                if len(choices) > 1
+                else f"the only value here is {choices[0]}"
+            )
+        return text.lower()
+
+    return Kind(parse, str, " or ".join(choices))
+
+
+def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(word) for word in text.split())
+    except ValueError:
+        raise ValueError("Invalid latency-tracking-info-percentiles parameters") from None
+    if not all(0 <= number <= 100 for number in numbers):
+        raise ValueError(
+            "latency-tracking-info-percentiles parameters should sit between [0.0,100.0]"
+        )
+    return numbers
+
+
+PERCENTILES = Kind(
+    _parse_percentiles,
+    lambda numbers: " ".join(f"{number:g}" for number in numbers),
+    "numbers from 0 to 100",
+    many=True,
+)
+
+
+def _parse_scores(text: str, current: object) -> str:
+    words = text.split()
+    try:
+        scores = [int(word) for word in words]
+    except ValueError:
+        scores = []
+    if len(scores) != 3 or not all(-2000 <= score <= 2000 for score in scores):
+        raise ValueError("Invalid oom-score-adj-values, elements must be between -2000 and 2000.")
+    return " ".join(words)
+
+
+SCORES = Kind(_parse_scores, str, "three numbers", many=True)
+
+EVENT_CLASSES = "g$lshzxetdnocKEm"  # in the order in which CONFIG GET shows them
+EVENTS_OF_ALL = "g$lshzxetd"  # the meaning of A
+
+
+def _parse_events(text: str, current: object) -> str:
+    """The letters without A, each once, in the order of EVENT_CLASSES; empty: no events."""
+    if not set(text) <= {*EVENT_CLASSES, "A"}:
+        raise ValueError("Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")
+    wanted = set(text) | (set(EVENTS_OF_ALL) if "A" in text else set())
+    return "".join(letter for letter in EVENT_CLASSES if letter in wanted)
+
+
+def _show_events(letters: str) -> str:
+    if set(EVENTS_OF_ALL) <= set(letters):
+        return "A" + letters.translate(str.maketrans("", "", EVENTS_OF_ALL))
+    return letters
+
+
+EVENTS = Kind(_parse_events, _show_events, "letters")
+
+
+def only(value: int) -> Kind:
+    """A number that tools read and that has only one possible value in this server."""
+
+    def parse(text: str, current: object) -> int:
+        if parse_size(text) != value:
+            raise ValueError(f"the only value here is {value}")
+        return value
+
+    return Kind(parse, str, str(value))
+
+
+TEXT = Kind(lambda text, current: text, str, "text")
+PATH = Kind(lambda text, current: Path(text), lambda value: str(Path(value).resolve()), "folder")
+ADDRESSES = Kind(
+    lambda text, current: tuple(text.split()), " ".join, "addresses or names, * for all", many=True
+)
+
+SAVE_POINTS_DEFAULT = "3600 1 300 100 60 10000"
+
+
+def _parse_save(text: str, current: object) -> str:
+    words = text.split()
+    numbers = [int(word) for word in words if word.isdigit()]
+    if len(numbers) != len(words) or len(words) % 2 or 0 in numbers[::2] or (text and not words):
+        raise ValueError("Invalid save parameters")
+    return " ".join(map(str, numbers))
+
+
+SAVE_POINTS = Kind(_parse_save, str, "pairs of seconds and changes", many=True)
+
+
+class OutputLimit(NamedTuple):
+    """A client is closed at `hard_bytes` of unsent output, or after `soft_s` seconds above
+    `soft_bytes`; 0 is no limit."""
+
+    hard_bytes: int
+    soft_bytes: int
+    soft_s: int
+
+
+OutputLimits = dict[str, OutputLimit]
+CLIENT_CLASSES = {"normal": "normal", "slave": "slave", "replica": "slave", "pubsub": "pubsub"}
+OUTPUT_LIMITS = (
+    ("normal", OutputLimit(0, 0, 0)),
+    ("slave", OutputLimit(256 * MEGABYTE, 64 * MEGABYTE, 60)),
+    ("pubsub", OutputLimit(32 * MEGABYTE, 8 * MEGABYTE, 60)),
+)
+
+
+def _parse_output_limits(text: str, current: OutputLimits) -> OutputLimits:
+    words = text.split()
+    if not words or len(words) % 4:
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
+    limits = dict(current)
+    for at in range(0, len(words), 4):
+        client_class = CLIENT_CLASSES.get(words[at].lower())
+        if client_class is None:
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        try:
+            hard, soft = parse_size(words[at + 1]), parse_size(words[at + 2])
+            limits[client_class] = OutputLimit(hard, soft, int(words[at + 3]))
+        except ValueError:
+            raise ValueError(
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration."
+            ) from None
+    return limits
+
+
+LIMITS = Kind(
+    _parse_output_limits,
+    lambda limits: " ".join(
+        f"{name} {limit.hard_bytes} {limit.soft_bytes} {limit.soft_s}"
+        for name, limit in limits.items()
+    ),
+    "class, hard limit, soft limit, seconds",
+    many=True,
+)
+
+
+# A row of the table
+
+
+def directive(default: Any, kind: Kind, meaning: str, *, section: str, mutable: bool = True) -> Any:
+    metadata = {"kind": kind, "meaning": meaning, "section": section, "mutable": mutable}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+NETWORK, DATA, LIMIT, STREAM, LOG = "Network", "Data", "Limits", "Streams", "Log"
+REPLICAS = "Replicas"
+WATCHING = "Watching the server"
+COMPATIBILITY = "Accepted for compatibility"

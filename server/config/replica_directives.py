@@ -1,0 +1,100 @@
+"""The directives of replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.server.config.kinds import (
+    INT32_MAX,
+    INT64_MAX,
+    MEGABYTE,
+    REPLICAS,
+    TEXT,
+    YES_NO,
+    Kind,
+    directive,
+    integer,
+    size,
+)
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """The value of `replicaof`; None for an empty one. ValueError for anything else."""
+    words = text.split()
+    if not words or [word.lower() for word in words] == ["no", "one"]:
+        return None
+    if len(words) != 2 or not words[1].isdigit() or not 0 < int(words[1]) < 65536:
+        raise ValueError("argument must be a host and a port")
+    return words[0], int(words[1])
+
+
+def _parse_primary(text: str, current: object) -> str:
+    address = parse_address(text)
+    return "" if address is None else f"{address[0]} {address[1]}"
+
+
+def _parse_yes(text: str, current: object) -> bool:
+    if not YES_NO.parse(text, current):
+        raise ValueError("a replica here is always read only: its frames are its primary's")
+    return True
+
+
+YES = Kind(_parse_yes, YES_NO.show, "yes")
+
+
+PRIMARY = Kind(_parse_primary, str, "host and port", many=True)
+
+
+@dataclass
+class ReplicaDirectives:
+    """Fields of Config."""
+
+    replicaof: str = directive(
+        "", PRIMARY, "host and port of the primary that this server follows; empty: none. "
+        "REPLICAOF changes it", section=REPLICAS, mutable=False,
+    )  # fmt: skip
+    masteruser: str = directive("", TEXT, "user for the primary", section=REPLICAS)
+    masterauth: str = directive("", TEXT, "password for the primary", section=REPLICAS)
+    replica_announce_ip: str = directive(
+        "", TEXT, "address under which the primary shows this server; empty: the one that the "
+        "primary sees", section=REPLICAS,
+    )  # fmt: skip
+    replica_announce_port: int = directive(
+        0, integer(0, 65535), "the same for the port; 0: the port on which this server listens",
+        section=REPLICAS,
+    )  # fmt: skip
+    replica_announced: bool = directive(
+        True, YES_NO, "whether Sentinel shows this replica to its clients", section=REPLICAS
+    )
+    replica_priority: int = directive(
+        100, integer(0, INT32_MAX), "Sentinel promotes the replica with the lowest number first, "
+        "and one with 0 never", section=REPLICAS,
+    )  # fmt: skip
+    replica_serve_stale_data: bool = directive(
+        True, YES_NO, "whether a replica answers while its link to the primary is down",
+        section=REPLICAS,
+    )  # fmt: skip
+    replica_read_only: bool = directive(
+        True, YES, "a replica refuses writes: its frames are those of its primary",
+        section=REPLICAS,
+    )  # fmt: skip
+    repl_timeout: int = directive(
+        60, integer(1, INT32_MAX), "seconds without a sign of life, at either end, after which a "
+        "link is dropped", section=REPLICAS,
+    )  # fmt: skip
+    repl_backlog_size: int = directive(
+        MEGABYTE, size(16384), "memory for the last frames, from which a replica continues after "
+        "a short interruption; older frames are read from the journal", section=REPLICAS,
+    )  # fmt: skip
+    repl_backlog_ttl: int = directive(
+        3600, integer(0, INT64_MAX), "seconds without replicas after which this memory is freed; "
+        "0: never", section=REPLICAS,
+    )  # fmt: skip
+    min_replicas_to_write: int = directive(
+        0, integer(0, INT32_MAX), "refuse writes while fewer replicas have acknowledged something "
+        "within min-replicas-max-lag; 0: accept them always", section=REPLICAS,
+    )  # fmt: skip
+    min_replicas_max_lag: int = directive(
+        10, integer(0, INT32_MAX), "seconds since the last acknowledgement for which a replica "
+        "counts for min-replicas-to-write", section=REPLICAS,
+    )  # fmt: skip

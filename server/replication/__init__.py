@@ -1,0 +1,1 @@
+"""Replicas: servers that take their journal frames from another server."""

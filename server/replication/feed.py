@@ -1,0 +1,184 @@
+"""One replica as its primary sees it: what it has, and what is sent to it next.
+
+A feed is a cursor into the sequence of frames: those in memory (`ring`), and before them those on
+the disk (`sending`). It sends only what is durable here, and no more than the connection takes, so
+a slow replica costs no memory and is not disconnected for being slow.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from millstream.server.durability.workers import post
+from millstream.server.replication.records import PIECE_BYTES
+from millstream.server.replication.sending import OldData, Piece
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feeds import Feeds
+    from millstream.storage.files.disk import File
+
+log = logging.getLogger("millstream.replication")
+
+_TURN_BYTES = 1 << 20  # sent to one replica in one turn of the event loop
+_OPEN_TRIES = 5
+
+
+class Feed:
+    """`state` is what INFO shows: `wait_bgsave` (a base is written first), `send_bulk` or `online`.
+
+    `next_seq` is the next frame to send. `acked_seq`, `synced_seq` and `frame_bytes` are what the
+    replica has acknowledged: the last frame applied, the last one on its disk (-1: it has no
+    journal), and the size of all frames applied.
+    """
+
+    def __init__(self, feeds: Feeds, client: Any, host: str, port: int, now_ms: int) -> None:
+        self.client = client
+        self.host = host
+        self.port = port
+        self.state = "wait_bgsave"
+        self.next_seq = 0
+        self.acked_seq = 0
+        self.synced_seq = -1
+        self.frame_bytes = 0
+        self.acked_ms = now_ms
+        self.common_seq = -1  # the last frame that both servers have
+        self._feeds = feeds
+        self._old: OldData | None = None
+        self._is_reading = False
+        self._piece: Piece | None = None
+        self._open_tries = 0
+        self._pump_scheduled = False
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_online(self) -> bool:
+        return self.state == "online"
+
+    def send(self, data: bytes) -> None:
+        if not self.client.closed:
+            self._feeds.sent_bytes += len(data)
+            self.client.transmit(data)
+
+    def begin(self, answer: bytes, next_seq: int, base: File | None = None) -> None:
+        """Answer PSYNC; the base, if any, and the frames from `next_seq` on follow."""
+        self.next_seq = next_seq
+        self.send(answer)
+        if base is None:
+            self.state = "online"
+        else:
+            self.state = "send_bulk"
+            self._open(base)
+        self.pump()
+
+    def acknowledge(self, acked_seq: int, synced_seq: int, frame_bytes: int, now_ms: int) -> None:
+        self.acked_seq = max(self.acked_seq, acked_seq)
+        self.synced_seq = synced_seq
+        self.frame_bytes = frame_bytes
+        self.acked_ms = now_ms
+
+    def drop(self, reason: str) -> None:
+        """End the link; the replica connects again."""
+        if not self.client.closed:
+            log.warning("the link to the replica %s ends: %s", self.address, reason)
+            self.client.close(after_reply=False)
+        self._feeds.remove(self.client)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._piece = None
+        if self._old is not None and not self._is_reading:
+            self._old.close()
+            self._old = None
+
+    # What is sent next
+
+    def pump(self) -> None:
+        """Send what the connection takes; the rest when it takes more, or in a later turn."""
+        client = self.client
+        left_bytes = _TURN_BYTES
+        while not (client.closed or client.paused):
+            if left_bytes <= 0:
+                self._pump_later()
+                return
+            data = self._next_data()
+            if not data:
+                return
+            left_bytes -= len(data)
+            self.send(data)
+
+    def _pump_later(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._feeds.loop.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pump_scheduled = False
+        self.pump()
+
+    def _next_data(self) -> bytes | None:
+        """The next bytes; None when there are none, or when they are being read."""
+        if self._piece is not None:
+            piece, self._piece = self._piece, None
+            self.next_seq = piece.next_seq
+            return piece.data
+        if self._is_reading or self.state == "wait_bgsave":
+            return None
+        if self._old is None:
+            ring, durable_seq = self._feeds.ring, self._feeds.durable_seq
+            if self.next_seq > durable_seq:
+                return None
+            if ring is not None and ring.holds(self.next_seq):
+                records = ring.take(self.next_seq, durable_seq, PIECE_BYTES)
+                self.next_seq += len(records)
+                return b"".join(records)
+            if not self._open(None):
+                return None
+        self._is_reading = True
+        self._feeds.worker.submit(self._read)
+        return None
+
+    def _open(self, base: File | None) -> bool:
+        """Open the files with what is next; False when this is tried again soon, or never."""
+        feeds = self._feeds
+        try:
+            self._old = OldData(
+                feeds.disk, feeds.manifest, self.next_seq, feeds.durable_seq, base=base
+            )
+        except OSError as error:  # a rewrite replaces the files at this moment
+            self._open_tries += 1
+            if self._open_tries >= _OPEN_TRIES:
+                self.drop(f"the journals cannot be opened: {error}")
+            else:
+                feeds.loop.call_later(0.1 * self._open_tries, self.pump)
+            return False
+        self._open_tries = 0
+        return True
+
+    # Reading old data, on the worker
+
+    def _read(self) -> None:
+        assert self._old is not None
+        try:
+            found: Piece | Exception | None = self._old.next()
+        except Exception as error:
+            found = error
+        post(self._feeds.loop, self._on_read, found)
+
+    def _on_read(self, found: Piece | Exception | None) -> None:
+        self._is_reading = False
+        if self.client.closed:
+            self.close()
+        elif isinstance(found, Exception):
+            self.close()
+            self.drop(str(found) or type(found).__name__)
+        elif found is None:
+            self.close()
+            self.state = "online"
+            self.pump()
+        else:
+            self._piece = found
+            self.pump()

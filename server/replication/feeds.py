@@ -1,0 +1,178 @@
+"""All replicas of this server: the frames in memory for them, and what they have acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from millstream.server.durability.workers import Scheduler, TaskWorker
+from millstream.server.replication.feed import Feed
+from millstream.server.replication.records import Beat, Kind, encode, encode_beat, encode_frame
+from millstream.server.replication.ring import Ring
+from millstream.storage.files.disk import Disk
+from millstream.storage.files.manifest import Manifest
+
+
+class Files(Protocol):
+    disk: Disk
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+
+class Frames(Protocol):
+    """The part of a Persistence that feeds need."""
+
+    last_seq: int
+    durable_seq: int
+    frame_bytes: int
+    on_commit: Callable[[int, bytes], None] | None
+
+    @property
+    def files(self) -> Files: ...
+
+
+class Loop(Scheduler, Protocol):
+    def call_soon(self, callback: Callable[..., object], /, *args: Any) -> object: ...
+
+
+class Config(Protocol):
+    """The directives used here; read each time, so that CONFIG SET works."""
+
+    repl_backlog_size: int
+    repl_backlog_ttl: int
+    repl_timeout: int
+    min_replicas_max_lag: int
+
+
+class Feeds:
+    """The ring is kept from the first replica until repl-backlog-ttl after the last one is gone."""
+
+    def __init__(
+        self, config: Config, frames: Frames, loop: Loop, steady_ms: Callable[[], int]
+    ) -> None:
+        self.loop = loop
+        self.ring: Ring | None = None
+        self.by_client: dict[int, Feed] = {}
+        self.sent_bytes = 0
+        self.worker: TaskWorker
+        self._config = config
+        self._frames = frames
+        self._steady_ms = steady_ms
+        self._alone_since_ms = 0
+        self._pump_scheduled = False
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(list(self.by_client.values()))
+
+    def __len__(self) -> int:
+        return len(self.by_client)
+
+    @property
+    def disk(self) -> Disk:
+        return self._frames.files.disk
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._frames.files.manifest
+
+    @property
+    def durable_seq(self) -> int:
+        return self._frames.durable_seq
+
+    # Replicas come and go
+
+    def add(self, client: Any, host: str, port: int) -> Feed:
+        feed = client.feed = Feed(self, client, host, port, self._steady_ms())
+        self.by_client[client.id] = feed
+        self.keep_ring()
+        return feed
+
+    def keep_ring(self) -> None:
+        if self.ring is None:
+            self.ring = Ring(self._config.repl_backlog_size, self._frames.last_seq + 1)
+            self._frames.on_commit = self._keep
+
+    def remove(self, client: Any) -> None:
+        """A connection is gone; nothing happens if it was no replica's."""
+        feed = self.by_client.pop(client.id, None)
+        if feed is not None:
+            client.feed = None
+            feed.close()
+            self._alone_since_ms = self._steady_ms()
+
+    def drop_all(self, reason: str) -> None:
+        """End all links: the frames of this server have changed."""
+        for feed in self:
+            feed.drop(reason)
+        self.drop_ring()
+
+    def drop_ring(self) -> None:
+        self.ring = self._frames.on_commit = None
+
+    # Frames
+
+    def _keep(self, seq: int, payload: bytes) -> None:
+        """A frame was recorded here: keep it for replicas."""
+        assert self.ring is not None
+        self.ring.limit_bytes = self._config.repl_backlog_size
+        self.ring.append(encode_frame(seq, payload))
+        if self._frames.durable_seq >= seq and self.by_client and not self._pump_scheduled:
+            # appendfsync is everysec or no: no callback reports that the frame is durable.
+            self._pump_scheduled = True
+            self.loop.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pump_scheduled = False
+        self.pump()
+
+    def pump(self) -> None:
+        """More frames are durable."""
+        for feed in self.by_client.values():
+            if feed.is_online:
+                feed.pump()
+
+    def tick_second(self, wall_ms: int) -> None:
+        """Send beats, and end the links to silent replicas."""
+        frames = self._frames
+        beat = encode_beat(Beat(wall_ms, frames.last_seq, frames.frame_bytes))
+        now_ms = self._steady_ms()
+        for feed in self:
+            if feed.is_online and now_ms - feed.acked_ms > self._config.repl_timeout * 1000:
+                feed.drop(f"nothing was heard from it for {self._config.repl_timeout} seconds")
+            elif feed.state == "wait_bgsave":
+                feed.send(b"\r\n")
+            elif not feed.client.paused:
+                feed.send(beat)
+        ttl_ms = self._config.repl_backlog_ttl * 1000
+        if not self.by_client and ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
+            self.drop_ring()
+
+    def publish(self, payload: bytes) -> None:
+        """Send a message of a channel to all replicas that take it now."""
+        message = encode(0, Kind.MESSAGE, payload)
+        for feed in self.by_client.values():
+            if feed.is_online and not feed.client.paused:
+                feed.send(message)
+
+    # What the replicas have
+
+    def applied_on(self, seq: int) -> int:
+        """The number of replicas that have applied this frame."""
+        return sum(1 for feed in self.by_client.values() if feed.acked_seq >= seq)
+
+    def synced_on(self, seq: int) -> int:
+        """The number of replicas that have this frame on their disks."""
+        return sum(1 for feed in self.by_client.values() if feed.synced_seq >= seq)
+
+    def nth_synced(self, count: int) -> int:
+        """The last frame that `count` replicas have on their disks; 0 if there are fewer."""
+        synced = sorted((feed.synced_seq for feed in self.by_client.values()), reverse=True)
+        return max(synced[count - 1], 0) if len(synced) >= count else 0
+
+    def good_count(self) -> int:
+        """The number of replicas with a recent acknowledgement (min-replicas-max-lag)."""
+        oldest_ms = self._steady_ms() - self._config.min_replicas_max_lag * 1000
+        return sum(
+            1 for feed in self.by_client.values() if feed.is_online and feed.acked_ms >= oldest_ms
+        )

@@ -1,0 +1,413 @@
+"""A replica and its primary: connecting, receiving, applying, acknowledging.
+
+Whole frames are applied in slices, one per turn of the event loop, and committed under their own
+numbers. Nothing is applied before the position is known, and a frame out of order ends the link.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from millstream import __version__
+from millstream.commands.runtime.effects import EffectError, apply_effects
+from millstream.server.replication.link import (
+    Continued,
+    Event,
+    FullSync,
+    Link,
+    Opening,
+    Refused,
+    Rewind,
+)
+from millstream.server.replication.receiving import Replacement
+from millstream.server.replication.records import Kind, LinkError, Record, parse_beat, parse_piece
+from millstream.storage.files.journal import PAYLOAD_MAX
+
+if TYPE_CHECKING:
+    from millstream.server.replication.node import Node, Transport
+    from millstream.server.replication.role import Replication
+
+log = logging.getLogger("millstream.replication")
+
+_SLICE_BYTES = 64 << 10  # applied in one turn: less than a millisecond's work
+_PENDING_MAX = 1 << 20  # received and not applied, before nothing more is read
+_AGAIN_S = 0.01  # until the journal's queue is looked at again
+_RETRY_MAX_S = 60
+_WARNED_OFFSET_MS = 1000
+
+
+class Attempt:
+    """One connection to the primary; an asyncio protocol."""
+
+    def __init__(self, following: Following, link: Link) -> None:
+        self.link = link
+        self.transport: Transport | None = None
+        self._following = following
+        self._is_paused = False
+        self.is_over = False
+
+    def connection_made(self, transport: Transport) -> None:
+        self.transport = transport
+        if self.is_over:
+            transport.abort()
+        else:
+            self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_over:
+            self._following.receive(self, data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_over:
+            self._following.lost(self, str(error) if error is not None else "it was closed")
+
+    def flush(self) -> None:
+        if self.transport is not None and self.link.output and not self.is_over:
+            data = bytes(self.link.output)
+            self.link.output.clear()
+            self.transport.write(data)
+
+    def read_more(self, wanted: bool) -> None:
+        """Pause or resume reading."""
+        if self.transport is None or wanted is not self._is_paused or self.is_over:
+            return
+        self._is_paused = not wanted
+        if wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Following:
+    """`state` is what ROLE shows: connect, connecting, sync or connected. `accepts`: this primary
+    has accepted this server once, with CONTINUE or a whole base."""
+
+    def __init__(self, role: Replication, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.state = "connect"
+        self.accepted = False
+        self.is_distrusted = False
+        self.down_since_ms = role.node.steady_ms()
+        self.heard_ms = 0
+        self.last_beat_seq = 0
+        self.clock_offset_ms = 0
+        self.replacement: Replacement | None = None
+        self.history = ""
+        self.wants_all = False  # the next link asks for a full sync
+        self._role = role
+        self._node: Node = role.node
+        self._attempt: Attempt | None = None
+        self._pending: deque[Record] = deque()
+        self._pending_bytes = 0
+        self._due_seq = 0
+        self._apply_scheduled = False
+        self._ack_scheduled = False
+        self._retry_s = 0
+        self._wait_s = 0
+        self.is_applying = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state == "connected"
+
+    # Connecting
+
+    def tick_second(self) -> None:
+        now_ms = self._node.steady_ms()
+        if self._attempt is None:
+            self._wait_s -= 1
+            if self._wait_s <= 0 and self.replacement is None:
+                self.connect()
+        elif now_ms - self.heard_ms > self._node.config.repl_timeout * 1000:
+            self._drop(f"nothing was heard for {self._node.config.repl_timeout} seconds")
+        elif self.is_connected:
+            self.acknowledge()
+
+    def connect(self) -> None:
+        node, config = self._node, self._node.config
+        keyspace, frames = node.keyspace, node.persistence
+        knows = not self.wants_all and keyspace.histories
+        opening = Opening(
+            user=config.masteruser,
+            password=config.masterauth,
+            port=config.replica_announce_port or node.port,
+            announced_ip=config.replica_announce_ip,
+            version=__version__,
+            databases=len(keyspace.databases),
+            histories=keyspace.histories if knows else (),
+            next_seq=frames.last_seq + 1 if knows else 1,
+        )
+        self.state = "connecting"
+        self.heard_ms = node.steady_ms()
+        self._attempt = Attempt(self, Link(opening, PAYLOAD_MAX))
+        node.connect_link(self.host, self.port, self._attempt)
+
+    def retry_soon(self) -> None:
+        """Connect in the next second, whatever the primary said before."""
+        self._wait_s = self._retry_s = 0
+
+    def lost(self, attempt: Attempt, reason: str) -> None:
+        """The connection is gone, or could not be made."""
+        attempt.is_over = True
+        if attempt is not self._attempt:
+            return
+        if self.is_connected or self.state == "sync":
+            log.warning("the link to the primary %s:%d is lost: %s", self.host, self.port, reason)
+        if self.is_connected and not self.is_distrusted:
+            self.apply_all()
+        self._attempt = None
+        if self.state == "connected":
+            self.down_since_ms = self._node.steady_ms()
+        self.state = "connect"
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self.replacement is not None:
+            self.replacement.link_lost()
+        self._role.look_at_state()
+
+    def _drop(self, reason: str) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            self.lost(attempt, reason)
+            attempt.end()
+
+    def stop(self) -> None:
+        """This server follows that primary no longer."""
+        if self._attempt is not None:
+            self._attempt.end()
+            self._attempt = None
+        self._pending.clear()
+        if self.replacement is not None:
+            self.replacement.cancel()
+
+    # Receiving
+
+    def receive(self, attempt: Attempt, data: bytes) -> None:
+        self._role.received_bytes += len(data)
+        self.heard_ms = self._node.steady_ms()
+        try:
+            for event in attempt.link.feed(data):
+                self._take(attempt, event)
+                if attempt.is_over:
+                    return
+        except LinkError as error:
+            self._role.link_errors += 1
+            self._drop(str(error))
+            return
+        attempt.flush()
+        attempt.read_more(not self._is_full())
+
+    def _is_full(self) -> bool:
+        replacement = self.replacement
+        if replacement is not None and (replacement.is_busy or replacement.has_ended):
+            return True
+        return self._pending_bytes > _PENDING_MAX
+
+    def _take(self, attempt: Attempt, event: Event) -> None:
+        if isinstance(event, Record):
+            self._take_record(event)
+        elif isinstance(event, Continued):
+            self._connected(event.history)
+        elif isinstance(event, FullSync):
+            self._begin_full_sync(event)
+        elif isinstance(event, Rewind):
+            self._rewind(event)
+        else:
+            self._refused(event)
+
+    def _take_record(self, record: Record) -> None:
+        if record.kind == Kind.FRAME:
+            if record.number != self._due_seq:
+                raise LinkError(f"frame {record.number} where {self._due_seq} was due")
+            self._due_seq += 1
+            self._pending.append(record)
+            self._pending_bytes += record.size
+            self._apply_soon()
+        elif record.kind == Kind.BEAT:
+            self._take_beat(record.payload)
+        elif record.kind == Kind.MESSAGE:
+            size = int.from_bytes(record.payload[:4], "little")
+            channel, message = record.payload[4 : 4 + size], record.payload[4 + size :]
+            self._node.deliver(channel, message)
+        elif self.replacement is None or self.replacement.has_ended:
+            raise LinkError("a piece of a base that was not announced")
+        elif record.kind == Kind.PIECE:
+            self.replacement.piece(*parse_piece(record.payload))
+        else:
+            self.replacement.end()
+
+    def _take_beat(self, payload: bytes) -> None:
+        beat = parse_beat(payload)
+        self.last_beat_seq = beat.last_seq
+        self.clock_offset_ms = beat.wall_ms - self._node.now_ms()
+        self._node.executor.primary_ahead_ms = self.clock_offset_ms
+        if abs(self.clock_offset_ms) > _WARNED_OFFSET_MS and not self._role.warned_of_clock:
+            self._role.warned_of_clock = True
+            log.warning(
+                "the clock of the primary differs by %d ms from the one here: synchronize them",
+                self.clock_offset_ms,
+            )
+
+    def _refused(self, event: Refused) -> None:
+        if event.is_temporary:
+            self._wait_s = 1
+        else:
+            self._retry_s = min(max(1, self._retry_s * 2), _RETRY_MAX_S)
+            self._wait_s = self._retry_s
+            log.warning(
+                "the primary %s:%d refuses this replica: %s", self.host, self.port, event.text
+            )
+        self._drop(event.text)
+
+    def _connected(self, history: str) -> None:
+        """The frames after the last one here follow."""
+        self.history = history
+        self.state = "connected"
+        self.accepted = True
+        self.is_distrusted = self.wants_all = False
+        self._retry_s = 0
+        self._due_seq = self._node.persistence.last_seq + 1
+        log.info("connected to the primary %s:%d", self.host, self.port)
+        self._role.look_at_state()
+        self.acknowledge()
+
+    # Full sync
+
+    def _begin_full_sync(self, full: FullSync) -> None:
+        frames = self._node.persistence
+        if self.accepted and full.common_seq < 0 and full.seq < frames.last_seq:
+            self._wait_s = _RETRY_MAX_S
+            log.error(
+                "the primary %s:%d has other data than before, and less: its last frame is %d, the"
+                " last one here is %d. Nothing is replaced; if this is wanted, send REPLICAOF %s %d"
+                " again",
+                self.host, self.port, full.seq, frames.last_seq, self.host, self.port,
+            )  # fmt: skip
+            self._drop("it would replace the data here by less")
+            return
+        self.state = "sync"
+        self.history = full.history
+        self._due_seq = full.seq + 1
+        log.info(
+            "full sync with the primary %s:%d: a base of %d bytes, up to frame %d",
+            self.host, self.port, full.size_bytes, full.seq,
+        )  # fmt: skip
+        self.replacement = Replacement(self._node, self._role.worker, full, self._replaced)
+        self.replacement.on_room = self._on_room
+
+    def _on_room(self) -> None:
+        if self._attempt is not None:
+            self._attempt.read_more(not self._is_full())
+
+    def _replaced(self, error: Exception | None) -> None:
+        """The full sync has ended."""
+        self.replacement = None
+        if self._role.following is not self:
+            self._role.replaced_without_primary()
+            return
+        if error is None:
+            self.is_distrusted = self.wants_all = False
+            if self._attempt is not None:
+                self._connected(self.history)
+                self._apply_soon()
+                self._attempt.flush()
+                self._attempt.read_more(not self._is_full())
+        else:
+            log.warning("the full sync has failed: %s", error)
+            self._wait_s = 1
+            self._drop("the full sync has failed")
+        self._role.look_at_state()
+
+    def _rewind(self, event: Rewind) -> None:
+        """Frames here belong to a line of history that has ended."""
+        self.wants_all = True
+        self._wait_s = 0
+        self._drop(f"the frames after {event.seq} belong to a history that has ended")
+        self.connect()
+
+    # Applying
+
+    def _apply_soon(self) -> None:
+        if not self._apply_scheduled and self.is_connected:
+            self._apply_scheduled = True
+            self._node.loop.call_soon(self._apply)
+
+    def _apply(self) -> None:
+        """Apply a slice of the frames that have arrived."""
+        self._apply_scheduled = False
+        if not self.is_connected or not self._pending:
+            return
+        if self._node.persistence.queued_bytes > self._node.config.journal_queue_limit:
+            self._apply_scheduled = True
+            self._node.loop.call_later(_AGAIN_S, self._apply)
+            return
+        self.apply_some(_SLICE_BYTES)
+        if self._pending:
+            self._apply_soon()
+        if self._attempt is not None:
+            self._attempt.read_more(not self._is_full())
+
+    def apply_some(self, most_bytes: int) -> None:
+        """Apply about this much of what has arrived."""
+        node = self._node
+        keyspace, frames = node.keyspace, node.persistence
+        node.executor.recheck_limits()  # the time of what is applied
+        keyspace.expiring = False  # the frames say which keys are gone
+        self.is_applying = True
+        try:
+            while self._pending and most_bytes > 0:
+                record = self._pending.popleft()
+                self._pending_bytes -= record.size
+                most_bytes -= record.size
+                keyspace.dirty += apply_effects(keyspace, record.payload)
+                frames.commit(record.payload)
+        except EffectError as error:
+            self._distrust(record.number, error)
+        finally:
+            self.is_applying = False
+            keyspace.expiring = True
+        node.executor.applied()
+        self._ack_soon()
+
+    def _distrust(self, seq: int, error: EffectError) -> None:
+        log.critical(
+            "frame %d of the primary %s:%d cannot be applied (%s): the data here may be wrong and"
+            " is replaced by a full sync", seq, self.host, self.port, error,
+        )  # fmt: skip
+        self.is_distrusted = self.wants_all = True
+        self._drop("a frame cannot be applied")
+
+    def apply_all(self) -> None:
+        """Apply all complete frames that have arrived, before a promotion."""
+        while self.is_connected and self._pending:
+            self.apply_some(_SLICE_BYTES)
+
+    # Acknowledging
+
+    def _ack_soon(self) -> None:
+        if not self._ack_scheduled and self.is_connected:
+            self._ack_scheduled = True
+            self._node.loop.call_soon(self._ack)
+
+    def _ack(self) -> None:
+        self._ack_scheduled = False
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Tell the primary what is applied here, and what is on the disk."""
+        if self._attempt is None or not self.is_connected:
+            return
+        frames = self._node.persistence
+        self._attempt.link.acknowledge(frames.last_seq, frames.on_disk_seq, frames.frame_bytes)
+        self._attempt.flush()

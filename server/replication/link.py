@@ -1,0 +1,188 @@
+"""The replica's end of a link, without I/O: bytes in, bytes out, events.
+
+A replica connects as a client, introduces itself, and asks for the frames after its last one. What
+the primary answers is an event; after CONTINUE and FULLRESYNC the events are records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from millstream.server.replication import history
+from millstream.server.replication.records import Decoder, LinkError, Record
+from millstream.storage.streams.keyspace import Line
+
+CAPABILITY = b"millstream-1"
+_LINE_MAX = 4096
+# The primary cannot serve a replica at present; it will be asked again soon.
+_TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", "TRYAGAIN")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a replica tells its primary. `announced_ip` "": the address that the primary sees."""
+
+    user: str
+    password: str
+    port: int
+    announced_ip: str
+    version: str
+    databases: int
+    histories: tuple[Line, ...]
+    next_seq: int
+    is_failover: bool = False
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The frames that were asked for follow."""
+
+    history: str
+
+
+@dataclass(frozen=True)
+class FullSync:
+    """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
+    `common_seq` is the last frame that both servers have, -1 if they have no history in common."""
+
+    history: str
+    seq: int
+    size_bytes: int
+    common_seq: int
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """The replica's frames after `seq` belong to a line of history that ended there."""
+
+    history: str
+    seq: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The primary's error. `is_temporary`: it may soon be over."""
+
+    text: str
+    is_temporary: bool
+
+
+Event = Continued | FullSync | Rewind | Refused | Record
+
+
+def encode_request(words: Sequence[bytes]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+class Link:
+    """One connection to a primary. `output` collects the bytes to send; the owner empties it."""
+
+    def __init__(self, opening: Opening, payload_max: int) -> None:
+        self.output = bytearray()
+        self.is_streaming = False
+        self._opening = opening
+        self._decoder = Decoder(payload_max)
+        self._text = b""
+        self._requests = iter(self._introduction())
+        self._asked = ""
+        self._ended = False
+        self._ask_next()
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that these bytes complete. LinkError if they are not allowed."""
+        if not self.is_streaming:
+            self._text += data
+            data = b""
+            while not self.is_streaming and not self._ended:
+                line, end, rest = self._text.partition(b"\r\n")
+                if not end:
+                    if len(line) > _LINE_MAX:
+                        raise LinkError("an answer without an end")
+                    return
+                self._text = rest
+                event = self._answered(line)
+                if event is not None:
+                    yield event
+            data, self._text = self._text, b""
+        if self._ended:
+            return
+        self._decoder.feed(data)
+        while (record := self._decoder.next()) is not None:
+            yield record
+
+    def acknowledge(self, applied_seq: int, synced_seq: int, frame_bytes: int) -> None:
+        """Tell the primary the last frame that is applied, the last one on the disk (-1: there is
+        no journal), and the size of all frames up to the first of these."""
+        words = (b"ACK", applied_seq, b"FACK", synced_seq, b"OFFSET", frame_bytes)
+        self.output += encode_request([b"REPLCONF", *(_word(word) for word in words)])
+
+    def _introduction(self) -> Iterator[list[bytes]]:
+        opening = self._opening
+        yield [b"PING"]
+        if opening.password:
+            user = [opening.user.encode()] if opening.user else []
+            yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
+        announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
+        yield [
+            b"REPLCONF", b"listening-port", _word(opening.port), *announced,
+            b"capa", CAPABILITY, b"version", opening.version.encode(),
+            b"databases", _word(opening.databases),
+            b"histories", history.encode(opening.histories),
+        ]  # fmt: skip
+        newest = opening.histories[-1][0].encode() if opening.histories else b"?"
+        failover = [b"FAILOVER"] if opening.is_failover else []
+        yield [b"PSYNC", newest, _word(opening.next_seq), *failover]
+
+    def _ask_next(self) -> None:
+        words = next(self._requests)
+        self._asked = words[0].decode()
+        self.output += encode_request(words)
+
+    def _answered(self, line: bytes) -> Event | None:
+        text = line.decode("utf-8", "replace")
+        if self._asked == "PSYNC":
+            return self._position(text)
+        # Without a password PING is refused, but the address is right.
+        if text.startswith("-") and not (self._asked == "PING" and text.startswith("-NOAUTH")):
+            return self._refused(text)
+        if not text.startswith(("+", "-")):
+            raise LinkError(f"{text[:80]!r} as the answer to {self._asked}")
+        self._ask_next()
+        return None
+
+    def _refused(self, text: str) -> Event:
+        self._ended = True
+        text = text.removeprefix("-")
+        if self._asked == "REPLCONF" and "REPLCONF" in text:
+            text = f"the primary is no millstream server of this kind ({text})"
+        return Refused(text, text.startswith(_TEMPORARY))
+
+    def _position(self, text: str) -> Event | None:
+        if not text:
+            return None  # sent by a primary that prepares a full sync, to keep the link alive
+        word, *rest = text.split()
+        try:
+            if word == "+CONTINUE" and len(rest) == 1:
+                self.is_streaming = True
+                return Continued(rest[0])
+            if word == "+FULLRESYNC" and len(rest) == 4:
+                full = FullSync(rest[0], int(rest[1]), int(rest[2]), int(rest[3]))
+                if full.seq < 0 or full.size_bytes < 0 or (full.seq and not full.size_bytes):
+                    raise ValueError("no such base")
+                self.is_streaming = True
+                return full
+            if word == "-REWIND" and len(rest) == 2:
+                self._ended = True
+                return Rewind(rest[0], int(rest[1]))
+        except ValueError:
+            raise LinkError(f"{text[:80]!r} as the answer to PSYNC") from None
+        if text.startswith("-"):
+            return self._refused(text)
+        raise LinkError(
+            f"{text[:80]!r} as the answer to PSYNC: the primary is no millstream server"
+        )
+
+
+def _word(value: bytes | int) -> bytes:
+    return value if isinstance(value, bytes) else b"%d" % value

@@ -1,0 +1,241 @@
+"""A full sync at the replica: the base goes to the disk first, and replaces the data when it is
+whole.
+
+1. receive (worker): write `base-N.msnap.tmp`; every record's checksum was checked before.
+2. finish: give the base this directory's ID, sync it, check its ends.
+3. publish: make the base and a new empty journal current, remove the old files.
+4. load (loop, in slices): empty the keyspace and read the base.
+
+Until step 3 the old data is served and kept, whatever happens. After it the new data is whole on
+the disk, and step 4 only repeats what a start would do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from millstream.errors import DataError
+from millstream.server.durability.data_files import in_words, temporary
+from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.workers import TaskWorker, post
+from millstream.server.replication.records import LinkError
+from millstream.storage.files.adoption import AdoptedBase
+from millstream.storage.files.journal import create_journal
+from millstream.storage.files.manifest import base_name, journal_name
+
+if TYPE_CHECKING:
+    from millstream.server.replication.link import FullSync
+    from millstream.server.replication.node import Node
+    from millstream.storage.files.disk import File
+
+log = logging.getLogger("millstream.replication")
+
+_QUEUED_PIECES_MAX = 8
+_SLICES_PER_TURN = 8
+_AGAIN_S = 0.01
+
+
+class Replacement:
+    """The data of this server is replaced by that of its primary. `on_done(error)` is called once:
+    None when the new data is loaded; otherwise the old data is untouched."""
+
+    def __init__(
+        self,
+        node: Node,
+        worker: TaskWorker,
+        full: FullSync,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        self.full = full
+        self.is_published = False  # or about to be: it cannot be cancelled any more
+        self.is_loading = False
+        self.received_bytes = 0
+        self._node = node
+        self._on_done = on_done
+        self._files = node.persistence.files
+        self._worker = worker
+        self._number = self._final = self._files.new_number()
+        self._base: AdoptedBase | None = None
+        self._journal: File | None = None
+        self._queued = 0
+        self._error: Exception | None = None
+        self._ended = False
+        self._is_over = False
+        self._slices: Iterator[None] = iter(())
+        self.on_room: Callable[[], None] = lambda: None
+        if full.size_bytes:
+            self._submit(self._create)
+        else:
+            self.end()
+
+    # What arrives
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of the base has arrived."""
+        return self._ended
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether to receive no more for now: the disk is slower than the network."""
+        return self._queued >= _QUEUED_PIECES_MAX
+
+    def piece(self, offset: int, data: bytes) -> None:
+        if offset != self.received_bytes or offset + len(data) > self.full.size_bytes:
+            raise LinkError(f"a piece at {offset}, {self.received_bytes} bytes have arrived")
+        self.received_bytes += len(data)
+        self._submit(lambda: self._write(data))
+
+    def end(self) -> None:
+        if self.received_bytes != self.full.size_bytes or self._ended:
+            raise LinkError(f"the base ends at {self.received_bytes} of {self.full.size_bytes}")
+        self._ended = True
+        self._submit(self._finish, self._written)
+
+    def link_lost(self) -> None:
+        """Give up, unless all of the base has arrived."""
+        if not self._ended:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Give up, unless the new data is about to count."""
+        if not self.is_published and not self._is_over:
+            self._fail(DataError("the link was lost"))
+
+    # Steps
+
+    def _submit(self, step: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        self._queued += 1
+
+        def task() -> None:
+            if self._error is None:
+                try:
+                    step()
+                except Exception as error:
+                    self._error = error
+            post(self._node.loop, self._on_step, then)
+
+        self._worker.submit(task)
+
+    def _on_step(self, then: Callable[[], None] | None) -> None:
+        self._queued -= 1
+        if self._is_over:
+            return
+        if self._error is not None:
+            self._fail(self._error)
+        elif then is not None:
+            then()
+        else:
+            self.on_room()
+
+    def _create(self) -> None:
+        name = temporary(base_name(self._number))
+        self._files.unfinished.add(name)
+        file = self._files.disk.create(name)
+        self._base = AdoptedBase(file, self._files.directory)
+
+    def _write(self, data: bytes) -> None:
+        assert self._base is not None
+        self._base.write(data)
+
+    def _finish(self) -> None:
+        if self._base is not None:
+            seq = self._base.finish().seq
+            self._base.file.close()
+            if seq != self.full.seq:
+                raise DataError(f"the base ends with frame {seq}, {self.full.seq} was announced")
+        if self._node.config.appendonly:
+            name = temporary(journal_name(self._number))
+            self._files.unfinished.add(name)
+            self._journal = create_journal(self._files.disk, name, self._files.directory)
+
+    def _written(self) -> None:
+        """Publish when no snapshot runs that would publish the old data after it."""
+        if self._is_over:
+            return
+        snapshots = self._node.persistence.snapshots
+        snapshots.suspended = True
+        snapshots.scheduled = None
+        if snapshots.job is not None:
+            snapshots.cancel()
+            self._node.loop.call_later(_AGAIN_S, self._written)
+        else:
+            self.is_published = True
+            self._final = self._files.new_number()  # above those of all files of the old data
+            self._submit(self._publish, self._published)
+
+    def _publish(self) -> None:
+        base: str | None = None
+        journals: tuple[str, ...] = ()
+        renames: list[tuple[str, str]] = []
+        if self._base is not None:
+            base = base_name(self._final)
+            renames.append((self._base.file.name, base))
+        if self._journal is not None:
+            journals = (journal_name(self._final),)
+            renames.append((temporary(journal_name(self._number)), *journals))
+        self._files.publish_replacement(base, journals, self._final, renames)
+        self._files.unfinished.clear()
+        self._files.remove_replaced()
+
+    def _published(self) -> None:
+        node = self._node
+        node.executor.close_held()
+        node.persistence.take_over(self._journal, self.full.seq)
+        node.executor.loading = self.is_loading = True
+        node.keyspace.begin_again()
+        loader = node.persistence.begin_reading()
+        self._slices = loader.read(self._files.manifest, LoadReport())
+        node.loop.call_soon(self._load)
+
+    def _load(self) -> None:
+        """Read the next slices of the base."""
+        node = self._node
+        node.executor.recheck_limits()
+        node.keyspace.expiring = False
+        try:
+            if self._read_slices(self._slices):
+                node.loop.call_soon(self._load)
+                return
+        except (DataError, OSError) as error:
+            # The checksums were right: a start would fail in the same way.
+            log.critical("the data of the primary cannot be loaded: %s", in_words(error))
+            self._end(error)
+            return
+        finally:
+            node.keyspace.expiring = True
+        node.persistence.end_reading()
+        self.is_loading = node.executor.loading = False
+        for index, key in list(node.executor.waiting.keys()):
+            node.keyspace.mark_ready(index, key)
+        self._end(None)
+        node.executor.applied()
+
+    @staticmethod
+    def _read_slices(slices: Iterator[None]) -> bool:
+        """Whether there are more."""
+        return all(next(slices, slices) is not slices for _ in range(_SLICES_PER_TURN))
+
+    def _fail(self, error: Exception) -> None:
+        """Before the new data is published: remove its files. The old data stays."""
+        numbers, base, journal = {self._number, self._final}, self._base, self._journal
+
+        def discard() -> None:
+            for file in (base.file if base is not None else None, journal):
+                if file is not None:
+                    with contextlib.suppress(OSError):
+                        file.close()
+            self._files.unfinished.clear()
+            for number in numbers:
+                self._files.remove_unfinished(number)
+
+        self._worker.submit(discard)
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self._is_over = True
+        self._node.persistence.snapshots.suspended = False
+        self._on_done(error)

@@ -1,0 +1,124 @@
+"""The records that a primary sends to a replica: journal frames, and what goes between them.
+
+| at | size | |
+|---|---|---|
+| 0 | 4 | length of the payload |
+| 4 | 4 | crc32 of bytes 8 to 19 and the payload |
+| 8 | 8 | number of the frame; 0: the record is not a frame |
+| 16 | 4 | kind; 0 for a frame |
+| 20 | | payload |
+
+A frame is encoded once for all replicas. A record that a replica receives is checked as a whole
+before anything is done with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from millstream.storage.blocks.checksum import crc32
+
+_HEAD = struct.Struct("<IIQI")
+_CHECKED = struct.Struct("<QI")
+_BEAT = struct.Struct("<QQQ")
+_OFFSET = struct.Struct("<Q")
+HEAD_BYTES = _HEAD.size
+PIECE_BYTES = 256 << 10  # of a base, or of old frames, in one record or write
+# What is not a frame is never larger than this.
+OTHERS_MAX = PIECE_BYTES + 64
+
+
+class Kind(IntEnum):
+    FRAME = 0
+    BEAT = 1
+    PIECE = 2
+    END = 3
+    MESSAGE = 4
+
+
+class LinkError(Exception):
+    """The other end sent something that is not allowed; the link ends."""
+
+
+class Record(NamedTuple):
+    number: int
+    kind: Kind
+    payload: bytes
+
+    @property
+    def size(self) -> int:
+        return HEAD_BYTES + len(self.payload)
+
+
+class Beat(NamedTuple):
+    """Sent once a second: the primary's wall clock, its last frame, the size of all frames."""
+
+    wall_ms: int
+    last_seq: int
+    frame_bytes: int
+
+
+def encode(number: int, kind: Kind, payload: bytes) -> bytes:
+    crc = crc32(payload, crc32(_CHECKED.pack(number, kind)))
+    return _HEAD.pack(len(payload), crc, number, kind) + payload
+
+
+def encode_frame(seq: int, payload: bytes) -> bytes:
+    return encode(seq, Kind.FRAME, payload)
+
+
+def encode_beat(beat: Beat) -> bytes:
+    return encode(0, Kind.BEAT, _BEAT.pack(*beat))
+
+
+def parse_beat(payload: bytes) -> Beat:
+    if len(payload) != _BEAT.size:
+        raise LinkError(f"a beat of {len(payload)} bytes")
+    return Beat(*_BEAT.unpack(payload))
+
+
+def encode_piece(offset: int, data: bytes) -> bytes:
+    """A part of a base, which begins at this offset of the file."""
+    return encode(0, Kind.PIECE, _OFFSET.pack(offset) + data)
+
+
+def parse_piece(payload: bytes) -> tuple[int, bytes]:
+    if len(payload) <= _OFFSET.size:
+        raise LinkError(f"a piece of {len(payload)} bytes")
+    return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
+
+
+class Decoder:
+    """Finds records in received bytes. Memory is bounded: `payload_max` limits a frame."""
+
+    def __init__(self, payload_max: int) -> None:
+        self._payload_max = payload_max
+        self._data = bytearray()
+        self._at = 0
+
+    def feed(self, data: bytes) -> None:
+        if self._at:
+            del self._data[: self._at]
+            self._at = 0
+        self._data += data
+
+    def next(self) -> Record | None:
+        """The next whole record; None until more bytes arrive. LinkError for a damaged one."""
+        left = len(self._data) - self._at
+        if left < HEAD_BYTES:
+            return None
+        length, crc, number, kind = _HEAD.unpack_from(self._data, self._at)
+        if length > (self._payload_max if number else OTHERS_MAX):
+            raise LinkError(f"a record of {length} bytes")
+        if left < HEAD_BYTES + length:
+            return None
+        start = self._at + HEAD_BYTES
+        payload = bytes(self._data[start : start + length])
+        if crc32(payload, crc32(_CHECKED.pack(number, kind))) != crc:
+            raise LinkError("the checksum of a record is wrong")
+        self._at = start + length
+        if kind not in Kind.__members__.values() or bool(number) != (kind == Kind.FRAME):
+            raise LinkError(f"a record of kind {kind} with number {number}")
+        return Record(number, Kind(kind), payload)

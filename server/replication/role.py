@@ -1,0 +1,455 @@
+"""The role of this server, primary or replica of another server, and how it changes.
+
+As a primary it answers PSYNC and feeds replicas. As a replica it follows a primary, refuses writes
+and fires no timers, and may feed replicas of its own. Both in one object, because a server changes
+its role while it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import CommandError, DataError
+from millstream.server.config.kinds import UINT32_MAX
+from millstream.server.config.replica_directives import parse_address
+from millstream.server.replication import history
+from millstream.server.replication.facts import NO_HISTORY, replication_facts, role_reply
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.following import Following
+from millstream.server.replication.link import CAPABILITY, encode_request
+from millstream.storage.files.snapshot import SnapshotEnds
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
+    from millstream.server.replication.node import Node
+
+log = logging.getLogger("millstream.replication")
+
+READONLY = "READONLY You can't write against a read only replica."
+MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
+FORCE_UNBLOCKED = (
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+)
+REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger, and than the base
+_NICENESS = 5
+
+
+class Introduction:
+    """What a replica has said about itself with REPLCONF."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.address = ""
+        self.is_known = False  # it is a millstream server that takes effects
+        self.version = ""
+        self.databases = 0
+        self.histories: tuple[tuple[str, int], ...] = ()
+
+    def take(self, name: str, value: bytes) -> None:
+        """One pair of words of REPLCONF; CommandError for what is not understood."""
+        text = value.decode("utf-8", "replace")
+        try:
+            if name == "listening-port":
+                self.port = _number(text, 65535)
+            elif name == "ip-address":
+                self.address = text[:255]
+            elif name == "capa":
+                self.is_known = self.is_known or value == CAPABILITY
+            elif name == "version":
+                self.version = text[:80]
+            elif name == "databases":
+                self.databases = _number(text, UINT32_MAX)
+            elif name == "histories":
+                self.histories = history.parse(value)
+            else:
+                raise CommandError(f"ERR Unrecognized REPLCONF option: {name[:80]}")
+        except ValueError as error:
+            raise CommandError(f"ERR REPLCONF {name}: {error}") from None
+
+
+class Replication:
+    """See the module's docstring. `following` is None on a primary."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.following: Following | None = None
+        self.feeds = Feeds(node.config, node.persistence, node.loop, node.steady_ms)
+        self.worker = self.feeds.worker = node.new_worker("millstream-replicas", _NICENESS)
+        node.persistence.on_gap = self.forget_histories
+        self.introductions: dict[int, Introduction] = {}
+        self.history = NO_HISTORY
+        self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
+        self.received_bytes = 0
+        self.link_errors = 0
+        self.warned_of_clock = False
+        self.bytes_before_history = -1
+        self._promotes_when_loaded = False
+
+    # Life
+
+    def start(self) -> None:
+        """The data is loaded."""
+        primary = parse_address(self.node.config.replicaof)
+        if primary is None:
+            self._begin_history()
+        else:
+            self._follow(*primary)
+        self.look_at_state()
+
+    def stop(self) -> None:
+        if self.following is not None:
+            self.following.stop()
+        self.worker.stop()
+
+    def tick_second(self) -> None:
+        if self.following is not None:
+            self.following.tick_second()
+            self.node.keyspace.deferred.clear()  # a promotion notes all moments again
+        for feed in self.feeds:
+            if feed.state == "wait_bgsave":
+                self._send_base(feed)
+        self.feeds.tick_second(self.node.now_ms())
+        self.look_at_state()
+        self.node.look_at_waits()
+
+    def on_durable(self, seq: int) -> None:
+        """The journal is durable up to this frame."""
+        self.node.executor.outbox.durable(seq)
+        if self.feeds.by_client:
+            self.feeds.pump()
+
+    def on_synced(self) -> None:
+        if self.following is not None:
+            self.following.acknowledge()
+        self.node.look_at_waits()
+
+    def look_at_journal(self) -> None:
+        """appendonly was switched on or off."""
+        frames, keyspace = self.node.persistence, self.node.keyspace
+        enabled = self.node.executor.effects.enabled
+        if frames.loading or self.following is not None:
+            return
+        if not enabled and (keyspace.histories or frames.first_effect is not None):
+            self.forget_histories()
+        elif enabled and self.history == NO_HISTORY:
+            self._begin_history()
+
+    def client_gone(self, client: Any) -> None:
+        self.introductions.pop(client.id, None)  # of a client that is no replica there is none
+        if client.feed is not None:
+            self.feeds.remove(client)
+            self._look_at_good_replicas()
+
+    # Histories
+
+    def _begin_history(self) -> None:
+        """The next frame made here begins a line of history. Without a journal there is none: the
+        data changes without frames."""
+        frames = self.node.persistence
+        if not self.node.executor.effects.enabled:
+            self.node.keyspace.histories = ()
+            self.history = NO_HISTORY
+            frames.first_effect = None
+            return
+        self.history = self.node.new_history()
+        frames.first_effect = self._first_effect
+
+    def _first_effect(self, seq: int) -> bytes:
+        self.node.keyspace.begin_history(self.history, seq)
+        self.bytes_before_history = self.node.persistence.frame_bytes + 1
+        return encode_request([b"HISTORY", self.history.encode(), b"%d" % seq])
+
+    def forget_histories(self) -> None:
+        """The data has changed without a frame: no number identifies it any more."""
+        self.node.keyspace.histories = ()
+        self.feeds.drop_all("the data here has changed in a way that no frame describes")
+        if self.following is None:
+            self._begin_history()
+        else:
+            self.following.wants_all = True
+
+    # The state of a replica
+
+    def look_at_state(self) -> None:
+        """Refuse what has to be refused at present."""
+        executor, config, following = self.node.executor, self.node.config, self.following
+        executor.read_only = None if following is None else READONLY
+        is_down = following is not None and not following.is_connected
+        stale = is_down and not config.replica_serve_stale_data
+        executor.stale = MASTERDOWN if stale or self._is_distrusted() else None
+        self._look_at_good_replicas()
+
+    def _look_at_good_replicas(self) -> None:
+        wanted = 0 if self.following is not None else self.node.config.min_replicas_to_write
+        lacks = wanted > 0 and self.feeds.good_count() < wanted
+        self.node.executor.lacks_replicas = NOREPLICAS if lacks else None
+
+    def _is_distrusted(self) -> bool:
+        return self.following is not None and self.following.is_distrusted
+
+    def shown_priority(self) -> int:
+        """The priority for Sentinel: 0 while the data here may belong to a dead line of history, or
+        is not complete."""
+        following, priority = self.following, self.node.config.replica_priority
+        if following is None or (following.accepted and not following.is_distrusted):
+            return priority
+        return 0
+
+    def facts(self) -> dict[str, object]:
+        """INFO replication."""
+        return replication_facts(self)
+
+    def role_reply(self) -> list[Any]:
+        return role_reply(self)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Memory for frames that replicas may need."""
+        return self.feeds.ring.size_bytes if self.feeds.ring is not None else 0
+
+    @property
+    def is_replica(self) -> bool:
+        return self.following is not None
+
+    def applied_on(self, seq: int) -> int:
+        return self.feeds.applied_on(seq)
+
+    def synced_on(self, seq: int) -> int:
+        return self.feeds.synced_on(seq)
+
+    # Changing the role
+
+    def follow(self, host: str, port: int) -> str:
+        """REPLICAOF host port; Redis' reply. In a transaction the role changes after it, but the
+        directive at once, so that CONFIG REWRITE writes it."""
+        if not self.node.executor.context.may_block:
+            self.node.config.replicaof = f"{host} {port}"
+            self.node.loop.call_soon(self.follow, host, port)
+            return "OK"
+        now = self.following
+        if now is not None and (now.host, now.port) == (host, port):
+            now.accepted = False  # a full sync may now replace more by less
+            now.retry_soon()
+            return "OK Already connected to specified master"
+        self._follow(host, port)
+        return "OK"
+
+    def _follow(self, host: str, port: int) -> None:
+        node = self.node
+        node.persistence.flush_tick()
+        was_primary = self.following is None
+        if self.following is not None:
+            self.following.stop()
+        node.persistence.first_effect = None
+        self._promotes_when_loaded = False
+        self.following = Following(self, host, port)
+        self.look_at_state()
+        if was_primary:
+            self._end_primary()
+        self.feeds.drop_all("this server follows another primary now")
+        self.feeds.keep_ring()
+        node.executor.recheck_limits()
+        node.config.replicaof = f"{host} {port}"
+        log.warning("this server follows %s:%d", host, port)
+        node.loop.call_soon(self._connect, self.following)
+
+    def _connect(self, following: Following) -> None:
+        if self.following is following and following.state == "connect":
+            following.connect()
+
+    def _end_primary(self) -> None:
+        """End the waits for what happens here, and drop the replies that were not sent yet."""
+        executor = self.node.executor
+        executor.close_held()
+        for client in list(self.node.clients.values()):
+            executor.end_wait(client, FORCE_UNBLOCKED)
+
+    def follow_nobody(self) -> None:
+        """REPLICAOF NO ONE: become a primary, with everything that has arrived. In a transaction
+        the role changes after it."""
+        self.node.config.replicaof = ""
+        if not self.node.executor.context.may_block:
+            self.node.loop.call_soon(self.follow_nobody)
+            return
+        following = self.following
+        if following is None:
+            return
+        following.apply_all()
+        self.following = None
+        following.stop()
+        self._report_promotion(following)
+        if following.replacement is not None and following.replacement.is_published:
+            self._promotes_when_loaded = True
+            return
+        self._promote()
+
+    def _report_promotion(self, following: Following) -> None:
+        missing = following.last_beat_seq - self.node.persistence.last_seq
+        log.warning("this server is the primary now")
+        if missing > 0:
+            log.warning(
+                "%d frames of the old primary %s:%d had not arrived at its last beat",
+                missing, following.host, following.port,
+            )  # fmt: skip
+
+    def replaced_without_primary(self) -> None:
+        """A full sync has ended that was under way when this server was promoted."""
+        if self._promotes_when_loaded:
+            self._promotes_when_loaded = False
+            self._promote()
+
+    def _promote(self) -> None:
+        node = self.node
+        node.executor.primary_ahead_ms = 0
+        self._begin_history()
+        node.continue_clock()
+        self.look_at_state()
+        node.executor.look_for_due()
+
+    # The side of a primary
+
+    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        said = self.introductions.setdefault(client.id, Introduction())
+        for name, value in pairs:
+            said.take(name.decode("ascii", "replace").lower(), value)
+
+    def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
+        feed = client.feed
+        if feed is not None:
+            feed.acknowledge(applied, synced, frame_bytes, self.node.steady_ms())
+            self.node.look_at_waits()
+            if self.node.executor.lacks_replicas is not None:
+                self._look_at_good_replicas()
+
+    def psync(self, client: Any, next_seq: int) -> None:
+        """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
+        said = self.introductions.get(client.id)
+        if said is None or not said.is_known:
+            raise CommandError(
+                "ERR only a millstream server can be a replica of this server: effects are not"
+                " commands of Redis"
+            )
+        self._check_can_feed(said)
+        node = self.node
+        if self.following is None and node.persistence.first_effect is not None:
+            # A position has to be in a line of history, also before the first change.
+            node.persistence.flush_tick()
+            if node.persistence.first_effect is not None:
+                node.persistence.commit(b"")
+        ours, our_last = node.keyspace.histories, node.persistence.last_seq
+        their_last = next_seq - 1
+        common = history.last_common(ours, our_last, said.histories, their_last)
+        if common is not None and their_last > common and self._is_only_behind(said):
+            raise CommandError("NOMASTERLINK this server has not received your last frames yet")
+        feed = self.feeds.add(client, said.address or _host_of(client.address), said.port)
+        node.loop.call_soon(self._answer, feed, common, their_last)
+
+    def _check_can_feed(self, said: Introduction) -> None:
+        node = self.node
+        if self.following is not None and not self.following.is_connected:
+            raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")
+        if not node.config.appendonly:
+            raise CommandError(
+                "ERR this server has appendonly off: it needs a journal to feed replicas"
+            )
+        if not node.persistence.attached or node.persistence.writable_error() is not None:
+            raise CommandError("NOMASTERLINK the journal of this server does not work at present")
+        databases = len(node.keyspace.databases)
+        if said.databases < databases:
+            raise CommandError(
+                f"ERR the replica has {said.databases} databases, this server has {databases}"
+            )
+
+    def _is_only_behind(self, said: Introduction) -> bool:
+        """Whether this server is itself a replica and has not received yet what the other one
+        has."""
+        newest = self.node.keyspace.histories[-1]
+        return self.following is not None and newest in said.histories
+
+    def _answer(self, feed: Feed, common: int | None, their_last: int) -> None:
+        if feed.client.closed or feed.client.feed is not feed:
+            return
+        feed.common_seq = -1 if common is None else common
+        if common is not None and their_last > common and common >= self._oldest_needed():
+            self.refused_partial_syncs += 1
+            feed.send(b"-REWIND %s %d\r\n" % (self._name_at(common), common))
+            feed.client.close(after_reply=True)
+        elif common == their_last and self._has_frames_from(common + 1):
+            self.partial_syncs += 1
+            log.info("the replica %s continues after frame %d", feed.address, common)
+            feed.begin(b"+CONTINUE %s\r\n" % self._newest(), common + 1)
+        else:
+            self.refused_partial_syncs += their_last > 0
+            self._begin_full_sync(feed)
+
+    def _oldest_needed(self) -> int:
+        """The lowest frame after which this server has all others."""
+        ring = self.feeds.ring
+        base_seq = self.node.persistence.base_seq
+        return base_seq if ring is None else min(base_seq, ring.first_seq - 1)
+
+    def _has_frames_from(self, seq: int) -> bool:
+        return seq > self._oldest_needed() or seq > self.node.persistence.last_seq
+
+    def _newest(self) -> bytes:
+        histories = self.node.keyspace.histories
+        return (histories[-1][0] if histories else NO_HISTORY).encode()
+
+    def _name_at(self, seq: int) -> bytes:
+        names = [name for name, first in self.node.keyspace.histories if first <= seq]
+        return (names[-1] if names else NO_HISTORY).encode()
+
+    def _begin_full_sync(self, feed: Feed) -> None:
+        self.full_syncs += 1
+        frames = self.node.persistence
+        journals_bytes = frames.current_bytes() - frames.base_bytes
+        if (
+            journals_bytes > max(frames.base_bytes, REWRITE_BYTES)
+            and not frames.snapshots.suspended
+        ):
+            if frames.snapshots.job is None:
+                log.info("a new base is written for the replica %s", feed.address)
+                frames.rewrite()
+        else:
+            self._send_base(feed)
+
+    def _send_base(self, feed: Feed) -> None:
+        """Send the newest base, unless one is being written for this replica."""
+        frames = self.node.persistence
+        if frames.snapshots.job is not None or not frames.attached:
+            return
+        name = frames.files.manifest.base
+        if name is None:
+            feed.begin(b"+FULLRESYNC %s 0 0 %d\r\n" % (self._newest(), feed.common_seq), 1)
+            return
+        try:
+            base = frames.files.disk.read(name)
+            header = SnapshotEnds(base).read_header()
+        except OSError:  # a rewrite has just replaced it
+            return
+        except DataError as error:
+            feed.drop(str(error))
+            return
+        if not header.has_identity:
+            base.close()
+            frames.rewrite()
+            return
+        log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
+        answer = b"+FULLRESYNC %s %d %d %d\r\n" % (
+            self._newest(), header.seq, base.size, feed.common_seq,
+        )  # fmt: skip
+        feed.begin(answer, header.seq + 1, base)
+
+
+def _number(text: str, most: int) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not 0 <= number <= most:
+        raise ValueError(f"it must be between 0 and {most}")
+    return number
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")

@@ -1,0 +1,230 @@
+"""Real servers that follow each other: catching up, failover by hand, kills on either side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+
+class Replicas:
+    """Servers by name, each with a redis-py client."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.servers: dict[str, Server] = {}
+
+    def start(self, name: str, **directives: str) -> redis.Redis:
+        given = {key.replace("_", "-"): value for key, value in directives.items()}
+        self.servers[name] = Server(self.directory / name, given).start()
+        return self.client(name)
+
+    def client(self, name: str) -> redis.Redis:
+        return redis.Redis(port=self.servers[name].port, decode_responses=True)
+
+    def address(self, name: str) -> str:
+        return f"127.0.0.1 {self.servers[name].port}"
+
+    def follow(self, name: str, primary: str) -> None:
+        self.client(name).execute_command("REPLICAOF", *self.address(primary).split())
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    for server in made.servers.values():
+        if server.is_alive():
+            server.kill()
+
+
+def facts(client: redis.Redis, section: str = "replication") -> dict[str, Any]:
+    found: dict[str, Any] = client.info(section)
+    return found
+
+
+def is_up(client: redis.Redis) -> bool:
+    return facts(client)["master_link_status"] == "up"
+
+
+def fill(client: redis.Redis, count: int, key: str = "s") -> None:
+    pipe = client.pipeline(transaction=False)
+    for number in range(count):
+        pipe.xadd(key, {"n": str(number), "text": "x" * 50})
+    pipe.execute()
+
+
+def has_same(one: redis.Redis, other: redis.Redis, *keys: str) -> Callable[[], bool]:
+    return lambda: all(one.xrange(key) == other.xrange(key) for key in keys)
+
+
+def test_a_replica_has_the_data_and_refuses_writes(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    fill(primary, 300)
+    primary.xgroup_create("s", "g", 0)
+    primary.xreadgroup("g", "c", {"s": ">"}, count=5)
+    primary.set("text", "value", ex=1000)
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    assert primary.wait(1, 5000) == 1
+    assert has_same(primary, replica, "s")()
+    assert replica.xpending("s", "g") == primary.xpending("s", "g")
+    assert replica.get("text") == "value"
+    for request in (
+        ["XADD", "s", "*", "f", "v"],
+        ["XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"],
+    ):
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            replica.execute_command(*request)
+    assert replica.role()[0] == "slave"
+    assert facts(primary)["slave0"]["state"] == "online"
+
+
+def test_waitaof_counts_the_disks_of_replicas(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    primary.xadd("s", {"n": "1"})
+    assert primary.execute_command("WAITAOF", 1, 1, 10_000) == [1, 1]
+    replicas.servers["b"].kill()
+    replicas.servers["b"].start()
+    assert replicas.client("b").xlen("s") == 1
+
+
+def test_a_blocked_reader_on_a_replica_wakes_up(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    connection = replica.connection_pool.get_connection()
+    connection.send_command("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    wait_until(lambda: facts(replica, "clients")["blocked_clients"] == 1)
+    primary.xadd("s", {"n": "1"}, id="5-1")
+    assert connection.read_response() == {"s": [["5-1", ["n", "1"]]]}
+
+
+@pytest.mark.parametrize("killed", ["a", "b"])
+def test_a_partial_sync_follows_the_kill_of_either_side(replicas: Replicas, killed: str) -> None:
+    primary = replicas.start("a")
+    fill(primary, 100)
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    fill(primary, 100)
+    replicas.servers[killed].kill()
+    if killed == "b":
+        fill(primary, 100)
+    replicas.servers[killed].start()
+    primary, replica = replicas.client("a"), replicas.client("b")
+    wait_until(lambda: is_up(replica))
+    fill(primary, 10)
+    assert primary.wait(1, 10_000) == 1
+    assert has_same(primary, replica, "s")()
+    stats = facts(primary, "stats")
+    assert (stats["sync_partial_ok"], stats["sync_full"]) == (1, int(killed == "b"))
+
+
+def test_a_full_sync_replaces_other_data(replicas: Replicas) -> None:
+    primary, replica = replicas.start("a"), replicas.start("b")
+    fill(primary, 2000)
+    primary.bgrewriteaof()
+    wait_until(lambda: facts(primary, "persistence")["aof_rewrites"] == 1)
+    fill(primary, 50)
+    fill(replica, 500, "other")
+    replicas.follow("b", "a")
+    wait_until(lambda: is_up(replica))
+    assert primary.wait(1, 10_000) == 1
+    assert has_same(primary, replica, "s")()
+    assert replica.exists("other") == 0
+    replicas.servers["b"].kill()
+    replicas.servers["b"].start()
+    assert has_same(primary, replicas.client("b"), "s")()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_during_a_full_sync_leaves_old_or_new_data(replicas: Replicas, seed: int) -> None:
+    chance = random.Random(seed)
+    primary, replica = replicas.start("a"), replicas.start("b")
+    for _ in range(20):
+        fill(primary, 2000)
+    primary.bgrewriteaof()
+    wait_until(lambda: facts(primary, "persistence")["aof_rewrites"] == 1)
+    fill(replica, 3, "other")
+    replicas.follow("b", "a")
+    for _ in range(chance.randrange(40)):  # a moment that differs from run to run
+        facts(primary)
+    replicas.servers["b"].kill()
+    replicas.servers["b"].start()
+    replica = replicas.client("b")
+    assert (replica.xlen("other"), replica.xlen("s")) in [(3, 0), (0, 40_000)]
+
+
+def test_the_old_primary_follows_the_new_one(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    third = replicas.start("c", replicaof=replicas.address("b"))
+    fill(primary, 100)
+    wait_until(lambda: is_up(replica) and is_up(third))
+    assert primary.wait(1, 10_000) == 1
+    replica.execute_command("REPLICAOF", "NO", "ONE")
+    fill(replica, 100)
+    replicas.follow("a", "b")
+    wait_until(lambda: is_up(primary))
+    assert replica.wait(2, 10_000) == 2
+    assert has_same(replica, primary, "s")()
+    assert has_same(replica, third, "s")()
+    assert facts(replica, "stats")["sync_full"] == 1  # of the third server, at the beginning
+
+
+def test_frames_of_a_dead_line_of_history_are_given_up(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    fill(primary, 10)
+    wait_until(lambda: is_up(replica))
+    assert primary.wait(1, 10_000) == 1
+    replica.execute_command("REPLICAOF", "NO", "ONE")
+    fill(primary, 5)
+    fill(replica, 3)
+    replicas.follow("a", "b")
+    wait_until(lambda: is_up(primary))
+    assert primary.xlen("s") == 13
+    assert has_same(replica, primary, "s")()
+
+
+def test_a_primary_that_lost_its_data_does_not_wipe_its_replica(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    fill(primary, 50)
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    assert primary.wait(1, 10_000) == 1
+    server = replicas.servers["a"]
+    server.kill()
+    for file in server.directory.iterdir():
+        file.unlink()
+    server.start()
+    wait_until(lambda: "Nothing is replaced" in replicas.servers["b"].log)
+    assert replica.xlen("s") == 50
+    replicas.follow("b", "a")
+    wait_until(lambda: is_up(replica))
+    assert replica.xlen("s") == 0
+
+
+def test_min_replicas_to_write(replicas: Replicas) -> None:
+    primary = replicas.start("a", min_replicas_to_write="1")
+    with pytest.raises(redis.exceptions.ResponseError, match="NOREPLICAS Not enough good replicas"):
+        primary.xadd("s", {"n": "1"})
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    wait_until(lambda: facts(primary)["min_slaves_good_slaves"] == 1)
+
+    def is_accepted() -> bool:
+        try:
+            return bool(primary.xadd("s", {"n": "1"}))
+        except redis.exceptions.ResponseError:
+            return False
+
+    wait_until(is_accepted)

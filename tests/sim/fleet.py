@@ -1,0 +1,457 @@
+"""Plays one seed of a fleet: two to four servers that follow each other, on a network that fails.
+
+Checked all the time: a frame of a line of history has one payload on all servers; a replica makes
+no frames of its own; WAIT and WAITAOF count servers that have the frame, on their disks. Checked
+whenever a server has loaded, and at the end: its data is that of its frames. Once the network is
+healed and quiet, all servers are equal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from tests.sim.data import Data, difference, seen_in, shown
+from tests.sim.fleet_node import FleetClient, FleetConfig, FleetNode
+from tests.sim.net import Connection
+from tests.sim.replay import BrokenPromise, Replay, demand
+from tests.sim.world import DurableFrames
+from tests.support.fakedisk import Crashed, FakeDisk
+
+from millstream.errors import CommandError
+from millstream.server.replication.node import LinkProtocol
+from millstream.storage.streams.keyspace import Line
+
+FIRST_MS = 1_700_000_000_000
+STEPS = 1500
+SETTLE_STEPS = 200_000
+SETTLE_S = 200
+TRACE_LINES = 80
+KEYS = (b"a", b"b", b"c")
+
+Frame = tuple[str, int]  # a line's ID and a number
+
+
+class FleetFailure(AssertionError):
+    """A seed that shows a broken promise; prints the command that replays it."""
+
+
+class Fleet:
+    def __init__(self, seed: int, steps: int = STEPS) -> None:
+        self.seed = seed
+        self.steps = steps
+        self.chance = random.Random(seed)
+        self.time_ms = 0
+        self.wall_ms = FIRST_MS
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self.counts: dict[str, int] = {}
+        self.payloads: dict[Frame, bytes] = {}
+        self.holders: dict[Frame, set[int]] = {}  # the servers that have recorded it
+        self.connections: list[Connection] = []
+        self.partitions: set[frozenset[int]] = set()
+        self.broken: list[str] = []
+        self._value = 0
+        self.fsync = self.chance.choice(["always", "always", "everysec", "no"])
+        self.crashes = self.chance.random() < 0.7
+        self.flips = self.chance.random() < 0.3
+        self.ring_bytes = self.chance.choice([200, 2000, 1 << 20])
+        self.nodes: list[FleetNode] = []
+        for index in range(self.chance.choice([2, 2, 3, 3, 4])):
+            primary = "" if index == 0 else "fleet 7000"
+            config = FleetConfig(
+                appendfsync=self.fsync, replicaof=primary, repl_backlog_size=self.ring_bytes
+            )
+            self.nodes.append(FleetNode(self, index, FakeDisk(seed + index), config, self._own()))
+
+    def _own(self) -> random.Random:
+        return random.Random(self.chance.getrandbits(64))
+
+    # The play
+
+    def run(self) -> dict[str, int]:
+        """Play; FleetFailure when a promise is broken."""
+        try:
+            for node in self.nodes:
+                node.start()
+            for _ in range(self.steps):
+                self._step()
+                demand(not self.broken, "; ".join(self.broken))
+            self._heal()
+            self._settle()
+            self._judge_all()
+        except Exception as problem:
+            raise FleetFailure(self._story(problem)) from problem
+        return self.counts
+
+    def _story(self, problem: Exception) -> str:
+        lines = "\n  ".join(self.trace)
+        return (
+            f"{type(problem).__name__}: {problem}\n{len(self.nodes)} nodes, fsync {self.fsync}\n"
+            f"last events:\n  {lines}\nplay it again: python -m tests.sim.fleet {self.seed}"
+        )
+
+    def note(self, kind: str, text: str = "") -> None:
+        self.trace.append(f"{self.time_ms:>7} {kind} {text}")
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def _step(self) -> None:
+        chance = self.chance
+        choices: list[tuple[float, Callable[[], None]]] = [
+            (20, self._ask),
+            (6, self._pass_time),
+            (0.4, self._cut),
+            (0.3, self._partition_or_heal),
+            (0.5, self._rewrite),
+            (0.4, self._change_role),
+            (0.2, self._freeze_or_thaw),
+        ]
+        if any(node.has_work() for node in self._awake()):
+            choices.append((40, self._run_node))
+        if any(self._deliverable()):
+            choices.append((40, self._deliver))
+        if self.crashes:
+            choices.append((0.3, self._crash))
+        if self.flips:
+            choices.append((0.2, self._flip))
+        events = [event for _, event in choices]
+        event = chance.choices(events, [weight for weight, _ in choices])[0]
+        event()
+
+    def _awake(self) -> list[FleetNode]:
+        return [node for node in self.nodes if not node.is_frozen]
+
+    # Events
+
+    def _run_node(self) -> None:
+        node = self.chance.choice([node for node in self._awake() if node.has_work()])
+        self._guarded(node, node.step)
+
+    def _guarded(self, node: FleetNode, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Crashed:
+            self._restart(node, node.disk.after_crash(self.chance.getrandbits(32)))
+
+    def _pass_time(self) -> None:
+        self._advance(self.chance.choice([1, 1, 5, 30, 200, 1000]))
+
+    def _advance(self, ms: int) -> None:
+        self.time_ms += ms
+        for node in self.nodes:
+            node.loop.time_ms = max(node.loop.time_ms, self.time_ms)
+
+    def _deliverable(self) -> list[tuple[Connection, str]]:
+        found = []
+        for one in self.connections:
+            if frozenset((one.replica.index, one.primary.index)) in self.partitions:
+                continue
+            for name, end in (("up", one.primary), ("down", one.replica)):
+                pipe = one.up if name == "up" else one.down
+                if pipe.data and pipe.is_read and not one.is_cut and not end.is_frozen:
+                    found.append((one, name))
+            for name, end in (("replica", one.replica), ("primary", one.primary)):
+                if one.is_cut and name in one.ends and not end.is_frozen:
+                    found.append((one, name))
+            if one.closes and not one.down.data and not one.is_cut:
+                found.append((one, "close"))
+        return found
+
+    def _deliver(self) -> None:
+        one, what = self.chance.choice(self._deliverable())
+        if what == "close":
+            one.cut()
+            return
+        if what in one.ends and one.is_cut:
+            node = one.replica if what == "replica" else one.primary
+            self._guarded(node, lambda: one.tell(what))
+        else:
+            pipe, node = (one.up, one.primary) if what == "up" else (one.down, one.replica)
+            size = len(pipe.data)
+            if self.chance.random() < 0.4:
+                size = self.chance.randint(1, size)
+            self._guarded(node, lambda: pipe.deliver(size))
+        self.connections = [one for one in self.connections if one.ends or not one.is_cut]
+
+    def _cut(self) -> None:
+        if self.connections:
+            one = self.chance.choice(self.connections)
+            self.note("cut", f"{one.replica.index} -> {one.primary.index}")
+            one.cut()
+
+    def _flip(self) -> None:
+        some = [one for one in self.connections if one.down.data and not one.is_cut]
+        if some:
+            one = self.chance.choice(some)
+            if one.replica.replication.following is None:
+                return
+            self.note("flip", f"{one.primary.index} -> {one.replica.index}")
+            place = self.chance.randrange(len(one.down.data))
+            if one.down.sent_bytes > 4096:  # not in the answers before the first record
+                one.down.data[place] ^= 1 << self.chance.randrange(8)
+
+    def _partition_or_heal(self) -> None:
+        if len(self.nodes) < 2:
+            return
+        pair = frozenset(self.chance.sample(range(len(self.nodes)), 2))
+        self.note("partition" if pair not in self.partitions else "heal", str(sorted(pair)))
+        self.partitions ^= {pair}
+
+    def _freeze_or_thaw(self) -> None:
+        node = self.chance.choice(self.nodes)
+        node.is_frozen = not node.is_frozen
+        self.note("freeze" if node.is_frozen else "thaw", str(node.index))
+
+    def _rewrite(self) -> None:
+        node = self.chance.choice(self._awake() or self.nodes)
+        self.note("rewrite", str(node.index))
+        try:
+            node.persistence.rewrite()
+        except CommandError:
+            self.note("refused rewrite")
+
+    def _change_role(self) -> None:
+        node = self.chance.choice(self.nodes)
+        client = node.accept()
+        if self.chance.random() < 0.35:
+            self.note("promote", str(node.index))
+            self._guarded(node, lambda: node.ask(client, b"REPLICAOF", b"NO", b"ONE"))
+            return
+        other = self.chance.choice([other for other in self.nodes if other is not node])
+        self.note("follow", f"{node.index} -> {other.index}")
+        port = b"%d" % other.port
+        self._guarded(node, lambda: node.ask(client, b"REPLICAOF", b"fleet", port))
+
+    def _crash(self) -> None:
+        node = self.chance.choice(self.nodes)
+        if self.chance.random() < 0.5:
+            self.note("power cut", str(node.index))
+            disk = node.disk.after_crash(self.chance.getrandbits(32))
+        else:
+            self.note("kill", str(node.index))
+            disk = node.disk.copy()
+        self._restart(node, disk)
+
+    def _restart(self, node: FleetNode, disk: FakeDisk) -> None:
+        """A new run of a server on what is left of its disk."""
+        node.is_alive = False
+        for one in self.connections:
+            if node in (one.replica, one.primary):
+                one.cut()
+                one.ends.discard("replica" if node is one.replica else "primary")
+        self.connections = [one for one in self.connections if one.ends or not one.is_cut]
+        again = self.nodes[node.index] = FleetNode(self, node.index, disk, node.config, self._own())
+        again.start()
+        self.note("start", f"{node.index} at frame {again.persistence.last_seq}")
+        self._judge(again)
+
+    def connect(self, node: FleetNode, port: int, protocol: LinkProtocol) -> None:
+        """A server connects to another one."""
+        primary = self.nodes[port - 7000]
+        pair = frozenset((node.index, primary.index))
+        if pair in self.partitions or primary is node:
+            node.loop.call_later(1, protocol.connection_lost, OSError("unreachable"))
+            return
+        one = Connection(node, primary, protocol)
+        self.connections.append(one)
+        node.loop.call_soon(one.begin)
+
+    # Clients
+
+    def _ask(self) -> None:
+        node = self.chance.choice(self._awake() or self.nodes)
+        free = [
+            client
+            for client in node.clients.values()
+            if client.connection is None and not client.asked
+        ]
+        client = self.chance.choice(free) if free and self.chance.random() < 0.9 else node.accept()
+        words = self._request()
+        self._guarded(node, lambda: node.ask(client, *words))
+
+    def _request(self) -> tuple[bytes, ...]:
+        chance = self.chance
+        key = chance.choice(KEYS)
+        self._value += 1
+        value = b"%d" % self._value
+        return chance.choice(
+            [
+                (b"TAPPEND", key, b"n", value),
+                (b"XADD", key, b"*", b"n", value),
+                (b"XADD", key, b"MAXLEN", b"20", b"*", b"n", value, b"m", b"x" * 50),
+                (b"XGROUP", b"CREATE", key, b"g", b"0", b"MKSTREAM"),
+                (b"XREADGROUP", b"GROUP", b"g", b"c", b"COUNT", b"3", b"STREAMS", key, b">"),
+                (b"XREAD", b"COUNT", b"3", b"BLOCK", b"500", b"STREAMS", key, b"$"),
+                (b"TREAD", key, b"0.0", b"5"),
+                (b"XRANGE", key, b"-", b"+", b"COUNT", b"5"),
+                (b"SET", b"s" + key, value),
+                (b"SET", b"e" + key, value, b"PX", b"400"),
+                (b"GET", b"e" + key),
+                (b"DEL", chance.choice([key, b"s" + key])),
+                (b"WAIT", b"%d" % chance.randint(0, len(self.nodes) - 1), b"200"),
+                (b"WAITAOF", b"1", b"%d" % chance.randint(0, len(self.nodes) - 1), b"200"),
+            ]
+        )
+
+    def replied(self, client: FleetClient) -> None:
+        """A client has received bytes: look at the replies that are complete."""
+        while client.asked:
+            try:
+                reply = client.next_reply()
+            except (IndexError, ValueError):
+                return
+            words = client.asked.pop(0)
+            if words[0] == b"WAIT" and isinstance(reply, int):
+                self._judge_wait(client, reply)
+            elif words[0] == b"WAITAOF" and isinstance(reply, list):
+                self._judge_waitaof(client, reply)
+
+    def _judge_wait(self, client: FleetClient, count: int) -> None:
+        """No more servers are counted than have applied the frame."""
+        have = self._that_had(client)
+        self.note("wait", f"{count} of {len(have)}")
+        if client.wrote_seq and count > len(have):
+            self.broken.append(f"WAIT counts {count} servers, {sorted(have)} had the frame")
+
+    def _that_had(self, client: FleetClient) -> set[int]:
+        """The other servers that have had the client's last frame at some time."""
+        name = _line_at(client.node.keyspace.histories, client.wrote_seq)
+        return self.holders.get((str(name), client.wrote_seq), set()) - {client.node.index}
+
+    def _judge_waitaof(self, client: FleetClient, reply: list[object]) -> None:
+        self.note("waitaof", str(reply))
+        count = reply[1]
+        assert isinstance(count, int)
+        if client.wrote_seq and count > len(self._that_had(client)):
+            self.broken.append(f"WAITAOF counts {count} servers")
+        if reply[0] and self.fsync == "always" and client.wrote_seq:
+            seq = DurableFrames(client.node.disk).look()
+            if seq < client.wrote_seq:
+                self.broken.append(f"WAITAOF says {client.wrote_seq} is on the disk, {seq} is")
+
+    # Frames
+
+    def frame(self, node: FleetNode, seq: int, payload: bytes | None) -> None:
+        """A server has recorded a frame: it is the same wherever it is recorded."""
+        if payload is None:
+            self.broken.append(f"node {node.index}: frame {seq} could not be recorded")
+            return
+        following = node.replication.following
+        if following is not None and not following.is_applying:
+            self.broken.append(f"replica {node.index} has made frame {seq}: {payload!r}")
+        lines = node.keyspace.histories
+        name = _line_at(lines, seq)
+        if name is None:
+            self.broken.append(f"node {node.index}: frame {seq} is in no line of {lines}")
+            return
+        self.holders.setdefault((name, seq), set()).add(node.index)
+        known = self.payloads.setdefault((name, seq), payload)
+        if known != payload:
+            self.broken.append(f"frame {seq} of {name[:6]} is {known!r} and {payload!r}")
+
+    def has_loaded(self, node: FleetNode) -> None:
+        """A server has all frames up to its last one from a base."""
+        for seq in range(1, node.persistence.last_seq + 1):
+            name = _line_at(node.keyspace.histories, seq)
+            self.holders.setdefault((str(name), seq), set()).add(node.index)
+
+    def data_of(self, node: FleetNode) -> Data:
+        """The data of a server's frames."""
+        data = Data()
+        replay = Replay(data)
+        for seq in range(1, node.persistence.last_seq + 1):
+            name = _line_at(node.keyspace.histories, seq)
+            demand(name, f"node {node.index}: frame {seq} is in no line of history")
+            replay.apply(self.payloads[str(name), seq])
+        return data
+
+    def _judge(self, node: FleetNode) -> None:
+        following = node.replication.following
+        if following is not None and following.replacement is not None:
+            return
+        found = difference(seen_in(node.keyspace), shown(self.data_of(node)))
+        demand(found is None, f"node {node.index}: its data is not that of its frames: {found}")
+
+    # The end
+
+    def _heal(self) -> None:
+        """The network and all servers work again, and follow one of them."""
+        self.partitions.clear()
+        for node in self.nodes:
+            node.is_frozen = False
+        primary = self.chance.choice(self.nodes)
+        self.note("the end", f"all follow {primary.index}")
+        for node in self.nodes:
+            client = node.accept()
+            words = (b"NO", b"ONE") if node is primary else (b"fleet", b"%d" % primary.port)
+            node.ask(client, b"REPLICAOF", *words)
+        self._primary = primary
+
+    def _settle(self) -> None:
+        for _ in range(SETTLE_S):
+            for _ in range(SETTLE_STEPS):
+                busy = [node for node in self.nodes if node.has_work()]
+                ways = self._deliverable()
+                if not busy and not ways:
+                    break
+                if ways and (not busy or self.chance.random() < 0.5):
+                    self._deliver()
+                else:
+                    self.chance.choice(busy).step()
+            else:
+                raise BrokenPromise("the fleet does not come to rest")
+            demand(not self.broken, "; ".join(self.broken))
+            if self._is_equal():
+                return
+            self._advance(1000)
+        raise BrokenPromise(f"the servers do not become equal: {self._positions()}")
+
+    def _is_equal(self) -> bool:
+        last_seq = self._primary.persistence.last_seq
+        return all(
+            node is self._primary
+            or (
+                node.replication.following is not None
+                and node.replication.following.is_connected
+                and node.persistence.last_seq == last_seq
+            )
+            for node in self.nodes
+        )
+
+    def _positions(self) -> list[str]:
+        return [
+            f"{node.index}: {node.persistence.last_seq}"
+            f" {node.replication.following and node.replication.following.state}"
+            for node in self.nodes
+        ]
+
+    def _judge_all(self) -> None:
+        expected = seen_in(self._primary.keyspace)
+        for node in self.nodes:
+            self._judge(node)
+            found = difference(seen_in(node.keyspace), expected)
+            demand(found is None, f"node {node.index} differs from the primary: {found}")
+            frame_bytes = self._primary.persistence.frame_bytes
+            demand(node.persistence.frame_bytes == frame_bytes, "the sizes of all frames differ")
+
+
+def _line_at(lines: tuple[Line, ...], seq: int) -> str | None:
+    names = [name for name, first in lines if first <= seq]
+    return names[-1] if names else None
+
+
+def play(seed: int, steps: int = STEPS) -> dict[str, int]:
+    return Fleet(seed, steps).run()
+
+
+if __name__ == "__main__":
+    import logging
+    import sys
+
+    first = int(sys.argv[1])
+    logging.getLogger("millstream").setLevel(logging.CRITICAL)
+    totals: dict[str, int] = {}
+    for number in range(first, first + (int(sys.argv[2]) if len(sys.argv) > 2 else 1)):
+        for kind, count in play(number).items():
+            totals[kind] = totals.get(kind, 0) + count
+    print(totals)

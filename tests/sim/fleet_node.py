@@ -1,0 +1,288 @@
+"""One server of a fleet: the real executor, persistence and replication, without sockets.
+
+server/wiring connects its parts as in a real server. Time and network are the fleet's.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.net import Connection
+from tests.sim.world import SimLoop
+from tests.support.fakedisk import FakeDisk
+from tests.support.fakepersistence import FakeConfig, HandWorker
+from tests.support.resp import Reply, encode_command, read_reply
+
+from millstream.commands.runtime.effects import apply_effects
+from millstream.commands.table.loader import load_table
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
+from millstream.server.protocol.outbox import Client
+from millstream.server.replication.role import Replication
+from millstream.server.wiring import commit_tick, connect
+from millstream.storage.blocks.block import Block
+from millstream.storage.streams.keyspace import Keyspace
+from millstream.storage.streams.restore import continue_times
+
+if TYPE_CHECKING:
+    from tests.sim.fleet import Fleet
+
+    from millstream.server.replication.node import LinkProtocol
+
+load_table()
+
+HISTORY = b"*3\r\n$7\r\nHISTORY\r\n"
+
+
+@dataclass
+class FleetConfig(FakeConfig):
+    journal_queue_limit: int = 1 << 20
+    replicaof: str = ""
+    masteruser: str = ""
+    masterauth: str = ""
+    replica_announce_ip: str = ""
+    replica_announce_port: int = 0
+    replica_announced: bool = True
+    replica_priority: int = 100
+    replica_serve_stale_data: bool = True
+    min_replicas_to_write: int = 0
+    min_replicas_max_lag: int = 10
+    repl_backlog_size: int = 1 << 20
+    repl_backlog_ttl: int = 3600
+    repl_timeout: int = 60
+
+
+class FleetClient(Client):
+    """A connection at the server's end: a replica's, or one of the fleet's own clients."""
+
+    def __init__(self, node: FleetNode, number: int, connection: Connection | None) -> None:
+        super().__init__(number, address=f"10.0.0.{number % 250}:7", now_ms=node.now_ms())
+        self.authenticated = True
+        self.node = node
+        self.connection = connection
+        self.received = bytearray()
+        self.asked: list[tuple[bytes, ...]] = []  # requests whose replies are due
+
+    def transmit(self, data: bytes) -> int:
+        if self.connection is not None:
+            self.connection.down.send(data)
+            self.paused = self.connection.down.is_full
+        else:
+            self.received += data
+            self.node.fleet.replied(self)
+        return 0
+
+    def end(self, after_reply: bool) -> int:
+        self.closed = True
+        self.node.executor.detach(self)
+        self.node.forget(self)
+        if self.connection is not None:
+            self.connection.ends.discard("primary")
+            if after_reply:  # what was sent arrives first
+                self.connection.closes = True
+            else:
+                self.connection.cut()
+        return 0
+
+    def close(self, after_reply: bool) -> None:
+        self.end(after_reply)
+
+    def writable(self) -> bool:
+        return not self.paused
+
+    def next_reply(self) -> Reply:
+        """The next reply; IndexError while it is not complete."""
+        at = 0
+
+        def line() -> bytes:
+            nonlocal at
+            end = self.received.index(b"\r\n", at)
+            found = bytes(self.received[at:end])
+            at = end + 2
+            return found
+
+        def exactly(size: int) -> bytes:
+            nonlocal at
+            if at + size > len(self.received):
+                raise IndexError
+            found = bytes(self.received[at : at + size])
+            at += size
+            return found
+
+        reply = read_reply(line, exactly)
+        del self.received[:at]
+        return reply
+
+
+class WatchedPersistence(Persistence):
+    """Reports each frame to the fleet, without the effect that only names its line of history."""
+
+    node: FleetNode
+
+    def commit(self, payload: bytes | None) -> int:
+        seq = super().commit(payload)
+        if payload is not None and payload.startswith(HISTORY):
+            end = len(HISTORY) + len(b"$40\r\n") + 42
+            payload = payload[payload.index(b"\r\n", payload.index(b"\r\n", end) + 2) + 2 :]
+        self.node.fleet.frame(self.node, seq, payload)
+        return seq
+
+    def end_reading(self) -> None:
+        super().end_reading()
+        self.node.fleet.has_loaded(self.node)
+
+
+class FleetNode:
+    """One run of a server, from load to crash, on a disk that survives."""
+
+    longest_string_bytes = 1 << 20
+    keeps_journal = True
+
+    def __init__(
+        self, fleet: Fleet, index: int, disk: FakeDisk, config: FleetConfig, chance: random.Random
+    ) -> None:
+        self.fleet = fleet
+        self.index = index
+        self.disk = disk
+        self.config = config
+        self.chance = chance
+        self.is_alive = True
+        self.is_frozen = False
+        self.loop = SimLoop(chance)
+        self.loop.time_ms = fleet.time_ms
+        self.wall_ms = fleet.wall_ms + chance.choice([0, 0, 3, -3, 500, -700])
+        self.steady_start_ms = self.wall_ms
+        self.port = 7000 + index
+        self.clients: dict[int, FleetClient] = {}
+        self.waits: dict[int, Any] = {}
+        self.workers: list[HandWorker] = []
+        self._client_number = 0
+        self.keyspace = Keyspace()
+        self.persistence = WatchedPersistence(
+            config, disk, self.keyspace, apply_effects, self.now_ms, self.loop,
+            block_type=Block, new_worker=self.new_worker, steady_clock=self.steady_ms,
+        )  # fmt: skip
+        self.executor = Executor(self)
+        self.replication = Replication(self)
+        connect(self.executor, self.persistence, self.keyspace, self.replication)
+        self.persistence.node = self
+
+    def start(self) -> None:
+        self.disk.locked = False
+        self.keyspace.set_time(self.now_ms(), self.steady_ms())
+        self.keyspace.expiring = False
+        self.persistence.load()
+        self.keyspace.expiring = True
+        self.continue_clock()
+        self.executor.end_tick()
+        self.replication.start()
+        self.loop.call_later(1, self._tick_second)
+
+    def _tick_second(self) -> None:
+        self.loop.call_later(1, self._tick_second)
+        self.persistence.tick_second(self.keyspace.dirty)
+        self.replication.tick_second()
+
+    # Clients
+
+    def accept(self, connection: Connection | None = None) -> FleetClient:
+        self._client_number += 1
+        client = FleetClient(self, self._client_number, connection)
+        self.clients[client.id] = client
+        self.executor.attach(client)
+        return client
+
+    def lost(self, client: FleetClient) -> None:
+        """The client's connection is gone."""
+        self.executor.detach(client)
+        self.forget(client)
+
+    def forget(self, client: FleetClient) -> None:
+        self.clients.pop(client.id, None)
+        self.replication.client_gone(client)
+
+    def ask(self, client: FleetClient, *words: bytes) -> None:
+        client.asked.append(words)
+        self.executor.feed(client, encode_command(words))
+
+    # Running
+
+    def has_work(self) -> bool:
+        return self.loop.has_work() or any(worker.tasks for worker in self.workers)
+
+    def step(self) -> None:
+        """Run one task of a worker or one callback of the loop."""
+        busy = [worker for worker in self.workers if worker.tasks]
+        if busy and (self.chance.random() < 0.5 or not self.loop.has_work()):
+            self.chance.choice(busy).run_one()
+            return
+        timer = self.loop.take()
+        if timer is not None:
+            timer.callback(*timer.args)
+
+    # What the parts of the server ask for
+
+    def now_ms(self) -> int:
+        return self.wall_ms + self.loop.time_ms
+
+    def steady_ms(self) -> int:
+        return self.steady_start_ms + self.loop.time_ms
+
+    def now_us(self) -> int:
+        return self.now_ms() * 1000
+
+    def new_worker(self, name: str, niceness: int) -> HandWorker:
+        worker = HandWorker(name)
+        self.workers.append(worker)
+        return worker
+
+    def new_history(self) -> str:
+        return f"{self.chance.getrandbits(160):040x}"
+
+    def connect_link(self, host: str, port: int, protocol: LinkProtocol) -> None:
+        self.fleet.connect(self, port, protocol)
+
+    def continue_clock(self) -> None:
+        newest_ms = self.keyspace.newest_steady_ms
+        if newest_ms > self.steady_ms():
+            self.steady_start_ms = newest_ms - self.loop.time_ms
+        continue_times(self.keyspace, self.steady_ms())
+
+    def deliver(self, channel: bytes, message: bytes) -> None:
+        pass
+
+    def look_at_waits(self) -> None:
+        for wait in list(self.waits.values()):
+            client = self.clients.get(wait.client_id)
+            if client is not None and wait.is_over(self):
+                self.executor.unblock_client(client, False)
+
+    # What commands ask for
+
+    def write_position(self) -> int:
+        session = self.executor.context.session
+        if not self.executor.has_written:
+            return int(session.wrote_seq)
+        commit_tick(self.executor, self.persistence)
+        return self.persistence.last_seq
+
+    @property
+    def journal_synced(self) -> int:
+        return self.persistence.on_disk_seq
+
+    def sync_soon(self) -> None:
+        self.persistence.sync_soon()
+
+    def random_number(self) -> int:
+        return self.chance.getrandbits(64)
+
+    def unblock_client(self, client: Any, error: bool) -> bool:
+        return self.executor.unblock_client(client, error)
+
+    def config_get(self, patterns: object) -> dict[str, str]:
+        return {}
+
+    def rewrite(self) -> str:
+        return self.persistence.rewrite()

@@ -1,0 +1,19 @@
+"""Seeds of the fleet: servers that follow each other, on a network and machines that fail."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.fleet import play
+
+BATCHES = 10
+BATCH_SEEDS = 6
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_servers_that_follow_each_other_become_equal(batch: int) -> None:
+    for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
+        play(seed)
+
+
+def test_a_seed_of_a_fleet_always_plays_the_same() -> None:
+    assert play(3) == play(3)

@@ -1,0 +1,289 @@
+"""Replication without I/O: histories, records, the ring, the replica's end of a link."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.server.replication import history
+from millstream.server.replication.link import (
+    Continued,
+    Event,
+    FullSync,
+    Link,
+    Opening,
+    Refused,
+    Rewind,
+)
+from millstream.server.replication.records import (
+    HEAD_BYTES,
+    Beat,
+    Decoder,
+    Kind,
+    LinkError,
+    Record,
+    encode,
+    encode_beat,
+    encode_frame,
+    encode_piece,
+    parse_beat,
+    parse_piece,
+)
+from millstream.server.replication.ring import Ring
+from millstream.storage.streams.keyspace import Keyspace, Line
+
+# Histories
+
+
+class NaiveServer:
+    """The frames of a server as a list, each with the line to which it belongs."""
+
+    def __init__(self) -> None:
+        self.frames: list[str] = []
+        self.keyspace = Keyspace()
+
+    def follow(self, other: NaiveServer, count: int) -> None:
+        """Lose everything that the other one does not have, and take its first frames."""
+        self.frames = other.frames[:count]
+        self.keyspace = Keyspace()
+        for seq, name in enumerate(self.frames, 1):
+            if seq == 1 or self.frames[seq - 2] != name:
+                self.keyspace.begin_history(name, seq)
+
+    def write(self, name: str, count: int) -> None:
+        if count:
+            self.keyspace.begin_history(name, len(self.frames) + 1)
+            self.frames += [name] * count
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        return self.keyspace.histories
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_last_common_frame_is_that_of_a_naive_comparison(chance: random.Random) -> None:
+    servers = [NaiveServer() for _ in range(3)]
+    for step in range(chance.randint(0, 12)):
+        one, other = chance.sample(servers, 2)
+        if chance.random() < 0.5:
+            one.write(f"{step:040x}", chance.randint(0, 4))
+        else:
+            one.follow(other, chance.randint(0, len(other.frames)))
+    one, other = servers[:2]
+    same = [left == right for left, right in zip(one.frames, other.frames, strict=False)]
+    expected = [*same, False].index(False)
+    found = history.last_common(one.lines, len(one.frames), other.lines, len(other.frames))
+    assert (found or 0) == expected
+    if found is None:
+        assert not {name for name, _ in one.lines} & {name for name, _ in other.lines}
+
+
+@given(
+    st.lists(st.integers(1, 2**62), unique=True, max_size=16).map(sorted),
+)
+def test_histories_survive_their_encoding(firsts: list[int]) -> None:
+    lines = tuple((f"{number:040x}", first) for number, first in enumerate(firsts))
+    assert history.parse(history.encode(lines)) == lines
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"x",
+        b"a" * 40,
+        b"a" * 40 + b":0",
+        b"a" * 39 + b":1",
+        b"a" * 40 + b":1,",
+        b"a" * 40 + b":2," + b"b" * 40 + b":2",
+        b",".join(b"%040x:%d" % (number, number + 1) for number in range(17)),
+    ],
+)
+def test_other_words_are_no_histories(word: bytes) -> None:
+    with pytest.raises(ValueError, match="histor"):
+        history.parse(word)
+
+
+# Records
+
+
+RECORDS = [
+    encode_frame(7, b"*1\r\n$8\r\nFLUSHALL\r\n"),
+    encode_beat(Beat(1_700_000_000_000, 7, 300)),
+    encode_piece(0, b"first"),
+    encode_piece(5, b"second"),
+    encode(0, Kind.END, b""),
+    encode_frame(8, b"x" * 1000),
+]
+
+
+def decoded(pieces: Iterator[bytes]) -> list[Record]:
+    decoder = Decoder(1 << 20)
+    found = []
+    for piece in pieces:
+        decoder.feed(piece)
+        while (record := decoder.next()) is not None:
+            found.append(record)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20, 21, 1000, 5000])
+def test_records_are_found_however_they_are_cut(size: int) -> None:
+    data = b"".join(RECORDS)
+    found = decoded(data[at : at + size] for at in range(0, len(data), size))
+    assert [encode(*record) for record in found] == RECORDS
+    assert parse_beat(found[1].payload) == Beat(1_700_000_000_000, 7, 300)
+    assert [parse_piece(found[n].payload) for n in (2, 3)] == [(0, b"first"), (5, b"second")]
+
+
+def test_no_flipped_bit_is_taken_for_data() -> None:
+    data = b"".join(RECORDS)
+    whole = [encode(*record) for record in decoded(iter([data]))]
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        decoder = Decoder(1 << 20)
+        decoder.feed(bytes(flipped))
+        found = []
+        try:
+            while (record := decoder.next()) is not None:
+                found.append(encode(*record))
+        except LinkError:
+            pass
+        assert len(found) < len(whole)
+        assert found == whole[: len(found)]
+
+
+def test_a_record_of_any_length_is_not_awaited() -> None:
+    decoder = Decoder(100)
+    decoder.feed(encode_frame(1, b"x" * 101)[:HEAD_BYTES])
+    with pytest.raises(LinkError, match="101 bytes"):
+        decoder.next()
+
+
+# The ring
+
+
+def test_the_ring_drops_the_oldest_records_above_its_limit() -> None:
+    ring = Ring(100, 5)
+    for _ in range(10):
+        ring.append(b"x" * 30)
+    assert (ring.first_seq, ring.next_seq, ring.size_bytes) == (12, 15, 90)
+    assert [ring.holds(seq) for seq in (11, 12, 14, 15)] == [False, True, True, False]
+    assert len(ring.take(12, 13, 1000)) == 2
+    assert len(ring.take(12, 20, 60)) == 2
+    assert len(ring.take(12, 20, 1)) == 1
+
+
+def test_the_ring_keeps_a_record_that_is_larger_than_its_limit() -> None:
+    ring = Ring(100, 1)
+    ring.append(b"x" * 30)
+    ring.append(b"x" * 300)
+    assert (ring.first_seq, ring.next_seq) == (2, 3)
+
+
+# The replica's end of a link
+
+
+def opening(**fields: object) -> Opening:
+    given: dict[str, object] = {
+        "user": "", "password": "", "port": 7001, "announced_ip": "", "version": "1.0",
+        "databases": 16, "histories": (("a" * 40, 1),), "next_seq": 8, **fields,
+    }  # fmt: skip
+    return Opening(**given)  # type: ignore[arg-type]
+
+
+def said(link: Link) -> bytes:
+    data = bytes(link.output)
+    link.output.clear()
+    return data
+
+
+def events(link: Link, data: bytes) -> list[Event]:
+    return list(link.feed(data))
+
+
+def test_a_replica_says_one_thing_after_the_other() -> None:
+    link = Link(opening(user="u", password="p", announced_ip="10.0.0.9"), 1 << 20)
+    assert said(link) == b"*1\r\n$4\r\nPING\r\n"
+    assert events(link, b"+PONG\r\n") == []
+    assert said(link) == b"*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$1\r\np\r\n"
+    assert events(link, b"+OK\r\n") == []
+    introduction = said(link)
+    for word in (b"listening-port", b"7001", b"ip-address", b"10.0.0.9", b"a" * 40 + b":1"):
+        assert word in introduction
+    assert events(link, b"+OK\r\n") == []
+    assert said(link) == b"*3\r\n$5\r\nPSYNC\r\n$40\r\n" + b"a" * 40 + b"\r\n$1\r\n8\r\n"
+
+
+def asked(**fields: object) -> Link:
+    """A link that waits for the answer to PSYNC."""
+    link = Link(opening(**fields), 1 << 20)
+    assert events(link, b"+PONG\r\n+OK\r\n") == []
+    said(link)
+    return link
+
+
+ANSWERS: list[tuple[bytes, Event]] = [
+    (b"+CONTINUE " + b"b" * 40, Continued("b" * 40)),
+    (b"+FULLRESYNC " + b"b" * 40 + b" 12 3456 -1", FullSync("b" * 40, 12, 3456, -1)),
+    (b"-REWIND " + b"b" * 40 + b" 6", Rewind("b" * 40, 6)),
+    (b"-NOMASTERLINK later", Refused("NOMASTERLINK later", True)),
+    (b"-ERR never", Refused("ERR never", False)),
+]
+
+
+@pytest.mark.parametrize(("answer", "event"), ANSWERS)
+def test_the_answer_to_psync_is_an_event(answer: bytes, event: Event) -> None:
+    assert events(asked(), answer + b"\r\n") == [event]
+    link = asked()
+    found = [one for byte in answer + b"\r\n" for one in events(link, bytes([byte]))]
+    assert found == [event]
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_records_may_follow_the_answer_in_the_same_piece(cut: int) -> None:
+    data = b"\r\n\r\n+CONTINUE " + b"b" * 40 + b"\r\n" + RECORDS[0] + RECORDS[1]
+    link = asked()
+    found = events(link, data[:cut]) + events(link, data[cut:])
+    assert found[0] == Continued("b" * 40)
+    assert [encode(*one) for one in found[1:] if isinstance(one, Record)] == RECORDS[:2]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"+FULLRESYNC " + b"b" * 40 + b" 12\r\n",  # of Redis
+        b"+FULLRESYNC b x y z\r\n",
+        b"+FULLRESYNC b 5 0 -1\r\n",
+        b"$5\r\nhello\r\n",
+        b"x" * 5000,
+    ],
+)
+def test_another_answer_ends_the_link(answer: bytes) -> None:
+    with pytest.raises(LinkError):
+        events(asked(), answer)
+
+
+def test_redis_as_a_primary_is_named() -> None:
+    link = Link(opening(), 1 << 20)
+    found = events(link, b"+PONG\r\n-ERR Unrecognized REPLCONF option: version\r\n")
+    assert found == [
+        Refused(
+            "the primary is no millstream server of this kind"
+            " (ERR Unrecognized REPLCONF option: version)",
+            False,
+        )
+    ]
+    assert events(link, b"+OK\r\n") == []
+
+
+def test_an_acknowledgement_says_what_is_applied_and_what_is_on_the_disk() -> None:
+    link = asked()
+    link.acknowledge(9, -1, 400)
+    assert said(link).split(b"\r\n")[2::2] == [
+        b"REPLCONF", b"ACK", b"9", b"FACK", b"-1", b"OFFSET", b"400",
+    ]  # fmt: skip
