@@ -133,6 +133,18 @@ def words(line: str) -> list[str]:
     return ["" if word == '""' else word for word in line.split()]
 
 
+class NoReplicas:
+    """A primary without replicas."""
+
+    is_replica = False
+
+    def applied_on(self, seq: int) -> int:
+        return 0
+
+    def synced_on(self, seq: int) -> int:
+        return 0
+
+
 class InProcessServer:
     """A server without sockets, disk and clock."""
 
@@ -146,6 +158,8 @@ class InProcessServer:
         self.tick_per_look_ms = 0  # the clock advances by this much each time it is read
         self.players: list[InProcessClient] = []
         self.logged: list[str] = []
+        self.waits: dict[int, Any] = {}
+        self.replication = NoReplicas()
         self.executor = Executor(self)
         connect(self.executor, self.persistence, self.keyspace)  # type: ignore[arg-type]
 
@@ -155,6 +169,9 @@ class InProcessServer:
 
     def now_us(self) -> int:
         return self.wall_ms * 1000
+
+    def write_position(self) -> int:
+        return int(self.executor.context.session.wrote_seq)
 
     def may_debug(self, client: Client) -> bool:
         return True

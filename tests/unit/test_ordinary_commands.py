@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ class Process:
     save_fails: bool = False
 
     def __post_init__(self) -> None:
+        self.replication = SimpleNamespace(is_replica=False)
         self.pubsub = PubSub(lambda client, data: self.asked.append((client.id, data)))
 
     def now_us(self) -> int:
