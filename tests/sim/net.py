@@ -2,7 +2,8 @@
 
 Bytes keep their order, and only the end of what was sent can be lost. What is delivered, in which
 pieces and when, is for the fleet to choose: pipes are split and delayed at will, silent while their
-servers are partitioned, cut at any byte with each end told at another moment, and a bit may flip.
+servers are partitioned, and cut at any byte; each end notices that at another moment. A bit may
+flip.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from millstream.server.replication.node import LinkProtocol
 
-PIPE_BYTES = 65_536  # above that the sender is told to pause
+PIPE_BYTES = 65_536  # above that the sender has to pause
 
 
 class Pipe:
