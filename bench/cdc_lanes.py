@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 import redis
 
-from bench.cdc_processes import Clusters, Program, programs, wait_until
+from bench.cdc_processes import Clusters, Program, wait_until
 from bench.figures import BenchError
+from bench.postgres import programs
 from bench.server import free_port
 from millstream.pipeline.cdc.destination.positions import create_sql
 

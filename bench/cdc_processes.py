@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,25 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from bench.figures import BenchError
+from bench.postgres import Postgres, PostgresError
 from bench.server import _children, _stat_ticks
 
-USER = "postgres"
-START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-SETTINGS = {
-    "fsync": "off",
-    "unix_socket_directories": "",
-    "listen_addresses": "127.0.0.1",
-    "max_wal_size": "4GB",
-    "shared_buffers": "512MB",
-    "autovacuum": "off",
-    # A subscription that is enabled again does not wait for seconds.
-    "wal_retrieve_retry_interval": "100ms",
-}
+SETTINGS = {"max_wal_size": "4GB", "shared_buffers": "512MB", "autovacuum": "off"}
 
 
 def family_cpu_s(pid: int) -> float:
@@ -58,76 +44,18 @@ def wait_until(look: Callable[[], Any], what: str, timeout_s: float) -> Any:
     return seen
 
 
-def programs() -> Path:
-    """Where PostgreSQL's programs are."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        raise BenchError("PostgreSQL is missing: apt-get install postgresql")
-    return found[-1].parent
-
-
-def as_user() -> list[str]:
-    """PostgreSQL refuses to run as root."""
-    if os.getuid() != 0:
-        return []
-    return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-
-
-class Cluster:
-    """A running cluster in a directory of its own."""
-
-    def __init__(self, directory: Path, wal_level: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        data = directory / wal_level
-        data.mkdir()
-        if as_user():
-            directory.chmod(0o755)
-            shutil.chown(data, USER, USER)
-        initdb = [*as_user(), programs() / "initdb", "-D", data, "-U", USER, "-A", "trust"]
-        subprocess.run([*initdb, "--no-sync"], check=True, capture_output=True, cwd="/")
-        settings = {"port": str(self.port), "wal_level": wal_level, **SETTINGS}
-        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (directory / f"{wal_level}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*as_user(), programs() / "postgres", "-D", data, *words],
-                stdout=log,
-                stderr=log,
-                cwd="/",
-            )
-        wait_until(self._answers, "PostgreSQL's start", START_TIMEOUT_S)
-
-    def _answers(self) -> bool:
-        try:
-            self.connect("postgres").close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def url(self, database: str) -> str:
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
-
-    def connect(self, database: str) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.url(database), autocommit=True)
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)
-        self.process.wait()
-
-
 @dataclass(frozen=True)
 class Clusters:
     """The source's and the destination's."""
 
-    source: Cluster
-    destination: Cluster
+    source: Postgres
+    destination: Postgres
 
     def cpu_s(self) -> dict[str, float]:
         """The CPU time so far of each cluster."""
         return {
-            "source": family_cpu_s(self.source.process.pid),
-            "destination": family_cpu_s(self.destination.process.pid),
+            "source": family_cpu_s(self.source.pid),
+            "destination": family_cpu_s(self.destination.pid),
         }
 
 
@@ -135,14 +63,19 @@ class Clusters:
 def clusters() -> Iterator[Clusters]:
     """Two empty clusters, which are removed in the end."""
     with tempfile.TemporaryDirectory(prefix="millstream-bench-postgres-") as name:
-        made: list[Cluster] = []
+        made = [
+            Postgres(Path(name) / level, {**SETTINGS, "wal_level": level})
+            for level in ("logical", "replica")
+        ]
         try:
-            for wal_level in ("logical", "replica"):
-                made.append(Cluster(Path(name), wal_level))
+            for one in made:
+                one.start()
             yield Clusters(*made)
+        except PostgresError as error:
+            raise BenchError(str(error)) from None
         finally:
             for one in made:
-                one.stop()
+                one.kill()
 
 
 class Program:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.postgres import Postgres
 from tests.cdc.appliers import KEYLESS, Applier
 from tests.cdc.feeding import Feed, config_text, delete, insert
 from tests.cdc.proxies import Proxy
-from tests.support.postgres import Postgres
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 

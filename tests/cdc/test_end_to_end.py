@@ -12,9 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from bench.postgres import Postgres
 from tests.cdc.appliers import Applying
 from tests.support.pipelines import Pipeline, url_of
-from tests.support.postgres import Postgres
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0

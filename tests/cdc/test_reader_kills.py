@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from bench.postgres import Postgres
 from tests.support.gate import Gate
 from tests.support.pipelines import Pipeline, url_of
-from tests.support.postgres import Postgres
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from bench.postgres import Postgres
 from tests.support.pipelines import Pipeline, ended
-from tests.support.postgres import Postgres
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 

@@ -1,6 +1,7 @@
 """A PostgreSQL cluster of Debian's package, in a directory of its own.
 
-PostgreSQL refuses to run as root. As root, it runs as the user `postgres` of the package.
+PostgreSQL refuses to run as root. As root, it runs as the user `postgres` of the package. The tests
+of change data capture use it, too.
 """
 
 from __future__ import annotations
@@ -8,18 +9,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from .server import free_port
-from .waiting import wait_until
-
 USER = "postgres"
+START_TIMEOUT_S = 60.0
+POLL_S = 0.02
 SETTINGS = {
     "fsync": "off",
     "unix_socket_directories": "",
@@ -30,10 +32,15 @@ SETTINGS = {
 }
 
 
+class PostgresError(Exception):
+    """PostgreSQL is missing, or a cluster did not start; the text says which."""
+
+
 def programs() -> Path:
-    """Where initdb and postgres are. Their absence is a failure, not a skip."""
+    """Where initdb and postgres are. PostgresError if they are missing."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    assert found, "PostgreSQL is missing: apt-get install postgresql"
+    if not found:
+        raise PostgresError("PostgreSQL is missing: apt-get install postgresql")
     return found[-1].parent
 
 
@@ -45,7 +52,7 @@ def as_user() -> list[str]:
 
 
 class Postgres:
-    """A cluster that the test may stop, kill and start again."""
+    """A cluster that may be stopped, killed and started again."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
@@ -59,11 +66,18 @@ class Postgres:
         self._settings = {**SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The process that started the others."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> Postgres:
+        """Start the cluster, and make it if it is new. PostgresError with its log if it ends."""
         if not self.directory.exists():
             self._create()
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.port = self.port or free_port()
+        self.port = self.port or _free_port()
         settings = {"port": str(self.port), **self._settings}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self.log_path.open("ab") as log:
@@ -73,7 +87,11 @@ class Postgres:
                 stderr=log,
                 cwd="/",
             )
-        wait_until(self._answers, what=f"PostgreSQL's start ({self.log_path})", deadline_s=60)
+        end = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise PostgresError(f"PostgreSQL did not start: {self.log_path.read_text()}")
+            time.sleep(POLL_S)
         return self
 
     def _create(self) -> None:
@@ -89,8 +107,6 @@ class Postgres:
         )
 
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.log_path.read_text()
         try:
             psycopg.connect(self.url("postgres"), connect_timeout=5).close()
         except psycopg.OperationalError:
@@ -121,3 +137,9 @@ class Postgres:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
             self._process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
