@@ -8,6 +8,7 @@ names of live reading follow Spark's Kafka source.
 import difflib
 import re
 from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
 
 # The purposes; each option belongs to some of them.
 SCAN = "reading a snapshot"
@@ -76,6 +77,11 @@ _WRITTEN = _SPELLED | {name.lower(): name for name in _OTHER_NAMES}
 _DURATION = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII)
 _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _UNITS_MS |= {"": 1, "d": 86_400_000}
+
+_BAD_URL = (
+    "option 'server' cannot be read as redis://user:password@host:port/db. Characters such as / and"
+    " # in a password are written %2F and %23, or give it as option 'password'"
+)
 
 
 class OptionError(ValueError):
@@ -196,3 +202,18 @@ def _check_name(name: str, purpose: str) -> None:
         raise OptionError(
             f"option {spelled!r} does not belong to {purpose}; there are {', '.join(names)}"
         )
+
+
+def check_server_url(url: str) -> None:
+    """OptionError for an invalid URL. The text omits the URL, which may contain a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise OptionError(
+            "option 'server' must be a URL such as redis://localhost:6455 (rediss: with TLS)"
+        )
+    try:
+        parts.port  # noqa: B018 - reading the attribute checks the port
+    except ValueError:
+        raise OptionError(_BAD_URL) from None
+    if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
+        raise OptionError(_BAD_URL)

@@ -19,7 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from millstream.pipeline.options import OptionError, Options
+from millstream.pipeline.options import Options, check_server_url
 
 Word = bytes | str | int
 Command = Sequence[Word]
@@ -33,10 +33,6 @@ PAUSE_S_MAX = 1.0
 
 # Temporary failures: a connection that broke, a server that is still loading its data.
 _PASSING = (redis.ConnectionError, redis.TimeoutError)
-_BAD_URL = (
-    "option 'server' cannot be read as redis://user:password@host:port/db. Characters such as / and"
-    " # in a password are written %2F and %23, or give it as option 'password'"
-)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 
 
@@ -59,7 +55,7 @@ class Address:
     @classmethod
     def from_options(cls, options: Options) -> Address:
         url = options.required("server")
-        _check_url(url)
+        check_server_url(url)
         return cls(
             url,
             options.text("username"),
@@ -75,21 +71,6 @@ class Address:
 
     def open(self, persistent: bool = True) -> Server:
         return Server(self, persistent)
-
-
-def _check_url(url: str) -> None:
-    """OptionError for an invalid URL. The text omits the URL, which may contain a password."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise OptionError(
-            "option 'server' must be a URL such as redis://localhost:6455 (rediss: with TLS)"
-        )
-    try:
-        parts.port  # noqa: B018 - reading the attribute checks the port
-    except ValueError:
-        raise OptionError(_BAD_URL) from None
-    if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
-        raise OptionError(_BAD_URL)
 
 
 class Server:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from millstream.pipeline.cdc.errors import CdcError
 from millstream.pipeline.cdc.sql import read_table_name, table_name
+from millstream.pipeline.options import OptionError, check_server_url
 
 TableType: TypeAlias = Literal["clone", "append", "history"]
 Settings: TypeAlias = Mapping[str, Any]
@@ -323,6 +324,11 @@ class _Reader:
     def _checked_text(self, text: str, place: str) -> str:
         if not text and place.endswith(NOT_EMPTY):
             raise self._fault(place, "must not be empty")
+        if place == "millstream.server":
+            try:
+                check_server_url(text)
+            except OptionError as error:  # without the URL, which may contain a password
+                raise self._fault(place, str(error).removeprefix("option 'server' ")) from None
         if place.endswith(".target"):
             try:
                 read_table_name(text)
