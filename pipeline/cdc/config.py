@@ -30,6 +30,7 @@ SLOT_BYTES_MAX = 63
 RESERVED = "apply:alive"
 NOT_EMPTY = (".prefix", ".schema", ".target", ".master")
 METRICS_ADDRESS = re.compile(r".*:\d{1,5}")
+AUTHORITY = re.compile(r"\w+://[^/?#@]*@[^/?#@]*@")
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -324,6 +325,8 @@ class _Reader:
     def _checked_text(self, text: str, place: str) -> str:
         if not text and place.endswith(NOT_EMPTY):
             raise self._fault(place, "must not be empty")
+        if place.endswith(".url") and AUTHORITY.match(text):
+            raise self._fault(place, "has two @: in a name or a password, @ is written %40")
         if place == "millstream.server":
             try:
                 check_server_url(text)

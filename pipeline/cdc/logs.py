@@ -13,6 +13,8 @@ from millstream.pipeline.cdc.config import Config
 
 HIDDEN = "***"
 PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", re.IGNORECASE)
+# What follows a password up to the next option: it may be a part of a password without quotes.
+UNQUOTED = re.compile(r"password\s*=\s*\S+\s+(.*?)(?:\s\w+\s*=|$)", re.IGNORECASE)
 IN_URL = re.compile(r"(\w+://[^\s/@:]*:)\S+(@)")
 # What libpq says about a connection string that it cannot read, with a part of the string.
 UNREADABLE = re.compile(r"percent-encoded|connection info|connection option|URI|unexpected spaces")
@@ -63,8 +65,10 @@ def _of_conninfo(url: str) -> Iterator[str]:
     try:
         password = conninfo_to_dict(url).get("password")
     except psycopg.Error:  # libpq shows a part of what it cannot read
-        yield from (found[1] for found in re.finditer(r"://[^\s/@:]*:(\S+)@", url))
+        yield from (" ".join(found[1].split()) for found in re.finditer(r"://[^/@:]*:(.+)@", url))
         yield from (found[2].strip("'") for found in PASSWORD.finditer(url))
+        for found in UNQUOTED.finditer(url):
+            yield from found[1].split()
         return
     if password:
         yield str(password)

@@ -142,6 +142,8 @@ def test_tables_with_dots_in_their_names_are_different() -> None:
         ("127.0.0.1:6455", "x:secret#3@h:1", r"cdc.toml:2: millstream.server cannot be read as"),
         ("127.0.0.1:6455", "x:secret/3@h:1", r"cdc.toml:2: .* are written %2F and %23"),
         ("127.0.0.1:6455", "x:1#secret@h:1", r"cdc.toml:2: millstream.server cannot be read as"),
+        ("@warehouse", "@secret@warehouse", r"cdc.toml:5: destination.url has two @: .* %40"),
+        ("//eu/db", "//u:x@secret@eu/db", r"cdc.toml:15: .*source\[0\].url has two @: "),
         ("redis://127", "http://127", r"cdc.toml:2: millstream.server must be a URL such as"),
         ("orders = {}", '".orders" = {}', r"orders must be a table's name, or schema.table"),
         ('target = "items"', 'target = ""', r"cdc.toml:19: .*target must not be empty"),

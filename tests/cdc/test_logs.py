@@ -43,12 +43,16 @@ def secrets(url: str) -> Secrets:
         "host=eu password=s3cr3tword none",
         "host=eu password = 's3cr3tword",
         "postgresql://cdc:s3cr3tword%zz@eu/shop",
+        "postgresql://cdc:s3  cr3tword@eu/shop",
+        "host=eu password=s3 cr3tword dbname=shop",
+        "host=eu password=s3 cr3tword",
     ],
 )
 def test_an_unreadable_url_does_not_show_its_password(url: str) -> None:
     hide = secrets(url).hide
-    assert "s3cr3tword" not in hide(f"cannot connect to {url}: refused")
-    assert "s3cr3tword" not in hide(complaint(url))
+    assert "cr3tword" not in hide(complaint(url))
+    if "s3cr3tword" in url:
+        assert "cr3tword" not in hide(f"cannot connect to {url}: refused")
 
 
 def test_a_password_that_is_a_word_stays_a_word_elsewhere() -> None:
