@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench import client_rows, writer_rows
-from bench.datasets import IOT, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
+from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
-from bench.harness import OURS_X, Harness, Row
+from bench.harness import JOURNAL_OFF, OURS_X, Harness, Row
 from bench.persistence_rows import calm, growth, journal_of, loads, replays, snapshots, stalls
 
 MILLION = 1_000_000
@@ -74,6 +74,14 @@ def append_p16(harness: Harness) -> Lanes:
 @row("append-p100", APPEND, "append, -P 100", Goal(ratio=5.0))
 def append_p100(harness: Harness) -> Lanes:
     return harness.appends(SENSOR_ENTRY, pipeline=100, full=5_000_000, quick=500_000)
+
+
+@row("append-restricted-p100", APPEND, "append with a key pattern, -P 100", Goal(ratio=5.0))
+def append_restricted(harness: Harness) -> Lanes:
+    """As append-p100, by a user who may use only the keys that a pattern matches."""
+    user = ("--user", "default", "on", "nopass", "+@all", f"~{KEY}*")
+    directives = (*JOURNAL_OFF, *user)
+    return harness.appends(SENSOR_ENTRY, 100, 5_000_000, 500_000, directives=directives)
 
 
 @row("append-keys-p16", APPEND, "append to 10,000 keys, -P 16", Goal(ratio=1.6))

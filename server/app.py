@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import hmac
 import os
 import resource
 import secrets
@@ -30,9 +29,17 @@ from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
 from millstream.server.config.directives import Config, changed_values, refused
 from millstream.server.config.kinds import UINT32_MAX
+from millstream.server.config.user_files import (
+    read_users,
+    user_words,
+    users_of_lines,
+    with_default,
+    write_users,
+)
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence, without_collections
 from millstream.server.durability.workers import ThreadWorker
+from millstream.server.execution.access import Access
 from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
@@ -65,6 +72,15 @@ LONGEST_US = 2**53  # thresholds above are never reached
 LONGEST_MS = 2**43
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 
+NO_USERS_FILE = (
+    "ERR This Redis instance is not configured to use an ACL file. You may want to specify users "
+    "via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
+    "configuration file set) in order to store users in the Redis configuration."
+)
+USERS_NOT_SAVED = (
+    "ERR There was an error trying to save the ACLs. Please check the server logs for more "
+    "information"
+)
 TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
 PROTECTED = (
     b"-DENIED Redis is running in protected mode because protected mode is enabled and no "
@@ -133,17 +149,20 @@ class Server:
         self.executor = Executor(self)
         self.memory.transient = lambda: self.persistence.queued_bytes
         self.eviction = Eviction(self.executor.context, self.memory, lambda: self.executor.bytes_in)
+        self.access = Access(self.executor, self.clients, self.kill_client)
         self.pubsub = PubSub(self.executor.push_encoded)
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
         self.replication = Replication(self)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
+        self.access.set_default_password(config.requirepass)
         self._put_in_force()
 
     # Life
 
     async def start(self) -> None:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
+        self._load_first_users()
         sockets = bind_sockets(self.config.bind, self.config.port)
         self.port = self.config.port = sockets[0].getsockname()[1]
         self._fit_maxclients()
@@ -356,7 +375,7 @@ class Server:
             client.transport.write(refusal)
             client.transport.close()
             return
-        client.authenticated = not self.password_required()
+        self.access.begin(client)
         self.clients[client.id] = client
         if self.config.tcp_keepalive:
             with contextlib.suppress(OSError):
@@ -367,7 +386,7 @@ class Server:
             return b""
         if len(self.clients) >= self.config.maxclients:
             return TOO_MANY_CLIENTS
-        guarded = self.config.protected_mode and not self.config.requirepass
+        guarded = self.config.protected_mode and self.access.users.default.no_password
         if guarded and not client.address.lstrip("[").startswith(LOOPBACK):
             return PROTECTED
         return None
@@ -380,6 +399,7 @@ class Server:
 
     def _forget(self, client: Client) -> None:
         self.clients.pop(client.id, None)
+        self.access.forget(client)
         self.pubsub.forget(client)
         self.remove_monitor(client)
         self.output_limits.forget(client)
@@ -409,12 +429,42 @@ class Server:
     def unblock_client(self, client: Any, error: bool) -> bool:
         return self.executor.unblock_client(client, error)
 
-    def password_required(self) -> bool:
-        return bool(self.config.requirepass)
+    # Users
 
-    def password_matches(self, password: bytes) -> bool:
-        wanted = self.config.requirepass.encode("utf-8", "surrogateescape")
-        return not wanted or hmac.compare_digest(wanted, password)
+    def _load_first_users(self) -> None:
+        """The users of the configuration file or of the aclfile; StartError when one is wrong."""
+        config = self.config
+        if config.aclfile and config.user_lines:
+            raise StartError(
+                f"{config.user_lines[0].where}: users may be in the aclfile or in lines `user`, "
+                "not in both"
+            )
+        users = users_of_lines(config.user_lines, self.access.users)
+        if config.aclfile:
+            try:
+                users = read_users(Path(config.aclfile), self.access.users)
+            except CommandError as problem:
+                raise StartError(problem.message.removeprefix("ERR ")) from None
+        if users:
+            self.access.replace(with_default(users, config.requirepass))
+
+    def _users_path(self) -> Path:
+        if not self.config.aclfile:
+            raise CommandError(NO_USERS_FILE)
+        return Path(self.config.aclfile)
+
+    def load_users(self) -> None:
+        users = read_users(self._users_path(), self.access.users)
+        self.access.replace(with_default(users, self.config.requirepass))
+
+    def save_users(self) -> None:
+        path = self._users_path()
+        try:
+            write_users(path, self.access.users)
+        except OSError as problem:
+            LOGGER.error("the users cannot be saved to %s: %s", path, problem)
+            raise CommandError(USERS_NOT_SAVED) from None
+        LOGGER.info("the users are written to %s", path)
 
     # CONFIG and INFO
 
@@ -444,6 +494,8 @@ class Server:
     def _set(self, values: dict[str, Any]) -> None:
         for attribute, value in values.items():
             setattr(self.config, attribute, value)
+        if "requirepass" in values:
+            self.access.set_default_password(self.config.requirepass)
         self._put_in_force()
 
     def _put_in_force(self) -> None:
@@ -461,7 +513,9 @@ class Server:
         self.executor.limits.bulk_bytes = config.proto_max_bulk_len
         self.executor.limits.query_bytes = config.client_query_buffer_limit
         self.executor.limit_queue(config.journal_queue_limit)
-        self.executor.password_required = self.password_required()
+        self.access.users.all_channels = config.acl_pubsub_default == "allchannels"
+        self.access.log.max_len = config.acllog_max_len
+        self.access.log.trim()
         self._limit_memory()
         self.replication.look_at_state()
         self.persistence.set_fsync(config.appendfsync)
@@ -516,15 +570,22 @@ class Server:
         if self.config_file is None:
             raise CommandError("ERR The server is running without a config file")
         try:
-            rewrite_file(self.config_file, self.config)
+            rewrite_file(self.config_file, self.config, self._user_lines())
         except (OSError, ValueError) as problem:
             LOGGER.error("the configuration cannot be rewritten: %s", problem)
             words = getattr(problem, "strerror", None) or problem
             raise CommandError(f"ERR Rewriting config file: {words}") from None
         LOGGER.info("the configuration is written to %s", self.config_file)
 
+    def _user_lines(self) -> list[list[bytes]]:
+        """For the configuration file, unless the aclfile has the users."""
+        if self.config.aclfile:
+            return []
+        return user_words(self.access.users, self.config.requirepass)
+
     def reset_stats(self) -> None:
         self.executor.reset_stats()
+        self.access.log.counts.clear()
         self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
         self.connections_received = 0
         self.connections_rejected = 0

@@ -1,8 +1,8 @@
 """CLIENT: a client's own marks, the list of all clients, and what one may do to another.
 
 CLIENT LIST prints Redis' fields in Redis' order, because tools split its lines by position as well
-as by name. Only the user `default` exists. Clients are never evicted and there is no tracking of
-keys for caches on the client's side.
+as by name. Clients are never evicted and there is no tracking of keys for caches on the client's
+side.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from millstream.commands.admin.connection import DEFAULT_USER, checked_name, is_plain
+from millstream.commands.access.users import DEFAULT_USER
+from millstream.commands.admin.connection import checked_name, is_plain
 from millstream.commands.admin.transactions import has_changed_watches
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, Verbatim
@@ -20,7 +21,7 @@ from millstream.errors import SYNTAX, CommandError, shown
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
-    from millstream.commands.runtime.context import Context
+    from millstream.commands.runtime.context import Context, Session
     from millstream.commands.runtime.host import Client
 
 NO_SUCH_CLIENT = "ERR No such client"
@@ -174,6 +175,10 @@ def _request_bytes(words: list[bytes]) -> int:
     return len(b"*%d\r\n" % len(words)) + bulks
 
 
+def user_name(client: Client | Session) -> bytes:
+    return DEFAULT_USER if client.user is None else client.user.name
+
+
 def memory_of(client: Client) -> int:
     """Bytes that a connection takes: its objects, what it has sent, what waits for it."""
     return (
@@ -220,7 +225,7 @@ def client_line(client: Client, now_ms: int, running: list[bytes] | None = None)
         ("tot-mem", memory_of(client) + argument_bytes),
         ("events", "rw" if output else "r"),
         ("cmd", client.last_command or "NULL"),
-        ("user", DEFAULT_USER.decode()),
+        ("user", user_name(client).decode("utf-8", "surrogateescape")),
         ("redir", -1),
         ("resp", client.resp),
         ("lib-name", client.lib_name.decode("ascii", "replace")),
@@ -239,7 +244,7 @@ def _client_text(ctx: Context, args: Args, clients: Iterable[Client]) -> Verbati
         client_line(client, ctx.steady_ms, words if client.id == own else None)
         for client in clients
     )
-    return Verbatim("".join(line + "\n" for line in lines).encode())
+    return Verbatim("".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"))
 
 
 @command(
@@ -324,11 +329,11 @@ def _id_filter(args: Args) -> Filter:
     return lambda client: client.id == wanted
 
 
-def _user_filter(args: Args) -> Filter:
-    user = args.take()
-    if user != DEFAULT_USER:
-        raise CommandError(f"ERR No such user '{shown(user)}'")
-    return lambda client: True
+def _user_filter(ctx: Context, args: Args) -> Filter:
+    name = args.take()
+    if ctx.server.access.users.get(name) is None:
+        raise CommandError(f"ERR No such user '{shown(name)}'")
+    return lambda client: user_name(client) == name
 
 
 def _age_filter(args: Args, now_ms: int) -> Filter:
@@ -338,15 +343,15 @@ def _age_filter(args: Args, now_ms: int) -> Filter:
     return lambda client: (now_ms - client.created_ms) // 1000 >= age_s
 
 
-def _kill_filter(option: bytes, args: Args, now_ms: int) -> Filter:
+def _kill_filter(option: bytes, ctx: Context, args: Args) -> Filter:
     if option == b"ID":
         return _id_filter(args)
     if option == b"TYPE":
         return _take_type(args)
     if option == b"USER":
-        return _user_filter(args)
+        return _user_filter(ctx, args)
     if option == b"MAXAGE":
-        return _age_filter(args, now_ms)
+        return _age_filter(args, ctx.steady_ms)
     if option in (b"ADDR", b"LADDR"):
         address = args.take().decode("utf-8", "replace")
         if option == b"ADDR":
@@ -403,7 +408,7 @@ def client_kill(ctx: Context, args: Args) -> object:
         if option == b"SKIPME":
             skip_me = _take_yes(args)
         else:
-            matches = _kill_filter(option, args, ctx.steady_ms)
+            matches = _kill_filter(option, ctx, args)
             clients = [client for client in clients if matches(client)]
     args.finish()
     if skip_me:

@@ -1,6 +1,6 @@
 """A connection's own affairs: greeting, password, database, its beginning and its end.
 
-Only the user `default` exists. CLIENT has a module of its own (clients).
+CLIENT has a module of its own (clients), and so have users (acl).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from millstream.commands.access.users import DEFAULT_USER
 from millstream.commands.generic.keys import take_database
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.registry import command
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 REDIS_VERSION = "8.10.0"  # whose stream commands these are: clients enable features by it
 SERVER_NAME = "millstream"
 
-DEFAULT_USER = b"default"
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 NO_PASSWORD_SET = (
     "ERR AUTH <password> called without any password configured for the default user. "
@@ -101,8 +101,8 @@ def quit_(ctx: Context, args: Args) -> object:
 )
 def reset(ctx: Context, args: Args) -> object:
     """Returns the connection to its initial state: no transaction, no watched keys, no
-    subscriptions, no MONITOR, replies on, RESP2, database 0, no name, and not authenticated if a
-    password is required. The name of the client library is kept.
+    subscriptions, no MONITOR, replies on, RESP2, database 0, no name, and the user `default`, not
+    authenticated if that user needs a password. The name of the client library is kept.
     """
     session = ctx.session
     session.leave_transaction()
@@ -114,14 +114,18 @@ def reset(ctx: Context, args: Args) -> object:
     session.name = b""
     session.no_evict = False
     session.no_touch = False
-    session.authenticated = not ctx.server.password_required()
+    ctx.server.access.begin(session)
     return Simple(b"RESET")
 
 
-def _authenticate(ctx: Context, user: bytes, password: bytes) -> None:
-    if user != DEFAULT_USER or not ctx.server.password_matches(password):
+def _authenticate(ctx: Context, name: bytes, password: bytes, word: bytes) -> None:
+    """Log in; `word` is the command, for ACL LOG."""
+    access = ctx.server.access
+    user = access.users.get(name)
+    if user is None or not user.accepts(password):
+        access.refuse_login(ctx.session, name, word)
         raise CommandError(WRONG_PASSWORD)
-    ctx.session.authenticated = True
+    access.log_in(ctx.session, user)
 
 
 @command(
@@ -134,14 +138,14 @@ def _authenticate(ctx: Context, user: bytes, password: bytes) -> None:
     traits="dataless",
 )
 def auth(ctx: Context, args: Args) -> object:
-    """The only user is `default`; its password is the directive `requirepass`."""
+    """OK. Without a name the user is `default`, whose password the directive `requirepass` sets."""
     words = args.rest()
     if len(words) > 2:
         raise CommandError(SYNTAX)
-    if len(words) == 1 and not ctx.server.password_required():
+    if len(words) == 1 and ctx.server.access.users.default.no_password:
         raise CommandError(NO_PASSWORD_SET)
-    user = words[0] if len(words) == 2 else DEFAULT_USER
-    _authenticate(ctx, user, words[-1])
+    name = words[0] if len(words) == 2 else DEFAULT_USER
+    _authenticate(ctx, name, words[-1], args[0])
     return OK
 
 
@@ -179,7 +183,7 @@ def hello(ctx: Context, args: Args) -> object:
         else:
             raise CommandError(f"ERR Syntax error in HELLO option '{shown(option)}'")
     if credentials is not None:
-        _authenticate(ctx, *credentials)
+        _authenticate(ctx, *credentials, args[0])
     if not session.authenticated:
         raise CommandError(HELLO_NEEDS_AUTH)
     if name is not None:

@@ -45,11 +45,19 @@ class Script:
 
 
 def _is_held(ctx: Context, key: bytes, token: bytes) -> bool:
+    _runs(ctx, b"GET", key)
     return as_string(look_up(ctx, key)) == token
 
 
-def _must_write(ctx: Context) -> None:
-    """EVAL itself is no write command, as with Redis; what it does may be."""
+def _runs(ctx: Context, *words: bytes) -> None:
+    """The script runs this command: its user must have the permission for it."""
+    if ctx.session.permission is not None:
+        ctx.server.access.check_script(ctx.session, list(words))
+
+
+def _must_write(ctx: Context, *words: bytes) -> None:
+    """EVAL itself is no write command, as with Redis; this command of the script is."""
+    _runs(ctx, *words)
     if ctx.write_error is not None:
         raise CommandError(ctx.write_error)
 
@@ -65,7 +73,7 @@ def release(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
     """token: delete the lock. 1, or 0 when it is not held with this token."""
     if not _is_held(ctx, key, arguments[0]):
         return 0
-    _must_write(ctx)
+    _must_write(ctx, b"DEL", key)
     delete_keys(ctx, [key])
     return 1
 
@@ -74,7 +82,7 @@ def reacquire(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
     """token, milliseconds: let the lock end so much from now. 1, or 0 when it is not held."""
     if not _is_held(ctx, key, arguments[0]):
         return 0
-    _must_write(ctx)
+    _must_write(ctx, b"PEXPIRE", key, arguments[1])
     expire_from_now(ctx, key, _number(arguments[1]))
     return 1
 
@@ -85,11 +93,12 @@ def extend(ctx: Context, key: bytes, arguments: list[bytes]) -> int:
     token, text, *replace = arguments
     if not _is_held(ctx, key, token):
         return 0
+    _runs(ctx, b"PTTL", key)
     look_at(ctx, key)  # its PTTL, which Redis counts as a look-up
     at_ms = ctx.db.expiry_ms(key)
     if not at_ms:
         return 0
-    _must_write(ctx)
+    _must_write(ctx, b"PEXPIRE", key, text)
     left_ms = at_ms - ctx.now_ms if replace in ([], [b"0"]) else 0
     expire_from_now(ctx, key, left_ms + _number(text))
     return 1

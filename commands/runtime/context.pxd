@@ -33,6 +33,8 @@ cdef class Session:
     cdef public bint monitoring
     cdef public uint64_t wrote_seq
     cdef public object feed
+    cdef public object user
+    cdef public object permission
     cdef bint special
 
     cdef bint is_special(self) noexcept

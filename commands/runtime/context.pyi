@@ -1,5 +1,7 @@
 from typing import Any
 
+from millstream.commands.access.permission import Permission
+from millstream.commands.access.users import User
 from millstream.commands.runtime.effects import Effects
 from millstream.commands.runtime.host import Outside
 from millstream.storage.streams.keyspace import Database, Keyspace
@@ -32,6 +34,8 @@ class Session:
     monitoring: bool
     wrote_seq: int
     feed: Any
+    user: User | None
+    permission: Permission | None
     def leave_transaction(self) -> None: ...
     def forget_watches(self) -> None: ...
     def __init__(

@@ -27,7 +27,8 @@ cdef class Session:
 
     `queue` holds the requests since MULTI (None outside a transaction), `queue_failed` says that
     one of them was refused; `watches` has (Database, state) for every watched (database number,
-    key). `channels` and `patterns` are the subscriptions, in order. `reply_mode` is "on", "off", "skip" (CLIENT
+    key). `channels` and `patterns` are the subscriptions, in order. `user` is who logged in;
+    `permission` is None while nothing is forbidden to that user. `reply_mode` is "on", "off", "skip" (CLIENT
     REPLY SKIP itself) or "skip-next". `wrote_seq` is the journal frame of the last change that it
     made, for WAIT. `feed` is what is sent to it if it is a replica.
     """

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    pass
+    from millstream.commands.access.denials import DenialLog
+    from millstream.commands.access.users import User, Users
 
 
 class Client(Protocol):
@@ -37,6 +38,7 @@ class Client(Protocol):
     channels: dict[bytes, None]
     patterns: dict[bytes, None]
     monitoring: bool
+    user: User | None
     closed: bool
     queued_bytes: int
     total_bytes_in: int
@@ -104,6 +106,30 @@ class LatencySeries(Protocol):
 
     def reset(self, events: list[str]) -> int:
         """Forgets these events, all when none is named; how many there were."""
+
+
+class Access(Protocol):
+    """Users, who of the connected clients is which, and who was refused."""
+
+    users: Users
+    log: DenialLog
+
+    def begin(self, client: Any) -> None:
+        """The client is `default` again, logged in only if that needs no password."""
+
+    def log_in(self, client: Any, user: User) -> None: ...
+
+    def refuse_login(self, client: Any, name: bytes, word: bytes) -> None:
+        """Notes that a password was wrong; `word` is the command that had it."""
+
+    def put(self, user: User) -> None:
+        """Adds this user, or gives the one with this name these rules."""
+
+    def remove(self, name: bytes) -> bool:
+        """Removes a user and disconnects its clients; false if there is none of this name."""
+
+    def check_script(self, client: Any, words: list[bytes]) -> None:
+        """Refuses a command that a script runs, if the client's user may not run it."""
 
 
 class PositionWait(Protocol):
@@ -190,10 +216,14 @@ class Outside(Protocol):
     def unblock_client(self, client: Client, error: bool) -> bool:
         """Ends a client's wait as its time-out would, or with an error; false if it waits not."""
 
-    def password_required(self) -> bool: ...
+    @property
+    def access(self) -> Access: ...
 
-    def password_matches(self, password: bytes) -> bool:
-        """Compares in constant time; true for any password when none is required."""
+    def load_users(self) -> None:
+        """Reads the aclfile again; an error changes nothing."""
+
+    def save_users(self) -> None:
+        """Replaces the aclfile."""
 
     def kill_client(self, client: Client) -> None:
         """Closes another client's connection."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,14 @@ from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.words import split_words
 
 # The table
+
+
+class Line(NamedTuple):
+    """A directive as it was written: where, its name, its words."""
+
+    where: str
+    name: str
+    words: list[str]
 
 
 FORMS = {
@@ -105,6 +113,23 @@ class Config(ReplicaDirectives, Accepted):
     )
     requirepass: str = directive(
         "", TEXT, "password of the user `default`; empty: no password is required", section=NETWORK
+    )
+    aclfile: str = directive(
+        "",
+        TEXT,
+        "file of users, for ACL LOAD and ACL SAVE; empty: users are lines `user NAME RULE ...` of "
+        "the configuration file",
+        section=NETWORK,
+        mutable=False,
+    )
+    acl_pubsub_default: str = directive(
+        "resetchannels",
+        one_of("allchannels", "resetchannels"),
+        "the channels that new users may use: all or none",
+        section=NETWORK,
+    )
+    acllog_max_len: int = directive(
+        128, integer(0, INT64_MAX), "number of refusals that ACL LOG keeps", section=NETWORK
     )
     tcp_backlog: int = directive(
         511,
@@ -338,6 +363,9 @@ class Config(ReplicaDirectives, Accepted):
         section=LIMIT,
     )
 
+    # The lines `user NAME RULE ...` of the configuration file: no directive, since there are many.
+    user_lines: list[Line] = field(default_factory=list)
+
     def shown(self, name: str) -> str:
         """A directive's value in the form of CONFIG GET."""
         directive = DIRECTIVES[name]
@@ -381,6 +409,7 @@ def _rows() -> Iterable[Directive]:
     rows = [
         Directive(row.name.replace("_", "-"), row.name, **row.metadata)
         for row in dataclasses.fields(Config)
+        if row.metadata
     ]
     last = [REPLICAS, COMPATIBILITY]
     return sorted(rows, key=lambda row: last.index(row.section) if row.section in last else -1)
@@ -445,14 +474,6 @@ def _is_as_it_is(config: Config, directive: Directive, text: bytes) -> bool:
 # Files and command lines
 
 
-class Line(NamedTuple):
-    """A directive as it was written: where, its name, its words."""
-
-    where: str
-    name: str
-    words: list[str]
-
-
 def words_of(line: bytes) -> list[str]:
     """A line's words as texts; ``\\xHH`` in quotes is a byte of their UTF-8. ValueError for quotes
     that do not fit."""
@@ -495,13 +516,25 @@ def read_arguments(arguments: Sequence[str]) -> list[Line]:
     return lines
 
 
+RENAMED = (
+    "rename-command is not supported; access rules do the same for each user: a line "
+    "`user default on nopass ~* &* +@all -flushall` forbids FLUSHALL"
+)
+
+
 def apply_lines(config: Config, lines: Iterable[Line]) -> None:
     """Set directives in order; StartError names the place, the directive and what is wrong.
 
     A later line replaces an earlier one; repeated lines of `save` in one file are combined.
     """
     saves: dict[str, list[str]] = {}
-    for where, name, words in lines:
+    for line in lines:
+        where, name, words = line
+        if name == "user":
+            config.user_lines.append(line)
+            continue
+        if name == "rename-command":
+            raise StartError(f"{where}: {RENAMED}")
         directive = find_directive(name)
         if directive is None:
             raise StartError(f"{where}: unknown directive '{name}'")

@@ -32,6 +32,7 @@ cdef class Executor:
     cdef str _stale  # why hardly anything may run: a replica without a link
     cdef public int64_t primary_ahead_ms  # the primary's wall clock minus this server's
     cdef uint64_t begun_before
+    cdef bint _has_restricted  # whether a client is connected whose user may not do everything
     cdef object eviction
     cdef uint64_t memory_limit
     cdef bint memory_full
@@ -58,7 +59,7 @@ cdef class Executor:
     cdef bint tick_scheduled
     cdef object timer
     cdef uint64_t timer_ms
-    cdef object current
+    cdef readonly object current
     cdef list pushes
     cdef readonly dict monitors
     cdef public uint64_t bytes_in
@@ -78,7 +79,8 @@ cdef class Executor:
     cdef int execute(self, Client client, Args args) except -1
     cdef int refuse_unknown(self, Client client, Args args) except -1
     cdef uint64_t time_slice(self) noexcept
-    cdef int check_access(self, Client client, Row row) except -1
+    cdef int check_access(self, Client client, Row row, Args args) except -1
+    cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1
     cdef wrong_words(self, Client client, Row row)
     cdef int call(self, Client client, Row row, Args args) except -1
     cdef int call_shown(self, Client client, Row row, Args args) except -1

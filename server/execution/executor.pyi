@@ -2,6 +2,8 @@ from typing import Any
 
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import Effects
+from millstream.commands.runtime.replies import BlockedRead
+from millstream.commands.table.registry import Command
 from millstream.server.execution.backpressure import Backpressure
 from millstream.server.execution.blocking import Serving
 from millstream.server.execution.client_pause import Pause
@@ -23,11 +25,13 @@ class Executor:
     ticker: Ticker
     outbox: Outbox
     password_required: bool
+    has_restricted: bool
     loading: bool
     commands_processed: int
     error_replies: int
     errors_by_code: dict[str, int]
     bytes_in: int
+    current: Client | None
     backpressure: Backpressure
     queue_full: bool
     read_only: str | None
@@ -75,6 +79,8 @@ class Executor:
     def push_encoded(self, client: Client, data: bytes) -> None: ...
     def start_pause(self, until_ms: int, writes_only: bool) -> None: ...
     def end_pause(self) -> None: ...
+    def waiting_read(self, client: Client) -> tuple[Command, BlockedRead] | None: ...
+    def refuse_wait(self, client: Client, error: str) -> None: ...
     def unblock_client(self, client: Client, error: bool) -> bool: ...
     def set_slow(self, slow_us: int, latency_ms: int) -> None: ...
     def latency_counts(self) -> dict[str, list[int]]: ...

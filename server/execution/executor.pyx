@@ -18,6 +18,7 @@ from collections import deque
 from functools import partial
 import logging
 
+from millstream.commands.access.permission cimport Permission
 from millstream.commands.runtime.arguments cimport Args, OwnedArgs
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
@@ -160,10 +161,21 @@ cdef class Executor:
         self._password_required = required
         self.set_guard()
 
+    @property
+    def has_restricted(self) -> bool:
+        """Whether a client is connected whose user may not do everything."""
+        return self._has_restricted
+
+    @has_restricted.setter
+    def has_restricted(self, bint restricted) -> None:
+        self._has_restricted = restricted
+        self.set_guard()
+
     cdef int set_guard(self) noexcept:
         """Requests are looked at more closely while there is something to reply_error them for."""
-        self.has_checks = (self._password_required or self._loading or self.memory_full
-                        or self.near_journal_limit or self.queue_full or self._stale is not None)
+        self.has_checks = (self._password_required or self._has_restricted or self._loading
+                        or self.memory_full or self.near_journal_limit or self.queue_full
+                        or self._stale is not None)
         return 0
 
     @property
@@ -424,7 +436,7 @@ cdef class Executor:
             row.rejected += 1
             raise CommandError(DEBUG_NOT_ALLOWED)
         if self.has_checks:
-            self.check_access(client, row)
+            self.check_access(client, row, args)
             if self.queue_full and row.waits_when_full:
                 return self.hold_back(client, args)
         if row.writes and context.write_error is not None:
@@ -439,12 +451,14 @@ cdef class Executor:
             return 0
         return self.run_row(client, row, args)
 
-    cdef int check_access(self, Client client, Row row) except -1:
-        """Refuse what needs a password first, or the data before it is loaded, or more memory than
-        may be used."""
+    cdef int check_access(self, Client client, Row row, Args args) except -1:
+        """Refuse what needs a password first, or what the user may not do, or the data before it is
+        loaded, or more memory than may be used."""
         if self._password_required and not client.authenticated and not row.open_to_all:
             row.rejected += 1
             raise CommandError(NOAUTH)
+        if client.permission is not None:
+            self.check_permission(client, row, args, False)
         if self._loading and not row.while_loading:
             row.rejected += 1
             raise CommandError(LOADING)
@@ -455,6 +469,17 @@ cdef class Executor:
             row.rejected += 1
             raise CommandError(OUT_OF_MEMORY)
         return 0
+
+    cdef int check_permission(self, Client client, Row row, Args args, bint at_exec) except -1:
+        """Refuse what the client's user may not do."""
+        if (<Permission>client.permission).passes(row.demand, args):
+            return 0
+        error = self.server.access.refusal(
+            client, row.command, args.all(), at_exec or client.queue is not None, at_exec)
+        if error is None:
+            return 0
+        row.rejected += 1
+        raise error
 
     cdef int require_room(self, Row row, Args args) except -1:
         """Refuse a write whose effects the journal may have no room for."""
@@ -599,6 +624,8 @@ cdef class Executor:
         try:
             if row.writes and self.effects.out.size > self.tick_bytes:
                 self.require_room(row, args)  # what ran before has recorded more than its words
+            if client.permission is not None:
+                self.check_permission(client, row, args, True)
             self.run_row(client, row, args)
         except Exception as error:
             self.reply_exception(error)
@@ -770,6 +797,17 @@ cdef class Executor:
         if self.serving.unblock_client(client, error):
             client.close_after_reply = True
             self.schedule_tick()
+
+    def waiting_read(self, Client client not None) -> tuple | None:
+        """The command and the read with which a client waits; None when it does not wait."""
+        if client.waiter is None:
+            return None
+        return client.waiter.row.command, client.waiter.read
+
+    def refuse_wait(self, Client client not None, str error not None) -> None:
+        """End a client's wait with this error."""
+        self.schedule_tick()
+        self.serving.unblock_client(client, error)
 
     # ------------------------------------------------------------ pausing
 

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from millstream.commands.access.permission cimport Demand
 from millstream.commands.runtime.arguments cimport Args
 from millstream.server.protocol.outbox cimport Client
 
@@ -10,6 +11,7 @@ cdef enum:
 
 cdef class Row:
     cdef readonly object command
+    cdef readonly Demand demand
     cdef object handler
     cdef readonly str name
     cdef bytes upper

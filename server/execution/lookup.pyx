@@ -8,6 +8,7 @@ bytes, read as two numbers with the letters in lower case.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from millstream.commands.access.permission cimport Demand
 from millstream.commands.runtime.arguments cimport Args, is_word
 from millstream.encoding cimport Slice
 from millstream.server.execution.clock cimport monotonic_ns
@@ -69,6 +70,7 @@ cdef class Row:
 
     def __init__(self, command):
         self.command = command
+        self.demand = Demand(command)
         self.handler = command.handler
         self.name = command.name
         self.upper = command.name.upper().encode()

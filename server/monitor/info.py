@@ -270,6 +270,7 @@ def _persistence(server: Server) -> Section:
 def _stats(server: Server) -> Section:
     executor = server.executor
     commands, bytes_in, bytes_out = server.rates.per_second()
+    denied = server.access.log.counts
     return {
         "total_connections_received": server.connections_received,
         "total_commands_processed": executor.commands_processed,
@@ -331,10 +332,10 @@ def _stats(server: Server) -> Section:
         "client_output_buffer_limit_disconnections": server.output_limit_closings,
         "reply_buffer_shrinks": 0,
         "reply_buffer_expands": 0,
-        "acl_access_denied_auth": executor.errors_by_code.get("WRONGPASS", 0),
-        "acl_access_denied_cmd": 0,
-        "acl_access_denied_key": 0,
-        "acl_access_denied_channel": 0,
+        "acl_access_denied_auth": denied["auth"],
+        "acl_access_denied_cmd": denied["command"],
+        "acl_access_denied_key": denied["key"],
+        "acl_access_denied_channel": denied["channel"],
     }
 
 

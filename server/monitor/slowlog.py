@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 MAX_WORDS = 32
 MAX_WORD_BYTES = 128
 REDACTED = b"(redacted)"
-_SECRET_DIRECTIVES = frozenset({b"requirepass", b"masterauth", b"masteruser"})
+_SECRET_DIRECTIVES = frozenset({b"requirepass", b"masterauth", b"masteruser", b"tls-key-file-pass"})
+# Subcommands of ACL with names of users and passwords; Redis hides both.
+_SECRET_ACL = frozenset({b"setuser", b"deluser", b"getuser"})
 
 
 class Entry(NamedTuple):
@@ -92,6 +94,8 @@ def without_secrets(words: Sequence[bytes]) -> list[bytes]:
             if word.lower() == b"auth":
                 shown[at + 1 : at + 3] = [REDACTED] * 2
                 break
+    elif name == b"acl" and len(shown) > 2 and shown[1].lower() in _SECRET_ACL:
+        shown[2:] = [REDACTED] * (len(shown) - 2)
     elif name == b"config" and len(shown) > 3 and shown[1].lower() == b"set":
         for at in range(2, len(shown) - 1, 2):
             if shown[at].lower() in _SECRET_DIRECTIVES:

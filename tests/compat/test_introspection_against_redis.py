@@ -223,7 +223,8 @@ CHANGED_SINCE = {
     ("subscribe", "flags"), ("psubscribe", "flags"),  # 8.0
     ("client|setinfo", "tips"), ("client|setname", "tips"), ("config|resetstat", "tips"),
     ("config|rewrite", "tips"), ("latency|reset", "tips"), ("msetnx", "tips"),
-    ("randomkey", "tips"),  # as in 8.6
+    ("randomkey", "tips"), ("acl|deluser", "tips"), ("acl|save", "tips"),
+    ("acl|setuser", "tips"),  # as in 8.6
 }  # fmt: skip
 
 

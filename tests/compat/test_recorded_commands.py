@@ -257,4 +257,5 @@ def test_arguments_are_those_of_redis(name: str) -> None:
 
 def test_every_shared_command_is_compared() -> None:
     ours_alone = {name for name in ROWS if name not in RECORDED["rows"]} - set(EXPECTED)
-    assert ours_alone == OURS_ALONE
+    # test_introspection_against_redis compares ACL, which is not recorded, with a live server.
+    assert {name for name in ours_alone if name.partition("|")[0] != "acl"} == OURS_ALONE

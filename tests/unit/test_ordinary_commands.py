@@ -19,6 +19,7 @@ from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config, changed_values
+from millstream.server.execution.access import Access
 from millstream.server.execution.pubsub import PubSub
 from millstream.storage.streams.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -43,7 +44,6 @@ class Process:
     """The Outside of the commands under test: remembers what it was asked."""
 
     clients: dict[int, Any] = field(default_factory=dict)
-    password: bytes = b""
     config: Config = field(default_factory=Config)
     asked: list[Any] = field(default_factory=list)
     last_save_s: int = 1_600_000_000
@@ -51,6 +51,10 @@ class Process:
 
     def __post_init__(self) -> None:
         self.replication = SimpleNamespace(is_replica=False)
+        machine: Any = SimpleNamespace(
+            current=None, context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS)
+        )
+        self.access = Access(machine, self.clients, self.kill_client)
         self.pubsub = PubSub(lambda client, data: self.asked.append((client.id, data)))
 
     def now_us(self) -> int:
@@ -71,12 +75,6 @@ class Process:
     def unblock_client(self, client: Any, error: bool) -> bool:
         self.asked.append(("unblock", client.id, error))
         return bool(client.blocked)
-
-    def password_required(self) -> bool:
-        return bool(self.password)
-
-    def password_matches(self, password: bytes) -> bool:
-        return not self.password or password == self.password
 
     def kill_client(self, client: Any) -> None:
         self.asked.append(("kill", client.id))
@@ -124,7 +122,7 @@ class Room:
     def connect(self) -> Client:
         number = len(self.process.clients) + 1
         client = Client(number, f"127.0.0.1:{5000 + number}", "127.0.0.1:6455", NOW_MS - 90_000)
-        client.authenticated = not self.process.password
+        self.process.access.begin(client)
         self.process.clients[number] = client
         return client
 
@@ -210,7 +208,7 @@ def test_hello_refuses_and_changes_nothing(
 
 
 def test_a_password_is_asked_for(room: Room) -> None:
-    room.process.password = b"secret"
+    room.process.access.set_default_password("secret")
     room.me.authenticated = False
     assert room.refusal("HELLO", "3").startswith("NOAUTH HELLO must be called with")
     wrong = "WRONGPASS invalid username-password pair or user is disabled."
@@ -239,7 +237,7 @@ def test_select(room: Room) -> None:
 
 
 def test_reset_goes_back_to_the_beginning(room: Room) -> None:
-    room.process.password = b"secret"
+    room.process.access.set_default_password("secret")
     for words in (("SELECT", 3), ("HELLO", 3, "SETNAME", "me"), ("CLIENT", "NO-EVICT", "ON")):
         room.call(*words)
     room.call("CLIENT", "SETINFO", "lib-name", "lib")

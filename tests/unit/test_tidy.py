@@ -42,7 +42,7 @@ LAYERS = {
         "protocol",
         "config",
     ],
-    "commands": ["xstream", "draft", "admin", "generic", "engine", "table", "runtime"],
+    "commands": ["xstream", "draft", "admin", "generic", "engine", "access", "table", "runtime"],
     "storage": ["dump", "files", "streams", "blocks"],
 }
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)

@@ -1,0 +1,100 @@
+"""The commands as access rules name them: numbers, categories, subcommands.
+
+Everything comes from the command table. A read command that writes with one of its options
+(`writes_with`: TREAD with GROUP) has a second entry, ``tread|group``, in the category write and not
+in read, so that ``+@read`` does not allow what changes data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from millstream.commands.table.introspection import categories
+from millstream.commands.table.registry import COMMANDS, Command
+
+# All categories of Redis, in its order. Some have no command here; rules may name them.
+CATEGORIES = (
+    "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap",
+    "hyperloglog", "geo", "stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous",
+    "connection", "transaction", "scripting",
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Entry:
+    """A command, or a subcommand as ``container|sub``. `number` never changes while the process
+    runs."""
+
+    name: str
+    number: int
+    categories: frozenset[str]
+    children: list[Entry] = field(default_factory=list)
+    is_child: bool = False
+    # A container's children are its subcommands, so there are no rules for first arguments. Else a
+    # child is the command with an option that writes.
+    is_container: bool = False
+
+    def with_children(self) -> Iterator[Entry]:
+        yield self
+        yield from self.children
+
+    def with_subcommands(self) -> Iterator[Entry]:
+        """What a rule for a category of this entry covers: as in Redis all subcommands, but not the
+        form that writes, which has categories of its own."""
+        yield self
+        if self.is_container:
+            yield from self.children
+
+
+class Catalog:
+    """Entries by name. A command that is registered later joins at the next look-up."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._known = -1
+
+    def entries(self) -> dict[str, Entry]:
+        known = len(COMMANDS) + sum(len(row.subcommands) for row in COMMANDS.values())
+        if known != self._known:
+            self._known = known
+            for row in COMMANDS.values():
+                self._add(row)
+        return self._entries
+
+    def _add(self, row: Command) -> None:
+        entry = self._entry(row.name, categories(row))
+        entry.is_container = bool(row.subcommands)
+        for sub in row.subcommands.values():
+            self._child(entry, sub.name, categories(sub))
+        if row.writes_with is not None:
+            name = f"{row.name}|{row.writes_with.decode().lower()}"
+            self._child(entry, name, {*categories(row), "write"} - {"read"})
+
+    def _entry(self, name: str, found: Iterable[str]) -> Entry:
+        if name not in self._entries:
+            self._entries[name] = Entry(name, len(self._entries), frozenset(found))
+        return self._entries[name]
+
+    def _child(self, parent: Entry, name: str, found: Iterable[str]) -> None:
+        if name not in self._entries:
+            child = self._entry(name, found)
+            child.is_child = True
+            parent.children.append(child)
+
+
+_CATALOG = Catalog()
+
+
+def all_entries() -> dict[str, Entry]:
+    """Every entry by its name, containers before their subcommands."""
+    return _CATALOG.entries()
+
+
+def find_entry(name: str) -> Entry | None:
+    """The entry of a name in any case."""
+    return all_entries().get(name.lower())
+
+
+def in_category(category: str) -> list[Entry]:
+    return [entry for entry in all_entries().values() if category in entry.categories]

@@ -1,0 +1,85 @@
+"""ACL LOG: who was refused what, newest first.
+
+Equal refusals of a user within a minute are one entry with a count, so a client that repeats itself
+does not push the others out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+REPEAT_MS = 60_000
+LOOK_BACK = 10  # entries that may be the same refusal
+
+
+@dataclass(slots=True)
+class Entry:
+    """`reason` is command, key, channel or auth; `context` toplevel, multi or lua; `subject` the
+    command's name, the key or the channel."""
+
+    number: int
+    reason: str
+    context: str
+    subject: bytes
+    user: bytes
+    client_line: str
+    created_ms: int
+    last_ms: int
+    count: int = 1
+
+    def is_same(self, other: Entry) -> bool:
+        return (self.reason, self.context, self.subject, self.user) == (
+            other.reason, other.context, other.subject, other.user,
+        ) and abs(self.last_ms - other.last_ms) <= REPEAT_MS  # fmt: skip
+
+    def described(self, now_ms: int) -> dict[bytes, object]:
+        return {
+            b"count": self.count,
+            b"reason": self.reason.encode(),
+            b"context": self.context.encode(),
+            b"object": self.subject,
+            b"username": self.user,
+            b"age-seconds": (now_ms - self.last_ms) / 1000,
+            b"client-info": self.client_line.encode("utf-8", "surrogateescape"),
+            b"entry-id": self.number,
+            b"timestamp-created": self.created_ms,
+            b"timestamp-last-updated": self.last_ms,
+        }
+
+
+class DenialLog:
+    """At most `max_len` entries; `counts` counts all refusals by their reason."""
+
+    def __init__(self, max_len: int = 128) -> None:
+        self.max_len = max_len
+        self.counts: Counter[str] = Counter()
+        self._entries: list[Entry] = []  # newest first
+        self._next_number = 0
+
+    def note(
+        self, reason: str, context: str, subject: bytes, user: bytes, client_line: str, now_ms: int
+    ) -> None:
+        self.counts[reason] += 1
+        entry = Entry(
+            self._next_number, reason, context, subject, user, client_line, now_ms, now_ms
+        )
+        for at, earlier in enumerate(self._entries[:LOOK_BACK]):
+            if earlier.is_same(entry):
+                earlier.count += 1
+                earlier.last_ms = now_ms
+                earlier.client_line = client_line
+                self._entries.insert(0, self._entries.pop(at))
+                return
+        self._next_number += 1
+        self._entries.insert(0, entry)
+        self.trim()
+
+    def trim(self) -> None:
+        del self._entries[self.max_len :]
+
+    def newest(self, count: int) -> list[Entry]:
+        return self._entries[: max(count, 0)]
+
+    def clear(self) -> None:
+        self._entries.clear()

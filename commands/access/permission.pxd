@@ -1,0 +1,52 @@
+from libc.stdint cimport uint8_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.encoding cimport Slice
+
+cdef enum:
+    NO_KEYS
+    IN_A_ROW
+    AFTER_STREAMS
+    ELSEWHERE
+
+
+cdef class Demand:
+    cdef readonly str name
+    cdef readonly Py_ssize_t number
+    cdef readonly bint open_to_all
+    cdef readonly bint uses_channels
+    cdef readonly int place
+    cdef Py_ssize_t first
+    cdef Py_ssize_t last
+    cdef Py_ssize_t step
+    cdef int use
+    cdef bytes option
+    cdef Demand with_option
+
+    cdef Demand of(self, Args args)
+
+
+cdef class Pattern:
+    cdef bytes text
+    cdef int use
+    cdef int kind
+    cdef const char* start
+    cdef Py_ssize_t size
+
+    cdef bint matches(self, const char* key, Py_ssize_t size) noexcept
+
+
+cdef class Permission:
+    cdef readonly object user
+    cdef bytes allowed
+    cdef bint all_keys
+    cdef bint all_channels
+    cdef list patterns
+
+    cdef bint passes(self, Demand demand, Args args) except -1
+    cdef bint passes_keys(self, Demand demand, Args args) noexcept
+    cdef bint passes_key(self, Slice* key, int use) noexcept
+
+
+cdef bint glob_matches(const char* pattern, Py_ssize_t pattern_size,
+                       const char* text, Py_ssize_t text_size) noexcept nogil

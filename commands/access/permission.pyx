@@ -1,0 +1,257 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""The fast check of restricted users: one byte for the command, then the keys in place.
+
+`Permission.passes` never allows what `verdict.denial` denies. It may fail to allow a request of
+an unusual kind: a second selector, rules for first arguments, channels, keys that are not in a row.
+Then the executor asks `verdict`, which takes some microseconds.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memcmp
+
+from millstream.commands.runtime.arguments cimport Args, OwnedArgs, is_word
+from millstream.encoding cimport Slice
+
+from millstream.commands.access.catalog import all_entries, find_entry
+from millstream.commands.access.verdict import CHANNELS, OPTIONS_START, use_of
+from millstream.commands.table.keyspecs import key_specs
+from millstream.glob import is_literal
+
+cdef enum:
+    ANY_KEY
+    EXACT
+    PREFIX
+    GLOB
+
+
+cdef class Demand:
+    """What a command demands of a user: its number, and where its keys are. One for each command of
+    the table; TREAD has another one for its form with GROUP."""
+
+    def __init__(self, command, option=None):
+        suffix = "" if option is None else f"|{option.decode().lower()}"
+        entry = find_entry(command.name + suffix) or find_entry(command.name.partition("|")[0])
+        self.name = command.name + suffix
+        self.number = entry.number
+        self.open_to_all = "no_auth" in command.flags
+        self.uses_channels = command.name in CHANNELS
+        self.find_places(command)
+        if option is None and command.writes_with is not None:
+            self.option = command.writes_with
+            self.with_option = Demand(command, command.writes_with)
+
+    def find_places(self, command):
+        specs = key_specs(command)
+        self.use = 0
+        for spec in specs:
+            flags = spec.flags.split()
+            # What depends on the options may be everything.
+            self.use |= 3 if "variable_flags" in flags else use_of(flags)
+        self.first, self.last, self.step = command.keys
+        if command.keyword is not None:
+            # Options of XREADGROUP may stand before GROUP, where COMMAND's key spec begins.
+            self.first = 2 if command.keyword[1] == 2 else 1
+            self.place = AFTER_STREAMS
+        elif command.find_keys is not None:
+            self.place = ELSEWHERE
+        else:
+            self.place = IN_A_ROW if specs else NO_KEYS
+
+    cdef Demand of(self, Args args):
+        """The demand of this request: another one with the option that writes."""
+        cdef Py_ssize_t i
+        if self.with_option is None:
+            return self
+        for i in range(OPTIONS_START, args.count):
+            if is_word(&args.items[i], self.option):
+                return self.with_option
+        return self
+
+
+cdef class Pattern:
+    """A key pattern. Most are a prefix, which costs a comparison."""
+
+    def __init__(self, bytes text not None, int use):
+        self.text = text
+        self.use = use
+        if text.strip(b"*") == b"" and text:
+            self.kind = ANY_KEY
+        elif is_literal(text):
+            self.kind = EXACT
+        elif is_literal(text[:-1]) and text[-1:] == b"*":
+            self.kind = PREFIX
+        else:
+            self.kind = GLOB
+        self.start = PyBytes_AS_STRING(text)
+        self.size = PyBytes_GET_SIZE(text) - (self.kind == PREFIX)
+
+    cdef bint matches(self, const char* key, Py_ssize_t size) noexcept:
+        if self.kind == ANY_KEY:
+            return True
+        if self.kind == PREFIX:
+            return size >= self.size and memcmp(key, self.start, self.size) == 0
+        if self.kind == EXACT:
+            return size == self.size and memcmp(key, self.start, size) == 0
+        return glob_matches(self.start, self.size, key, size)
+
+
+cdef class Permission:
+    """What the root selector of a user allows, as it is now: made again when the rules change."""
+
+    def __init__(self, user):
+        selector = user.root
+        entries = all_entries()
+        allowed = bytearray(len(entries))
+        for name in selector.allowed:
+            allowed[entries[name].number] = 1
+        self.user = user
+        self.allowed = bytes(allowed)
+        self.all_keys = selector.all_keys
+        self.all_channels = selector.all_channels
+        self.patterns = [Pattern(text, use) for text, use in selector.patterns]
+
+    cdef bint passes(self, Demand demand, Args args) except -1:
+        """Whether the root selector surely allows this request."""
+        if demand.with_option is not None:
+            demand = demand.of(args)
+        if not demand.open_to_all:
+            if demand.number >= PyBytes_GET_SIZE(self.allowed):
+                return False
+            if not PyBytes_AS_STRING(self.allowed)[demand.number]:
+                return False
+        if demand.uses_channels and not self.all_channels:
+            return False
+        if self.all_keys or demand.place == NO_KEYS:
+            return True
+        return self.passes_keys(demand, args)
+
+    cdef bint passes_keys(self, Demand demand, Args args) noexcept:
+        cdef Py_ssize_t at = demand.first
+        cdef Py_ssize_t last = demand.last if demand.last >= 0 else args.count + demand.last
+        if demand.place == ELSEWHERE:
+            return False
+        if demand.place == AFTER_STREAMS:
+            at = streams_end(args, at)
+            if at < 0 or (args.count - at) & 1:
+                return False
+            last = at + (args.count - at) // 2 - 1
+            while at <= last:
+                if not self.passes_key(&args.items[at], demand.use):
+                    return False
+                at += 1
+            return True
+        while at <= last and at < args.count:
+            if not self.passes_key(&args.items[at], demand.use):
+                return False
+            at += demand.step
+        return True
+
+    cdef bint passes_key(self, Slice* key, int use) noexcept:
+        cdef Pattern pattern
+        for pattern in self.patterns:
+            if pattern.use & use == use and pattern.matches(key.ptr, key.size):
+                return True
+        return False
+
+    def allows(self, command, list words not None) -> bool:
+        """`passes` for tests."""
+        return self.passes(Demand(command), OwnedArgs(words))
+
+
+cdef Py_ssize_t streams_end(Args args, Py_ssize_t at) noexcept:
+    """The position after STREAMS; -1 if an unknown word stands before it."""
+    cdef Slice* word
+    while at < args.count:
+        word = &args.items[at]
+        if is_word(word, b"STREAMS"):
+            return at + 1
+        if is_word(word, b"NOACK") or is_word(word, b"CLOCK"):
+            at += 1
+        elif is_word(word, b"GROUP"):
+            at += 3
+        elif (is_word(word, b"COUNT") or is_word(word, b"BLOCK") or is_word(word, b"CLAIM")
+                or is_word(word, b"MAXCOUNT") or is_word(word, b"MAXSIZE")):
+            at += 2
+        else:
+            return -1
+    return -1
+
+
+# ---------------------------------------------------------------- patterns
+
+cdef bint glob_matches(const char* pattern, Py_ssize_t pattern_size,
+                       const char* text, Py_ssize_t text_size) noexcept nogil:
+    """As `glob.matcher`, on bytes in place. Only the last star is tried again, which takes at most
+    the product of the two lengths: between stars every item matches one byte."""
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t i = 0
+    cdef Py_ssize_t star = -1
+    cdef Py_ssize_t star_text = 0
+    cdef Py_ssize_t next_at
+    while i < text_size:
+        if at < pattern_size and pattern[at] == c'*':
+            at += 1
+            star = at
+            star_text = i
+            continue
+        next_at = match_item(pattern, pattern_size, at, <unsigned char>text[i])
+        if next_at >= 0:
+            at = next_at
+            i += 1
+        elif star >= 0:
+            star_text += 1
+            at = star
+            i = star_text
+        else:
+            return False
+    while at < pattern_size and pattern[at] == c'*':
+        at += 1
+    return at == pattern_size
+
+
+cdef Py_ssize_t match_item(const char* pattern, Py_ssize_t size, Py_ssize_t at,
+                           unsigned char letter) noexcept nogil:
+    """The position after the pattern's item at `at`, if that matches this byte; else -1."""
+    cdef char item
+    if at >= size:
+        return -1
+    item = pattern[at]
+    if item == c'?':
+        return at + 1
+    if item == c'[':
+        return match_class(pattern, size, at + 1, letter)
+    if item == c'\\' and at + 1 < size:
+        at += 1
+    return at + 1 if <unsigned char>pattern[at] == letter else -1
+
+
+cdef Py_ssize_t match_class(const char* pattern, Py_ssize_t size, Py_ssize_t at,
+                            unsigned char letter) noexcept nogil:
+    """`match_item` for a class, after its bracket. Without a closing bracket the class extends to
+    the end."""
+    cdef bint negated = at < size and pattern[at] == c'^'
+    cdef bint found = False
+    cdef unsigned char low
+    cdef unsigned char high
+    if negated:
+        at += 1
+    while at < size and pattern[at] != c']':
+        low = high = <unsigned char>pattern[at]
+        if low == c'\\' and at + 1 < size:
+            low = high = <unsigned char>pattern[at + 1]
+            at += 2
+        elif at + 2 < size and pattern[at + 1] == c'-':
+            high = <unsigned char>pattern[at + 2]
+            at += 3
+        else:
+            at += 1
+        if low <= letter <= high or high <= letter <= low:
+            found = True
+    if at < size:
+        at += 1
+    return at if found != negated else -1
+
+
+def glob(bytes pattern not None, bytes text not None) -> bool:
+    """`glob_matches` for tests."""
+    return glob_matches(pattern, len(pattern), text, len(text))

@@ -1,0 +1,287 @@
+"""ACL: users and their rules, who was refused, and the file of users."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.commands.access.catalog import CATEGORIES, in_category
+from millstream.commands.access.users import DEFAULT_USER, Selector, changed_user, has_spaces
+from millstream.commands.access.verdict import denial
+from millstream.commands.admin.clients import user_name
+from millstream.commands.runtime.replies import OK, OrderedSet
+from millstream.commands.table.containers import container, wrong_subcommand
+from millstream.commands.table.registry import COMMANDS, Command, command
+from millstream.errors import CommandError, shown, wrong_arity
+
+if TYPE_CHECKING:
+    from millstream.commands.runtime.arguments import Args
+    from millstream.commands.runtime.context import Context
+
+GENPASS_MAX_BITS = 4096
+GENPASS_BITS = 256
+LOG_COUNT = 10
+SHOWN_CATEGORY_BYTES = 128
+
+container(
+    "ACL",
+    group="server",
+    since="6.0.0",
+    summary="A container for Access List Control commands.",
+)
+
+
+# Users
+
+
+@command(
+    "ACL|SETUSER",
+    arity=-3,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Creates and modifies an ACL user and its rules.",
+    syntax="username [rule [rule ...]]",
+    complexity="O(N), N the number of rules",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
+def acl_setuser(ctx: Context, args: Args) -> object:
+    """OK. All rules are applied, in order, or with an error none. The user's connected clients are
+    bound by them at once: reads that wait for what is now forbidden end, and subscribers to it are
+    disconnected.
+    """
+    name, *rules = args.rest()
+    if has_spaces(name):
+        raise CommandError("ERR Usernames can't contain spaces or null characters")
+    access = ctx.server.access
+    access.put(changed_user(access.users.get(name) or access.users.new(name), rules))
+    return OK
+
+
+@command(
+    "ACL|DELUSER",
+    arity=-3,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Deletes ACL users, and terminates their connections.",
+    syntax="username [username ...]",
+    complexity="O(N), N the number of names and of connections",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
+def acl_deluser(ctx: Context, args: Args) -> object:
+    """The number of users deleted."""
+    names = args.rest()
+    if DEFAULT_USER in names:
+        raise CommandError("ERR The 'default' user cannot be removed")
+    return sum(ctx.server.access.remove(name) for name in names)
+
+
+def _selector_reply(selector: Selector) -> dict[bytes, object]:
+    return {
+        b"commands": selector.commands_text(),
+        b"keys": selector.keys_text(),
+        b"channels": selector.channels_text(),
+    }
+
+
+@command(
+    "ACL|GETUSER",
+    arity=3,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Lists the ACL rules of a user.",
+    syntax="username",
+    complexity="O(N), N the number of passwords, commands and pattern rules that the user has",
+)
+def acl_getuser(ctx: Context, args: Args) -> object:
+    """A map of flags, passwords (as SHA-256), commands, keys, channels and selectors; null if there
+    is no such user.
+    """
+    user = ctx.server.access.users.get(args.take())
+    if user is None:
+        return None
+    return {
+        b"flags": OrderedSet(user.flags()),
+        b"passwords": list(user.passwords),
+        **_selector_reply(user.root),
+        b"selectors": [_selector_reply(selector) for selector in user.selectors[1:]],
+    }
+
+
+@command(
+    "ACL|LIST",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Dumps the effective rules in ACL file format.",
+    complexity="O(N), N the number of users",
+)
+def acl_list(ctx: Context, args: Args) -> object:
+    """A line for each user, in the order of the names."""
+    return [user.line() for user in ctx.server.access.users]
+
+
+@command(
+    "ACL|USERS",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Lists all ACL users.",
+    complexity="O(N), N the number of users",
+)
+def acl_users(ctx: Context, args: Args) -> object:
+    return [user.name for user in ctx.server.access.users]
+
+
+@command(
+    "ACL|WHOAMI",
+    arity=2,
+    flags="noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Returns the authenticated username of the current connection.",
+)
+def acl_whoami(ctx: Context, args: Args) -> object:
+    return user_name(ctx.session)
+
+
+# Commands and permissions
+
+
+@command(
+    "ACL|CAT",
+    arity=-2,
+    flags="noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Lists the ACL categories, or the commands inside a category.",
+    syntax="[category]",
+    complexity="O(1), the number of commands does not change",
+)
+def acl_cat(ctx: Context, args: Args) -> object:
+    """The categories of Redis, also those without a command here."""
+    if not args.remaining:
+        return [category.encode() for category in CATEGORIES]
+    word = args.take()
+    if args.remaining:
+        raise wrong_subcommand("ACL", args[1])
+    category = word.lower().decode("utf-8", "surrogateescape")
+    if category not in CATEGORIES:
+        raise CommandError(f"ERR Unknown category '{shown(word[:SHOWN_CATEGORY_BYTES])}'")
+    return [entry.name.encode() for entry in in_category(category)]
+
+
+def _find_command(words: list[bytes]) -> Command:
+    """The row of a request; CommandError in Redis' words."""
+    row = COMMANDS.get(words[0].lower())
+    if row is not None and row.subcommands and len(words) > 1:
+        row = row.subcommands.get(words[1].lower())
+    if row is None:
+        raise CommandError(f"ERR Command '{shown(words[0])}' not found")
+    if len(words) != row.arity if row.arity > 0 else len(words) < -row.arity:
+        raise wrong_arity(row.name)
+    return row
+
+
+@command(
+    "ACL|DRYRUN",
+    arity=-4,
+    flags="admin noscript loading stale",
+    group="server",
+    since="7.0.0",
+    summary="Simulates the execution of a command by a user, without executing the command.",
+    syntax="username command [arg [arg ...]]",
+)
+def acl_dryrun(ctx: Context, args: Args) -> object:
+    """OK, or a text that says what the user lacks, with the name of the key or channel."""
+    name, *words = args.rest()
+    user = ctx.server.access.users.get(name)
+    if user is None:
+        raise CommandError(f"ERR User '{shown(name)}' not found")
+    found = denial(user, _find_command(words), words)
+    return OK if found is None else found.detailed().encode("utf-8", "surrogateescape")
+
+
+@command(
+    "ACL|GENPASS",
+    arity=-2,
+    flags="noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Generates a pseudorandom, secure password that can be used to identify ACL users.",
+    syntax="[bits]",
+)
+def acl_genpass(ctx: Context, args: Args) -> object:
+    """Hexadecimal digits with this number of random bits or up to 3 more (256)."""
+    bits = args.take_int() if args.remaining else GENPASS_BITS
+    if args.remaining:
+        raise wrong_subcommand("ACL", args[1])
+    if not 0 < bits <= GENPASS_MAX_BITS:
+        raise CommandError(
+            "ERR ACL GENPASS argument must be the number of bits for the output password, a "
+            f"positive number up to {GENPASS_MAX_BITS}"
+        )
+    digits = (bits + 3) // 4
+    text = "".join(f"{ctx.server.random_number():016x}" for _ in range((digits + 15) // 16))
+    return text[:digits].encode()
+
+
+@command(
+    "ACL|LOG",
+    arity=-2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Lists recent security events generated due to ACL rules.",
+    syntax="[operation: count | RESET]",
+    complexity="O(N), N the number of entries",
+)
+def acl_log(ctx: Context, args: Args) -> object:
+    """The newest refusals (10), newest first, as maps; RESET forgets them and returns OK."""
+    if args.remaining > 1:
+        raise wrong_subcommand("ACL", args[1])
+    log = ctx.server.access.log
+    if args.option(b"RESET"):
+        log.clear()
+        return OK
+    count = args.take_int() if args.remaining else LOG_COUNT
+    return [entry.described(ctx.now_ms) for entry in log.newest(count)]
+
+
+# The file
+
+
+@command(
+    "ACL|LOAD",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Reloads the rules from the configured ACL file.",
+    complexity="O(N), N the number of users",
+)
+def acl_load(ctx: Context, args: Args) -> object:
+    """OK. Clients of users that were removed or changed are disconnected. If a line of the file is
+    wrong, an error names it and nothing changes.
+    """
+    ctx.server.load_users()
+    return OK
+
+
+@command(
+    "ACL|SAVE",
+    arity=2,
+    flags="admin noscript loading stale",
+    group="server",
+    since="6.0.0",
+    summary="Saves the effective ACL rules in the configured ACL file.",
+    complexity="O(N), N the number of users",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
+def acl_save(ctx: Context, args: Args) -> object:
+    """OK: the file is replaced as a whole and synced."""
+    ctx.server.save_users()
+    return OK

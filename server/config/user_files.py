@@ -1,0 +1,115 @@
+"""Users in files: the aclfile, and lines `user NAME RULE ...` of the configuration file.
+
+Nothing of a file with an error is applied. The error names each line and what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from millstream.commands.access.users import (
+    DEFAULT_USER,
+    RuleError,
+    UnknownNameError,
+    User,
+    Users,
+    has_spaces,
+    merged_rules,
+)
+from millstream.errors import CommandError, StartError
+from millstream.server.config.directives import Line
+from millstream.server.config.file_replacement import replace_file
+
+UNCHANGED = (
+    "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
+)
+
+
+def read_users(path: Path, users: Users) -> list[User]:
+    """The users of an aclfile; `users` makes them. CommandError with a sentence for each error."""
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise CommandError(
+            f"ERR Error loading ACLs, opening file '{path}': {problem.strerror}"
+        ) from None
+    found: dict[bytes, User] = {}
+    errors: list[str] = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        words = line.strip().split(b" ")
+        if words != [b""]:
+            errors += _add_user(found, words, users, f"{path}:{number}")
+    if errors:
+        raise CommandError("ERR " + " ".join([*errors, UNCHANGED]))
+    return list(found.values())
+
+
+def _add_user(found: dict[bytes, User], words: list[bytes], users: Users, where: str) -> list[str]:
+    """Add the user of a line; what is wrong with the line."""
+    if words[0] != b"user" or len(words) < 2:
+        return [f"{where} should start with user keyword followed by the username."]
+    name = words[1]
+    shown = name.decode("utf-8", "surrogateescape")
+    if has_spaces(name):
+        return [f"{where}: username '{shown}' contains invalid characters."]
+    if name in found:
+        return [f"{where}: Duplicate user '{shown}' found."]
+    found[name] = user = users.new(name)
+    try:
+        rules = merged_rules(words[2:])
+    except RuleError:
+        return [f"{where}: Unmatched parenthesis in selector definition."]
+    return _errors_of(user, rules, where)
+
+
+def _errors_of(user: User, rules: Iterable[bytes], where: str) -> list[str]:
+    """Apply rules; the errors. A rule that may hold a password is not repeated in its error."""
+    errors: list[str] = []
+    for rule in rules:
+        try:
+            user.apply(rule)
+        except UnknownNameError as problem:
+            shown = rule.decode("utf-8", "surrogateescape")
+            errors.append(f"{where}: Error in applying operation '{shown}': {problem}.")
+        except RuleError as problem:
+            errors.append(f"{where}: {problem}.")
+    return errors
+
+
+def users_of_lines(lines: Iterable[Line], users: Users) -> list[User]:
+    """The users of a configuration file. StartError names the line and the rule."""
+    found: dict[bytes, User] = {}
+    for where, _, words in lines:
+        if not words:
+            raise StartError(f"{where}: user: takes a name and rules")
+        encoded = [word.encode("utf-8", "surrogateescape") for word in words]
+        errors = _add_user(found, [b"user", *encoded], users, where)
+        if errors:
+            raise StartError(" ".join(errors))
+    return list(found.values())
+
+
+def write_users(path: Path, users: Iterable[User]) -> None:
+    """Replace an aclfile atomically; OSError when that fails. Only its owner may read it."""
+    text = b"".join(user.line() + b"\n" for user in users)
+    replace_file(path, text, mode=0o600)
+
+
+def user_words(users: Users, password: str) -> list[list[bytes]]:
+    """The words of the `user` lines that a configuration file needs; none while there is only
+    `default`, as requirepass makes it."""
+    plain = Users()
+    plain.set_default_password(password.encode("utf-8", "surrogateescape"))
+    lines = [user.line() for user in users]
+    return [] if lines == [plain.default.line()] else [line.split(b" ") for line in lines]
+
+
+def with_default(loaded: list[User], password: str) -> list[User]:
+    """The users of a file, and `default` with the password of requirepass where the file has no
+    such user."""
+    if any(user.name == DEFAULT_USER for user in loaded):
+        return loaded
+    fresh = Users()
+    fresh.set_default_password(password.encode("utf-8", "surrogateescape"))
+    return [*loaded, fresh.default]

@@ -1,0 +1,191 @@
+"""Who may do what here: connected clients and their users.
+
+A client refers to its user. `permission` is None while the user may do everything, and the executor
+looks at permissions only while a client has one, so unrestricted clients pay nothing. When rules
+change, clients get their new permission at once, reads that wait for what is now forbidden end, and
+subscribers to it are disconnected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from millstream.commands.access.denials import DenialLog
+from millstream.commands.access.permission import Permission
+from millstream.commands.access.users import User, Users
+from millstream.commands.access.verdict import AUTH, Denial, denial, denial_of_wait, may_hear
+from millstream.commands.admin.clients import client_line
+from millstream.commands.table.introspection import find
+from millstream.commands.table.registry import Command
+from millstream.errors import CommandError
+
+if TYPE_CHECKING:
+    from millstream.server.execution.executor import Executor
+
+Kill = Callable[[Any], None]
+
+
+class Access:
+    """Users and their connected clients. `kill` closes a client's connection."""
+
+    def __init__(self, executor: Executor, clients: Mapping[int, Any], kill: Kill) -> None:
+        self.users = Users()
+        self.log = DenialLog()
+        self._executor = executor
+        self._clients = clients
+        self._kill = kill
+        self._restricted: set[int] = set()
+
+    # Clients
+
+    @property
+    def password_required(self) -> bool:
+        """Whether a new connection has to log in."""
+        default = self.users.default
+        return not (default.no_password and default.enabled)
+
+    def begin(self, client: Any) -> None:
+        """A client that did not log in: it is `default`, if that needs no password."""
+        client.authenticated = not self.password_required
+        self._assign(client, self.users.default)
+
+    def log_in(self, client: Any, user: User) -> None:
+        client.authenticated = True
+        self._assign(client, user)
+
+    def refuse_login(self, client: Any, name: bytes, word: bytes) -> None:
+        """Note a wrong password; `word` is the command that had it."""
+        self._note(client, Denial(AUTH, word, name), self._context_of(client))
+
+    def forget(self, client: Any) -> None:
+        """The client is gone."""
+        self._restricted.discard(client.id)
+        self._set_guard()
+
+    def _assign(self, client: Any, user: User) -> None:
+        client.user = user
+        client.permission = None if user.is_unrestricted else Permission(user)
+        if client.permission is None:
+            self._restricted.discard(client.id)
+        else:
+            self._restricted.add(client.id)
+        self._set_guard()
+
+    def _set_guard(self) -> None:
+        self._executor.has_restricted = bool(self._restricted)
+
+    # Changes of users
+
+    def set_default_password(self, password: str) -> None:
+        """requirepass."""
+        self.users.set_default_password(password.encode("utf-8", "surrogateescape"))
+        self.changed(self.users.default)
+
+    def put(self, user: User) -> None:
+        """Add this user, or give the one with this name these rules."""
+        known = self.users.get(user.name)
+        if known is None:
+            self.users.add(user)
+            return
+        known.take_over(user)
+        self.changed(known)
+
+    def changed(self, user: User) -> None:
+        """The user's rules have changed."""
+        self._executor.password_required = self.password_required
+        permission = None if user.is_unrestricted else Permission(user)
+        for client in self._clients_of(user):
+            client.permission = permission
+            if permission is None:
+                self._restricted.discard(client.id)
+            else:
+                self._restricted.add(client.id)
+                self._enforce(client)
+        self._set_guard()
+
+    def remove(self, name: bytes) -> bool:
+        """Remove a user and disconnect its clients; false if there is none of this name."""
+        user = self.users.remove(name)
+        if user is None:
+            return False
+        self._disconnect(self._clients_of(user))
+        return True
+
+    def replace(self, users: Iterable[User]) -> None:
+        """These users instead of those before. Clients of removed and of changed users are
+        disconnected; the others stay."""
+        before = {user.name: (user, user.describe()) for user in self.users}
+        self.users.replace(users)
+        for name, (user, rules) in before.items():
+            now = self.users.get(name)
+            clients = self._clients_of(user)
+            if now is None or now.describe() != rules:
+                self._disconnect(clients)
+                continue
+            for client in clients:
+                self._assign(client, now)
+        self._executor.password_required = self.password_required
+
+    def _clients_of(self, user: User) -> list[Any]:
+        return [client for client in self._clients.values() if client.user is user]
+
+    def _disconnect(self, clients: Iterable[Any]) -> None:
+        """Close connections. The client whose command runs still gets its reply."""
+        current: Any = self._executor.current
+        for client in clients:
+            if client is current:
+                client.close_after_reply = True
+                client.authenticated = False
+                self._assign(client, self.users.default)
+            else:
+                self._kill(client)
+
+    def _enforce(self, client: Any) -> None:
+        """End what a client does that its user may not do any more."""
+        if not may_hear(client.user, client.channels, client.patterns):
+            self._disconnect([client])
+            return
+        waiting = self._executor.waiting_read(client)
+        if waiting is None:
+            return
+        row, read = waiting
+        name = row.name
+        if row.writes_with is not None and read.group is not None:
+            name += f"|{row.writes_with.decode().lower()}"
+        found = denial_of_wait(client.user, name, [key for _, key in read.keys])
+        if found is not None:
+            self._note(client, found, "toplevel")
+            self._executor.refuse_wait(client, found.error().message)
+
+    # Refusals
+
+    def refusal(
+        self, client: Any, row: Command, words: list[bytes], in_multi: bool, at_exec: bool
+    ) -> CommandError | None:
+        """Why a client may not run a request; None if it may."""
+        found = denial(client.user, row, words)
+        if found is None:
+            return None
+        client.last_command = row.name
+        self._note(client, found, "multi" if in_multi else "toplevel")
+        return found.error_at_exec() if at_exec else found.error()
+
+    def check_script(self, client: Any, words: list[bytes]) -> None:
+        """Refuse, with a CommandError, a command that a script runs for this client."""
+        if client.permission is None:
+            return
+        row = find(words[0])
+        assert row is not None
+        found = denial(client.user, row, words)
+        if found is not None:
+            self._note(client, found, "lua")
+            raise found.error_in_script()
+
+    def _context_of(self, client: Any) -> str:
+        return "toplevel" if client.queue is None else "multi"
+
+    def _note(self, client: Any, found: Denial, context: str) -> None:
+        now = self._executor.context
+        line = client_line(client, now.steady_ms)
+        self.log.note(found.reason, context, found.subject, found.user, line, now.now_ms)

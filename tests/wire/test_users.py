@@ -1,0 +1,184 @@
+"""Users in real processes: files, restarts, and secrets that are shown nowhere."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.client import ConnectionClosed, RawClient
+from tests.support.resp import Error, Simple, show
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+NewServer = Callable[..., Server]
+OK = Simple("OK")
+
+
+def do(client: RawClient, line: str) -> object:
+    reply = client.call(*line.split())
+    assert not isinstance(reply, Error), (line, reply)
+    return reply
+
+
+def is_closed(client: RawClient) -> bool:
+    """Whether the server has closed the connection."""
+    try:
+        client.call("PING")
+    except (ConnectionClosed, ConnectionError):
+        return True
+    return False
+
+
+def test_loading_disconnects_clients_of_changed_users(
+    tmp_path: Path, new_server: NewServer
+) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user same on nopass +@all\nuser other on nopass +@all\nuser gone on nopass\n")
+    server = new_server("data", {"aclfile": str(file)}).start()
+    clients = {}
+    for name in ("same", "other", "gone"):
+        clients[name] = server.client()
+        do(clients[name], f"AUTH {name} x")
+    file.write_text("user same on nopass +@all\nuser other on nopass +@all -get\n")
+    with server.client() as admin:
+        do(admin, "ACL LOAD")
+        assert do(admin, "ACL USERS") == [b"default", b"other", b"same"]
+        file.write_text("user same on nopass\nnonsense\n")
+        reply = admin.call("ACL", "LOAD")
+        assert isinstance(reply, Error)
+        assert f"{file}:2 should start with user keyword" in show(reply)
+        assert do(admin, "ACL USERS") == [b"default", b"other", b"same"]
+    assert {name for name, client in clients.items() if is_closed(client)} == {"other", "gone"}
+    assert do(clients["same"], "ACL WHOAMI") == b"same"
+    for client in clients.values():
+        client.close()
+
+
+def test_a_wrong_file_prevents_the_start(tmp_path: Path, new_server: NewServer) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user bob on +nothing\n")
+    server = new_server("data", {"aclfile": str(file)})
+    with pytest.raises(AssertionError, match=rf"{file}:1: Error in applying operation '\+nothing'"):
+        server.start()
+    assert server.exit_code == 1
+
+
+def test_users_and_password_after_a_restart(tmp_path: Path, new_server: NewServer) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("")
+    server = new_server("data", {"aclfile": str(file)}).start()
+    with server.client() as client:
+        do(client, "ACL SETUSER bob on >secret ~b* +@all")
+        do(client, "ACL SAVE")
+    server.restart("SIGKILL")
+    with server.client() as client:
+        do(client, "AUTH bob secret")
+        assert do(client, "SET b v") == OK
+        assert isinstance(client.call("SET", "c", "v"), Error)
+    assert b"secret" not in file.read_bytes()
+
+
+def test_a_password_for_default_is_asked_for_at_once(server: Server) -> None:
+    with server.client() as admin:
+        do(admin, "ACL SETUSER default >secret")
+        try:
+            with server.client() as client:
+                reply = client.call("GET", "k")
+                assert show(reply).startswith("-NOAUTH Authentication required.")
+                do(client, "AUTH secret")
+                do(client, "GET k")
+                do(admin, "ACL SETUSER default off")
+                do(client, "GET k")
+                with server.client() as late:
+                    reply = late.call("AUTH", "default", "secret")
+                    assert show(reply).startswith("-WRONGPASS")
+        finally:
+            do(admin, "ACL SETUSER default on nopass")
+
+
+def test_secrets_are_shown_nowhere(server: Server) -> None:
+    with server.client() as admin, server.client() as monitor, server.client() as client:
+        do(admin, "CONFIG SET slowlog-log-slower-than 0")
+        try:
+            do(monitor, "MONITOR")
+            do(admin, "ACL SETUSER bob on >hidden1 +@all")
+            assert isinstance(client.call("AUTH", "bob", "hidden2"), Error)
+            do(client, "AUTH bob hidden1")
+            do(client, "HELLO 2 AUTH bob hidden1")
+            assert isinstance(admin.call("ACL", "SETUSER", "bob", ">hidden3", "nonsense"), Error)
+            do(client, "ECHO end")
+            seen = [monitor.read()]
+            while b"end" not in show(seen[-1]).encode():
+                seen.append(monitor.read())
+            for shown in (*seen, do(admin, "SLOWLOG GET -1"), do(admin, "ACL LOG"), server.log):
+                assert "hidden" not in (shown if isinstance(shown, str) else show(shown))
+        finally:
+            do(admin, "CONFIG SET slowlog-log-slower-than 10000")
+            do(admin, "ACL DELUSER bob")
+
+
+def test_the_lock_scripts_need_what_they_run(server: Server) -> None:
+    release = """
+        local token = redis.call('get', KEYS[1])
+        if not token or token ~= ARGV[1] then
+            return 0
+        end
+        redis.call('del', KEYS[1])
+        return 1
+    """
+    with server.client() as admin, server.client() as client:
+        do(admin, "SET lock token")
+        do(admin, "ACL SETUSER u on nopass ~lock +eval +get")
+        try:
+            do(client, "AUTH u x")
+            reply = client.call("EVAL", release, "1", "lock", "token")
+            assert show(reply) == (
+                "-NOPERM ACL failure in script: User u has no permissions to run the 'del' command"
+            )
+            assert do(admin, "EXISTS lock") == 1
+            do(admin, "ACL SETUSER u +del")
+            assert client.call("EVAL", release, "1", "lock", "token") == 1
+        finally:
+            do(admin, "ACL DELUSER u")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_while_saving_leaves_a_whole_file(
+    tmp_path: Path, new_server: NewServer, seed: int
+) -> None:
+    """The file is always the one before or the one after a save."""
+    file = tmp_path / "users.acl"
+    file.write_text("")
+    server = new_server("data", {"aclfile": str(file)}).start()
+    chance = random.Random(seed)
+    saved = 0
+    with server.client() as client:
+        rules = [f"~key{number}:*" for number in range(2000)]
+        do(client, "ACL SETUSER bob on >pw +@all " + " ".join(rules))
+        for number in range(chance.randrange(1, 20)):
+            do(client, f"ACL SETUSER user{number} on")
+            do(client, "ACL SAVE")
+            saved = number + 1
+        client.send("ACL", "SETUSER", f"user{saved}", "on")
+        client.send("ACL", "SAVE")
+        server.signal(signal.SIGKILL)
+        server.wait()
+    server.launch()
+    wait_until(lambda: can_connect(server), what="the server")
+    with server.client() as client:
+        names = do(client, "ACL USERS")
+        assert isinstance(names, list)
+        assert len(names) - 2 in (saved, saved + 1)
+        do(client, "AUTH bob pw")
+
+
+def can_connect(server: Server) -> bool:
+    assert server.is_alive(), server.log
+    try:
+        with server.client() as client:
+            return client.call("PING") == Simple("PONG")
+    except (ConnectionClosed, OSError):
+        return False
