@@ -319,6 +319,8 @@ def test_a_source_that_is_dropped_under_its_reader_is_not_made_again(
     source.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
     source.execute(f"DROP PUBLICATION {SLOT}")
     pipeline.wait_reader("refused", problem="was dropped while it was read")
+    # It has been checked several times.
+    assert pipeline.log.count("WARNING shop:eu: max_slot_wal_keep_size is -1") == 1
     own = " WHERE database = current_database()"
     made = "SELECT (SELECT count(*) FROM pg_publication), count(*) FROM pg_replication_slots"
     assert source.execute(made + own).fetchone() == (0, 0)

@@ -72,6 +72,7 @@ class SourceProcess:
         self._copier: Copier | None = None
         self._is_prepared = False
         self._was_prepared = False
+        self._warned: list[str] = []
 
     async def run(self) -> None:
         """Until it is cancelled, or one of the threads fails."""
@@ -156,9 +157,11 @@ class SourceProcess:
     def _check(self) -> None:
         """Refusal for what would not work."""
         findings = all_checks.before_reading(self._record)
-        for finding in findings:
-            if finding.level == "warning":
-                self._log.warning("%s", without_source(finding.text, self._source.name))
+        warnings = [finding.text for finding in findings if finding.level == "warning"]
+        for text in warnings:
+            if text not in self._warned:  # by the check before this one
+                self._log.warning("%s", without_source(text, self._source.name))
+        self._warned = warnings
         errors = [
             without_source(finding.text, self._source.name)
             for finding in findings

@@ -71,9 +71,7 @@ class Preparation:
         ReplacedError."""
         state, system = self.compare()
         if state is None and is_known:
-            raise Refusal(
-                [f"{self._source.name} was dropped while it was read: start run again to copy it"]
-            )
+            raise Refusal(["the source was dropped while it was read: start run again to copy it"])
         is_new = not is_ready(state)
         with connect(self._source.url, self._application) as connection:
             catalog = read_tables(connection, self._source.tables)
