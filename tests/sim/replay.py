@@ -164,7 +164,8 @@ class Replay:
 
     def _apply_evict(self, key: bytes, text: bytes) -> None:
         stream = self._stream(key)
-        gone = [i for i in stream.entries if text == b"+" or i < id_of(text)]
+        bound = None if text == b"+" else id_of(text)
+        gone = [i for i in stream.entries if bound is None or i < bound]
         demand(gone, f"{key!r}: EVICT {text!r} evicts nothing")
         stream.evict(gone)
 
