@@ -49,10 +49,14 @@ def say(what: str) -> None:
 
 def install_package(requirements: list[str]) -> None:
     """Install millstream, without its compiled modules, and the other requirements in the same
-    run."""
-    pip("--no-build-isolation", "--editable", ".", *requirements, MILLSTREAM_UNCOMPILED="1")
-    # Spark finds its sources by listing the folders in sys.path, which lack an editable install.
-    (Path(sysconfig.get_path("purelib")) / "millstream-src.pth").write_text(f"{ROOT / 'src'}\n")
+    run.
+
+    The editable install is the plain path of src/. The usual one adds code that runs at each start
+    of Python, and hides the sources from Spark, which lists the folders in sys.path.
+    """
+    plain = ("--config-settings", "editable_mode=compat")
+    editable = ("--no-build-isolation", *plain, "--editable", ".")
+    pip(*editable, *requirements, MILLSTREAM_UNCOMPILED="1")
 
 
 def install_beside(folder: Path, requirements: list[str]) -> None:
