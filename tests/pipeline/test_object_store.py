@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem
 from pyspark.sql import SparkSession
@@ -49,6 +48,9 @@ class Store:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
+    # Imported here: it takes a tenth of what every worker of a run needs to collect its tests.
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     yield Store(*server.get_host_and_port())

@@ -14,21 +14,19 @@ import pytest
 
 # Durations in seconds on an idle machine. All other tests are short.
 LONG_S = {
-    "the shared Spark session": 240,
-    "tests/pipeline/test_killed_driver.py": 100,
-    "tests/pipeline/test_installations.py::test_installed_from_a_wheel_with_what_it_requires": 100,
-    "tests/pipeline/test_installations.py::test_through_spark_connect": 90,
-    "tests/pipeline/test_installations.py::test_with_the_oldest_pyspark": 70,
-    "tests/pipeline/test_spark_pages.py::test_the_spark_session_of_the_readme": 60,
-    "tests/cdc/test_apply_program.py": 80,
-    "tests/sim/test_simulation.py": 80,
-    "tests/unit/test_check.py": 40,
-    "tests/unit/test_block.py": 30,
-    "tests/client/test_installations.py": 30,
-    "tests/unit/test_damaged_files.py": 20,
-    "tests/unit/test_tidy.py": 20,
-    "tests/unit/test_held.py": 20,
-    "tests/unit/test_stream.py": 15,
+    "the shared Spark session": 110,
+    "tests/pipeline/test_killed_driver.py": 70,
+    "tests/sim/test_simulation.py": 65,
+    "tests/cdc/test_apply_program.py": 30,
+    "tests/pipeline/test_installations.py::test_installed_from_a_wheel_with_what_it_requires": 28,
+    "tests/pipeline/test_installations.py::test_through_spark_connect": 25,
+    "tests/pipeline/test_installations.py::test_with_the_oldest_pyspark": 25,
+    "tests/client/test_installations.py": 23,
+    "tests/unit/test_check.py": 18,
+    "tests/cdc/test_soak.py": 15,
+    "tests/unit/test_damaged_files.py": 12,
+    "tests/unit/test_block.py": 10,
+    "tests/pipeline/test_spark_pages.py::test_the_spark_session_of_the_readme": 10,
 }
 
 
