@@ -82,7 +82,8 @@ def install(wheel: Path, extra: str, venv: Path) -> None:
     for required in _required(Distribution.at(information), {extra}, set()):
         for name in {file.parts[0] for file in required.files or ()} - {"..", "__pycache__"}:
             (packages / name).symlink_to(Path(str(required.locate_file(name))))
-    _as_published(packages / "pyspark")
+    if (packages / "pyspark").exists():
+        _as_published(packages / "pyspark")
 
 
 def _as_published(pyspark: Path) -> None:
