@@ -9,7 +9,7 @@ that alternate between the two sides, after a short warm-up round for each side.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from bench import load as load_tool
@@ -299,6 +299,23 @@ class Harness:
 
         return self._measure(once, request, self.loaded_pair(entries))
 
+    def command(
+        self,
+        request: Load,
+        prepare: Callable[[Side], None],
+        words: Callable[[Side], tuple[str, ...]],
+    ) -> Lanes:
+        """Send the same command, or each side's own for the same work, to both sides in turn."""
+        pair = self.pair("commands")
+
+        def once(side: Side, request: Load) -> Reading:
+            prepare(side)
+            return side.drive(request, words(side))
+
+        for side in pair.values():
+            once(side, warm_up_of(request))
+        return self.alternate({lane: _bind(once, side, request) for lane, side in pair.items()})
+
     def _measure(self, once: Callable[[Side, Load], Reading], request: Load, pair: Pair) -> Lanes:
         """Both sides, and our own X command compared with our T command."""
         sides = dict(pair)
@@ -385,7 +402,7 @@ def _bind(
 def warm_up_of(request: Load) -> Load:
     """A tenth of the load, in whole pipelines."""
     pipelines = max(1, request.requests // request.pipeline // WARM_UP_SHARE)
-    return Load(pipelines * request.pipeline, request.pipeline, request.random_below)
+    return replace(request, requests=pipelines * request.pipeline)
 
 
 def fill(pair: Pair, source: Iterable[Chunk]) -> None:

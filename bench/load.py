@@ -29,6 +29,7 @@ class Load:
     requests: int
     pipeline: int = 1
     random_below: int | None = None
+    connections: int = CONNECTIONS
 
     def __post_init__(self) -> None:
         # Otherwise redis-benchmark sends some more requests, and the cost per request is wrong.
@@ -38,7 +39,15 @@ class Load:
 
 def command_line(port: int, load: Load, words: tuple[str, ...]) -> list[str]:
     """The arguments of redis-benchmark for this load."""
-    line = ["redis-benchmark", "-p", str(port), "-c", str(CONNECTIONS), "-P", str(load.pipeline)]
+    line = [
+        "redis-benchmark",
+        "-p",
+        str(port),
+        "-c",
+        str(load.connections),
+        "-P",
+        str(load.pipeline),
+    ]
     line += ["-n", str(load.requests), "--csv"]
     if load.random_below is not None:
         line += ["-r", str(load.random_below)]

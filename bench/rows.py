@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench import client_rows, writer_rows
+from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
@@ -97,6 +98,19 @@ def append_ten_fields(harness: Harness) -> Lanes:
 @row("append-10-fields-p100", APPEND, "append 10 fields, -P 100")
 def append_ten_fields_p100(harness: Harness) -> Lanes:
     return harness.appends(TEN_FIELD_ENTRY, pipeline=100, full=1_600_000, quick=160_000)
+
+
+# Commands for each message or poll, and those next to them
+
+
+def add_commands(section: str, commands: tuple[CommandRow, ...]) -> None:
+    for command in commands:
+        row(command.name, section, command.title, Goal(ratio=command.ratio))(command.measure)
+
+
+add_commands("For each message or poll, -P 16", MESSAGES)
+add_commands("Other commands, -P 16", OTHERS)
+add_commands("One request at a time", ALONE)
 
 
 # Memory

@@ -10,7 +10,7 @@ without effect.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -378,12 +378,9 @@ class Config(ReplicaDirectives, Accepted):
         """Directives and their older names that match one of the globs, in the table's order. A
         directive that is named in full keeps the spelling of the request."""
         written = {word.decode("utf-8", "replace").lower(): word for word in patterns}
-        names = [name for name in [*DIRECTIVES, *ALIASES] if name not in HIDDEN or name in written]
-        tests = [matcher(pattern.lower()) for pattern in patterns]
         return {
             written.get(name, name.encode()).decode(): self.shown(ALIASES.get(name, name))
-            for name in names
-            if any(matches(name.encode()) for matches in tests)
+            for name in _names_matching(patterns, written)
         }
 
     def parsed(self, name: str, text: str) -> Any:
@@ -416,6 +413,18 @@ def _rows() -> Iterable[Directive]:
 
 
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for directive in _rows()}
+
+
+def _names_matching(patterns: Sequence[bytes], written: Collection[str]) -> list[str]:
+    """Names and older names for CONFIG GET: those in `written` are named in full."""
+    if not any(letter in pattern for pattern in patterns for letter in b"*?[\\"):
+        return [name for name in written if name in DIRECTIVES or name in ALIASES]
+    tests = [matcher(pattern.lower()) for pattern in patterns]
+    return [
+        name
+        for name in [*DIRECTIVES, *ALIASES]
+        if (name not in HIDDEN or name in written) and any(test(name.encode()) for test in tests)
+    ]
 
 
 def find_directive(name: str) -> Directive | None:
