@@ -36,6 +36,9 @@ BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characte
 NO_CLUSTER = "ERR This instance has cluster support disabled"
 
 
+PONG = Simple(b"PONG")
+
+
 # Greeting and password
 
 
@@ -54,12 +57,13 @@ def ping(ctx: Context, args: Args) -> object:
     `pong` and the message ("" if there is none), to distinguish the reply from messages of
     channels.
     """
-    if args.remaining > 1:
+    words = len(args)
+    if words > 2:
         raise wrong_arity("ping")
     session = ctx.session
     if session.resp == 2 and (session.channels or session.patterns):
-        return [b"pong", args.take() if args.remaining else b""]
-    return args.take() if args.remaining else Simple(b"PONG")
+        return [b"pong", args.take() if words > 1 else b""]
+    return args.take() if words > 1 else PONG
 
 
 @command(

@@ -97,8 +97,11 @@ def consumers_reply(ctx: Context, group: Group) -> Encodable:
 
 def pending_summary(group: Group) -> Encodable:
     """XPENDING without a range; the consumers are those that own any pending entries, by name."""
-    members, ends = shared_members(group), group.pending_ends()
-    if ends is None or len(members.names) <= FEW:
+    members = shared_members(group)
+    if len(members.names) <= FEW:
+        return PendingSummary(group, members)
+    ends = group.pending_ends()
+    if ends is None:
         return PendingSummary(group, members)
     return LongReply(_summary(group.pending_count, ends, members))
 

@@ -38,7 +38,7 @@ def _add(ctx: Context, key: bytes, amount: int) -> int:
     number += amount
     if not INT64_MIN <= number <= INT64_MAX:
         raise CommandError(OVERFLOW)
-    text = str(number).encode()
+    text = b"%d" % number
     change(ctx, key, text, b"UPDATE", key, text, event=b"incrby")
     return number
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millstream.storage.streams.keyspace import Keyspace
 
 CONDITIONS = (b"NX", b"XX", b"GT", b"LT")
+NO_CONDITIONS: frozenset[bytes] = frozenset()
 NX_WITH_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
 GT_WITH_LT = "ERR GT and LT options at the same time are not compatible"
 
@@ -106,14 +107,16 @@ def _expire_at(ctx: Context, key: bytes, at_ms: int) -> None:
 
 def _expire(ctx: Context, args: Args, name: str, *, base_ms: int, unit_ms: int) -> int:
     key, position = args.take(), args.pos
-    args.take()
-    conditions = _take_conditions(args)
+    args.pos += 1
+    conditions = _take_conditions(args) if args.remaining else NO_CONDITIONS
     args.pos = position
     at_ms = args.take_int() * unit_ms
     if not INT64_MIN <= at_ms <= INT64_MAX - base_ms:
         raise invalid_expiry(name)
     at_ms += base_ms
-    if find(ctx, key) is None or not _allowed(conditions, at_ms, ctx.db.expiry_ms(key)):
+    if find(ctx, key) is None:
+        return 0
+    if conditions and not _allowed(conditions, at_ms, ctx.db.expiry_ms(key)):
         return 0
     _expire_at(ctx, key, at_ms)
     return 1

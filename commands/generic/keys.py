@@ -63,10 +63,7 @@ def look_at(ctx: Context, key: bytes) -> Value | None:
 
 def find(ctx: Context, key: bytes) -> Value | None:
     """The value at a key for a command that will change it: a use of the key, not counted."""
-    value = ctx.db.get(key)
-    if value is not None and ctx.keyspace.touching:
-        ctx.db.touch(key)
-    return value
+    return ctx.db.use(key)
 
 
 def type_name(value: Value | None) -> bytes:

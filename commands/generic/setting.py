@@ -79,6 +79,15 @@ class SetOptions:
         return holds(self.condition, self.operand, value or b"")
 
 
+def _take_only_expiry(args: Args) -> Expiry | None:
+    """The expiry if the last two words are one, as in most SETs with options."""
+    position, expiry = args.pos, Expiry()
+    if expiry.take(args.take().upper(), args):
+        return expiry
+    args.pos = position
+    return None
+
+
 def _take_set_options(args: Args) -> SetOptions:
     options = SetOptions()
     while args.remaining:
@@ -114,12 +123,18 @@ def set_(ctx: Context, args: Args) -> object:
     if not args.remaining:
         store(ctx, key, value)
         return OK
+    if args.remaining == 2 and (expiry := _take_only_expiry(args)):
+        at_ms = expiry.moment_ms(ctx, "set")
+        store(ctx, key, value, keep_expiry=True)
+        let_expire(ctx, key, at_ms, count=0)
+        return OK
     options = _take_set_options(args)
     at_ms = options.expiry.moment_ms(ctx, "set")
     old = as_string(look_up(ctx, key)) if options.wants_old else None
     if not options.allows(ctx, key):
         return old
-    store(ctx, key, value, keep_expiry=options.expiry.keep)
+    # An expiry that is replaced is not removed first.
+    store(ctx, key, value, keep_expiry=options.expiry.keep or at_ms > 0)
     if at_ms:
         let_expire(ctx, key, at_ms, count=0)
     return old if options.wants_old else OK

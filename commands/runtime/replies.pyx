@@ -7,6 +7,7 @@ see RESP, and RESP2 and RESP3 differ in one place only. A handler in Python retu
 what is too long to make at once.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.encoding cimport Output
@@ -302,6 +303,12 @@ cdef int put_reply(Output out, reply, int resp) except -1:
         return out.put_bulk_bytes(<bytes>reply)
     if reply is None:
         return put_null(out, resp)
+    if kind is Simple:
+        out.put_raw(b"+", 1)
+        out.put_raw(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply))
+        return out.put_raw(b"\r\n", 2)
+    if kind is NullArray:
+        return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
     if isinstance(reply, Encodable):
         return (<Encodable>reply).encode(out, resp)
     return put_other(out, reply, kind, resp)
@@ -321,13 +328,6 @@ cdef int put_other(Output out, reply, kind, int resp) except -1:
             put_reply(out, name, resp)
             put_reply(out, value, resp)
         return 0
-    if kind is Simple:
-        text = bytes(reply)
-        out.put_raw(b"+", 1)
-        out.put(text)
-        return out.put_raw(b"\r\n", 2)
-    if kind is NullArray:
-        return out.put_raw(b"_\r\n", 3) if resp == 3 else out.put_raw(b"*-1\r\n", 5)
     if kind is NoReply:
         return 0
     if kind is bool:

@@ -313,9 +313,9 @@ cdef uint64_t trim_stream(Context ctx, bytes key, Stream stream, Trim* trim,
         return trim_acked(ctx, key, stream, trim.keep if trim.by_length else None,
                           (trim.first_kept.ms, trim.first_kept.seq), limit_of(ctx, trim), counts)
     boundary = boundary_of(ctx, stream, trim)
-    if boundary is None or not stream.first_entry(&first):
+    if boundary is None or stream.length == 0:
         return 0
-    if trim.references == DROP_REFERENCES and stream.groups:
+    if trim.references == DROP_REFERENCES and stream.groups and stream.first_entry(&first):
         drop_references_between(ctx, key, stream, (first.ms, first.seq),
                                 stream.past_end() if boundary == "all" else boundary)
     return evict_to(ctx, key, stream, boundary, counts)

@@ -7,7 +7,6 @@ timer has run yet. Radix-tree figures are those of Redis' tree, which is not her
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from millstream.commands.draft.tpolicy import policy_reply
@@ -26,7 +25,7 @@ from millstream.commands.table.containers import container
 from millstream.commands.table.registry import command
 from millstream.errors import NO_SUCH_KEY, CommandError, shown
 from millstream.ids import Id
-from millstream.storage.streams.idempotence import Window
+from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.ordering import handed_out_id
 from millstream.storage.streams.retention import bytes_of
@@ -43,7 +42,7 @@ UINT64_MAX = 2**64 - 1
 # Entries, and pending entries of each group and consumer, that FULL shows.
 FULL_COUNT = 10
 # Listpacks for which the nodes of Redis' radix tree are counted; there are more only in proportion.
-COUNTED_NODES = 256
+COUNTED_NODES = 16
 
 container(
     "XINFO",
@@ -101,58 +100,26 @@ def _full_limit(args: Args) -> int | None:
 
 
 def _stream_fields(ctx: Context, stream: Stream) -> Fields:
-    return _counters(ctx, stream) | {
-        b"groups": live_group_count(ctx, stream),
-        b"first-entry": _entry(stream, stream.first_id),
-        b"last-entry": _entry(stream, stream.newest_id),
-    }
+    fields = _counters(ctx, stream)
+    fields[b"groups"] = live_group_count(ctx, stream)
+    fields[b"first-entry"] = _entry(stream, stream.first_id)
+    fields[b"last-entry"] = _entry(stream, stream.newest_id)
+    return fields
 
 
 def _counters(ctx: Context, stream: Stream) -> Fields:
-    return {
+    fields: Fields = {
         b"length": len(stream),
         b"radix-tree-keys": stream.node_count,
-        b"radix-tree-nodes": _radix_tree_nodes(stream),
+        b"radix-tree-nodes": stream.radix_tree_nodes(COUNTED_NODES),
         b"last-generated-id": Id(*stream.last_id),
         b"max-deleted-entry-id": Id(*stream.max_deleted_id),
         b"entries-added": shown_count(stream.entries_added),
         b"recorded-first-entry-id": Id(*(stream.first_id or (0, 0))),
-    } | _idempotence_fields(ctx, stream.idempotence or Window())
-
-
-def _radix_tree_nodes(stream: Stream) -> int:
-    """How many nodes Redis' radix tree has for the stream: counted for a stream of up to
-    COUNTED_NODES listpacks, in proportion beyond."""
-    starts = stream.node_starts(COUNTED_NODES)
-    nodes = radix_tree_nodes([ms.to_bytes(8) + seq.to_bytes(8) for ms, seq in starts])
-    return nodes if len(starts) < COUNTED_NODES else nodes * stream.node_count // len(starts)
-
-
-def radix_tree_nodes(keys: list[bytes]) -> int:
-    """How many nodes a radix tree of these keys has; they rise and have one length, above 0.
-
-    A node for the end of each key, one where keys part, and one for the bytes between two of these.
-    """
-    if not keys:
-        return 1
-    nodes = 0
-    parting = [-1, *(_common_bytes(*pair) for pair in pairwise(keys)), -1]
-    for before, after in pairwise(parting):
-        nodes += 1 + (len(keys[0]) > max(before, after) + 1)
-    branches: list[int] = []
-    for depth in parting[1:]:
-        while branches and branches[-1] > depth:
-            branch = branches.pop()
-            above = max(depth, branches[-1] if branches else -1)
-            nodes += 1 + (branch > above + 1)
-        if depth >= 0 and (not branches or branches[-1] < depth):
-            branches.append(depth)
-    return nodes
-
-
-def _common_bytes(one: bytes, other: bytes) -> int:
-    """How many bytes two keys of one length, which differ, have in common at their beginning."""
-    return next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    }
+    window = stream.idempotence
+    fields |= NO_IDEMPOTENCE if window is None else _idempotence_fields(ctx, window)
+    return fields
 
 
 def _idempotence_fields(ctx: Context, window: Window) -> Fields:
@@ -166,6 +133,16 @@ def _idempotence_fields(ctx: Context, window: Window) -> Fields:
         b"iids-added": window.added,
         b"iids-duplicates": window.duplicates,
     }
+
+
+NO_IDEMPOTENCE: Fields = {
+    b"idmp-duration": DURATION_S,
+    b"idmp-maxsize": MAXSIZE,
+    b"pids-tracked": 0,
+    b"iids-tracked": 0,
+    b"iids-added": 0,
+    b"iids-duplicates": 0,
+}
 
 
 @command(

@@ -37,7 +37,7 @@ from millstream.server.execution.blocking cimport Serving
 from millstream.storage.streams.keyspace_core cimport DatabaseCore as Database
 
 from millstream.commands.engine.appending import policy_moment
-from millstream.commands.runtime.replies import Again, Several, Simple, SlicedChain
+from millstream.commands.runtime.replies import NULL_ARRAY, Again, Several, Simple, SlicedChain
 from millstream.commands.engine.group_lifecycle import group_moment
 from millstream.commands.engine.settling import lease_moment
 from millstream.errors import DEBUG_NOT_ALLOWED, LOADING, CommandError, wrong_arity
@@ -526,7 +526,16 @@ cdef class Executor:
         reply = row.handler(self.context, args)
         if type(reply) is Id or type(reply) is int:
             return put_reply(self.out, reply, client.resp)
-        return self.encode_other(client, reply)
+        if reply is None or type(reply) is Simple or reply is NULL_ARRAY or (
+                type(reply) is bytes and len(<bytes>reply) <= LONG_BYTES):
+            put_reply(self.out, reply, client.resp)
+        elif isinstance(reply, Encodable):
+            (<Encodable>reply).encode(self.out, client.resp)
+            client.producer = (<Encodable>reply).rest()
+        else:
+            self.encode_other(client, reply)
+        client.special = client.is_special()
+        return 0
 
     cdef int call_shown(self, Client client, Row row, Args args) except -1:
         """`call` while somebody runs MONITOR."""
@@ -726,9 +735,6 @@ cdef class Executor:
             client.producer = reply
         else:
             put_reply(self.out, reply, client.resp)
-            if isinstance(reply, Encodable):
-                client.producer = (<Encodable>reply).rest()
-        client.special = client.is_special()
         return 0
 
     cdef int call_again(self, Client client, args) except -1:

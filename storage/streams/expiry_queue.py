@@ -2,59 +2,67 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 NEVER = 2**64 - 1
-_EMPTY_MOMENTS_MIN = 1000
+_STALE_MIN = 1000
+_MOVED_AT_ONCE = 4
 
 
 class ExpiryQueue:
-    """Keys by their expiry time, in unix milliseconds.
+    """The earliest expiry of the keys in `expiries`, a dict from a key to unix milliseconds.
 
-    `keys` maps a time to its key, or to a dict if there are several keys. Keys that get their
-    expiry together often have the same time; the dict makes adding and removing independent of
-    their number. `_moments` is a heap of the times: adding a key takes a quarter of the time of a
-    SortedDict. A time without keys stays in the heap until it is the first or most times have no
-    keys.
+    A heap has a pair (time, key) for each of these keys, at its expiry or earlier: an expiry that
+    is put off, as by every EXPIRE of a session, changes only the dict. The pair moves to the key's
+    time when it is the first one. A removed expiry leaves its pair until then. When most pairs are
+    stale, the others move to a new heap, a few with each new pair, so no call takes long.
     """
 
-    def __init__(self) -> None:
-        self.keys: dict[int, bytes | dict[bytes, None]] = {}
-        self._moments: list[int] = []
+    def __init__(self, expiries: dict[bytes, int]) -> None:
+        self._expiries = expiries
+        self._heap: list[tuple[int, bytes]] = []
+        self._old_heap: list[tuple[int, bytes]] = []
 
-    def add(self, at_ms: int, key: bytes) -> None:
-        there = self.keys.get(at_ms)
-        if there is None:
-            self.keys[at_ms] = key
-            heappush(self._moments, at_ms)
-        elif isinstance(there, dict):
-            there[key] = None
-        else:
-            self.keys[at_ms] = {there: None, key: None}
+    @property
+    def heaps(self) -> list[list[tuple[int, bytes]]]:
+        """The pairs, for a caller that frees them."""
+        return [self._heap, self._old_heap]
 
-    def remove(self, at_ms: int, key: bytes) -> None:
-        there = self.keys[at_ms]
-        if isinstance(there, dict):
-            del there[key]
-            if there:
-                return
-        del self.keys[at_ms]
-        if len(self._moments) > _EMPTY_MOMENTS_MIN + 2 * len(self.keys):
-            self._moments = list(self.keys)
-            heapify(self._moments)
+    def note(self, key: bytes, at_ms: int) -> bool:
+        """Set the expiry of a key; return whether it may be the earliest one now."""
+        before_ms = self._expiries.get(key, NEVER)
+        self._expiries[key] = at_ms
+        if at_ms >= before_ms:
+            return False
+        heappush(self._heap, (at_ms, key))
+        if self._old_heap:
+            self._move_some()
+        elif len(self._heap) > _STALE_MIN + 2 * len(self._expiries):
+            self._heap, self._old_heap = [], self._heap
+            self._move_some()
+        return not self._heap or self._heap[0][0] >= at_ms
 
-    def earliest_ms(self) -> int:
-        """The earliest time with a key; NEVER when there is none."""
-        while self._moments and self._moments[0] not in self.keys:
-            heappop(self._moments)
-        return self._moments[0] if self._moments else NEVER
+    def earliest(self) -> tuple[int, bytes] | None:
+        """The earliest expiry and its key; None when no key expires."""
+        return min(filter(None, map(self._first, self.heaps)), default=None)
 
-    def key_at(self, at_ms: int) -> bytes:
-        """A key that expires at this time."""
-        there = self.keys[at_ms]
-        if not isinstance(there, dict):
-            return there
-        # The last one, because only popitem finds an item without skipping removed ones.
-        key, _ = there.popitem()
-        there[key] = None
-        return key
+    def _first(self, heap: list[tuple[int, bytes]]) -> tuple[int, bytes] | None:
+        """The first pair of a heap, after those that are stale."""
+        while heap:
+            noted_ms, key = heap[0]
+            at_ms = self._expiries.get(key, 0)
+            if at_ms == noted_ms:
+                return heap[0]
+            if at_ms < noted_ms:
+                heappop(heap)
+            else:
+                heapreplace(heap, (at_ms, key))
+        return None
+
+    def _move_some(self) -> None:
+        """Move the last pairs of the old heap, which stays a heap without them."""
+        for noted_ms, key in reversed(self._old_heap[-_MOVED_AT_ONCE:]):
+            at_ms = self._expiries.get(key, 0)
+            if at_ms >= noted_ms:
+                heappush(self._heap, (at_ms, key))
+        del self._old_heap[-_MOVED_AT_ONCE:]

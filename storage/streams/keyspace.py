@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from millstream.storage.blocks.checksum import crc32
-from millstream.storage.blocks.lazyfree import discard_table
+from millstream.storage.blocks.lazyfree import discard_items, discard_table
 from millstream.storage.streams.capture import Capture
 from millstream.storage.streams.expiry_queue import NEVER, ExpiryQueue
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
@@ -77,7 +77,9 @@ class Database(DatabaseCore):
 
     `table` maps keys to values. `waiting` maps keys to the waits of blocked clients. `watched` maps
     the keys that WATCH names to a Watch. `expiries` maps keys to their expiry in unix milliseconds,
-    and `due` has the earliest expiry. `used_s` maps the keys of strings to their last use.
+    and `due` has the earliest expiry. `slots` maps checksums to the keys that have them, and
+    `slot_order` has them in order while that is known. `used_s` maps the keys of strings to their
+    last use.
     `append_buffers` has strings that are being appended to, in a form that grows in place: the
     table contains GROWING for these keys, and `get` converts them to bytes.
     """
@@ -92,8 +94,9 @@ class Database(DatabaseCore):
     def _begin_table(self) -> None:
         self.table = {}
         self.slots: dict[int, list[bytes]] = {}
+        self.slot_order: list[int] | None = None
         self.expiries = {}
-        self.due = ExpiryQueue()
+        self.due = ExpiryQueue(self.expiries)
         self.used_s = {}
         self.append_buffers = {}
         self.reservations = 0
@@ -113,7 +116,7 @@ class Database(DatabaseCore):
     def set(self, key: bytes, value: Value, keep_expiry: bool = False) -> None:
         """Store bytes or a Stream at a key, replacing any value; remove its expiry unless
         keep_expiry."""
-        if type(value) is bytes and self.replace_string(key, value):
+        if type(value) is bytes and self.replace_string(key, value, keep_expiry):
             return
         self.before_change(key)
         if self.expiries and not keep_expiry:
@@ -137,7 +140,11 @@ class Database(DatabaseCore):
         old = self.table.get(key)
         if old is None:
             slot = crc32(key) & (SLOTS - 1)
-            self.slots.setdefault(slot, []).append(key)
+            if slot in self.slots:
+                self.slots[slot].append(key)
+            else:
+                self.slots[slot] = [key]
+                self.slot_order = None
             for walk in keyspace.walks:
                 walk.note_come(self.slots, slot, key)
         elif isinstance(old, Stream):
@@ -179,6 +186,7 @@ class Database(DatabaseCore):
         keys.remove(key)
         if not keys:
             del self.slots[slot]
+            self.slot_order = None
         self.forget_cached()
 
     def before_change(self, key: bytes) -> None:
@@ -328,6 +336,7 @@ class Database(DatabaseCore):
         for name in (
             "table",
             "slots",
+            "slot_order",
             "expiries",
             "due",
             "used_s",
@@ -366,8 +375,10 @@ class Database(DatabaseCore):
         count = len(self.table)
         for key, watch in self.watched.items():
             watch.changes += key in self.table
-        for table in (self.table, self.slots, self.expiries, self.due.keys, self.used_s):
+        for table in (self.table, self.slots, self.expiries, self.used_s):
             discard_table(self.keyspace, table)
+        for heap in self.due.heaps:
+            discard_items(heap)
         self._begin_table()
         if count:
             self.keyspace.calendar.forget_database(self.index)
@@ -390,8 +401,9 @@ class Database(DatabaseCore):
         found: list[bytes] = []
         numbers: Iterable[int] = range(cursor, SLOTS)
         if len(self.slots) < FEW_SLOTS:
-            order = sorted(self.slots)
-            numbers = order[bisect_left(order, cursor) :]
+            if self.slot_order is None:
+                self.slot_order = sorted(self.slots)
+            numbers = islice(self.slot_order, bisect_left(self.slot_order, cursor), None)
         for slot in numbers:
             if len(found) >= count:
                 return slot, found
@@ -430,21 +442,21 @@ class Database(DatabaseCore):
 
     def set_expiry(self, key: bytes, at_ms: int) -> None:
         """Set the expiry of an existing key in unix milliseconds; 0: never."""
+        if at_ms and self.put_off_expiry(key, at_ms):
+            return
         self.before_change(key)
-        self._drop_expiry(key)
         if at_ms:
             self.note_expiry(key, at_ms)
+        else:
+            self._drop_expiry(key)
         self.forget_cached()
 
     def note_expiry(self, key: bytes, at_ms: int) -> None:
-        self.expiries[key] = at_ms
-        self.due.add(at_ms, key)
-        self.keyspace.expiry_noted = True
+        if self.due.note(key, at_ms):
+            self.keyspace.expiry_noted = True
 
     def _drop_expiry(self, key: bytes) -> None:
-        expiry_ms = self.expiries.pop(key, None)
-        if expiry_ms is not None:
-            self.due.remove(expiry_ms, key)
+        self.expiries.pop(key, None)
 
     @property
     def expiring_count(self) -> int:
@@ -500,9 +512,8 @@ class Keyspace(KeyspaceCore):
         """The earliest expiry of a key; None when no key will expire automatically."""
         if not self.active_expiry:
             return None
-        moments_ms = (db.due.earliest_ms() for db in self.databases if db.expiries)
-        earliest_ms = min(moments_ms, default=NEVER)
-        return None if earliest_ms == NEVER else earliest_ms
+        found = (db.due.earliest() for db in self.databases if db.expiries)
+        return min((earliest[0] for earliest in found if earliest), default=None)
 
     def expire_due(self, limit: int) -> int:
         """Delete expired keys, at most `limit`; return their number."""
@@ -510,8 +521,11 @@ class Keyspace(KeyspaceCore):
         if not (self.active_expiry and self.may_delete and self.expiring):
             return 0
         for db in self.databases:
-            while dropped < limit and db.due.earliest_ms() <= self.now_ms:
-                db.drop_expired(db.due.key_at(db.due.earliest_ms()))
+            while dropped < limit and (earliest := db.due.earliest()):
+                at_ms, key = earliest
+                if at_ms > self.now_ms:
+                    break
+                db.drop_expired(key)
                 dropped += 1
         return dropped
 

@@ -8,7 +8,7 @@ that is not captured yet (storage/streams/capture).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
@@ -117,13 +117,24 @@ cdef class DatabaseCore:
             self.keyspace.misses += 1
             return None
         self.keyspace.hits += 1
+        self.note_use(key, value)
+        return value
+
+    def use(self, bytes key not None):
+        """Like `get`, but counts as a use of the key."""
+        value = self.value_of(key)
+        if value is not None:
+            self.note_use(key, value)
+        return value
+
+    cdef int note_use(self, bytes key, value) except -1:
         if not self.keyspace.touching:
-            return value
+            return 0
         if isinstance(value, Stream):
             (<Stream>value).used_s = self.keyspace.now_s
         else:
             self.used_s[key] = self.keyspace.now_s
-        return value
+        return 0
 
     cpdef int forget_cached(self) noexcept:
         """Invalidate the cached key: its value may have changed, and its stream may be deleted."""
@@ -141,10 +152,11 @@ cdef class DatabaseCore:
             self.drop_expired(key)
         return True
 
-    cpdef bint replace_string(self, bytes key, bytes value) except -1:
+    cpdef bint replace_string(self, bytes key, bytes value, bint keep_expiry) except -1:
         """Put a string in place of a string; False, with nothing done, when there is another value
-        or something else to do: a snapshot, a watch, an expiry."""
-        if self.watched or self.expiries or self.append_buffers or self.keyspace.capture is not None:
+        or something else to do: a snapshot, a watch, an expiry to be removed."""
+        if self.watched or self.append_buffers or self.keyspace.capture is not None or (
+                self.expiries and not keep_expiry and key in self.expiries):
             return False
         if not isinstance(self.table.get(key), bytes):
             return False
@@ -152,6 +164,17 @@ cdef class DatabaseCore:
         self.table[key] = value
         self.used_s[key] = self.keyspace.now_s
         self.mark_ready(key)
+        return True
+
+    cpdef bint put_off_expiry(self, bytes key, int64_t at_ms) except -1:
+        """Set an expiry that is not before the key's present one; False, with nothing done, when it
+        has none or there is something else to do: a snapshot, a watch."""
+        if self.watched or self.keyspace.capture is not None:
+            return False
+        before_ms = self.expiries.get(key)
+        if before_ms is None or at_ms < <int64_t>before_ms:
+            return False
+        self.expiries[key] = at_ms
         return True
 
     cdef int mark_ready_at(self, Slice* key) except -1:

@@ -125,7 +125,7 @@ cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, Tr
         hidden = 0
         place = place_behind(place)
     if policy.exact:
-        cut_by_length(policy, &view, left, cut)
+        cut_by_length(policy, &view, left, hidden, cut)
         cut_by_age(policy, &view, now_ms, cut)
         cut_by_bytes(policy, &view, total, cut)
     return 0
@@ -157,10 +157,12 @@ cdef void cut_before(uint64_t ms, uint64_t seq, TrimPoint* cut) noexcept:
         cut.first.seq = seq
 
 
-cdef void cut_by_length(RetentionPolicy policy, const View* view, uint64_t left, TrimPoint* cut) noexcept:
+cdef void cut_by_length(RetentionPolicy policy, const View* view, uint64_t left, uint64_t hidden,
+                        TrimPoint* cut) noexcept:
+    """Find the first entry of the block to keep; hidden: its entries that were evicted before."""
     cdef Entry entry
     if policy.max_len and left > policy.max_len and view_nth_live(
-            view, cut.first.ms, cut.first.seq, left - policy.max_len, &entry):
+            view, 0, 0, hidden + left - policy.max_len, &entry):
         cut_before(entry.ms, entry.seq, cut)
 
 

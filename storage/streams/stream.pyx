@@ -44,6 +44,8 @@ cdef extern from "Python.h":
 
 # A trim that takes more entries cuts them off.
 cdef uint64_t CUT_MIN = 1024
+# A trim that evicts fewer entries of a block reads them one by one.
+cdef int EVICTED_FEW = 32
 
 
 cdef list starts_of(const View* view, uint64_t hidden):
@@ -516,10 +518,35 @@ cdef class Stream:
     cdef uint64_t evict_in(self, View* view, uint64_t ms, uint64_t seq) noexcept:
         """Hide the entries of the first block below ms-seq; returns how many more than before."""
         cdef uint64_t before = self.head_gone
+        if view.live == view.count and self.evict_few(view, ms, seq):
+            return self.head_gone - before
         self.head_gone = view_live_before(view, ms, seq)
         if self.head_gone > before:
             self.note_evicted(view, ms, seq)
         return self.head_gone - before
+
+    cdef bint evict_few(self, View* view, uint64_t ms, uint64_t seq) noexcept:
+        """As `evict_in`, for a few entries of a block of which none was deleted; False, with nothing
+        done, when there are more. A trim after each append evicts one entry at a time."""
+        cdef Cursor cursor
+        cdef EntryId last
+        cdef uint64_t gone = self.head_gone
+        cursor_to_index(&cursor, view, <uint32_t>gone)
+        for _ in range(EVICTED_FEW):
+            if not cursor_next(&cursor, view) or not id_less(
+                    cursor.entry.ms, cursor.entry.seq, ms, seq):
+                break
+            last.ms = cursor.entry.ms
+            last.seq = cursor.entry.seq
+            gone += 1
+        else:
+            return False
+        if gone > self.head_gone:
+            self.head_gone = gone
+            if id_less(self.max_evicted_ms, self.max_evicted_seq, last.ms, last.seq):
+                self.max_evicted_ms = last.ms
+                self.max_evicted_seq = last.seq
+        return True
 
     cpdef uint64_t evict_all(self) except? 0xffffffffffffffff:
         """Evict every entry, the one with the last possible id too; returns how many."""
@@ -1063,6 +1090,15 @@ cdef class Stream:
             place = place_behind(place)
         return starts[:most]
 
+    def radix_tree_nodes(self, Py_ssize_t most) -> int:
+        """The number of nodes of the radix tree that Redis would have for this stream: counted for
+        the first `most` nodes with an entry, in proportion beyond."""
+        cdef list starts = self.node_starts(most)
+        cdef uint64_t counted = count_radix_nodes(starts)
+        if len(starts) < most:
+            return counted
+        return counted * self.node_count // <uint64_t>len(starts)
+
     @property
     def memory_bytes(self) -> int:
         """An estimate of the memory it takes: data, tables, objects, groups."""
@@ -1214,3 +1250,49 @@ cdef class Stream:
             self.idempotence.check()
         if self.producers is not None:
             self.producers.check()
+
+
+# ---------------------------------------------------------------- Redis' radix tree
+
+cdef enum:
+    ID_BYTES = 16
+
+
+cdef int common_bytes(tuple one, tuple other) except -1:
+    """The number of equal bytes at the beginning of two IDs, which differ."""
+    cdef uint64_t differing = <uint64_t>one[0] ^ <uint64_t>other[0]
+    cdef int count = 0
+    if differing == 0:
+        differing = <uint64_t>one[1] ^ <uint64_t>other[1]
+        count = 8
+    while not differing >> 56:
+        differing <<= 8
+        count += 1
+    return count
+
+
+cdef uint64_t count_radix_nodes(list ids) except? 0:
+    """The number of nodes of a radix tree of these IDs, which rise: one for the end of each ID, one
+    where IDs part, and one for the bytes between two of these."""
+    cdef Py_ssize_t count = len(ids)
+    cdef int[ID_BYTES + 1] branches  # depths at which IDs part, on the way to the current one
+    cdef int used = 0
+    cdef int before = -1
+    cdef int parting, branch, above
+    cdef uint64_t nodes = 0
+    cdef Py_ssize_t i
+    if count == 0:
+        return 1
+    for i in range(count):
+        parting = common_bytes(ids[i], ids[i + 1]) if i + 1 < count else -1
+        nodes += 1 + (ID_BYTES > max(before, parting) + 1)
+        while used and branches[used - 1] > parting:
+            used -= 1
+            branch = branches[used]
+            above = max(parting, branches[used - 1] if used else -1)
+            nodes += 1 + (branch > above + 1)
+        if parting >= 0 and (used == 0 or branches[used - 1] < parting):
+            branches[used] = parting
+            used += 1
+        before = parting
+    return nodes
