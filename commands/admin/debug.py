@@ -65,6 +65,7 @@ def _log(ctx: Context, words: Words) -> object:
 
 def _set_active_expire(ctx: Context, words: Words) -> object:
     ctx.keyspace.active_expiry = words[0] not in (b"0", b"")
+    ctx.keyspace.expiry_noted = True
     return OK
 
 

@@ -29,7 +29,7 @@ class ExpiryQueue:
         return [self._heap, self._old_heap]
 
     def note(self, key: bytes, at_ms: int) -> bool:
-        """Set the expiry of a key; return whether it may be the earliest one now."""
+        """Set the expiry of a key; return whether the earliest one may have changed."""
         before_ms = self._expiries.get(key, NEVER)
         self._expiries[key] = at_ms
         if at_ms >= before_ms:
@@ -40,7 +40,7 @@ class ExpiryQueue:
         elif len(self._heap) > _STALE_MIN + 2 * len(self._expiries):
             self._heap, self._old_heap = [], self._heap
             self._move_some()
-        return not self._heap or self._heap[0][0] >= at_ms
+        return True
 
     def earliest(self) -> tuple[int, bytes] | None:
         """The earliest expiry and its key; None when no key expires."""
