@@ -77,7 +77,7 @@ def append_p100(harness: Harness) -> Lanes:
     return harness.appends(SENSOR_ENTRY, pipeline=100, full=5_000_000, quick=500_000)
 
 
-@row("append-restricted-p100", APPEND, "append with a key pattern, -P 100", Goal(ratio=5.0))
+@row("append-restricted-p100", APPEND, "append, key pattern, -P 100", Goal(ratio=5.0))
 def append_restricted(harness: Harness) -> Lanes:
     """As append-p100, by a user who may use only the keys that a pattern matches."""
     user = ("--user", "default", "on", "nopass", "+@all", f"~{KEY}*")

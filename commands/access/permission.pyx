@@ -78,7 +78,7 @@ cdef class Pattern:
             self.kind = ANY_KEY
         elif is_literal(text):
             self.kind = EXACT
-        elif is_literal(text[:-1]) and text[-1:] == b"*":
+        elif text.endswith(b"*") and is_literal(text[:len(text) - 1]):
             self.kind = PREFIX
         else:
             self.kind = GLOB
