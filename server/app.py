@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from millstream import __version__
 from millstream.commands.runtime.context import Session
@@ -51,7 +51,8 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection
-from millstream.server.net.listen import bind_sockets, why_not_listening
+from millstream.server.net.listeners import Listeners
+from millstream.server.net.tls import common_name
 from millstream.server.protocol.output_limits import OutputLimits
 from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
@@ -117,7 +118,6 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.run_id = secrets.token_hex(20)
         self.started_s = time.monotonic()
-        self.port = config.port
         self.clients: dict[int, Client] = {}
         self.connections_received = 0
         self.connections_rejected = 0
@@ -130,7 +130,7 @@ class Server:
         self.waits: dict[int, PositionWait] = {}
         self.stopping = asyncio.Event()
         self._empty = asyncio.Event()  # set when a stopping server has no clients left
-        self._listeners: list[asyncio.Server] = []
+        self.listeners = Listeners(config, lambda: Connection(self))
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
         self._last_signal_failed = False
@@ -163,12 +163,11 @@ class Server:
     async def start(self) -> None:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
         self._load_first_users()
-        sockets = bind_sockets(self.config.bind, self.config.port)
-        self.port = self.config.port = sockets[0].getsockname()[1]
+        self.listeners.bind()
         self._fit_maxclients()
         if self._disk is None:
             _make_directory(self.config.dir)
-        if not await self._load(sockets):
+        if not await self._load():
             return
         defer(True)
         gc.collect()
@@ -178,7 +177,7 @@ class Server:
         self.replication.start()
         self._greet()
 
-    async def _load(self, sockets: list[socket.socket]) -> bool:
+    async def _load(self) -> bool:
         """Load the data while clients get LOADING; False when the server was stopped meanwhile."""
         report = LoadReport()
         slices = self.persistence.load_slices(report, log.progress_line())
@@ -187,7 +186,7 @@ class Server:
         self.executor.loading = True
         with without_collections(), contextlib.closing(slices):
             next(slices)  # locks the directory
-            await self._listen(sockets)
+            await self.listeners.listen()
             if not await self._in_turns(slices):
                 LOGGER.info("stopped while loading: nothing was changed")
                 return False
@@ -255,22 +254,13 @@ class Server:
             )
             self.config.maxclients = most
 
-    async def _listen(self, sockets: list[socket.socket]) -> None:
-        for bound in sockets:
-            try:
-                listener = await self.loop.create_server(
-                    self._new_connection, sock=bound, backlog=self.config.tcp_backlog
-                )
-            except OSError as problem:
-                raise why_not_listening(problem, self.config.bind, self.port) from None
-            self._listeners.append(listener)
-
-    def _new_connection(self) -> asyncio.BaseProtocol:
-        # It has all methods of a protocol, but a compiled class has no Python base class.
-        return cast(asyncio.BaseProtocol, Connection(self))
+    @property
+    def port(self) -> int:
+        """The TCP port; 0 if there is none."""
+        return self.listeners.port
 
     def _greet(self) -> None:
-        where = ", ".join(f"{address}:{self.port}" for address in self.config.bind)
+        where = self.listeners.described()
         facts = {"version": __version__, "port": self.port, "pid": os.getpid()}
         if self.config.appendonly:
             mode = self.config.appendfsync
@@ -295,8 +285,7 @@ class Server:
         self.stopping.set()
         if self._timer is not None:
             self._timer.cancel()
-        for listener in self._listeners:
-            listener.close()
+        self.listeners.close()
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
         self.replication.stop()
@@ -376,20 +365,34 @@ class Server:
             client.transport.close()
             return
         self.access.begin(client)
+        self._log_in_by_certificate(client)
         self.clients[client.id] = client
         if self.config.tcp_keepalive:
             with contextlib.suppress(OSError):
                 _keep_alive(client.transport.get_extra_info("socket"), self.config.tcp_keepalive)
 
-    def _refusal(self, client: Client) -> bytes | None:
+    def _refusal(self, client: Connection) -> bytes | None:
         if self.stopping.is_set():
             return b""
         if len(self.clients) >= self.config.maxclients:
             return TOO_MANY_CLIENTS
         guarded = self.config.protected_mode and self.access.users.default.no_password
-        if guarded and not client.address.lstrip("[").startswith(LOOPBACK):
+        if guarded and not client.is_unix and not client.address.lstrip("[").startswith(LOOPBACK):
             return PROTECTED
         return None
+
+    def _log_in_by_certificate(self, client: Connection) -> None:
+        """tls-auth-clients-user: the client is the user that its certificate names, if there is
+        such a user and it is on."""
+        tls = client.transport.get_extra_info("ssl_object")
+        if tls is None or self.config.tls_auth_clients_user == "off":
+            return
+        name = (common_name(tls) or "").encode()
+        user = self.access.users.get(name)
+        if user is not None and user.enabled:
+            self.access.log_in(client, user)
+        elif name:
+            self.access.refuse_login(client, name, b"tls-auth-clients-user")
 
     def client_closed(self, client: Connection) -> None:
         """Handle a closed connection, including one that was refused or killed before."""
@@ -487,7 +490,7 @@ class Server:
         before = {attribute: getattr(self.config, attribute) for attribute in values}
         try:
             self._set(values)
-        except (OSError, CommandError) as problem:
+        except (OSError, CommandError, StartError) as problem:
             self._set(before)
             raise CommandError(f"ERR CONFIG SET failed - {problem}") from None
 
@@ -496,6 +499,8 @@ class Server:
             setattr(self.config, attribute, value)
         if "requirepass" in values:
             self.access.set_default_password(self.config.requirepass)
+        if any(attribute.startswith("tls_") for attribute in values):
+            self.listeners.renew()
         self._put_in_force()
 
     def _put_in_force(self) -> None:
@@ -611,6 +616,7 @@ class Server:
     def may_debug(self, session: Session) -> bool:
         allowed = self.config.enable_debug_command
         is_local = session.address.lstrip("[").startswith(LOOPBACK)
+        is_local = is_local or bool(getattr(session, "is_unix", False))
         return allowed == "yes" or (allowed == "local" and is_local)
 
     def stand_still(self, seconds: float) -> None:
@@ -738,6 +744,16 @@ class Server:
                 LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
                 return
         self.request_stop(f"received {name}")
+
+    def reload_files(self) -> None:
+        """SIGHUP: open the log file again, and read the certificates again."""
+        try:
+            log.configure(self.config.loglevel, self.config.logfile, self.config.log_format)
+            self.listeners.renew()
+        except StartError as problem:
+            LOGGER.error("SIGHUP: %s; nothing was changed", problem)
+            return
+        LOGGER.info("SIGHUP: the log file and the certificates are in use as they are now")
 
     def _saves_at_end(self) -> bool:
         return not self.config.appendonly and bool(self.config.shown("save"))

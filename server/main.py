@@ -43,7 +43,8 @@ def run(file: Path | None, arguments: Sequence[str]) -> int:
     """Serve until a stop is requested; return the exit code."""
     try:
         config = configuration.load(file, arguments)
-        huge_pages.prepare(config.disable_thp)
+        # With huge pages, the event loop's buffer takes 256 KB in each TLS connection.
+        huge_pages.prepare(config.disable_thp or config.tls_port > 0)
         # Not imported at the top: the process has just started again, or will not.
         from millstream.server.process import serve_until_stopped
 

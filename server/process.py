@@ -34,6 +34,7 @@ async def _serve(config: Config, file: Path | None) -> bool:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, on_signal, number)
+    server.loop.add_signal_handler(signal.SIGHUP, server.reload_files)
     await server.start()
     await server.stopping.wait()
     _give_up_at_next_signal(server)

@@ -51,6 +51,7 @@ from millstream.server.config.kinds import (
     size,
 )
 from millstream.server.config.replica_directives import ReplicaDirectives
+from millstream.server.config.tls_directives import TlsDirectives
 from millstream.words import split_words
 
 # The table
@@ -95,12 +96,16 @@ dataclass(Accepted)
 
 
 @dataclass
-class Config(ReplicaDirectives, Accepted):
+class Config(ReplicaDirectives, TlsDirectives, Accepted):
     # ruff: noqa: RUF009 - `_directive` is dataclasses.field and makes its defaults itself
     """All directives with their values; sizes in bytes."""
 
     port: int = directive(
-        6455, integer(0, 65535), "TCP port; 0 selects a free one", section=NETWORK, mutable=False
+        6455,
+        integer(0, 65535),
+        "TCP port; 0 selects a free one, or none if there is `tls-port` or `unixsocket`",
+        section=NETWORK,
+        mutable=False,
     )
     bind: tuple[str, ...] = directive(
         ("127.0.0.1",), ADDRESSES, "addresses to listen on", section=NETWORK, mutable=False
@@ -436,7 +441,7 @@ def find_directive(name: str) -> Directive | None:
 # CONFIG SET
 
 
-CHANGEABLE_IN_REDIS = frozenset({"bind", "dbfilename", "dir", "port"})
+CHANGEABLE_IN_REDIS = frozenset({"bind", "dbfilename", "dir", "port", "tls-port"})
 
 
 def refused(name: str, why: str) -> CommandError:
@@ -525,10 +530,16 @@ def read_arguments(arguments: Sequence[str]) -> list[Line]:
     return lines
 
 
-RENAMED = (
-    "rename-command is not supported; access rules do the same for each user: a line "
-    "`user default on nopass ~* &* +@all -flushall` forbids FLUSHALL"
-)
+REFUSED = {
+    "rename-command": (
+        "rename-command is not supported; access rules do the same for each user: a line "
+        "`user default on nopass ~* &* +@all -flushall` forbids FLUSHALL"
+    ),
+    "tls-ciphersuites": (
+        "tls-ciphersuites is not supported, because Python cannot choose the ciphers of TLS 1.3; "
+        "remove the line"
+    ),
+}
 
 
 def apply_lines(config: Config, lines: Iterable[Line]) -> None:
@@ -542,8 +553,8 @@ def apply_lines(config: Config, lines: Iterable[Line]) -> None:
         if name == "user":
             config.user_lines.append(line)
             continue
-        if name == "rename-command":
-            raise StartError(f"{where}: {RENAMED}")
+        if name in REFUSED:
+            raise StartError(f"{where}: {REFUSED[name]}")
         directive = find_directive(name)
         if directive is None:
             raise StartError(f"{where}: unknown directive '{name}'")

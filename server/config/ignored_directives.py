@@ -78,6 +78,8 @@ ACCEPTED: tuple[Row, ...] = (
     ("maxmemory-clients", "0", "share", True),
     ("maxmemory-eviction-tenacity", "10", (0, 100), True),
     ("maxmemory-samples", "5", (1, 64), True),
+    ("tls-session-cache-size", "20480", _NATURAL, True),
+    ("tls-session-cache-timeout", "300", _NATURAL, True),
     ("tracking-table-max-keys", "1000000", _LARGE, True),
     # Types that do not exist here.
     ("hash-max-listpack-entries", "512", _LARGE, True),

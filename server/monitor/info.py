@@ -94,10 +94,7 @@ def _server(server: Server) -> Section:
         "executable": os.path.abspath(sys.argv[0]),
         "config_file": str(server.config_file.absolute() if server.config_file else ""),
         "io_threads_active": 0,
-        **{
-            f"listener{number}": f"name=tcp,bind={address},port={server.port}"
-            for number, address in enumerate(server.config.bind)
-        },
+        **server.listeners.info_fields(),
     }
 
 

@@ -10,6 +10,10 @@ cdef class Connection(Client):
     cdef readonly object transport
     # The descriptor of its socket; -1 when the socket is closed or about to be closed.
     cdef readonly int file_number
+    # The same where bytes are sent to it directly; -1 also with TLS, which only the transport may
+    # send.
+    cdef int direct_number
+    cdef readonly bint is_unix
     # Whether the transport may have unsent bytes.
     cdef bint backlog
     # Bytes objects that were not passed to the transport yet; the first `first_sent` bytes of the

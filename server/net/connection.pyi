@@ -6,6 +6,7 @@ from millstream.server.protocol.outbox import Client
 class Connection(Client):
     transport: Transport
     file_number: int
+    is_unix: bool
     total_bytes_in: int
     total_bytes_out: int
     def __init__(self, server: Any) -> None: ...

@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False
-"""A client's TCP connection: an asyncio protocol that passes bytes to the executor and back.
+"""A client's connection, by TCP, TLS or a Unix socket: an asyncio protocol that passes bytes to the executor and back.
 
 It uses the socket and is independent of commands. Back-pressure applies in both directions: while
 the client does not read its replies, its requests are not run, and when requests accumulate, its
 socket is not read.
 
-Bytes are sent directly to the socket. The transport gets the part that the socket does not accept,
+Bytes are sent directly to the socket, except with TLS, where the transport encrypts them. The transport gets the part that the socket does not accept,
 and notifies the connection when the socket accepts bytes again. Until then all other output waits
 in a queue of bytes objects, most of which are shared with other clients. Therefore nothing is
 copied and no send is tried for a client that does not read.
@@ -37,7 +37,7 @@ cdef str name_of(address):
     if not address:
         return ""
     if isinstance(address, str):
-        return address
+        return f"{address}:0"
     host, port = address[0], address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -50,13 +50,18 @@ cdef class Connection(Client):
         self.server = server
         self.executor = server.executor
         self.reading = True
-        self.file_number = -1
+        self.file_number = self.direct_number = -1
 
     def connection_made(self, transport) -> None:
         self.transport = transport
         self.file_number = transport.get_extra_info("socket").fileno()
-        self.address = name_of(transport.get_extra_info("peername"))
+        if transport.get_extra_info("ssl_object") is None:
+            self.direct_number = self.file_number
         self.local_address = name_of(transport.get_extra_info("sockname"))
+        self.is_unix = isinstance(transport.get_extra_info("sockname"), str)
+        self.address = self.local_address
+        if not self.is_unix:
+            self.address = name_of(transport.get_extra_info("peername"))
         self.executor.attach(self)
         self.server.client_opened(self)
 
@@ -72,7 +77,7 @@ cdef class Connection(Client):
         return False
 
     def connection_lost(self, error) -> None:
-        self.file_number = -1  # the transport closes it when this returns
+        self.file_number = self.direct_number = -1  # the transport closes it when this returns
         self.drop_queue()
         self.executor.detach(self)
         self.server.client_closed(self)
@@ -176,9 +181,9 @@ cdef class Connection(Client):
         """Send as many bytes as the socket accepts; return their number. Send nothing while the
         transport has earlier bytes."""
         cdef ssize_t sent
-        if self.file_number < 0 or (self.backlog and not self.caught_up()):
+        if self.direct_number < 0 or (self.backlog and not self.caught_up()):
             return 0
-        sent = send(self.file_number, PyBytes_AS_STRING(data) + start,
+        sent = send(self.direct_number, PyBytes_AS_STRING(data) + start,
                     PyBytes_GET_SIZE(data) - start, MSG_DONTWAIT | MSG_NOSIGNAL)
         self.backlog = sent < PyBytes_GET_SIZE(data) - start
         return max(sent, 0)  # the transport will detect and report an error
@@ -206,7 +211,7 @@ cdef class Connection(Client):
         return self.transport.get_write_buffer_size() == 0 and not self.transport.is_closing()
 
     cpdef int end(self, bint after_reply) except -1:
-        self.file_number = -1  # nothing is sent past a transport that will close
+        self.file_number = self.direct_number = -1  # nothing is sent past a closing transport
         if after_reply:
             self.close_after_reply = self.closing = True
             if not self.queue:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 from collections.abc import Sequence
+from pathlib import Path
 
 from millstream.errors import StartError
 
@@ -17,7 +19,9 @@ EVERYWHERE = ("0.0.0.0", "::")
 ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def bind_sockets(addresses: Sequence[str], port: int) -> list[socket.socket]:
+def bind_sockets(
+    addresses: Sequence[str], port: int, directive: str = "port"
+) -> list[socket.socket]:
     """A bound socket for each address; port 0: a free one, the same for all.
 
     ``*`` is every IPv4 and IPv6 address; one that begins with ``-`` may be absent on this machine.
@@ -31,7 +35,7 @@ def bind_sockets(addresses: Sequence[str], port: int) -> list[socket.socket]:
             except OSError as problem:
                 if optional and problem.errno in ABSENT:
                     continue
-                raise StartError(_why_not(problem, address, port)) from None
+                raise StartError(_why_not(problem, address, port, directive)) from None
             sockets.append(found)
             port = port or found.getsockname()[1]
         if not sockets:
@@ -41,6 +45,39 @@ def bind_sockets(addresses: Sequence[str], port: int) -> list[socket.socket]:
             opened.close()
         raise
     return sockets
+
+
+def bind_unix(path: Path, permissions: int) -> socket.socket:
+    """A bound Unix socket. One that an ended process left is replaced. StartError otherwise."""
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        _remove_stale(path)
+        bound.bind(str(path))
+        if permissions:
+            path.chmod(permissions)
+        bound.setblocking(False)
+    except OSError as problem:
+        bound.close()
+        reason = problem.strerror or str(problem)
+        raise StartError(f"unixsocket: cannot listen on {path}: {reason}") from None
+    return bound
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that no process listens on; OSError when one does, or it is another file."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "the file exists and is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, "another program listens there")
 
 
 def why_not_listening(problem: OSError, addresses: Sequence[str], port: int) -> StartError:
@@ -76,10 +113,10 @@ def _bind(address: str, port: int) -> socket.socket:
     return bound
 
 
-def _why_not(problem: OSError, address: str, port: int) -> str:
+def _why_not(problem: OSError, address: str, port: int, directive: str = "port") -> str:
     where = f"port {port} on {address}"
     if problem.errno == errno.EADDRINUSE:
-        return f"{where} is in use by another program; choose another one with --port"
+        return f"{where} is in use by another program; choose another one with --{directive}"
     if isinstance(problem, socket.gaierror):
         return f"cannot listen on {where}: no such address"
     reason = os.strerror(problem.errno) if problem.errno else str(problem)

@@ -31,7 +31,7 @@ class NotedTransport:
         self.closing = False
 
     def get_extra_info(self, name: str) -> Any:
-        return self.own if name == "socket" else ("127.0.0.1", 1)
+        return {"socket": self.own, "ssl_object": None}.get(name, ("127.0.0.1", 1))
 
     def get_write_buffer_size(self) -> int:
         return len(self.waiting)

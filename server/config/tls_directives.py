@@ -1,0 +1,92 @@
+"""The directives of TLS and of Unix sockets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from millstream.server.config.kinds import NETWORK, TEXT, YES_NO, Kind, directive, integer, one_of
+
+PROTOCOLS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+PERMISSIONS_MAX = 0o777
+
+
+def _parse_protocols(text: str, current: object) -> str:
+    known = {name.lower(): name for name in PROTOCOLS}
+    words = text.lower().split()
+    if not all(word in known for word in words):
+        raise ValueError(f"argument must be some of {' '.join(PROTOCOLS)}")
+    return " ".join(known[word] for word in words)
+
+
+def _parse_permissions(text: str, current: object) -> int:
+    if not re.fullmatch("[0-7]+", text) or int(text, 8) > PERMISSIONS_MAX:
+        raise ValueError("argument must be an octal number up to 777")
+    return int(text, 8)
+
+
+PROTOCOL_LIST = Kind(_parse_protocols, str, " ".join(PROTOCOLS), many=True)
+PERMISSIONS = Kind(_parse_permissions, lambda mode: f"{mode:o}", "octal number up to 777")
+
+
+@dataclass
+class TlsDirectives:
+    """Fields of Config."""
+
+    unixsocket: str = directive(
+        "",
+        TEXT,
+        "path of a Unix socket to listen on; empty: none",
+        section=NETWORK,
+        mutable=False,
+    )
+    unixsocketperm: int = directive(
+        0,
+        PERMISSIONS,
+        "permissions of the Unix socket; 0: as the process creates it",
+        section=NETWORK,
+        mutable=False,
+    )
+    tls_port: int = directive(
+        0, integer(0, 65535), "port for TLS; 0: none", section=NETWORK, mutable=False
+    )
+    tls_cert_file: str = directive(
+        "", TEXT, "the server's certificate and its chain, in PEM", section=NETWORK
+    )
+    tls_key_file: str = directive("", TEXT, "the certificate's key, in PEM", section=NETWORK)
+    tls_key_file_pass: str = directive(
+        "", TEXT, "password of tls-key-file, if it is encrypted", section=NETWORK
+    )
+    tls_ca_cert_file: str = directive(
+        "", TEXT, "certificates that sign those of clients, in PEM", section=NETWORK
+    )
+    tls_ca_cert_dir: str = directive(
+        "", TEXT, "folder of such certificates, named by their hashes", section=NETWORK
+    )
+    tls_auth_clients: str = directive(
+        "yes",
+        one_of("no", "yes", "optional"),
+        "whether TLS clients need a certificate: `optional` checks one that a client sends",
+        section=NETWORK,
+    )
+    tls_auth_clients_user: str = directive(
+        "off",
+        one_of("off", "cn"),
+        "`cn`: a client with a certificate is logged in as the user named by its common name",
+        section=NETWORK,
+    )
+    tls_protocols: str = directive(
+        "", PROTOCOL_LIST, "versions of TLS; empty: 1.2 and 1.3", section=NETWORK
+    )
+    tls_ciphers: str = directive(
+        "", TEXT, "ciphers of TLS 1.2, in OpenSSL's form; empty: Python's", section=NETWORK
+    )
+    tls_prefer_server_ciphers: bool = directive(
+        False, YES_NO, "choose the cipher by the server's order", section=NETWORK
+    )
+    tls_dh_params_file: str = directive(
+        "", TEXT, "parameters of the Diffie-Hellman exchange, in PEM", section=NETWORK
+    )
+    tls_session_caching: bool = directive(
+        True, YES_NO, "let clients resume sessions, which halves the handshake", section=NETWORK
+    )

@@ -1,0 +1,131 @@
+"""The listening sockets: TCP, TLS and a Unix socket, bound before the data is loaded.
+
+A new TLS context gets a new listener on a copy of the same socket, and the old listener is closed:
+connections that were accepted go on, and none is refused in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from millstream.errors import StartError
+from millstream.server.config.directives import Config
+from millstream.server.monitor.log import LOGGER
+from millstream.server.net.listen import bind_sockets, bind_unix, why_not_listening
+from millstream.server.net.tls import HANDSHAKE_S, Tls, make_tls
+
+NewConnection = Callable[[], Any]
+
+
+class Listeners:
+    """What a server listens on. `port` and `tls_port` are 0 where there is no such port."""
+
+    def __init__(self, config: Config, new_connection: NewConnection) -> None:
+        self.port = config.port
+        self.tls_port = config.tls_port
+        self.tls: Tls | None = None
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        # It has all methods of a protocol, but a compiled class has no Python base class.
+        self._new_connection = cast(Callable[[], asyncio.BaseProtocol], new_connection)
+        self._sockets: list[socket.socket] = []
+        self._tls_sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._tls_servers: list[asyncio.Server] = []
+        self._renewal: asyncio.Task[None] | None = None
+
+    def bind(self) -> None:
+        """Take the ports, and check the certificate. StartError with one sentence."""
+        config = self._config
+        if config.tls_port:
+            self.tls = make_tls(config)
+        if config.port or not (config.tls_port or config.unixsocket):
+            self._sockets = bind_sockets(config.bind, config.port)
+            self.port = config.port = self._sockets[0].getsockname()[1]
+        if config.tls_port:
+            self._tls_sockets = bind_sockets(config.bind, config.tls_port, "tls-port")
+        if config.unixsocket:
+            self._sockets.append(bind_unix(Path(config.unixsocket), config.unixsocketperm))
+
+    async def listen(self) -> None:
+        """Accept connections from now on."""
+        for bound in self._sockets:
+            self._servers.append(await self._serve(bound, self.port, None))
+        if self.tls is not None:
+            self._tls_servers = await self._serve_tls(self.tls)
+            self.tls.log()
+
+    async def _serve(self, bound: socket.socket, port: int, tls: Tls | None) -> asyncio.Server:
+        options: dict[str, Any] = {"sock": bound, "backlog": self._config.tcp_backlog}
+        if tls is not None:
+            options |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S}
+        begin: Callable[..., Any] = self._loop.create_server
+        if bound.family == socket.AF_UNIX:
+            begin = self._loop.create_unix_server
+        try:
+            server: asyncio.Server = await begin(self._new_connection, **options)
+            return server
+        except OSError as problem:
+            raise why_not_listening(problem, self._config.bind, port) from None
+
+    async def _serve_tls(self, tls: Tls) -> list[asyncio.Server]:
+        return [await self._serve(bound.dup(), self.tls_port, tls) for bound in self._tls_sockets]
+
+    def renew(self) -> None:
+        """Use the certificates that the directives name now, for new connections. StartError when
+        they cannot be used; then nothing changes."""
+        if not self.tls_port:
+            return
+        self.tls = make_tls(self._config)
+        self._renewal = self._loop.create_task(self._replace(self.tls, self._renewal))
+
+    async def _replace(self, tls: Tls, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        try:
+            replaced, self._tls_servers = self._tls_servers, await self._serve_tls(tls)
+        except StartError as problem:
+            LOGGER.error("the new certificate is not used: %s", problem)
+            return
+        for server in replaced:
+            server.close()
+        tls.log()
+
+    def close(self) -> None:
+        """Accept no more connections. A Unix socket is removed."""
+        for server in (*self._servers, *self._tls_servers):
+            server.close()
+        for bound in self._tls_sockets:
+            bound.close()
+        if self._config.unixsocket and self._servers:
+            with contextlib.suppress(OSError):
+                os.unlink(self._config.unixsocket)
+
+    def described(self) -> str:
+        """Where the server listens, for the log."""
+        config = self._config
+        found = [
+            f"{address}:{port}{mark}"
+            for port, mark in ((self.port, ""), (self.tls_port, " (TLS)"))
+            for address in config.bind
+            if port
+        ]
+        return ", ".join(found + ([config.unixsocket] if config.unixsocket else []))
+
+    def info_fields(self) -> dict[str, str]:
+        """The listeners as INFO shows them."""
+        config = self._config
+        found = []
+        if self.port:
+            found = [f"name=tcp,bind={address},port={self.port}" for address in config.bind]
+        if config.unixsocket:
+            found.append(f"name=unix,bind={config.unixsocket}")
+        if self.tls_port:
+            found += [f"name=tls,bind={address},port={self.tls_port}" for address in config.bind]
+        return {f"listener{number}": text for number, text in enumerate(found)}

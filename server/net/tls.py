@@ -1,0 +1,208 @@
+"""TLS contexts from the directives, checked before they are used.
+
+Python's ssl names no file in its errors, so each file is looked at alone. A context is tried out by
+a handshake with itself in memory, which proves that key, certificate and ciphers fit and gives the
+day on which the certificate expires.
+"""
+
+from __future__ import annotations
+
+import ssl
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.errors import StartError
+from millstream.server.config.directives import Config
+from millstream.server.config.tls_directives import PROTOCOLS
+from millstream.server.monitor.log import LOGGER
+
+HANDSHAKE_S = 10.0
+HANDSHAKE_STEPS = 10  # more than any version of TLS takes
+NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: an expired certificate only gets a warning
+DEFAULT_PROTOCOLS = "TLSv1.2 TLSv1.3"
+VERSIONS = {
+    "TLSv1": ssl.TLSVersion.TLSv1,
+    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+LEAVING_OUT = {
+    "TLSv1": ssl.OP_NO_TLSv1,
+    "TLSv1.1": ssl.OP_NO_TLSv1_1,
+    "TLSv1.2": ssl.OP_NO_TLSv1_2,
+    "TLSv1.3": ssl.OP_NO_TLSv1_3,
+}
+CLIENT_CERTIFICATES = {
+    "no": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "yes": ssl.CERT_REQUIRED,
+}
+
+
+class Tls(NamedTuple):
+    """A context for a server, and when its certificate expires (Unix time)."""
+
+    context: ssl.SSLContext
+    expires_s: int
+
+    def log(self) -> None:
+        """Say how long the certificate is valid."""
+        moment = datetime.fromtimestamp(self.expires_s, UTC)
+        if moment < datetime.now(UTC):
+            LOGGER.warning("tls      the certificate has expired on %s", moment.date())
+        else:
+            LOGGER.info("tls      the certificate is valid until %s", moment.date())
+
+
+def make_tls(config: Config) -> Tls:
+    """The context of the directives as they are now. StartError names directive and file."""
+    if not config.tls_cert_file or not config.tls_key_file:
+        raise StartError("tls-port needs tls-cert-file and tls-key-file")
+    if config.tls_auth_clients != "no" and not (config.tls_ca_cert_file or config.tls_ca_cert_dir):
+        raise StartError(
+            "tls-auth-clients needs tls-ca-cert-file or tls-ca-cert-dir; `tls-auth-clients no` "
+            "accepts clients without a certificate"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_protocols(context, config.tls_protocols or DEFAULT_PROTOCOLS)
+    _set_options(context, config)
+    _load_certificate(context, config)
+    _load_authorities(context, config)
+    expires_s = _tried_out(context, config)
+    context.verify_mode = CLIENT_CERTIFICATES[config.tls_auth_clients]
+    return Tls(context, expires_s)
+
+
+def _set_protocols(context: ssl.SSLContext, names: str) -> None:
+    wanted = [name for name in PROTOCOLS if name in names.split()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the operator asks for an old version
+        context.minimum_version = VERSIONS[wanted[0]]
+        context.maximum_version = VERSIONS[wanted[-1]]
+        for name in PROTOCOLS:
+            if name not in wanted:
+                context.options |= LEAVING_OUT[name]
+
+
+def _set_options(context: ssl.SSLContext, config: Config) -> None:
+    if config.tls_ciphers:
+        try:
+            context.set_ciphers(config.tls_ciphers)
+        except ssl.SSLError:
+            raise StartError("tls-ciphers: OpenSSL knows none of these ciphers") from None
+    if config.tls_prefer_server_ciphers:
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    else:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if not config.tls_session_caching:
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+    if config.tls_dh_params_file:
+        _readable("tls-dh-params-file", config.tls_dh_params_file)
+        try:
+            context.load_dh_params(config.tls_dh_params_file)
+        except (ssl.SSLError, OSError):
+            raise StartError(
+                f"tls-dh-params-file: {config.tls_dh_params_file} has no parameters in PEM"
+            ) from None
+
+
+def _readable(directive: str, path: str) -> None:
+    try:
+        Path(path).read_bytes()
+    except OSError as problem:
+        raise StartError(f"{directive}: cannot read {path}: {problem.strerror}") from None
+
+
+def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
+    certificate, key = config.tls_cert_file, config.tls_key_file
+    _readable("tls-cert-file", certificate)
+    _readable("tls-key-file", key)
+    _check_certificates("tls-cert-file", certificate)
+    try:
+        # A function, so that OpenSSL never asks for a password on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: config.tls_key_file_pass)
+    except ssl.SSLError as problem:
+        if problem.reason == "KEY_VALUES_MISMATCH":
+            raise StartError(
+                f"tls-key-file: {key} is not the key of the certificate in {certificate}"
+            ) from None
+        raise StartError(
+            f"tls-key-file: {key} has no key in PEM that tls-key-file-pass opens"
+        ) from None
+    except ValueError as problem:
+        raise StartError(f"tls-key-file-pass: {problem}") from None
+
+
+def _check_certificates(directive: str, path: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise StartError(f"{directive}: {path} has no certificate in PEM") from None
+
+
+def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
+    file, folder = config.tls_ca_cert_file, config.tls_ca_cert_dir
+    if file:
+        _readable("tls-ca-cert-file", file)
+        _check_certificates("tls-ca-cert-file", file)
+    if folder and not Path(folder).is_dir():
+        raise StartError(f"tls-ca-cert-dir: {folder} is no folder")
+    if file or folder:
+        context.load_verify_locations(file or None, folder or None)
+
+
+def _tried_out(context: ssl.SSLContext, config: Config) -> int:
+    """A handshake in memory with a client that trusts this one certificate; when it expires."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
+    trusting.load_verify_locations(config.tls_cert_file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        trusting.minimum_version = context.minimum_version
+    try:
+        client = _handshake(context, trusting)
+    except ssl.SSLCertVerificationError as problem:
+        raise StartError(
+            f"tls-cert-file: {config.tls_cert_file}: {problem.verify_message}"
+        ) from None
+    except ssl.SSLError as problem:
+        raise StartError(
+            "tls-protocols, tls-ciphers and the certificate do not fit: no handshake succeeds "
+            f"({problem.reason})"
+        ) from None
+    found = client.getpeercert()
+    assert found is not None
+    return int(ssl.cert_time_to_seconds(str(found["notAfter"])))
+
+
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """The client's end after a handshake without sockets; SSLError when there is none."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    open_ends = list(ends)
+    for _ in range(HANDSHAKE_STEPS):
+        for end in list(open_ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            open_ends.remove(end)
+    if open_ends:
+        raise ssl.SSLError("the handshake does not end")
+    return ends[0]
+
+
+def common_name(peer: ssl.SSLObject) -> str | None:
+    """The common name of a client's certificate; None if there is no certificate or name."""
+    certificate = peer.getpeercert() or {}
+    subject = certificate.get("subject", ())
+    assert isinstance(subject, tuple)
+    names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
+    return names[0] if names else None

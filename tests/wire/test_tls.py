@@ -1,0 +1,405 @@
+"""TLS and Unix sockets: only TLS records leave a TLS port, and certificates decide who may
+connect."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from tests.support.certificates import Authority, openssl
+from tests.support.resp import Simple, encode_command
+from tests.support.server import Server, free_port
+from tests.support.waiting import wait_until
+
+import millstream.client
+from millstream.errors import StartError
+from millstream.server.config.directives import Config
+from millstream.server.net.tls import make_tls
+
+NewServer = Callable[..., Server]
+RECORD_TYPES = {20, 21, 22, 23}  # change cipher, alert, handshake, data
+RECORD_MAX = 16384 + 256
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server_files(authority: Authority) -> dict[str, str]:
+    return authority.directives()
+
+
+def config_of(directives: dict[str, str]) -> Config:
+    config = Config(tls_port=1)
+    for name, value in directives.items():
+        setattr(config, name.replace("-", "_"), value)
+    return config
+
+
+class TlsServer:
+    """A server with a TLS port, and connections to it."""
+
+    def __init__(self, new_server: NewServer, directives: dict[str, str]) -> None:
+        self.port = free_port()
+        self.server: Server = new_server("data", {**directives, "tls-port": str(self.port)})
+        self.server.start()
+
+    def redis(self, authority: Authority, **options: Any) -> redis.Redis:
+        return redis.Redis(
+            port=options.pop("port", self.port),
+            ssl=True,
+            ssl_ca_certs=str(authority.file),
+            decode_responses=True,
+            **options,
+        )
+
+
+@pytest.fixture
+def open_server(new_server: NewServer, server_files: dict[str, str]) -> TlsServer:
+    """Clients need no certificate."""
+    return TlsServer(new_server, {**server_files, "tls-auth-clients": "no"})
+
+
+class Recorder:
+    """A proxy that keeps what the server sends."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.sent: list[bytearray] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                kept = bytearray()
+                self.sent.append(kept)
+                self._pump(client, server, bytearray())
+                self._pump(server, client, kept)
+
+    def _pump(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        def run() -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(65536):
+                    kept.extend(data)
+                    target.sendall(data)
+            with contextlib.suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def records(data: bytes) -> Iterator[int]:
+    """The types of all TLS records; AssertionError for any other byte."""
+    at = 0
+    while at + 5 <= len(data):
+        kind, major = data[at], data[at + 1]
+        size = int.from_bytes(data[at + 3 : at + 5], "big")
+        assert kind in RECORD_TYPES, data[at : at + 50]
+        assert major == 3
+        assert size <= RECORD_MAX
+        yield kind
+        at += 5 + size
+
+
+def test_only_tls_records_leave_the_port(open_server: TlsServer, authority: Authority) -> None:
+    """Pipelines, long replies to a slow reader, messages of channels, reads that wait, refusals."""
+    recorder = Recorder(open_server.port)
+    client = open_server.redis(authority, port=recorder.port)
+    other = open_server.redis(authority, port=recorder.port)
+    pipeline = client.pipeline(transaction=False)
+    for number in range(2000):
+        pipeline.execute_command("XADD", "s", f"{number + 1}-0", "f", "v" * 500)
+    assert len(pipeline.execute()) == 2000
+    assert len(client.xrange("s")) == 2000
+    heard = client.pubsub()
+    heard.subscribe("news")
+    waiting = threading.Thread(target=lambda: other.xread({"t": "$"}, block=0))
+    waiting.start()
+    with open_server.server.client() as plain:
+        plain.wait_blocked(1)
+        for number in range(100):
+            plain.call("PUBLISH", "news", f"message {number}")
+        plain.call("XADD", "t", "*", "f", "v")
+        got = []
+        while len(got) < 100:
+            message = heard.get_message(ignore_subscribe_messages=True, timeout=5)
+            assert message is None or message["type"] == "message"
+            got += [message] if message else []
+        waiting.join()
+        slow = slow_reader(recorder.port, authority)
+        plain.call("CONFIG", "SET", "maxclients", "1")
+        with pytest.raises(redis.ConnectionError):
+            open_server.redis(authority, port=recorder.port).ping()
+    total = read_all(slow, 500 * 2000 * 5)
+    assert total > 500 * 2000 * 5
+    recorder.close()
+    sent = [bytes(data) for data in recorder.sent]
+    assert len(sent) >= 4
+    for data in sent:
+        assert 23 in set(records(data))
+        assert b"vvvvvvvv" not in data
+        assert b"message" not in data
+
+
+def slow_reader(port: int, authority: Authority) -> ssl.SSLSocket:
+    """A client that asks for 5 MB and does not read yet."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    connection = context.wrap_socket(
+        socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1"
+    )
+    connection.sendall(encode_command([b"PING"]))
+    assert connection.recv(100) == b"+PONG\r\n"  # it is accepted
+    connection.sendall(encode_command([b"XRANGE", b"s", b"-", b"+"]) * 5)
+    return connection
+
+
+def read_all(connection: ssl.SSLSocket, at_least: int) -> int:
+    total = 0
+    while total <= at_least:
+        data = connection.recv(65536)
+        assert data, f"closed after {total} bytes"
+        total += len(data)
+    return total
+
+
+def test_clients_need_a_certificate(
+    new_server: NewServer, server_files: dict[str, str], authority: Authority, tmp_path: Path
+) -> None:
+    server = TlsServer(new_server, server_files)
+    certificate, key = authority.issue("alice")
+    foreign = Authority(tmp_path, "foreign").issue("alice")
+    pair = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+    assert server.redis(authority, **pair).ping()
+    with pytest.raises((redis.ConnectionError, ssl.SSLError, OSError)):
+        server.redis(authority).ping()
+    with pytest.raises((redis.ConnectionError, ssl.SSLError, OSError)):
+        server.redis(authority, ssl_certfile=str(foreign[0]), ssl_keyfile=str(foreign[1])).ping()
+    admin = server.redis(authority, **pair)
+    admin.config_set("tls-auth-clients", "optional")
+    wait_until(lambda: can_ping(server.redis(authority)), what="a client without certificate")
+
+
+def can_ping(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except (redis.ConnectionError, OSError):
+        return False
+
+
+def test_a_certificate_names_the_user(
+    new_server: NewServer, server_files: dict[str, str], authority: Authority
+) -> None:
+    server = TlsServer(new_server, {**server_files, "tls-auth-clients-user": "CN"})
+    with server.server.client() as plain:
+        assert plain.call("ACL", "SETUSER", "alice", "on", "+@all", "~a*") == Simple("OK")
+        assert plain.call("CONFIG", "SET", "requirepass", "secret") == Simple("OK")
+    found = {}
+    for name in ("alice", "unknown"):
+        certificate, key = authority.issue(name)
+        pair = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+        client = server.redis(authority, **pair, protocol=2)
+        try:
+            found[name] = client.execute_command("ACL WHOAMI")
+        except redis.AuthenticationError:
+            found[name] = None
+    assert found == {"alice": "alice", "unknown": None}
+
+
+def test_a_new_certificate_without_a_restart(
+    open_server: TlsServer, authority: Authority, tmp_path: Path, server_files: dict[str, str]
+) -> None:
+    old = open_server.redis(authority)
+    assert old.ping()
+    other = Authority(tmp_path, "other")
+    certificate, key = other.issue("server")
+    with pytest.raises(redis.ResponseError, match=r"is not the key of the certificate"):
+        old.config_set("tls-cert-file", str(certificate))
+    assert old.config_get("tls-cert-file") == {"tls-cert-file": server_files["tls-cert-file"]}
+    assert open_server.redis(authority).ping()
+    old.execute_command("CONFIG SET", "tls-cert-file", str(certificate), "tls-key-file", str(key))
+    wait_until(lambda: can_ping(open_server.redis(other)), what="the new certificate")
+    assert not can_ping(open_server.redis(authority))
+    assert old.ping()  # connections that exist go on
+
+
+def test_sighup_reads_the_files_again(
+    new_server: NewServer, authority: Authority, tmp_path: Path
+) -> None:
+    first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
+    log = tmp_path / "server.log"
+    directives = first.directives()
+    server = TlsServer(new_server, {**directives, "tls-auth-clients": "no", "logfile": str(log)})
+    certificate, key = second.issue("renewed")
+    Path(directives["tls-cert-file"]).write_text("nonsense")
+    server.server.signal(signal.SIGHUP)
+    wait_until(lambda: "has no certificate in PEM; nothing was changed" in log.read_text(),
+               what="the error")  # fmt: skip
+    assert server.redis(first).ping()
+    shutil.copy(certificate, directives["tls-cert-file"])
+    shutil.copy(key, directives["tls-key-file"])
+    log.rename(tmp_path / "rotated.log")
+    server.server.signal(signal.SIGHUP)
+    wait_until(lambda: can_ping(server.redis(second)), what="the new certificate")
+    assert log.exists()
+
+
+def test_redis_cli_our_client_and_urls(open_server: TlsServer, authority: Authority) -> None:
+    done = subprocess.run(
+        ["redis-cli", "-p", str(open_server.port), "--tls", "--cacert", authority.file, "PING"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "PONG\n"
+    url = f"rediss://127.0.0.1:{open_server.port}?ssl_ca_certs={authority.file}"
+    with millstream.client.connect(url) as client:
+        assert client.ping()
+
+
+def test_sessions_are_resumed(open_server: TlsServer, authority: Authority) -> None:
+    context = ssl.create_default_context(cafile=str(authority.file))
+    session = None
+    for resumed in (False, True):
+        plain = socket.create_connection(("127.0.0.1", open_server.port))
+        with context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as client:
+            client.sendall(encode_command([b"PING"]))
+            assert client.recv(100) == b"+PONG\r\n"
+            assert client.session_reused == resumed
+            session = client.session
+
+
+def test_without_tls_a_client_gets_nothing(open_server: TlsServer) -> None:
+    """Text, and a client that says nothing, end without a reply in text; others are served."""
+    with socket.create_connection(("127.0.0.1", open_server.port)) as client:
+        client.sendall(b"PING\r\n" * 10)
+        data = client.recv(1000)
+        assert b"PONG" not in data
+    with open_server.server.client() as plain:
+        assert plain.call("PING") == Simple("PONG")
+
+
+def change(directives: dict[str, str], **changes: str) -> dict[str, str]:
+    return {**directives, **{name.replace("_", "-"): value for name, value in changes.items()}}
+
+
+def test_each_error_names_the_file(
+    authority: Authority, server_files: dict[str, str], tmp_path: Path
+) -> None:
+    _, key = authority.issue("another")
+    locked, locked_key = authority.issue("locked", password="secret")
+    nonsense = tmp_path / "nonsense"
+    nonsense.write_text("nonsense")
+    wrong = {
+        "tls-cert-file: cannot read /none: No such file": {"tls_cert_file": "/none"},
+        "tls-key-file: cannot read /none: No such file": {"tls_key_file": "/none"},
+        f"tls-cert-file: {nonsense} has no certificate": {"tls_cert_file": str(nonsense)},
+        f"tls-key-file: {nonsense} has no key": {"tls_key_file": str(nonsense)},
+        f"tls-key-file: {key} is not the key of": {"tls_key_file": str(key)},
+        f"tls-ca-cert-file: {nonsense} has no": {"tls_ca_cert_file": str(nonsense)},
+        "tls-ca-cert-dir: /none is no folder": {"tls_ca_cert_dir": "/none"},
+        f"tls-dh-params-file: {nonsense} has no": {"tls_dh_params_file": str(nonsense)},
+        "tls-ciphers: OpenSSL knows none": {"tls_ciphers": "nonsense"},
+        "tls-auth-clients needs tls-ca-cert-file": {"tls_ca_cert_file": ""},
+        "tls-port needs tls-cert-file and": {"tls_key_file": ""},
+        f"tls-key-file: {locked_key} has no key in PEM that tls-key-file-pass opens": {
+            "tls_cert_file": str(locked), "tls_key_file": str(locked_key), "tls_key_file_pass": "x",
+        },
+    }  # fmt: skip
+    for message, changes in wrong.items():
+        with pytest.raises(StartError) as caught:
+            make_tls(config_of(change(server_files, **changes)))
+        assert str(caught.value).startswith(message)
+    changes = {"tls_cert_file": str(locked), "tls_key_file": str(locked_key)}
+    assert make_tls(config_of(change(server_files, **changes, tls_key_file_pass="secret")))
+    assert make_tls(config_of(change(server_files, tls_protocols="TLSv1.3"))).expires_s > 0
+    assert make_tls(config_of(change(server_files, tls_protocols="TLSv1.2"))).expires_s > 0
+    rsa = tmp_path / "rsa.key", tmp_path / "rsa.crt"
+    openssl(
+        *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=rsa", "-days", "2"),
+        *("-keyout", str(rsa[0]), "-out", str(rsa[1])),
+    )
+    changes = {"tls_cert_file": str(rsa[1]), "tls_key_file": str(rsa[0])}
+    with pytest.raises(StartError, match="no handshake succeeds"):
+        make_tls(config_of(change(
+            server_files, **changes, tls_protocols="TLSv1.2", tls_ciphers="ECDHE-ECDSA-AES128-SHA"
+        )))  # fmt: skip
+
+
+def test_a_wrong_certificate_prevents_the_start(
+    new_server: NewServer, server_files: dict[str, str]
+) -> None:
+    changes = {"tls-port": str(free_port()), "tls-cert-file": "/none"}
+    server = new_server("data", {**server_files, **changes})
+    with pytest.raises(AssertionError, match="tls-cert-file: cannot read /none"):
+        server.start()
+    assert server.exit_code == 1
+
+
+def unix_command(path: Path, *words: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(encode_command(list(words)))
+        return client.recv(65536)
+
+
+def test_unix_socket(new_server: NewServer, tmp_path: Path) -> None:
+    path = tmp_path / "m.sock"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()  # its file stays
+    server = new_server("data", {"unixsocket": str(path), "unixsocketperm": "700"}).start()
+    assert unix_command(path, b"PING") == b"+PONG\r\n"
+    assert path.stat().st_mode & 0o777 == 0o700
+    line = unix_command(path, b"CLIENT", b"LIST").decode()
+    assert f"addr={path}:0 laddr={path}:0" in line
+    assert f"name=unix,bind={path}" in unix_command(path, b"INFO", b"server").decode()
+    second = new_server("second", {"unixsocket": str(path)})
+    with pytest.raises(AssertionError, match="another program listens there"):
+        second.start()
+    assert unix_command(path, b"PING") == b"+PONG\r\n"
+    server.stop()
+    assert not path.exists()
+    path.write_text("a file")
+    third = new_server("third", {"unixsocket": str(path)})
+    with pytest.raises(AssertionError, match="the file exists and is no socket"):
+        third.start()
+
+
+def test_port_0_opens_no_port_with_a_unix_socket(new_server: NewServer, tmp_path: Path) -> None:
+    path = tmp_path / "m.sock"
+    server = new_server("data", {"unixsocket": str(path)})
+    server.directives |= {"port": "0"}
+    server._launch(0)
+    try:
+        wait_until(lambda: server.is_alive() and path.exists() and answers(path), what="PING")
+        info = unix_command(path, b"INFO", b"server").decode()
+        assert "tcp_port:0\r\n" in info
+        assert "name=tcp" not in info
+    finally:
+        server.stop()
+
+
+def answers(path: Path) -> bool:
+    try:
+        return unix_command(path, b"PING") == b"+PONG\r\n"
+    except OSError:
+        return False
