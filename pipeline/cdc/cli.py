@@ -32,10 +32,10 @@ class Call:
 
     def config(self) -> Any:
         """The configuration; a wrong one ends the program with exit code 2."""
-        config = needed("millstream.pipeline.cdc.config")
+        file = needed("millstream.pipeline.cdc.config_file")
         try:
-            return config.load(config.find(self.file))
-        except config.ConfigError as error:
+            return file.load(file.find(self.file))
+        except file.ConfigError as error:
             fail(error, 2)
 
     def sources(self, config: Any, names: tuple[str, ...]) -> Any:

@@ -24,7 +24,7 @@ from millstream.pipeline.cdc.applier.jobs import (
 )
 from millstream.pipeline.cdc.applier.status import Status
 from millstream.pipeline.cdc.applier.worker import Worker
-from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.destination.positions import Position, Positions, create_sql
 
 KEYED = "sid text, id int, a text, b numeric(10,2), PRIMARY KEY (sid, id)"

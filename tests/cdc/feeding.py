@@ -12,7 +12,8 @@ from pathlib import Path
 from tests.support.client import RawClient, as_bytes, as_list
 from tests.support.resp import Error, Reply
 
-from millstream.pipeline.cdc.config import Config, Table, parse
+from millstream.pipeline.cdc.config import Config, Table
+from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.protocol.pgoutput import UNCHANGED, Value
 from millstream.pipeline.cdc.streams.changes import names_words, time_text

@@ -15,7 +15,7 @@ from millstream.pipeline.cdc.applier.driver import Driver
 from millstream.pipeline.cdc.applier.jobs import Answer, Job
 from millstream.pipeline.cdc.applier.status import Reporter, Status
 from millstream.pipeline.cdc.applier.worker import Worker
-from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.streams.appending import address_of
 

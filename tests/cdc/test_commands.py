@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from millstream.pipeline.cdc.cli import cdc
 from millstream.pipeline.cdc.commands.dropping import drop
 from millstream.pipeline.cdc.commands.requests import RequestError
-from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.streams.appending import open_server
 from millstream.pipeline.cdc.streams.record import SourceRecord
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipeline.cdc.config import Config, ConfigError, load, parse, target_name, target_of
+from millstream.pipeline.cdc.config import Config, ConfigError, target_name, target_of
+from millstream.pipeline.cdc.config_file import load, parse
 from millstream.pipeline.cdc.streams.names import Keys, apply_alive
 
 WHOLE = """\

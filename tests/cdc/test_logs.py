@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from millstream.pipeline.cdc.config import parse
+from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.logs import Secrets, open_log
 
 TEXT = """\

@@ -64,7 +64,7 @@ def test_a_text_stands_for_itself_in_sql(source: Source, text: str, conforming: 
 SLEEPER = """
 import sys
 from pathlib import Path
-from millstream.pipeline.cdc.config import load
+from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.destination.connection import connect
 connect(load(Path(sys.argv[1])), "sleeper").execute("SELECT pg_sleep(600)")
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipeline.cdc.config import parse
+from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.streams.state import (
     SourceColumn,
     SourceState,

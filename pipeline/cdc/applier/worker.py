@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psycopg
 
-from millstream.pipeline.cdc import config as configuration
 from millstream.pipeline.cdc.applier.jobs import (
     Answer,
     Job,
@@ -25,7 +24,8 @@ from millstream.pipeline.cdc.applier.jobs import (
 )
 from millstream.pipeline.cdc.applier.narrowing import STOPPING, Failure, Narrowing, stops
 from millstream.pipeline.cdc.applier.transfer import Transfer, lost
-from millstream.pipeline.cdc.config import Config, Table, TableKey
+from millstream.pipeline.cdc.config import Config, Table, TableKey, target_of
+from millstream.pipeline.cdc.config_file import parse
 from millstream.pipeline.cdc.destination.connection import Connections, in_one_line
 from millstream.pipeline.cdc.destination.positions import Position, Positions
 from millstream.pipeline.cdc.destination.staging import Session
@@ -183,7 +183,7 @@ class _Part:
         self._positions.write(self._moved)
 
     def _target_name(self, key: TableKey) -> tuple[str, str]:
-        return configuration.target_of(self._worker.table(key), self._config)
+        return target_of(self._worker.table(key), self._config)
 
     def _route(self, job: Job) -> Route:
         target = self._targets[job.key]
@@ -221,6 +221,6 @@ def run_part(path: str, text: str, part: str) -> str:
     if worker is None:
         import os
 
-        worker = Worker(configuration.parse(text, Path(path), os.environ))
+        worker = Worker(parse(text, Path(path), os.environ))
         WORKERS[path, text] = worker
     return answer_to_json(worker.run(jobs_from_json(part)))

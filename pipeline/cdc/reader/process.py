@@ -23,7 +23,8 @@ import psycopg
 
 from millstream.pipeline.cdc.checks import all_checks
 from millstream.pipeline.cdc.checks.findings import without_source
-from millstream.pipeline.cdc.config import Config, ConfigError, Source, load
+from millstream.pipeline.cdc.config import Config, ConfigError, Source
+from millstream.pipeline.cdc.config_file import load
 from millstream.pipeline.cdc.logs import Secrets, open_log
 from millstream.pipeline.cdc.lsn import lsn_text
 from millstream.pipeline.cdc.pauses import Pauses
