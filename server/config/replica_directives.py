@@ -98,3 +98,8 @@ class ReplicaDirectives:
         10, integer(0, INT32_MAX), "seconds since the last acknowledgement for which a replica "
         "counts for min-replicas-to-write", section=REPLICAS,
     )  # fmt: skip
+    replicas_durable: int = directive(
+        0, integer(0, 15), "a reply that shows data waits until this number of replicas have it on "
+        "their disks, as it waits for the disk of this server; with fewer replicas, writes are "
+        "refused", section=REPLICAS,
+    )  # fmt: skip

@@ -50,6 +50,7 @@ class DataFiles:
         self.next_number = 1
         self.directory = b""  # the ID for every new file
         self.unfinished: set[str] = set()  # written besides a snapshot: a base that is received
+        self.primary = ""  # the server that has accepted this one as its replica
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
     # At start
@@ -61,6 +62,7 @@ class DataFiles:
             manifest = Manifest(None, (), 1, self.disk.random(ID_SIZE))
             store_manifest(self.disk, manifest)
         self.manifest = manifest
+        self.primary = manifest.primary
         self.next_number = manifest.next_number
         self.directory = manifest.directory or self.disk.random(ID_SIZE)
         report.base, report.journals = manifest.base, manifest.journals
@@ -157,6 +159,15 @@ class DataFiles:
         manifest = Manifest(base, journals, next_number, self.directory, replaced=number)
         self.publish(manifest, renames)
 
+    def publish_primary(self) -> None:
+        """Write `primary` to the disk; after a failure the next manifest has it."""
+        if self.manifest.primary == self.primary:
+            return
+        try:
+            self.publish(replace(self.manifest, next_number=self.next_number))
+        except OSError as error:
+            log.warning("the address of the primary could not be stored: %s", in_words(error))
+
     def publish(self, manifest: Manifest, renames: Sequence[tuple[str, str]] = ()) -> None:
         """Make a manifest the current one. After an OSError either the old or this manifest is
         current.
@@ -169,7 +180,7 @@ class DataFiles:
         self._settle()
         before = self.manifest
         since = before.since if before.directory else before.next_number
-        manifest = replace(manifest, directory=self.directory, since=since)
+        manifest = replace(manifest, directory=self.directory, since=since, primary=self.primary)
         write_manifest(self.disk, manifest)
         if renames:
             for old, new in renames:

@@ -260,6 +260,10 @@ class Snapshots:
             " SCHEDULE in order to schedule a BGSAVE whenever possible."
         )
 
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task that changes the manifest, between the steps of a snapshot."""
+        self._worker.submit(task)
+
     # When an automatic snapshot is due
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:

@@ -41,7 +41,7 @@ def replication_facts(role: Replication) -> Section:
     if following is not None:
         fields |= _primary_facts(role, following)
     fields["connected_slaves"] = len(role.feeds)
-    if role.node.config.min_replicas_to_write:
+    if role.node.config.min_replicas_to_write or role.node.config.replicas_durable:
         fields["min_slaves_good_slaves"] = role.feeds.good_count()
     for number, feed in enumerate(role.feeds):
         fields[f"slave{number}"] = _feed_fact(role, feed)
@@ -52,6 +52,8 @@ def replication_facts(role: Replication) -> Section:
         **_backlog_facts(role),
         "repl_frame": frames.last_seq,
         "repl_durable_frame": frames.durable_seq,
+        "repl_safe_frame": role.safe_seq,
+        "repl_hold_bytes": role.node.executor.outbox.held_bytes,
         "repl_link_errors": role.link_errors,
     }
 

@@ -82,6 +82,13 @@ class Attempt:
         else:
             self.transport.pause_reading()
 
+    def finish(self) -> None:
+        """End the connection after everything is sent."""
+        self.flush()
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.close()
+
     def end(self) -> None:
         self.is_over = True
         if self.transport is not None:
@@ -96,7 +103,8 @@ class Following:
         self.host = host
         self.port = port
         self.state = "connect"
-        self.accepted = False
+        self.accepted = role.node.persistence.files.primary == f"{host} {port}"
+        self.may_replace_more = False  # a full sync may replace more data by less
         self.is_distrusted = False
         self.down_since_ms = role.node.steady_ms()
         self.heard_ms = 0
@@ -181,6 +189,13 @@ class Following:
         if attempt is not None:
             self.lost(attempt, reason)
             attempt.end()
+
+    def say_promoted(self) -> None:
+        """Tell the primary that this server is one now."""
+        if self._attempt is not None and self.is_connected:
+            self._attempt.link.say_promoted()
+            self._attempt.finish()
+            self._attempt = None
 
     def stop(self) -> None:
         """This server follows that primary no longer."""
@@ -275,6 +290,8 @@ class Following:
         self.history = history
         self.state = "connected"
         self.accepted = True
+        self.may_replace_more = False
+        self._role.note_primary(f"{self.host} {self.port}")
         self.is_distrusted = self.wants_all = False
         self._retry_s = 0
         self._due_seq = self._node.persistence.last_seq + 1
@@ -286,13 +303,14 @@ class Following:
 
     def _begin_full_sync(self, full: FullSync) -> None:
         frames = self._node.persistence
-        if self.accepted and full.common_seq < 0 and full.seq < frames.last_seq:
+        knows_it = self.accepted and not (self.may_replace_more or self.wants_all)
+        if knows_it and full.common_seq < 0 and full.last_seq < frames.last_seq:
             self._wait_s = _RETRY_MAX_S
             log.error(
                 "the primary %s:%d has other data than before, and less: its last frame is %d, the"
                 " last one here is %d. Nothing is replaced; if this is wanted, send REPLICAOF %s %d"
                 " again",
-                self.host, self.port, full.seq, frames.last_seq, self.host, self.port,
+                self.host, self.port, full.last_seq, frames.last_seq, self.host, self.port,
             )  # fmt: skip
             self._drop("it would replace the data here by less")
             return
@@ -305,6 +323,7 @@ class Following:
         )  # fmt: skip
         self.replacement = Replacement(self._node, self._role.worker, full, self._replaced)
         self.replacement.on_room = self._on_room
+        self.replacement.on_published = self._role.data_replaced
 
     def _on_room(self) -> None:
         if self._attempt is not None:

@@ -44,12 +44,14 @@ class Continued:
 @dataclass(frozen=True)
 class FullSync:
     """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
-    `common_seq` is the last frame that both servers have, -1 if they have no history in common."""
+    `common_seq` is the last frame that both servers have, -1 if they have no history in common;
+    `last_seq` the primary's last frame."""
 
     history: str
     seq: int
     size_bytes: int
     common_seq: int
+    last_seq: int
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,10 @@ class Link:
         words = (b"ACK", applied_seq, b"FACK", synced_seq, b"OFFSET", frame_bytes)
         self.output += encode_request([b"REPLCONF", *(_word(word) for word in words)])
 
+    def say_promoted(self) -> None:
+        """Tell the primary that this server has become a primary."""
+        self.output += encode_request([b"REPLCONF", b"promoted", b"1"])
+
     def _introduction(self) -> Iterator[list[bytes]]:
         opening = self._opening
         yield [b"PING"]
@@ -166,8 +172,8 @@ class Link:
             if word == "+CONTINUE" and len(rest) == 1:
                 self.is_streaming = True
                 return Continued(rest[0])
-            if word == "+FULLRESYNC" and len(rest) == 4:
-                full = FullSync(rest[0], int(rest[1]), int(rest[2]), int(rest[3]))
+            if word == "+FULLRESYNC" and len(rest) == 5:
+                full = FullSync(rest[0], *map(int, rest[1:]))
                 if full.seq < 0 or full.size_bytes < 0 or (full.seq and not full.size_bytes):
                     raise ValueError("no such base")
                 self.is_streaming = True

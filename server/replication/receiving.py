@@ -66,6 +66,7 @@ class Replacement:
         self._is_over = False
         self._slices: Iterator[None] = iter(())
         self.on_room: Callable[[], None] = lambda: None
+        self.on_published: Callable[[], None] = lambda: None
         if full.size_bytes:
             self._submit(self._create)
         else:
@@ -185,6 +186,7 @@ class Replacement:
         node = self._node
         node.executor.close_held()
         node.persistence.take_over(self._journal, self.full.seq)
+        self.on_published()
         node.executor.loading = self.is_loading = True
         node.keyspace.begin_again()
         loader = node.persistence.begin_reading()

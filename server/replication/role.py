@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import CommandError, DataError
 from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.config.replica_directives import parse_address
+from millstream.server.execution.holding import HoldPoint
 from millstream.server.replication import history
 from millstream.server.replication.facts import NO_HISTORY, replication_facts, role_reply
 from millstream.server.replication.feeds import Feeds
@@ -35,6 +36,8 @@ FORCE_UNBLOCKED = (
 )
 REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger, and than the base
 _NICENESS = 5
+# Sentinel makes the old primary a replica at most so long after it has promoted another server.
+_PROMOTION_MS = 15_000
 
 
 class Introduction:
@@ -86,6 +89,9 @@ class Replication:
         self.link_errors = 0
         self.warned_of_clock = False
         self.bytes_before_history = -1
+        self.hold_point = HoldPoint()
+        self._held_for = 0  # the number of replicas for which replies wait
+        self._promoted_elsewhere_ms = -_PROMOTION_MS  # when a replica said so
         self._promotes_when_loaded = False
 
     # Life
@@ -117,7 +123,8 @@ class Replication:
 
     def on_durable(self, seq: int) -> None:
         """The journal is durable up to this frame."""
-        self.node.executor.outbox.durable(seq)
+        outbox, hold_point = self.node.executor.outbox, self.hold_point
+        outbox.durable(seq if outbox.hold_point is None else min(seq, hold_point.seq))
         if self.feeds.by_client:
             self.feeds.pump()
 
@@ -176,27 +183,56 @@ class Replication:
     def look_at_state(self) -> None:
         """Refuse what has to be refused at present."""
         executor, config, following = self.node.executor, self.node.config, self.following
-        executor.read_only = None if following is None else READONLY
+        executor.read_only = READONLY if self._refuses_writes() else None
         is_down = following is not None and not following.is_connected
         stale = is_down and not config.replica_serve_stale_data
         executor.stale = MASTERDOWN if stale or self._is_distrusted() else None
         self._look_at_good_replicas()
 
+    def _refuses_writes(self) -> bool:
+        """A replica does, a server that was promoted while its data is being replaced, and, with
+        replicas-durable, a primary that knows of another one."""
+        if self.following is not None or self._promotes_when_loaded:
+            return True
+        since_ms = self.node.steady_ms() - self._promoted_elsewhere_ms
+        return self.node.config.replicas_durable > 0 and since_ms < _PROMOTION_MS
+
     def _look_at_good_replicas(self) -> None:
-        wanted = 0 if self.following is not None else self.node.config.min_replicas_to_write
+        config, outbox = self.node.config, self.node.executor.outbox
+        durable = config.replicas_durable if self.following is None else 0
+        if durable != self._held_for:
+            self._held_for, self.hold_point.seq = durable, 0
+            outbox.hold_point = self.hold_point if durable else None
+        if self.following is None:
+            self._show_more()
+        wanted = 0 if self.following is not None else max(config.min_replicas_to_write, durable)
         lacks = wanted > 0 and self.feeds.good_count() < wanted
         self.node.executor.lacks_replicas = NOREPLICAS if lacks else None
 
+    def _show_more(self) -> None:
+        """Release the replies that waited for replicas' disks, as far as these are now."""
+        wanted = self.node.config.replicas_durable
+        if (wanted and self.hold_point.reach(self.feeds.nth_synced(wanted))) or not wanted:
+            self.on_durable(self.node.persistence.durable_seq)
+
     def _is_distrusted(self) -> bool:
         return self.following is not None and self.following.is_distrusted
+
+    def note_primary(self, address: str) -> None:
+        """Remember the primary that has accepted this server, also after a restart; "": none."""
+        frames = self.node.persistence
+        if frames.files.primary != address:
+            frames.files.primary = address
+            frames.snapshots.submit(frames.files.publish_primary)
 
     def shown_priority(self) -> int:
         """The priority for Sentinel: 0 while the data here may belong to a dead line of history, or
         is not complete."""
         following, priority = self.following, self.node.config.replica_priority
-        if following is None or (following.accepted and not following.is_distrusted):
+        if following is None:
             return priority
-        return 0
+        is_whole = following.replacement is None or not following.replacement.is_published
+        return priority if following.accepted and is_whole and not following.is_distrusted else 0
 
     def facts(self) -> dict[str, object]:
         """INFO replication."""
@@ -204,6 +240,13 @@ class Replication:
 
     def role_reply(self) -> list[Any]:
         return role_reply(self)
+
+    @property
+    def safe_seq(self) -> int:
+        """The last frame that replies may show."""
+        durable_seq = self.node.persistence.durable_seq
+        held = self.node.executor.outbox.hold_point is not None
+        return min(durable_seq, self.hold_point.seq) if held else durable_seq
 
     @property
     def backlog_bytes(self) -> int:
@@ -231,7 +274,7 @@ class Replication:
             return "OK"
         now = self.following
         if now is not None and (now.host, now.port) == (host, port):
-            now.accepted = False  # a full sync may now replace more by less
+            now.may_replace_more = True
             now.retry_soon()
             return "OK Already connected to specified master"
         self._follow(host, port)
@@ -246,6 +289,8 @@ class Replication:
         node.persistence.first_effect = None
         self._promotes_when_loaded = False
         self.following = Following(self, host, port)
+        if not self.following.accepted:
+            self.note_primary("")
         self.look_at_state()
         if was_primary:
             self._end_primary()
@@ -279,6 +324,7 @@ class Replication:
             return
         following.apply_all()
         self.following = None
+        following.say_promoted()
         following.stop()
         self._report_promotion(following)
         if following.replacement is not None and following.replacement.is_published:
@@ -295,6 +341,11 @@ class Replication:
                 missing, following.host, following.port,
             )  # fmt: skip
 
+    def data_replaced(self) -> None:
+        """A full sync has replaced the frames here: the replicas of this server ask again."""
+        self.feeds.drop_all("the data of this server was replaced")
+        self.feeds.keep_ring()
+
     def replaced_without_primary(self) -> None:
         """A full sync has ended that was under way when this server was promoted."""
         if self._promotes_when_loaded:
@@ -304,6 +355,8 @@ class Replication:
     def _promote(self) -> None:
         node = self.node
         node.executor.primary_ahead_ms = 0
+        self.note_primary("")
+        self.hold_point.seq = 0
         self._begin_history()
         node.continue_clock()
         self.look_at_state()
@@ -314,13 +367,26 @@ class Replication:
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         said = self.introductions.setdefault(client.id, Introduction())
         for name, value in pairs:
+            if name.lower() == b"promoted":
+                self._promoted_elsewhere()
+                continue
             said.take(name.decode("ascii", "replace").lower(), value)
+
+    def _promoted_elsewhere(self) -> None:
+        """A replica of this server is a primary now. This one is about to become a replica, if that
+        was a failover."""
+        log.warning("a replica of this server was promoted")
+        self._promoted_elsewhere_ms = self.node.steady_ms()
+        self.look_at_state()
+        self.node.executor.recheck_limits()
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = client.feed
         if feed is not None:
             feed.acknowledge(applied, synced, frame_bytes, self.node.steady_ms())
             self.node.look_at_waits()
+            if self.node.config.replicas_durable and self.following is None:
+                self._show_more()
             if self.node.executor.lacks_replicas is not None:
                 self._look_at_good_replicas()
 
@@ -416,6 +482,10 @@ class Replication:
         else:
             self._send_base(feed)
 
+    def _full_sync_answer(self, feed: Feed, seq: int, size_bytes: int) -> bytes:
+        numbers = (seq, size_bytes, feed.common_seq, self.node.persistence.last_seq)
+        return b"+FULLRESYNC %s %d %d %d %d\r\n" % (self._newest(), *numbers)
+
     def _send_base(self, feed: Feed) -> None:
         """Send the newest base, unless one is being written for this replica."""
         frames = self.node.persistence
@@ -423,7 +493,7 @@ class Replication:
             return
         name = frames.files.manifest.base
         if name is None:
-            feed.begin(b"+FULLRESYNC %s 0 0 %d\r\n" % (self._newest(), feed.common_seq), 1)
+            feed.begin(self._full_sync_answer(feed, 0, 0), 1)
             return
         try:
             base = frames.files.disk.read(name)
@@ -438,9 +508,7 @@ class Replication:
             frames.rewrite()
             return
         log.info("full sync: the replica %s gets %s, %d bytes", feed.address, name, base.size)
-        answer = b"+FULLRESYNC %s %d %d %d\r\n" % (
-            self._newest(), header.seq, base.size, feed.common_seq,
-        )  # fmt: skip
+        answer = self._full_sync_answer(feed, header.seq, base.size)
         feed.begin(answer, header.seq + 1, base)
 
 

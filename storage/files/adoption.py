@@ -14,6 +14,7 @@ from millstream.errors import DataError
 from millstream.storage.files.disk import File
 from millstream.storage.files.snapshot import (
     HEADER_SIZE,
+    TRAILER_SIZE,
     SnapshotEnds,
     Summary,
     encode_header,
@@ -22,13 +23,18 @@ from millstream.storage.files.snapshot import (
 
 
 class AdoptedBase:
-    """A base that is being received. `received_bytes` counts what was passed to `write`."""
+    """A base that is being received. `received_bytes` counts what was passed to `write`.
+
+    The sender's trailer is never written: without it the summary, which has the sender's ID, cannot
+    be found. A start would take a whole file with that ID for one of another directory.
+    """
 
     def __init__(self, file: File, directory: bytes) -> None:
         self.file = file
         self.received_bytes = 0
         self._directory = directory
         self._head = b""
+        self._tail = b""
 
     def write(self, data: bytes) -> None:
         """Write the next bytes. DataError when they are not those of a base of this format."""
@@ -39,7 +45,9 @@ class AdoptedBase:
                 return
             data = self._own_header() + self._head[HEADER_SIZE:]
             self._head = self._head[:HEADER_SIZE]
-        self.file.write(data)
+        data = self._tail + data
+        self._tail = data[-TRAILER_SIZE:]
+        self.file.write(data[:-TRAILER_SIZE])
 
     def _own_header(self) -> bytes:
         header = SnapshotEnds(_Bytes(self.file.name, self._head)).read_header()
@@ -50,7 +58,7 @@ class AdoptedBase:
     def finish(self) -> Summary:
         """Give the summary this directory's ID, and sync the file. DataError when the base is not
         whole."""
-        ends = SnapshotEnds(self.file)
+        ends = SnapshotEnds(_WithTail(self.file, self._tail))
         place, fields, footer_offset = ends.read_summary_fields()
         fields["directory"] = self._directory
         summary = msgpack.packb(fields)
@@ -59,6 +67,22 @@ class AdoptedBase:
         self.file.write(packed + encode_trailer(footer_offset, place.offset, packed, len(summary)))
         self.file.sync()
         return SnapshotEnds(self.file).read_summary()
+
+
+class _WithTail:
+    """A file and the bytes that follow its end."""
+
+    def __init__(self, file: File, tail: bytes) -> None:
+        self.name = file.name
+        self.size = file.size + len(tail)
+        self._file = file
+        self._tail = tail
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        end = self._file.size
+        found = self._file.read_at(offset, min(length, max(0, end - offset)))
+        start = max(0, offset - end)
+        return found + self._tail[start : start + length - len(found)]
 
 
 class _Bytes:

@@ -64,7 +64,8 @@ class Manifest:
 
     `directory` is the ID in all files of the directory; b"" for a manifest of version 1, which had
     no ID. Files with numbers below `since` may have version 1. Files with numbers below `replaced`
-    do not count, whatever they have: the data was replaced by that of another server.
+    do not count, whatever they have: the data was replaced by that of another server. `primary` is
+    the address of the server that has accepted this one as its replica, "" if there is none.
     """
 
     base: str | None
@@ -73,6 +74,7 @@ class Manifest:
     directory: bytes
     since: int = 0
     replaced: int = 0
+    primary: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -90,10 +92,12 @@ class Manifest:
         lines.append(f"next {self.next_number}")
         if self.replaced:
             lines.append(f"replaced {self.replaced}")
+        if self.primary:
+            lines.append(f"primary {self.primary}")
         if self.base is not None:
             lines.append(f"base {self.base}")
         lines += [f"journal {name}" for name in self.journals]
-        text = ("\n".join(lines) + "\n").encode("ascii")
+        text = ("\n".join(lines) + "\n").encode("utf-8")
         return text + b"crc32 %08x\n" % zlib.crc32(text)
 
     @classmethod
@@ -102,7 +106,7 @@ class Manifest:
         end = data.rfind(b"crc32 ")
         if end < 0 or data[end:] != b"crc32 %08x\n" % zlib.crc32(data[:end]):
             raise _damaged(max(end, 0), "its checksum is wrong")
-        lines = data[:end].decode("ascii").splitlines()
+        lines = data[:end].decode("utf-8").splitlines()
         if not lines or lines[0] not in (_TITLE, _OLD_TITLE):
             raise FormatError(
                 f"{NAME} has a format that this version does not know; nothing was changed"
@@ -114,7 +118,7 @@ class Manifest:
         base: str | None = None
         journals: list[str] = []
         next_number = since = replaced = 0
-        directory = b""
+        directory, primary = b"", ""
         offset = len(_TITLE) + 1
         for line in lines:
             word, _, value = line.partition(" ")
@@ -126,6 +130,8 @@ class Manifest:
                 since = int(value)
             elif word == "replaced" and not is_old and value.isdigit():
                 replaced = int(value)
+            elif word == "primary" and not is_old:
+                primary = value
             elif word == "base" and base is None and _BASE.fullmatch(value):
                 base = value
             elif word == "journal" and _JOURNAL.fullmatch(value):
@@ -135,7 +141,7 @@ class Manifest:
             offset += len(line) + 1
         if not is_old and not directory:
             raise _damaged(len(_TITLE) + 1, "it has no directory ID")
-        return cls(base, tuple(journals), next_number, directory, since, replaced)
+        return cls(base, tuple(journals), next_number, directory, since, replaced, primary)
 
 
 def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:

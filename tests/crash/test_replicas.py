@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,28 @@ def test_min_replicas_to_write(replicas: Replicas) -> None:
             return False
 
     wait_until(is_accepted)
+
+
+def test_replies_wait_for_a_replicas_disk(replicas: Replicas) -> None:
+    primary = replicas.start("a", replicas_durable="1")
+    with pytest.raises(redis.exceptions.ResponseError, match="NOREPLICAS"):
+        primary.xadd("s", {"n": "1"})
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+
+    def is_accepted() -> bool:
+        try:
+            return bool(primary.xadd("s", {"n": "1"}))
+        except redis.exceptions.ResponseError:
+            return False
+
+    wait_until(is_accepted)
+    replicas.servers["b"].signal(signal.SIGSTOP)
+    held = primary.connection_pool.get_connection()
+    held.send_command("XADD", "s", "*", "n", "2")
+    asked = redis.Redis(port=replicas.servers["a"].port)
+    wait_until(lambda: facts(asked)["repl_hold_bytes"] > 0)
+    assert not held.can_read(timeout=0)
+    replicas.servers["b"].signal(signal.SIGCONT)
+    assert held.read_response()
+    assert replica.xlen("s") == 2

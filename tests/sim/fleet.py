@@ -18,6 +18,7 @@ from tests.sim.net import Connection
 from tests.sim.replay import BrokenPromise, Replay, demand
 from tests.sim.world import DurableFrames
 from tests.support.fakedisk import Crashed, FakeDisk
+from tests.support.resp import Reply
 
 from millstream.errors import CommandError
 from millstream.server.replication.node import LinkProtocol
@@ -96,7 +97,12 @@ class Fleet:
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
     def _step(self) -> None:
-        chance = self.chance
+        choices = self._choices()
+        events = [event for _, event in choices]
+        event = self.chance.choices(events, [weight for weight, _ in choices])[0]
+        event()
+
+    def _choices(self) -> list[tuple[float, Callable[[], None]]]:
         choices: list[tuple[float, Callable[[], None]]] = [
             (20, self._ask),
             (6, self._pass_time),
@@ -114,9 +120,7 @@ class Fleet:
             choices.append((0.3, self._crash))
         if self.flips:
             choices.append((0.2, self._flip))
-        events = [event for _, event in choices]
-        event = chance.choices(events, [weight for weight, _ in choices])[0]
-        event()
+        return choices
 
     def _awake(self) -> list[FleetNode]:
         return [node for node in self.nodes if not node.is_frozen]
@@ -153,7 +157,7 @@ class Fleet:
             for name, end in (("replica", one.replica), ("primary", one.primary)):
                 if one.is_cut and name in one.ends and not end.is_frozen:
                     found.append((one, name))
-            if one.closes and not one.down.data and not one.is_cut:
+            if one.closes and not one.down.data and not one.up.data and not one.is_cut:
                 found.append((one, "close"))
         return found
 
@@ -242,6 +246,7 @@ class Fleet:
         self.connections = [one for one in self.connections if one.ends or not one.is_cut]
         again = self.nodes[node.index] = FleetNode(self, node.index, disk, node.config, self._own())
         again.start()
+        self.has_loaded(again)
         self.note("start", f"{node.index} at frame {again.persistence.last_seq}")
         self._judge(again)
 
@@ -301,10 +306,14 @@ class Fleet:
             except (IndexError, ValueError):
                 return
             words = client.asked.pop(0)
+            self.answered(client, words, reply)
             if words[0] == b"WAIT" and isinstance(reply, int):
                 self._judge_wait(client, reply)
             elif words[0] == b"WAITAOF" and isinstance(reply, list):
                 self._judge_waitaof(client, reply)
+
+    def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
+        """A client has its reply."""
 
     def _judge_wait(self, client: FleetClient, count: int) -> None:
         """No more servers are counted than have applied the frame."""
@@ -379,13 +388,23 @@ class Fleet:
         self.partitions.clear()
         for node in self.nodes:
             node.is_frozen = False
-        primary = self.chance.choice(self.nodes)
+        primary = self._choose_last_primary()
         self.note("the end", f"all follow {primary.index}")
-        for node in self.nodes:
-            client = node.accept()
-            words = (b"NO", b"ONE") if node is primary else (b"fleet", b"%d" % primary.port)
-            node.ask(client, b"REPLICAOF", *words)
         self._primary = primary
+        self._order_roles()
+
+    def _order_roles(self) -> None:
+        """All follow the chosen primary. A server that loads data refuses, and is asked again."""
+        port = self._primary.port
+        for node in self.nodes:
+            now = node.replication.following
+            if node is self._primary and now is not None:
+                node.ask(node.accept(), b"REPLICAOF", b"NO", b"ONE")
+            elif node is not self._primary and (now is None or now.port != port):
+                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % port)
+
+    def _choose_last_primary(self) -> FleetNode:
+        return self.chance.choice(self.nodes)
 
     def _settle(self) -> None:
         for _ in range(SETTLE_S):
@@ -404,6 +423,7 @@ class Fleet:
             if self._is_equal():
                 return
             self._advance(1000)
+            self._order_roles()
         raise BrokenPromise(f"the servers do not become equal: {self._positions()}")
 
     def _is_equal(self) -> bool:

@@ -49,6 +49,7 @@ class FleetConfig(FakeConfig):
     replica_serve_stale_data: bool = True
     min_replicas_to_write: int = 0
     min_replicas_max_lag: int = 10
+    replicas_durable: int = 0
     repl_backlog_size: int = 1 << 20
     repl_backlog_ttl: int = 3600
     repl_timeout: int = 60

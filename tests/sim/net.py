@@ -91,6 +91,10 @@ class Connection:
     def write(self, data: bytes) -> None:
         self.up.send(data)
 
+    def close(self) -> None:
+        self.ends.discard("replica")
+        self.closes = True
+
     def abort(self) -> None:
         self.ends.discard("replica")
         self.cut()

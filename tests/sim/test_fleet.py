@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim.durable_fleet import play as play_durable
 from tests.sim.fleet import play
 
 BATCHES = 10
@@ -17,3 +18,9 @@ def test_servers_that_follow_each_other_become_equal(batch: int) -> None:
 
 def test_a_seed_of_a_fleet_always_plays_the_same() -> None:
     assert play(3) == play(3)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_what_waited_for_a_replica_survives_the_loss_of_the_primary(batch: int) -> None:
+    for seed in range(batch * BATCH_SEEDS, (batch + 1) * BATCH_SEEDS):
+        play_durable(seed)

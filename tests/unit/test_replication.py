@@ -229,7 +229,7 @@ def asked(**fields: object) -> Link:
 
 ANSWERS: list[tuple[bytes, Event]] = [
     (b"+CONTINUE " + b"b" * 40, Continued("b" * 40)),
-    (b"+FULLRESYNC " + b"b" * 40 + b" 12 3456 -1", FullSync("b" * 40, 12, 3456, -1)),
+    (b"+FULLRESYNC " + b"b" * 40 + b" 12 3456 -1 20", FullSync("b" * 40, 12, 3456, -1, 20)),
     (b"-REWIND " + b"b" * 40 + b" 6", Rewind("b" * 40, 6)),
     (b"-NOMASTERLINK later", Refused("NOMASTERLINK later", True)),
     (b"-ERR never", Refused("ERR never", False)),
@@ -257,8 +257,8 @@ def test_records_may_follow_the_answer_in_the_same_piece(cut: int) -> None:
     "answer",
     [
         b"+FULLRESYNC " + b"b" * 40 + b" 12\r\n",  # of Redis
-        b"+FULLRESYNC b x y z\r\n",
-        b"+FULLRESYNC b 5 0 -1\r\n",
+        b"+FULLRESYNC b x y z u\r\n",
+        b"+FULLRESYNC b 5 0 -1 9\r\n",
         b"$5\r\nhello\r\n",
         b"x" * 5000,
     ],

@@ -1,0 +1,124 @@
+"""Plays seeds of a fleet with `replicas-durable 1`, and failovers as Sentinel does them.
+
+A reply to a write may only be sent when another server has its frame on the disk: this is looked up
+on the fake disks at that moment. A failover follows the loss of the primary: the replica with the
+greatest offset among those with a priority is promoted. No entry that a client has a reply for may
+be missing after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.sim.fleet import Fleet, Frame, _line_at
+from tests.sim.fleet_node import FleetClient, FleetNode
+from tests.sim.replay import demand
+from tests.sim.world import DurableFrames
+from tests.support.resp import Error, Reply
+
+PROMOTED_AFTER = 400  # steps without a primary, at most
+APPENDS = (b"TAPPEND", b"XADD")
+
+
+class DurableFleet(Fleet):
+    def __init__(self, seed: int, steps: int = 1500) -> None:
+        super().__init__(seed, steps)
+        self.fsync = "always"
+        self.confirmed: dict[Frame, str] = {}
+        while len(self.nodes) < 3:
+            node = self.nodes[-1]
+            again = FleetNode(
+                self, len(self.nodes), type(node.disk)(seed + 77), node.config, self._own()
+            )
+            self.nodes.append(again)
+        for index, node in enumerate(self.nodes):
+            node.config = type(node.config)(
+                appendfsync="always",
+                replicaof="" if index == 0 else "fleet 7000",
+                repl_backlog_size=self.ring_bytes,
+                replicas_durable=1,
+            )
+            self.nodes[index] = FleetNode(self, index, node.disk, node.config, self._own())
+
+    def _choices(self) -> list[tuple[float, Callable[[], None]]]:
+        left_out = (self._change_role, self._freeze_or_thaw, self._crash)
+        kept = [(weight, event) for weight, event in super()._choices() if event not in left_out]
+        return [*kept, (0.5, self._crash_a_replica), (0.3, self._fail_over)]
+
+    def _primary_node(self) -> FleetNode:
+        return next(node for node in self.nodes if node.replication.following is None)
+
+    def _crash_a_replica(self) -> None:
+        node = self.chance.choice([n for n in self.nodes if n.replication.following is not None])
+        self.note("power cut", str(node.index))
+        self._restart(node, node.disk.after_crash(self.chance.getrandbits(32)))
+
+    def _fail_over(self) -> None:
+        """The primary is lost. The replica that Sentinel would choose is promoted, the others
+        follow it, and the lost server comes back as a replica."""
+        old = self._primary_node()
+        there = [
+            node for node in self.nodes if node is not old and node.replication.shown_priority() > 0
+        ]
+        if len(there) < len(self.nodes) - 1:
+            return  # another server is not available either: that is one loss too many
+        chosen = max(there, key=lambda node: node.persistence.frame_bytes)
+        self.note("failover", f"{old.index} -> {chosen.index}")
+        for one in self.connections:
+            if old in (one.replica, one.primary):
+                one.cut()
+        chosen.ask(chosen.accept(), b"REPLICAOF", b"NO", b"ONE")
+        self._judge_confirmed(chosen)
+        for node in self.nodes:
+            if node not in (old, chosen):
+                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % chosen.port)
+        old.config.replicaof = f"fleet {chosen.port}"
+        self._restart(old, old.disk.after_crash(self.chance.getrandbits(32)))
+
+    def _judge_confirmed(self, node: FleetNode) -> None:
+        lines, last_seq = node.keyspace.histories, node.persistence.last_seq
+        for (name, seq), value in self.confirmed.items():
+            there = seq <= last_seq and _line_at(lines, seq) == name
+            demand(there, f"node {node.index} has not {value}, frame {seq}, which was confirmed")
+
+    def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
+        if words[0] not in APPENDS or isinstance(reply, Error):
+            return
+        seq = client.wrote_seq
+        name = str(_line_at(client.node.keyspace.histories, seq))
+        self.note("confirmed")
+        have = [
+            node for node in self.nodes if node is not client.node and self._has(node, name, seq)
+        ]
+        if not have:
+            self.broken.append(f"frame {seq} was confirmed and is on no other disk")
+        self.confirmed[name, seq] = f"{words[0].decode()} {reply!r}"
+
+    def _has(self, node: FleetNode, name: str, seq: int) -> bool:
+        """Whether a server has this frame on its disk."""
+        is_there = _line_at(node.keyspace.histories, seq) == name
+        return is_there and DurableFrames(node.disk).look() >= seq
+
+    def _heal(self) -> None:
+        super()._heal()
+        self._judge_confirmed(self._primary)
+
+    def _choose_last_primary(self) -> FleetNode:
+        return self._primary_node()
+
+
+def play(seed: int, steps: int = 1500) -> dict[str, int]:
+    return DurableFleet(seed, steps).run()
+
+
+if __name__ == "__main__":
+    import logging
+    import sys
+
+    logging.getLogger("millstream").setLevel(logging.CRITICAL)
+    first = int(sys.argv[1])
+    totals: dict[str, int] = {}
+    for number in range(first, first + (int(sys.argv[2]) if len(sys.argv) > 2 else 1)):
+        for kind, count in play(number).items():
+            totals[kind] = totals.get(kind, 0) + count
+    print(totals)
