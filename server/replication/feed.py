@@ -25,7 +25,8 @@ _OPEN_TRIES = 5
 
 
 class Feed:
-    """`state` is what INFO shows: `wait_bgsave` (a base is written first), `send_bulk` or `online`.
+    """`state` is what INFO shows: `handshake` (PSYNC is not answered yet), `wait_bgsave` (a base is
+    written first), `send_bulk` or `online`.
 
     `next_seq` is the next frame to send. `acked_seq`, `synced_seq` and `frame_bytes` are what the
     replica has acknowledged: the last frame applied, the last one on its disk (-1: it has no
@@ -36,7 +37,7 @@ class Feed:
         self.client = client
         self.host = host
         self.port = port
-        self.state = "wait_bgsave"
+        self.state = "handshake"
         self.next_seq = 0
         self.acked_seq = 0
         self.synced_seq = -1
@@ -125,7 +126,7 @@ class Feed:
             piece, self._piece = self._piece, None
             self.next_seq = piece.next_seq
             return piece.data
-        if self._is_reading or self.state == "wait_bgsave":
+        if self._is_reading or self.state in ("handshake", "wait_bgsave"):
             return None
         if self._old is None:
             ring, durable_seq = self._feeds.ring, self._feeds.durable_seq

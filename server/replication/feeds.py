@@ -142,7 +142,7 @@ class Feeds:
                 feed.drop(f"nothing was heard from it for {self._config.repl_timeout} seconds")
             elif feed.state == "wait_bgsave":
                 feed.send(b"\r\n")
-            elif not feed.client.paused:
+            elif feed.state != "handshake" and not feed.client.paused:
                 feed.send(beat)
         ttl_ms = self._config.repl_backlog_ttl * 1000
         if not self.by_client and ttl_ms and now_ms - self._alone_since_ms > ttl_ms:

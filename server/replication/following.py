@@ -304,13 +304,13 @@ class Following:
     def _begin_full_sync(self, full: FullSync) -> None:
         frames = self._node.persistence
         knows_it = self.accepted and not (self.may_replace_more or self.wants_all)
-        if knows_it and full.common_seq < 0 and full.last_seq < frames.last_seq:
+        if knows_it and full.common_seq < 0 and full.frame_bytes < frames.frame_bytes:
             self._wait_s = _RETRY_MAX_S
             log.error(
-                "the primary %s:%d has other data than before, and less: its last frame is %d, the"
-                " last one here is %d. Nothing is replaced; if this is wanted, send REPLICAOF %s %d"
+                "the primary %s:%d has other data than before, and less: %d bytes of frames,"
+                " there are %d here. Nothing is replaced; if this is wanted, send REPLICAOF %s %d"
                 " again",
-                self.host, self.port, full.last_seq, frames.last_seq, self.host, self.port,
+                self.host, self.port, full.frame_bytes, frames.frame_bytes, self.host, self.port,
             )  # fmt: skip
             self._drop("it would replace the data here by less")
             return

@@ -45,13 +45,13 @@ class Continued:
 class FullSync:
     """A base of `size_bytes` with the frames up to `seq` follows, then the frames after it.
     `common_seq` is the last frame that both servers have, -1 if they have no history in common;
-    `last_seq` the primary's last frame."""
+    `frame_bytes` the size of all frames of the primary."""
 
     history: str
     seq: int
     size_bytes: int
     common_seq: int
-    last_seq: int
+    frame_bytes: int
 
 
 @dataclass(frozen=True)

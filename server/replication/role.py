@@ -476,6 +476,7 @@ class Replication:
             journals_bytes > max(frames.base_bytes, REWRITE_BYTES)
             and not frames.snapshots.suspended
         ):
+            feed.state = "wait_bgsave"
             if frames.snapshots.job is None:
                 log.info("a new base is written for the replica %s", feed.address)
                 frames.rewrite()
@@ -483,11 +484,12 @@ class Replication:
             self._send_base(feed)
 
     def _full_sync_answer(self, feed: Feed, seq: int, size_bytes: int) -> bytes:
-        numbers = (seq, size_bytes, feed.common_seq, self.node.persistence.last_seq)
+        numbers = (seq, size_bytes, feed.common_seq, self.node.persistence.frame_bytes)
         return b"+FULLRESYNC %s %d %d %d %d\r\n" % (self._newest(), *numbers)
 
     def _send_base(self, feed: Feed) -> None:
         """Send the newest base, unless one is being written for this replica."""
+        feed.state = "wait_bgsave"
         frames = self.node.persistence
         if frames.snapshots.job is not None or not frames.attached:
             return
