@@ -31,5 +31,6 @@ cdef class Connection(Client):
     cdef int join_first(self) except -1
     cdef Py_ssize_t try_send(self, bytes data, Py_ssize_t start) except -1
     cdef int give(self, bytes data, Py_ssize_t start, Py_ssize_t size) except -1
+    cdef int give_all(self, bytes data) except -1
     cdef int note_sent(self, Py_ssize_t size) except -1
     cdef int drop_queue(self) except -1

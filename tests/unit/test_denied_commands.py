@@ -1,0 +1,159 @@
+"""A denied command changes nothing, reveals nothing and wakes no client: every command of the
+table, for a user without any command and for one without any key."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.in_process import InProcessClient, InProcessServer
+from tests.support.resp import Error, Simple, encode_command, show
+
+from millstream.commands.access.users import Users, changed_user
+from millstream.commands.table.loader import load_table
+from millstream.commands.table.registry import COMMANDS, Command
+from millstream.server.execution.access import Access
+
+load_table()
+# A container alone, without a subcommand, is an unknown command before it is a denied one.
+ALONE = [r for r in COMMANDS.values() if not (r.subcommands or r.unlisted) or r.arity == -1]
+ROWS = [*ALONE, *(sub for row in COMMANDS.values() for sub in row.subcommands.values())]
+# Requests with keys whose positions are found by their words.
+WITH_KEYS = {
+    "xread": "XREAD STREAMS s 0", "xreadgroup": "XREADGROUP GROUP g c STREAMS s >",
+    "tmread": "TMREAD 1 STREAMS s 0", "msetex": "MSETEX 1 str v", "eval": "EVAL x 1 str",
+    "evalsha": "EVALSHA x 1 str",
+    "tappendmany": "TAPPENDMANY 1 s PRODUCER p 1 1 1 f v",
+}  # fmt: skip
+
+
+class Place:
+    """A server with data, a client that waits, and clients of restricted users."""
+
+    def __init__(self) -> None:
+        self.server: Any = InProcessServer()
+        self.server.clients = {}
+        self.server.killed = []
+        self.server.pubsub = SimpleNamespace(forget=lambda client: None)
+        self.access = self.server.access = Access(
+            self.server.executor, self.server.clients, self.server.killed.append
+        )
+        self.admin = self.player()
+        for line in ("XADD s 1-0 f v", "XADD s 2-0 f v", "XGROUP CREATE s g 0", "SET str v"):
+            assert not isinstance(self.admin.call(line), Error)
+        self.waiting = self.player()
+        self.waiting.send("XREAD BLOCK 0 STREAMS s $")
+
+    def player(self, *rules: str) -> Any:
+        client: Any = self.server.player()
+        client.file_number = client.total_bytes_in = client.total_bytes_out = 0
+        self.server.clients[client.id] = client
+        self.access.begin(client)
+        if rules:
+            user = self.access.users.new(b"u")
+            user = changed_user(user, [rule.encode() for rule in rules])
+            self.access.users.add(user)
+            self.access.log_in(client, user)
+        return client
+
+    def state(self) -> object:
+        """What a denied command must not change."""
+        self.server.settle()
+        return (
+            sorted(self.admin.call("KEYS *")),
+            show(self.admin.call("XINFO STREAM s FULL")),
+            self.admin.call("GET str"),
+            len(self.server.persistence.payloads),
+            self.waiting.unread,
+        )
+
+
+def request_of(row: Command) -> list[bytes]:
+    """A request with the least number of words, and the key `s` wherever there may be a key."""
+    if row.name in WITH_KEYS:
+        return WITH_KEYS[row.name].encode().split()
+    name = row.name.encode().split(b"|")
+    return name + [b"s"] * (abs(row.arity) - len(name))
+
+
+def call(place: Place, client: InProcessClient, words: list[bytes]) -> object:
+    place.server.executor.feed(client, encode_command(words))
+    place.server.settle()
+    return client.read()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_without_the_command(row: Command) -> None:
+    if "no_auth" in row.flags:  # AUTH, HELLO, RESET and QUIT are always allowed
+        return
+    place = Place()
+    client = place.player("on", "nopass", "~*", "&*", "-@all")
+    before = place.state()
+    reply = call(place, client, request_of(row))
+    expected = f"NOPERM User u has no permissions to run the '{row.name}' command"
+    assert reply == Error(expected)
+    assert place.state() == before
+    assert place.access.log.counts == {"command": 1}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.keys[0] or row.name in WITH_KEYS], ids=lambda row: row.name
+)
+def test_without_the_key(row: Command) -> None:
+    place = Place()
+    client = place.player("on", "nopass", "~other", "+@all")
+    before = place.state()
+    assert call(place, client, request_of(row)) == Error("NOPERM No permissions to access a key")
+    assert place.state() == before
+
+
+LINES = [
+    "XADD s * f v", "XADD a * f v", "SET str v", "SET a v", "GET str", "GET a", "DEL s", "DEL a",
+    "XREAD STREAMS s a 0 0", "XREADGROUP GROUP g c STREAMS s >", "TREAD a 0 5 GROUP g 0",
+    "TREAD s 0 5 GROUP g 0", "RENAME a s", "COPY s a REPLACE", "FLUSHALL", "MULTI", "EXEC",
+    "DISCARD", "XTRIM s MAXLEN 0", "EXPIRE str 1", "TAPPEND a f v", "TPOLICY s MAXLEN 1",
+]  # fmt: skip
+CHANGES = ["~s", "%R~s", "%W~s", "resetkeys", "~a", "+@all", "-@write", "+@write", "-del", "+del"]
+STEPS = st.lists(st.sampled_from([*LINES, *(f"rule {change}" for change in CHANGES)]), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_only_what_is_allowed_is_done(steps: list[str]) -> None:
+    """What a restricted user was allowed to do, done by another client on a second server, leaves
+    the same data: what was denied had no effect."""
+    first, second = Place(), Place()
+    client = first.player("on", "nopass", "~a*", "+@all", "-flushall")
+    other = second.player()
+    for line in steps:
+        if line.startswith("rule "):
+            user = first.access.users.get(b"u")
+            assert user is not None
+            first.access.put(changed_user(user, [line.removeprefix("rule ").encode()]))
+            continue
+        reply = client.call(line)
+        denied = isinstance(reply, Error) and reply.text.startswith("NOPERM")
+        inside = isinstance(reply, list) and any(
+            isinstance(one, Error) and one.text.startswith("NOPERM") for one in reply
+        )
+        if inside:
+            return  # the same transaction cannot be run without these requests
+        if not denied:
+            other.call(line)
+        elif client.queue is not None:
+            assert client.call("EXEC") == Error(
+                "EXECABORT Transaction discarded because of previous errors."
+            )
+            other.call("DISCARD")
+    for place, player in ((first, client), (second, other)):
+        if player.queue is not None:
+            assert player.call("DISCARD") == Simple("OK")
+        place.server.settle()
+    assert first.state() == second.state()
+
+
+def test_users_has_no_secret_default() -> None:
+    assert not Users().new(b"u").accepts(b"")
