@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.cdc.conftest import NUMBERS
 
 from millstream.pipeline.cdc.config import Table
 from millstream.pipeline.cdc.destination.clone import KeyedWriter
@@ -37,8 +38,9 @@ Writer = KeyedWriter | KeylessWriter | HistoryWriter
 
 @pytest.fixture(scope="module")
 def destination(source_cluster: Any) -> Iterator[Connection]:
-    source_cluster.create_database("writers")
-    with psycopg.connect(source_cluster.url("writers"), options=SESSION) as connection:
+    # A module's tests may be run in parts, each with a fixture of its own.
+    url = source_cluster.create_database(f"writers{next(NUMBERS)}")
+    with psycopg.connect(url, options=SESSION) as connection:
         connection.execute("SET client_min_messages = warning")
         yield connection
 
