@@ -4,6 +4,8 @@ connect."""
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +25,7 @@ from tests.support.waiting import wait_until
 
 import millstream.client
 from millstream.errors import StartError
+from millstream.pipeline.server import Address
 from millstream.server.config.directives import Config
 from millstream.server.net.tls import make_tls
 
@@ -273,6 +276,8 @@ def test_redis_cli_our_client_and_urls(open_server: TlsServer, authority: Author
     url = f"rediss://127.0.0.1:{open_server.port}?ssl_ca_certs={authority.file}"
     with millstream.client.connect(url) as client:
         assert client.ping()
+    with Address(url, None, None, None, 5).open() as connection:  # as Spark and cdc connect
+        assert connection.call("ECHO", "hello") == b"hello"
 
 
 def test_sessions_are_resumed(open_server: TlsServer, authority: Authority) -> None:
@@ -295,6 +300,77 @@ def test_without_tls_a_client_gets_nothing(open_server: TlsServer) -> None:
         assert b"PONG" not in data
     with open_server.server.client() as plain:
         assert plain.call("PING") == Simple("PONG")
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x16\x03\x01" + b"\xff" * 70_000,  # a record that is too long
+    b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",  # a hello that ends at once
+    b"\x80\x2e\x01\x00\x02",  # SSL 2
+    b"\x15\x03\x01\x00\x02\x02\x28",  # an alert
+]
+
+
+def hello() -> bytes:
+    """The first bytes of a real handshake."""
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(
+        ssl.MemoryBIO(), outgoing, server_hostname="localhost"
+    )
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def test_hostile_bytes_hurt_nobody_else(open_server: TlsServer, authority: Authority) -> None:
+    """Garbage in place of a handshake, in the middle of one, and after one."""
+    good = open_server.redis(authority)
+    chance = random.Random(7)
+    beginning = hello()
+    noise = [chance.randbytes(chance.randrange(1, 5000)) for _ in range(40)]
+    changed = []
+    for _ in range(40):
+        bytes_ = bytearray(beginning)
+        bytes_[chance.randrange(len(bytes_))] ^= 1 << chance.randrange(8)
+        changed.append(bytes(bytes_))
+    cut = [beginning[: chance.randrange(len(beginning))] for _ in range(20)]
+    twice = [beginning + beginning, beginning + b"PING\r\n" * 1000]
+    for data in [*GARBAGE, *noise, *changed, *cut, *twice]:
+        client = socket.create_connection(("127.0.0.1", open_server.port))
+        with client, contextlib.suppress(ConnectionError):
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(65536):
+                pass
+    context = ssl.create_default_context(cafile=str(authority.file))
+    for data in noise[:10]:
+        plain = socket.create_connection(("127.0.0.1", open_server.port))
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+            encrypted.sendall(b"PING\r\n")
+            assert encrypted.recv(100) == b"+PONG\r\n"
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(fileno=os.dup(encrypted.fileno())) as raw,
+            ):
+                raw.sendall(data)  # not encrypted
+                while raw.recv(65536):
+                    pass
+    assert good.ping()
+    assert len(good.client_list()) == 1
+    assert "Traceback" not in open_server.server.log
+
+
+def test_silent_clients_do_not_stay(open_server: TlsServer, authority: Authority) -> None:
+    """A handshake that does not begin, or does not go on, ends after ten seconds."""
+    silent = [socket.create_connection(("127.0.0.1", open_server.port)) for _ in range(50)]
+    for client in silent[25:]:
+        client.sendall(hello()[:20])
+    assert open_server.redis(authority).ping()
+    for client in silent:
+        client.settimeout(30)
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(100) == b""
+        client.close()
 
 
 def change(directives: dict[str, str], **changes: str) -> dict[str, str]:

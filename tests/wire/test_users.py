@@ -111,13 +111,27 @@ def test_secrets_are_shown_nowhere(server: Server) -> None:
             assert isinstance(admin.call("ACL", "SETUSER", "bob", ">hidden3", "nonsense"), Error)
             do(client, "ECHO end")
             seen = [monitor.read()]
-            while b"end" not in show(seen[-1]).encode():
+            while "end" not in repr(seen[-1]):
                 seen.append(monitor.read())
             for shown in (*seen, do(admin, "SLOWLOG GET -1"), do(admin, "ACL LOG"), server.log):
-                assert "hidden" not in (shown if isinstance(shown, str) else show(shown))
+                assert "hidden" not in (shown if isinstance(shown, str) else repr(shown))
         finally:
             do(admin, "CONFIG SET slowlog-log-slower-than 10000")
             do(admin, "ACL DELUSER bob")
+
+
+def test_a_replica_logs_in_as_a_user_with_few_permissions(new_server: NewServer) -> None:
+    primary = new_server("primary").start()
+    with primary.client() as admin:
+        do(admin, "SET k v")
+        do(admin, "ACL SETUSER replica on >secret +psync +replconf +ping")
+        do(admin, "ACL SETUSER default off")
+        login = {"masteruser": "replica", "masterauth": "secret"}
+        replica = new_server("replica", {**login, "replicaof": f"127.0.0.1 {primary.port}"}).start()
+        with replica.client() as client:
+            wait_until(lambda: client.call("GET", "k") == b"v", what="the data")
+            assert "user=replica" in repr(do(admin, "CLIENT LIST"))
+        assert do(admin, "ACL LOG") == []
 
 
 def test_the_lock_scripts_need_what_they_run(server: Server) -> None:
