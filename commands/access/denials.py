@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 REPEAT_MS = 60_000
 LOOK_BACK = 10  # entries that may be the same refusal
+NAME_MAX_BYTES = 1024  # of a key, a channel or a user's name, which a client may choose
 
 
 @dataclass(slots=True)
@@ -48,6 +49,12 @@ class Entry:
         }
 
 
+def _cut(name: bytes) -> bytes:
+    if len(name) <= NAME_MAX_BYTES:
+        return name
+    return name[:NAME_MAX_BYTES] + b"... (%d more bytes)" % (len(name) - NAME_MAX_BYTES)
+
+
 class DenialLog:
     """At most `max_len` entries; `counts` counts all refusals by their reason."""
 
@@ -61,9 +68,8 @@ class DenialLog:
         self, reason: str, context: str, subject: bytes, user: bytes, client_line: str, now_ms: int
     ) -> None:
         self.counts[reason] += 1
-        entry = Entry(
-            self._next_number, reason, context, subject, user, client_line, now_ms, now_ms
-        )
+        names = _cut(subject), _cut(user)
+        entry = Entry(self._next_number, reason, context, *names, client_line, now_ms, now_ms)
         for at, earlier in enumerate(self._entries[:LOOK_BACK]):
             if earlier.is_same(entry):
                 earlier.count += 1

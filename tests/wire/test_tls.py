@@ -322,7 +322,7 @@ def hello() -> bytes:
     return outgoing.read()
 
 
-def test_hostile_bytes_hurt_nobody_else(open_server: TlsServer, authority: Authority) -> None:
+def test_hostile_bytes_disturb_no_client(open_server: TlsServer, authority: Authority) -> None:
     """Garbage in place of a handshake, in the middle of one, and after one."""
     good = open_server.redis(authority)
     chance = random.Random(7)
