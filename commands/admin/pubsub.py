@@ -143,10 +143,13 @@ def punsubscribe(ctx: Context, args: Args) -> object:
     complexity="O(N+M), N the listeners of the channel, M the number of patterns",
 )
 def publish(ctx: Context, args: Args) -> object:
-    """The number of clients that it was sent to. If the publisher is itself subscribed, it gets the
-    message after this reply.
+    """The number of clients that it was sent to, without those of replicas. If the publisher is
+    itself subscribed, it gets the message after this reply. Subscribers at replicas get messages of
+    up to 256 KB, unless the replica is slow.
     """
-    return ctx.server.pubsub.publish(args.take(), args.take())
+    channel, message = args.take(), args.take()
+    ctx.server.replication.publish(channel, message)
+    return ctx.server.pubsub.publish(channel, message)
 
 
 # PUBSUB

@@ -164,6 +164,9 @@ class Role(Protocol):
     def psync(self, client: Any, next_seq: int) -> None:
         """Begins to send frames to a replica, from this number on."""
 
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Passes a message to the subscribers at replicas."""
+
     def applied_on(self, seq: int) -> int:
         """The number of replicas that have applied this frame."""
 

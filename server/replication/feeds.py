@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from millstream.server.durability.workers import Scheduler, TaskWorker
 from millstream.server.replication.feed import Feed
-from millstream.server.replication.records import Beat, Kind, encode, encode_beat, encode_frame
+from millstream.server.replication.records import Beat, encode_beat, encode_frame
 from millstream.server.replication.ring import Ring
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import Manifest
+
+_MESSAGES_MAX = 100  # that wait for the journal
 
 
 class Files(Protocol):
@@ -61,6 +64,7 @@ class Feeds:
         self._steady_ms = steady_ms
         self._alone_since_ms = 0
         self._pump_scheduled = False
+        self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(list(self.by_client.values()))
@@ -131,6 +135,8 @@ class Feeds:
         for feed in self.by_client.values():
             if feed.is_online:
                 feed.pump()
+        if self._messages:
+            self._send_messages()
 
     def tick_second(self, wall_ms: int) -> None:
         """Send beats, and end the links to silent replicas."""
@@ -148,12 +154,20 @@ class Feeds:
         if not self.by_client and ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
             self.drop_ring()
 
-    def publish(self, payload: bytes) -> None:
-        """Send a message of a channel to all replicas that take it now."""
-        message = encode(0, Kind.MESSAGE, payload)
-        for feed in self.by_client.values():
-            if feed.is_online and not feed.client.paused:
-                feed.send(message)
+    def publish(self, record: bytes, shown_seq: int) -> None:
+        """Send the record of a message to all replicas that take it, when this frame is durable.
+        While the disk is slow, only the newest messages are kept."""
+        if record:
+            self._messages.append((shown_seq, record))
+            self._send_messages()
+
+    def _send_messages(self) -> None:
+        durable_seq = self._frames.durable_seq
+        while self._messages and self._messages[0][0] <= durable_seq:
+            _, record = self._messages.popleft()
+            for feed in self.by_client.values():
+                if feed.is_online and not feed.client.paused:
+                    feed.send(record)
 
     # What the replicas have
 

@@ -22,7 +22,14 @@ from millstream.server.replication.link import (
     Rewind,
 )
 from millstream.server.replication.receiving import Replacement
-from millstream.server.replication.records import Kind, LinkError, Record, parse_beat, parse_piece
+from millstream.server.replication.records import (
+    Kind,
+    LinkError,
+    Record,
+    parse_beat,
+    parse_message,
+    parse_piece,
+)
 from millstream.storage.files.journal import PAYLOAD_MAX
 
 if TYPE_CHECKING:
@@ -252,9 +259,7 @@ class Following:
         elif record.kind == Kind.BEAT:
             self._take_beat(record.payload)
         elif record.kind == Kind.MESSAGE:
-            size = int.from_bytes(record.payload[:4], "little")
-            channel, message = record.payload[4 : 4 + size], record.payload[4 + size :]
-            self._node.deliver(channel, message)
+            self._role.received_message(*parse_message(record.payload))
         elif self.replacement is None or self.replacement.has_ended:
             raise LinkError("a piece of a base that was not announced")
         elif record.kind == Kind.PIECE:

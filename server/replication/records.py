@@ -24,6 +24,7 @@ _HEAD = struct.Struct("<IIQI")
 _CHECKED = struct.Struct("<QI")
 _BEAT = struct.Struct("<QQQ")
 _OFFSET = struct.Struct("<Q")
+_CHANNEL = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size
 PIECE_BYTES = 256 << 10  # of a base, or of old frames, in one record or write
 # What is not a frame is never larger than this.
@@ -88,6 +89,23 @@ def parse_piece(payload: bytes) -> tuple[int, bytes]:
     if len(payload) <= _OFFSET.size:
         raise LinkError(f"a piece of {len(payload)} bytes")
     return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
+
+
+def encode_message(channel: bytes, message: bytes) -> bytes:
+    """A message of a channel; b"" if it is too long for a record."""
+    if len(channel) + len(message) > PIECE_BYTES:
+        return b""
+    return encode(0, Kind.MESSAGE, _CHANNEL.pack(len(channel)) + channel + message)
+
+
+def parse_message(payload: bytes) -> tuple[bytes, bytes]:
+    """A channel and a message."""
+    if len(payload) < _CHANNEL.size:
+        raise LinkError(f"a message of {len(payload)} bytes")
+    end = _CHANNEL.size + int(_CHANNEL.unpack_from(payload)[0])
+    if end > len(payload):
+        raise LinkError("a message whose channel is longer than itself")
+    return payload[_CHANNEL.size : end], payload[end:]
 
 
 class Decoder:

@@ -20,6 +20,7 @@ from millstream.server.replication.facts import NO_HISTORY, replication_facts, r
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import CAPABILITY, encode_request
+from millstream.server.replication.records import encode_message
 from millstream.storage.files.snapshot import SnapshotEnds
 
 if TYPE_CHECKING:
@@ -363,6 +364,20 @@ class Replication:
         node.executor.look_for_due()
 
     # The side of a primary
+
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Pass a message to the replicas, after the data that the publisher may have seen."""
+        if self.feeds.by_client and self.following is None:
+            frames = self.node.persistence
+            shown_seq = frames.last_seq + bool(len(self.node.executor.effects))
+            self.feeds.publish(encode_message(channel, message), shown_seq)
+
+    def received_message(self, channel: bytes, message: bytes) -> None:
+        """The primary has sent a message: it goes to the subscribers here, and to the replicas of
+        this server."""
+        self.node.deliver(channel, message)
+        if self.feeds.by_client:
+            self.feeds.publish(encode_message(channel, message), self.node.persistence.last_seq)
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         said = self.introductions.setdefault(client.id, Introduction())

@@ -254,3 +254,17 @@ def test_replies_wait_for_a_replicas_disk(replicas: Replicas) -> None:
     replicas.servers["b"].signal(signal.SIGCONT)
     assert held.read_response()
     assert replica.xlen("s") == 2
+
+
+def test_a_message_reaches_the_subscribers_of_replicas(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    third = replicas.start("c", replicaof=replicas.address("b"))
+    wait_until(lambda: is_up(replica) and is_up(third))
+    listeners = [client.pubsub() for client in (replica, third)]
+    for listener in listeners:
+        listener.subscribe("news")
+        assert listener.get_message(timeout=10)["type"] == "subscribe"
+    assert primary.publish("news", "first") == 0
+    for listener in listeners:
+        assert listener.get_message(timeout=10)["data"] == "first"

@@ -138,6 +138,9 @@ class NoReplicas:
 
     is_replica = False
 
+    def publish(self, channel: bytes, message: bytes) -> None:
+        pass
+
     def applied_on(self, seq: int) -> int:
         return 0
 

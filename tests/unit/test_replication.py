@@ -21,6 +21,7 @@ from millstream.server.replication.link import (
 )
 from millstream.server.replication.records import (
     HEAD_BYTES,
+    PIECE_BYTES,
     Beat,
     Decoder,
     Kind,
@@ -29,8 +30,10 @@ from millstream.server.replication.records import (
     encode,
     encode_beat,
     encode_frame,
+    encode_message,
     encode_piece,
     parse_beat,
+    parse_message,
     parse_piece,
 )
 from millstream.server.replication.ring import Ring
@@ -155,6 +158,18 @@ def test_no_flipped_bit_is_taken_for_data() -> None:
             pass
         assert len(found) < len(whole)
         assert found == whole[: len(found)]
+
+
+@given(st.binary(max_size=50), st.binary(max_size=50))
+def test_a_message_survives_its_encoding(channel: bytes, message: bytes) -> None:
+    (record,) = decoded(iter([encode_message(channel, message)]))
+    assert (record.kind, parse_message(record.payload)) == (Kind.MESSAGE, (channel, message))
+
+
+def test_a_message_that_is_too_long_for_a_record_is_not_sent() -> None:
+    assert encode_message(b"c", bytes(PIECE_BYTES)) == b""
+    with pytest.raises(LinkError):
+        parse_message(b"\xff\0\0\0c")
 
 
 def test_a_record_of_any_length_is_not_awaited() -> None:
