@@ -29,13 +29,6 @@ from millstream.errors import LOADING, CommandError, DataError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
 from millstream.server.config.directives import Config, changed_values, refused
 from millstream.server.config.kinds import UINT32_MAX
-from millstream.server.config.user_files import (
-    read_users,
-    user_words,
-    users_of_lines,
-    with_default,
-    write_users,
-)
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence, without_collections
 from millstream.server.durability.workers import ThreadWorker
@@ -43,6 +36,7 @@ from millstream.server.execution.access import Access
 from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
+from millstream.server.execution.user_store import UserStore
 from millstream.server.monitor import log
 from millstream.server.monitor.eviction import Eviction
 from millstream.server.monitor.info import Rates, info_text, memory_facts
@@ -73,15 +67,6 @@ LONGEST_US = 2**53  # thresholds above are never reached
 LONGEST_MS = 2**43
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 
-NO_USERS_FILE = (
-    "ERR This Redis instance is not configured to use an ACL file. You may want to specify users "
-    "via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
-    "configuration file set) in order to store users in the Redis configuration."
-)
-USERS_NOT_SAVED = (
-    "ERR There was an error trying to save the ACLs. Please check the server logs for more "
-    "information"
-)
 TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
 PROTECTED = (
     b"-DENIED Redis is running in protected mode because protected mode is enabled and no "
@@ -150,6 +135,7 @@ class Server:
         self.memory.transient = lambda: self.persistence.queued_bytes
         self.eviction = Eviction(self.executor.context, self.memory, lambda: self.executor.bytes_in)
         self.access = Access(self.executor, self.clients, self.kill_client)
+        self.user_store = UserStore(config, self.access)
         self.pubsub = PubSub(self.executor.push_encoded)
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
@@ -162,7 +148,7 @@ class Server:
 
     async def start(self) -> None:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
-        self._load_first_users()
+        self.user_store.load_first()
         self.listeners.bind()
         self._fit_maxclients()
         if self._disk is None:
@@ -382,17 +368,10 @@ class Server:
         return None
 
     def _log_in_by_certificate(self, client: Connection) -> None:
-        """tls-auth-clients-user: the client is the user that its certificate names, if there is
-        such a user and it is on."""
+        """tls-auth-clients-user: the client is the user that its certificate names."""
         tls = client.transport.get_extra_info("ssl_object")
-        if tls is None or self.config.tls_auth_clients_user == "off":
-            return
-        name = (common_name(tls) or "").encode()
-        user = self.access.users.get(name)
-        if user is not None and user.enabled:
-            self.access.log_in(client, user)
-        elif name:
-            self.access.refuse_login(client, name, b"tls-auth-clients-user")
+        if tls is not None and self.config.tls_auth_clients_user != "off":
+            self.access.log_in_by_certificate(client, common_name(tls) or "")
 
     def client_closed(self, client: Connection) -> None:
         """Handle a closed connection, including one that was refused or killed before."""
@@ -431,43 +410,6 @@ class Server:
 
     def unblock_client(self, client: Any, error: bool) -> bool:
         return self.executor.unblock_client(client, error)
-
-    # Users
-
-    def _load_first_users(self) -> None:
-        """The users of the configuration file or of the aclfile; StartError when one is wrong."""
-        config = self.config
-        if config.aclfile and config.user_lines:
-            raise StartError(
-                f"{config.user_lines[0].where}: users may be in the aclfile or in lines `user`, "
-                "not in both"
-            )
-        users = users_of_lines(config.user_lines, self.access.users)
-        if config.aclfile:
-            try:
-                users = read_users(Path(config.aclfile), self.access.users)
-            except CommandError as problem:
-                raise StartError(problem.message.removeprefix("ERR ")) from None
-        if users:
-            self.access.replace(with_default(users, config.requirepass))
-
-    def _users_path(self) -> Path:
-        if not self.config.aclfile:
-            raise CommandError(NO_USERS_FILE)
-        return Path(self.config.aclfile)
-
-    def load_users(self) -> None:
-        users = read_users(self._users_path(), self.access.users)
-        self.access.replace(with_default(users, self.config.requirepass))
-
-    def save_users(self) -> None:
-        path = self._users_path()
-        try:
-            write_users(path, self.access.users)
-        except OSError as problem:
-            LOGGER.error("the users cannot be saved to %s: %s", path, problem)
-            raise CommandError(USERS_NOT_SAVED) from None
-        LOGGER.info("the users are written to %s", path)
 
     # CONFIG and INFO
 
@@ -575,18 +517,12 @@ class Server:
         if self.config_file is None:
             raise CommandError("ERR The server is running without a config file")
         try:
-            rewrite_file(self.config_file, self.config, self._user_lines())
+            rewrite_file(self.config_file, self.config, self.user_store.lines())
         except (OSError, ValueError) as problem:
             LOGGER.error("the configuration cannot be rewritten: %s", problem)
             words = getattr(problem, "strerror", None) or problem
             raise CommandError(f"ERR Rewriting config file: {words}") from None
         LOGGER.info("the configuration is written to %s", self.config_file)
-
-    def _user_lines(self) -> list[list[bytes]]:
-        """For the configuration file, unless the aclfile has the users."""
-        if self.config.aclfile:
-            return []
-        return user_words(self.access.users, self.config.requirepass)
 
     def reset_stats(self) -> None:
         self.executor.reset_stats()

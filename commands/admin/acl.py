@@ -267,7 +267,7 @@ def acl_load(ctx: Context, args: Args) -> object:
     """OK. Clients of users that were removed or changed are disconnected. If a line of the file is
     wrong, an error names it and nothing changes.
     """
-    ctx.server.load_users()
+    ctx.server.user_store.load()
     return OK
 
 
@@ -283,5 +283,5 @@ def acl_load(ctx: Context, args: Args) -> object:
 )
 def acl_save(ctx: Context, args: Args) -> object:
     """OK: the file is replaced as a whole and synced."""
-    ctx.server.save_users()
+    ctx.server.user_store.save()
     return OK

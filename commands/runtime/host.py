@@ -108,6 +108,16 @@ class LatencySeries(Protocol):
         """Forgets these events, all when none is named; how many there were."""
 
 
+class UserStore(Protocol):
+    """The file of users."""
+
+    def load(self) -> None:
+        """Reads it again; an error changes nothing."""
+
+    def save(self) -> None:
+        """Replaces it."""
+
+
 class Access(Protocol):
     """Users, who of the connected clients is which, and who was refused."""
 
@@ -222,11 +232,8 @@ class Outside(Protocol):
     @property
     def access(self) -> Access: ...
 
-    def load_users(self) -> None:
-        """Reads the aclfile again; an error changes nothing."""
-
-    def save_users(self) -> None:
-        """Replaces the aclfile."""
+    @property
+    def user_store(self) -> UserStore: ...
 
     def kill_client(self, client: Client) -> None:
         """Closes another client's connection."""

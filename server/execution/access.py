@@ -54,6 +54,16 @@ class Access:
         client.authenticated = True
         self._assign(client, user)
 
+    def log_in_by_certificate(self, client: Any, name: str) -> None:
+        """The client's certificate has this common name: it is that user, if there is such a user
+        and it is on."""
+        encoded = name.encode("utf-8", "surrogateescape")
+        user = self.users.get(encoded)
+        if user is not None and user.enabled:
+            self.log_in(client, user)
+        elif name:
+            self.refuse_login(client, encoded, b"tls-auth-clients-user")
+
     def refuse_login(self, client: Any, name: bytes, word: bytes) -> None:
         """Note a wrong password; `word` is the command that had it."""
         self._note(client, Denial(AUTH, word, name), self._context_of(client))

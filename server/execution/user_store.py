@@ -1,0 +1,78 @@
+"""Where a server's users are kept: lines of the configuration file, or the aclfile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.errors import CommandError, StartError
+from millstream.server.config.directives import Config
+from millstream.server.config.user_files import (
+    read_users,
+    user_words,
+    users_of_lines,
+    with_default,
+    write_users,
+)
+from millstream.server.execution.access import Access
+from millstream.server.monitor.log import LOGGER
+
+NO_FILE = (
+    "ERR This Redis instance is not configured to use an ACL file. You may want to specify users "
+    "via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
+    "configuration file set) in order to store users in the Redis configuration."
+)
+NOT_SAVED = (
+    "ERR There was an error trying to save the ACLs. Please check the server logs for more "
+    "information"
+)
+
+
+class UserStore:
+    """Reads the users of `config` into `access`, and writes them."""
+
+    def __init__(self, config: Config, access: Access) -> None:
+        self._config = config
+        self._access = access
+
+    def load_first(self) -> None:
+        """The users of the configuration file or of the aclfile; StartError when one is wrong."""
+        config = self._config
+        if config.aclfile and config.user_lines:
+            raise StartError(
+                f"{config.user_lines[0].where}: users may be in the aclfile or in lines `user`, "
+                "not in both"
+            )
+        users = users_of_lines(config.user_lines, self._access.users)
+        if config.aclfile:
+            try:
+                users = read_users(self._path(), self._access.users)
+            except CommandError as problem:
+                raise StartError(problem.message.removeprefix("ERR ")) from None
+        if users:
+            self._access.replace(with_default(users, config.requirepass))
+
+    def _path(self) -> Path:
+        if not self._config.aclfile:
+            raise CommandError(NO_FILE)
+        return Path(self._config.aclfile)
+
+    def load(self) -> None:
+        """ACL LOAD; a CommandError changes nothing."""
+        users = read_users(self._path(), self._access.users)
+        self._access.replace(with_default(users, self._config.requirepass))
+
+    def save(self) -> None:
+        """ACL SAVE."""
+        path = self._path()
+        try:
+            write_users(path, self._access.users)
+        except OSError as problem:
+            LOGGER.error("the users cannot be saved to %s: %s", path, problem)
+            raise CommandError(NOT_SAVED) from None
+        LOGGER.info("the users are written to %s", path)
+
+    def lines(self) -> list[list[bytes]]:
+        """The words of lines for the configuration file; none if the aclfile has the users."""
+        if self._config.aclfile:
+            return []
+        return user_words(self._access.users, self._config.requirepass)
