@@ -445,7 +445,8 @@ cdef class Executor:
         if self.near_journal_limit and row.writes:
             self.require_room(row, args)
         client.last_command = row.name
-        if self.pause is not None and self.pause.puts_off(row, args, client.queue):
+        if self.pause is not None and client.feed is None and self.pause.puts_off(
+                row, args, client.queue):
             return self.postpone(client, args)
         if client.special and self.queue_for_exec(client, row, args):
             return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer, Journal, Timer
 from tests.support.resp import Null, Simple
@@ -815,3 +817,13 @@ def test_a_call_that_blocks_counts_when_its_wait_ends() -> None:
         writer.call(ends)
     counted = in_process.executor.command_stats()["xreadgroup"]
     assert (counted.calls, counted.failed_calls) == (2, 1)
+
+
+def test_a_pause_of_all_clients_spares_replicas() -> None:
+    server = InProcessServer()
+    replica, other = server.player(), server.player()
+    replica.feed = SimpleNamespace(pump=lambda: None)
+    server.executor.start_pause(server.wall_ms + 1000, False)
+    other.send("PING")
+    assert other.unread == b""
+    assert replica.call("PING") == Simple("PONG")
