@@ -7,6 +7,7 @@ Run it with `python -m bench` (or `make bench`). README.md says how it measures 
 | rows | what is measured: one small function a row, and its goal |
 | stand | the pair of servers, the alternating rounds, the kinds of measurement rows are made of |
 | server | one server process: start, CPU time, memory, stop |
+| tls_rows | rows over TLS |
 | wire | a small RESP client and the bulk loader |
 | load | redis-benchmark: call it, read its answer |
 | datasets | the entries, the same bytes for both sides |

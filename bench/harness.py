@@ -123,7 +123,8 @@ class Side:
     def drive(self, request: Load, words: tuple[str, ...]) -> Reading:
         """Send the load; the cost is the server's CPU time per operation, in nanoseconds."""
         before_ns = self.server.cpu_ns()
-        ops_per_s = load_tool.run(self.server.port, request, words)
+        port = self.server.tls_port if request.authority else self.server.port
+        ops_per_s = load_tool.run(port, request, words)
         self.server.settle()
         return Reading((self.server.cpu_ns() - before_ns) / request.requests, ops_per_s)
 
@@ -240,11 +241,12 @@ class Harness:
         quick: int,
         keys: int | None = None,
         directives: Sequence[str] = JOURNAL_OFF,
+        authority: str = "",
     ) -> Lanes:
         """Append `full` (or `quick`) entries to one stream, or to `keys` streams at random."""
         pair = self.pair(" ".join(("appends", *directives)), directives)
         key = KEY if keys is None else f"{KEY}:__rand_int__"
-        request = Load(self.plan.size(full, quick), pipeline, keys)
+        request = Load(self.plan.size(full, quick), pipeline, keys, authority=authority)
 
         def once(side: Side, request: Load) -> Reading:
             side.empty()

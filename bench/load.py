@@ -30,6 +30,7 @@ class Load:
     pipeline: int = 1
     random_below: int | None = None
     connections: int = CONNECTIONS
+    authority: str = ""  # the file of certificates to trust; empty: without TLS
 
     def __post_init__(self) -> None:
         # Otherwise redis-benchmark sends some more requests, and the cost per request is wrong.
@@ -49,6 +50,8 @@ def command_line(port: int, load: Load, words: tuple[str, ...]) -> list[str]:
         str(load.pipeline),
     ]
     line += ["-n", str(load.requests), "--csv"]
+    if load.authority:
+        line += ["--tls", "--cacert", load.authority]
     if load.random_below is not None:
         line += ["-r", str(load.random_below)]
     return [*line, *words]

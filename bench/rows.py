@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import client_rows, writer_rows
+from bench import client_rows, tls_rows, writer_rows
 from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
@@ -77,12 +77,27 @@ def append_p100(harness: Harness) -> Lanes:
     return harness.appends(SENSOR_ENTRY, pipeline=100, full=5_000_000, quick=500_000)
 
 
-@row("append-restricted-p100", APPEND, "append, key pattern, -P 100", Goal(ratio=5.0))
+@row("append-restricted-p100", APPEND, "append, key pattern, -P 100", Goal(ratio=4.75))
 def append_restricted(harness: Harness) -> Lanes:
     """As append-p100, by a user who may use only the keys that a pattern matches."""
     user = ("--user", "default", "on", "nopass", "+@all", f"~{KEY}*")
     directives = (*JOURNAL_OFF, *user)
     return harness.appends(SENSOR_ENTRY, 100, 5_000_000, 500_000, directives=directives)
+
+
+@row("append-tls-p1", APPEND, "append over TLS, -P 1", Goal(ratio=0.95))
+def append_tls_p1(harness: Harness) -> Lanes:
+    return tls_rows.appends(harness, 1, full=200_000, quick=20_000)
+
+
+@row("append-tls-p16", APPEND, "append over TLS, -P 16", Goal(ratio=1.4))
+def append_tls_p16(harness: Harness) -> Lanes:
+    return tls_rows.appends(harness, 16, full=1_600_000, quick=160_000)
+
+
+@row("append-tls-p100", APPEND, "append over TLS, -P 100", Goal(ratio=2.0))
+def append_tls_p100(harness: Harness) -> Lanes:
+    return tls_rows.appends(harness, 100, full=2_500_000, quick=250_000)
 
 
 @row("append-keys-p16", APPEND, "append to 10,000 keys, -P 16", Goal(ratio=1.6))

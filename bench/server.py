@@ -35,6 +35,9 @@ UTIME_FIELD = 11
 _LIBC = ctypes.CDLL(None)
 
 
+OWN_TLS_PORT = "a free port"  # the value of --tls-port: each server takes one of its own
+
+
 class Server:
     """A running server on a free port of 127.0.0.1, with its own, initially empty data
     directory."""
@@ -43,7 +46,11 @@ class Server:
         """Start `command --port P --dir TMP directives...`; return when it answers PING."""
         self.port = free_port()
         self._command = list(command)
-        self._directives = list(directives)
+        self.tls_port = free_port() if OWN_TLS_PORT in directives else 0
+        self._directives = [
+            str(self.tls_port) if word == OWN_TLS_PORT else word for word in directives
+        ]
+        self._given = directives
         self._core = core
         self._directory = Path(tempfile.mkdtemp(prefix="millstream-bench-"))
         self.data_directory.mkdir()
@@ -64,7 +71,7 @@ class Server:
 
     def another(self) -> Server:
         """Another server of the same kind, with an empty directory."""
-        return Server(self._command, self._directives, self._core)
+        return Server(self._command, self._given, self._core)
 
     def kill(self) -> None:
         """Kill the process like a crash: it saves nothing, and its files remain."""
