@@ -314,15 +314,17 @@ class Harness:
             prepare(side)
             return side.drive(request, words(side))
 
-        for side in pair.values():
-            once(side, warm_up_of(request))
-        return self.alternate({lane: _bind(once, side, request) for lane, side in pair.items()})
+        return self._in_turns(once, request, pair)
 
     def _measure(self, once: Callable[[Side, Load], Reading], request: Load, pair: Pair) -> Lanes:
         """Both sides, and our own X command compared with our T command."""
         sides = dict(pair)
         if pair[OURS].dialect == "T":
             sides[OURS_X] = Side(pair[OURS].server, "X")
+        return self._in_turns(once, request, sides)
+
+    def _in_turns(self, once: Callable[[Side, Load], Reading], request: Load, sides: Pair) -> Lanes:
+        """A short warm-up of each side, then the rounds."""
         for side in sides.values():
             once(side, warm_up_of(request))
         return self.alternate({lane: _bind(once, side, request) for lane, side in sides.items()})

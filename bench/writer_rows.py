@@ -96,9 +96,10 @@ def append_twice(clients: list[Client]) -> None:
 
 
 def reserve_then_complete(clients: list[Client]) -> None:
-    requests = [encode("TRESERVE", KEY, f"w{number}") * PIPELINE for number in range(len(clients))]
-    for client, request in zip(clients, requests, strict=True):
-        client.send(request)
+    send_each(
+        clients,
+        [encode("TRESERVE", KEY, f"w{number}") * PIPELINE for number in range(len(clients))],
+    )
     send_all(
         clients,
         [
@@ -116,12 +117,13 @@ def append_together(clients: list[Client]) -> None:
 
 
 def complete_in_reverse(clients: list[Client]) -> None:
-    requests = [
-        encode("TRESERVE", KEY, f"w{number}", "COUNT", str(TOGETHER))
-        for number in range(len(clients))
-    ]
-    for client, request in zip(clients, requests, strict=True):
-        client.send(request)
+    send_each(
+        clients,
+        [
+            encode("TRESERVE", KEY, f"w{number}", "COUNT", str(TOGETHER))
+            for number in range(len(clients))
+        ],
+    )
     batches = [
         completion_batches(number, client.receive("TRESERVE")[::-1])
         for number, client in enumerate(clients)
@@ -135,10 +137,14 @@ def completion_batches(number: int, entry_ids: list[str]) -> list[bytes]:
     return [completions(number, list(itertools.islice(ids, count))) for count in PIPELINES]
 
 
-def send_all(clients: list[Client], requests: Sequence[bytes], replies: int) -> None:
-    """Send each client its requests and read `replies` IDs."""
+def send_each(clients: list[Client], requests: Sequence[bytes]) -> None:
     for client, request in zip(clients, requests, strict=True):
         client.send(request)
+
+
+def send_all(clients: list[Client], requests: Sequence[bytes], replies: int) -> None:
+    """Send each client its requests and read `replies` IDs."""
+    send_each(clients, requests)
     for client in clients:
         client.skip_ids(replies)
 
