@@ -467,62 +467,60 @@ cdef int64_t encode_backward(Output out, const View* view, uint64_t ms, uint64_t
     return <int64_t>done
 
 
+cdef inline const uint8_t* next_word(const uint8_t* at, Slice* word) noexcept nogil:
+    """Set `word` to a word of a block; returns what follows it."""
+    cdef uint64_t size
+    at = read_varint(at, &size)
+    word.ptr = <const char*>at
+    word.size = size
+    return at + size
+
+
+cdef inline const uint8_t* next_name(const uint8_t* at, Slice* name) noexcept nogil:
+    """As `next_word`, for a field's name, which a block has as a bulk string: without its frame."""
+    cdef Py_ssize_t head = 1
+    at = next_word(at, name)
+    while name.ptr[head] != c'\n':
+        head += 1
+    name.ptr += head + 1
+    name.size -= head + 3
+    return at
+
+
 cdef list entry_words(const Entry* entry):
     """The entry's field, value, field, value ... as bytes."""
-    cdef const uint8_t* name = entry.names
-    cdef const uint8_t* value = entry.values
-    cdef uint64_t size
-    cdef uint64_t head
+    cdef const uint8_t* names = entry.names
+    cdef const uint8_t* values = entry.values
+    cdef Slice word
     cdef uint32_t _
     cdef list words = []
     for _ in range(entry.fields):
-        name = read_varint(name, &size)
-        head = 1
-        while name[head] != c'\n':
-            head += 1
-        words.append(PyBytes_FromStringAndSize(<char*>name + head + 1, size - head - 3))
-        name += size
-        value = read_varint(value, &size)
-        words.append(PyBytes_FromStringAndSize(<char*>value, size))
-        value += size
+        names = next_name(names, &word)
+        words.append(word.ptr[:word.size])
+        values = next_word(values, &word)
+        words.append(word.ptr[:word.size])
     return words
 
 
 cdef void entry_slices(const Entry* entry, Slice* items) noexcept nogil:
     """The words of `entry_words` in place; `items` has space for two for each field."""
-    cdef const uint8_t* name = entry.names
-    cdef const uint8_t* value = entry.values
-    cdef uint64_t size
-    cdef uint64_t head
+    cdef const uint8_t* names = entry.names
+    cdef const uint8_t* values = entry.values
     cdef uint32_t i
     for i in range(entry.fields):
-        name = read_varint(name, &size)
-        head = 1
-        while name[head] != c'\n':
-            head += 1
-        items[2 * i].ptr = <const char*>name + head + 1
-        items[2 * i].size = size - head - 3
-        name += size
-        value = read_varint(value, &size)
-        items[2 * i + 1].ptr = <const char*>value
-        items[2 * i + 1].size = size
-        value += size
+        names = next_name(names, &items[2 * i])
+        values = next_word(values, &items[2 * i + 1])
 
 
 cdef uint64_t listpack_names_of(const Entry* entry) noexcept nogil:
     """`listpack_names` of an entry in a block."""
-    cdef const uint8_t* name = entry.names
+    cdef const uint8_t* at = entry.names
     cdef uint64_t names = 0
-    cdef uint64_t size
-    cdef uint64_t head
+    cdef Slice name
     cdef uint32_t _
     for _ in range(entry.fields):
-        name = read_varint(name, &size)
-        head = 1
-        while name[head] != c'\n':
-            head += 1
-        names += listpack_text(size - head - 3)
-        name += size
+        at = next_name(at, &name)
+        names += listpack_text(<uint64_t>name.size)
     return names
 
 

@@ -111,7 +111,7 @@ class Database(DatabaseCore):
         """Count a look-up and a use of an existing key, without returning its value."""
         self.keyspace.hits += 1
         if self.keyspace.touching:
-            self._note_use(key, self.table[key])
+            self.note_use(key, self.table[key])
 
     def set(self, key: bytes, value: Value, keep_expiry: bool = False) -> None:
         """Store bytes or a Stream at a key, replacing any value; remove its expiry unless
@@ -258,23 +258,17 @@ class Database(DatabaseCore):
     def _note_changed(self, key: bytes) -> None:
         """Record that a string was changed in place."""
         if self.keyspace.touching:
-            self._note_use(key, GROWING)
+            self.note_use(key, GROWING)
         self.mark_ready(key)
 
     # ------------------------------------------------------------ use
-
-    def _note_use(self, key: bytes, value: Value) -> None:
-        if isinstance(value, Stream):
-            value.used_s = self.keyspace.now_s
-        else:
-            self.used_s[key] = self.keyspace.now_s
 
     def touch(self, key: bytes) -> bool:
         """Count a use of a key; False when it does not exist."""
         value = self.get(key)
         if value is None:
             return False
-        self._note_use(key, value)
+        self.note_use(key, value)
         return True
 
     def idle_s(self, key: bytes) -> int:

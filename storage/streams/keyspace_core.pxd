@@ -33,7 +33,7 @@ cdef class DatabaseCore:
     cdef value_of(self, bytes key)
     cpdef int forget_cached(self) noexcept
     cpdef bint has_expired(self, bytes key) except -1
-    cdef int note_use(self, bytes key, value) except -1
+    cpdef int note_use(self, bytes key, value) except -1
     cpdef bint replace_string(self, bytes key, bytes value, bint keep_expiry) except -1
     cpdef bint put_off_expiry(self, bytes key, int64_t at_ms) except -1
     cdef int mark_ready_at(self, Slice* key) except -1

@@ -117,19 +117,19 @@ cdef class DatabaseCore:
             self.keyspace.misses += 1
             return None
         self.keyspace.hits += 1
-        self.note_use(key, value)
+        if self.keyspace.touching:
+            self.note_use(key, value)
         return value
 
     def use(self, bytes key not None):
         """Like `get`, but counts as a use of the key."""
         value = self.value_of(key)
-        if value is not None:
+        if value is not None and self.keyspace.touching:
             self.note_use(key, value)
         return value
 
-    cdef int note_use(self, bytes key, value) except -1:
-        if not self.keyspace.touching:
-            return 0
+    cpdef int note_use(self, bytes key, value) except -1:
+        """Record that the value at a key is used now."""
         if isinstance(value, Stream):
             (<Stream>value).used_s = self.keyspace.now_s
         else:
