@@ -36,6 +36,7 @@ class Access:
         self._clients = clients
         self._kill = kill
         self._restricted: set[int] = set()
+        self._permissions: dict[bytes, Permission | None] = {}  # by the user's name
 
     # Clients
 
@@ -75,12 +76,23 @@ class Access:
 
     def _assign(self, client: Any, user: User) -> None:
         client.user = user
-        client.permission = None if user.is_unrestricted else Permission(user)
+        self._permit(client)
+        self._set_guard()
+
+    def _permit(self, client: Any) -> None:
+        """Give a client the permission of its user."""
+        client.permission = self._permission_of(client.user)
         if client.permission is None:
             self._restricted.discard(client.id)
         else:
             self._restricted.add(client.id)
-        self._set_guard()
+
+    def _permission_of(self, user: User) -> Permission | None:
+        """None for a user who may do everything. Kept until the rules change, because each
+        accepted connection and each login needs it."""
+        if user.name not in self._permissions:
+            self._permissions[user.name] = None if user.is_unrestricted else Permission(user)
+        return self._permissions[user.name]
 
     def _set_guard(self) -> None:
         self._executor.has_restricted = bool(self._restricted)
@@ -104,13 +116,10 @@ class Access:
     def changed(self, user: User) -> None:
         """The user's rules have changed."""
         self._executor.password_required = self.password_required
-        permission = None if user.is_unrestricted else Permission(user)
+        self._permissions.pop(user.name, None)
         for client in self._clients_of(user):
-            client.permission = permission
-            if permission is None:
-                self._restricted.discard(client.id)
-            else:
-                self._restricted.add(client.id)
+            self._permit(client)
+            if client.permission is not None:
                 self._enforce(client)
         self._set_guard()
 
@@ -119,6 +128,7 @@ class Access:
         user = self.users.remove(name)
         if user is None:
             return False
+        self._permissions.pop(name, None)
         self._disconnect(self._clients_of(user))
         return True
 
@@ -127,6 +137,7 @@ class Access:
         disconnected; the others stay."""
         before = {user.name: (user, user.describe()) for user in self.users}
         self.users.replace(users)
+        self._permissions.clear()
         for name, (user, rules) in before.items():
             now = self.users.get(name)
             clients = self._clients_of(user)
