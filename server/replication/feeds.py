@@ -67,6 +67,7 @@ class Feeds:
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
 
     def __iter__(self) -> Iterator[Feed]:
+        """A copy: sending to a replica may end its link."""
         return iter(list(self.by_client.values()))
 
     def __len__(self) -> int:
@@ -132,7 +133,7 @@ class Feeds:
 
     def pump(self) -> None:
         """More frames are durable."""
-        for feed in self.by_client.values():
+        for feed in self:
             if feed.is_online:
                 feed.pump()
         if self._messages:
@@ -165,7 +166,7 @@ class Feeds:
         durable_seq = self._frames.durable_seq
         while self._messages and self._messages[0][0] <= durable_seq:
             _, record = self._messages.popleft()
-            for feed in self.by_client.values():
+            for feed in self:
                 if feed.is_online and not feed.client.paused:
                     feed.send(record)
 

@@ -1,0 +1,89 @@
+"""All replicas of a server, with connections and journals made for the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.fakedisk import FakeDisk
+from tests.support.fakepersistence import HandLoop, HandWorker
+
+from millstream.server.replication.feeds import Feeds
+from millstream.storage.files.disk import File
+from millstream.storage.files.manifest import Manifest
+
+
+class LostJournals(FakeDisk):
+    """A disk on which no file can be opened."""
+
+    def read(self, name: str) -> File:
+        raise FileNotFoundError(name)
+
+
+@dataclass
+class StubConfig:
+    repl_backlog_size: int = 1 << 20
+    repl_backlog_ttl: int = 3600
+    repl_timeout: int = 60
+    min_replicas_max_lag: int = 10
+
+
+@dataclass
+class StubFiles:
+    disk: FakeDisk
+    manifest: Manifest = field(default_factory=lambda: Manifest(None, ("journal-1.log",), 2, b""))
+
+
+class StubFrames:
+    def __init__(self, disk: FakeDisk) -> None:
+        self.last_seq = self.durable_seq = 9
+        self.frame_bytes = 0
+        self.on_commit: Any = None
+        self.files = StubFiles(disk)
+
+
+class StubClient:
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.feed: Any = None
+        self.closed = self.paused = False
+        self.sent = b""
+
+    def transmit(self, data: bytes) -> int:
+        self.sent += data
+        return 0
+
+    def close(self, after_reply: bool) -> None:
+        self.closed = True
+
+
+class OnlineFeeds:
+    """Replicas that have a link already; the next frame that they need is number 1."""
+
+    def __init__(self, disk: FakeDisk, count: int) -> None:
+        self.frames = StubFrames(disk)
+        self.loop = HandLoop()
+        self.feeds = Feeds(StubConfig(), self.frames, self.loop, self.loop.clock)  # type: ignore[arg-type]
+        self.feeds.worker = HandWorker("test")
+        self.clients = [StubClient(number) for number in range(count)]
+        for client in self.clients:
+            feed = self.feeds.add(client, "host", 7000 + client.id)
+            feed.state = "online"
+            feed.next_seq = 1
+
+
+def test_links_that_end_while_frames_are_sent_do_not_disturb_the_others() -> None:
+    made = OnlineFeeds(LostJournals(1), 2)
+    for feed in made.feeds:
+        feed._open_tries = 4  # the next failure ends the link
+    made.feeds.pump()
+    assert [client.closed for client in made.clients] == [True, True]
+    assert len(made.feeds) == 0
+
+
+def test_a_link_that_ends_while_a_message_is_sent_does_not_disturb_the_others() -> None:
+    made = OnlineFeeds(FakeDisk(1), 3)
+    for client in made.clients:
+        client.transmit = lambda data, client=client: made.feeds.remove(client) or 0  # type: ignore
+    made.feeds.publish(b"record", 9)
+    assert len(made.feeds) == 0
