@@ -22,7 +22,7 @@ TOGETHER ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := src/millstream server storage commands pipeline client
+PACKAGES := src/millstream server storage commands pipeline client tools
 SOURCES := $(shell find $(PACKAGES) -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: serve build test bench spark lint asan clean need-redis need-test

@@ -17,6 +17,7 @@ PACKAGES = {
     "millstream.commands": "commands",
     "millstream.pipeline": "pipeline",
     "millstream.client": "client",
+    "millstream.tools": "tools",
 }
 
 # These come after Python's own flags, which request -O3 and debugging symbols. Symbols take a third

@@ -7,11 +7,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
+from millstream.server.config.directives import DIRECTIVES
 from millstream.server.main import run
 
 
+class ServeCommand(click.Command):
+    """Completes directives, too."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        named = {item.value for item in found}
+        options = ((f"--{name}", row.meaning) for name, row in DIRECTIVES.items())
+        return found + [
+            CompletionItem(option, help=meaning)
+            for option, meaning in options
+            if option.startswith(incomplete) and option not in named
+        ]
+
+
 @click.command(
+    cls=ServeCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
     epilog="Every directive of the configuration file can be given as --directive value; "
     "docs/configuration.md lists them. CONFIG GET * shows them in a running server.",
@@ -26,16 +45,23 @@ from millstream.server.main import run
     metavar="FILE",
     help="Configuration file, as redis.conf.",
 )
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Check configuration, users and certificates, and do not start.",
+)
 @click.argument("directives", nargs=-1, type=click.UNPROCESSED, metavar="[--DIRECTIVE VALUE]...")
 def serve(
     port: str | None,
     dir: str | None,
     bind: str | None,
     file: Path | None,
+    only_check: bool,
     directives: Sequence[str],
 ) -> None:
     """Run a server until it is stopped (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
     named = {"port": port, "dir": dir, "bind": bind}
     given = [word for name, value in named.items() if value is not None
              for word in (f"--{name}", value)]  # fmt: skip
-    sys.exit(run(file, [*directives, *given]))
+    sys.exit(run(file, [*directives, *given], only_check=only_check))

@@ -20,6 +20,7 @@ from millstream import __version__
 from millstream.errors import DamageError, DataError, StartError
 from millstream.server.config import directives as configuration
 from millstream.server.config.directives import Config
+from millstream.server.config.loading import load
 from millstream.server.monitor import huge_pages
 
 SERVER_USAGE = f"""\
@@ -39,10 +40,16 @@ Directives:
 """
 
 
-def run(file: Path | None, arguments: Sequence[str]) -> int:
-    """Serve until a stop is requested; return the exit code."""
+def run(file: Path | None, arguments: Sequence[str], *, only_check: bool = False) -> int:
+    """Serve until a stop is requested, or only check the configuration; return the exit code."""
     try:
-        config = configuration.load(file, arguments)
+        config = load(file, arguments)
+        if only_check:
+            from millstream.server.config_check import check_config
+
+            check_config(config)
+            print("millstream: the configuration is valid")
+            return 0
         # With huge pages, the event loop's buffer takes 256 KB in each TLS connection.
         huge_pages.prepare(config.disable_thp or config.tls_port > 0)
         # Not imported at the top: the process has just started again, or will not.

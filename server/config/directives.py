@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from millstream.errors import CommandError, StartError
+from millstream.errors import CommandError
 from millstream.glob import matcher
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, Form
 from millstream.server.config.kinds import (
@@ -23,6 +23,7 @@ from millstream.server.config.kinds import (
     COMPATIBILITY,
     DATA,
     EVENTS,
+    FOREGROUND,
     INT32_MAX,
     INT64_MAX,
     LIMIT,
@@ -50,24 +51,16 @@ from millstream.server.config.kinds import (
     one_of,
     size,
 )
+from millstream.server.config.lines import Line
 from millstream.server.config.replica_directives import ReplicaDirectives
 from millstream.server.config.tls_directives import TlsDirectives
-from millstream.words import split_words
 
 # The table
 
 
-class Line(NamedTuple):
-    """A directive as it was written: where, its name, its words."""
-
-    where: str
-    name: str
-    words: list[str]
-
-
 FORMS = {
     "yes": YES_NO, "text": TEXT, "size": size(0), "share": SIZE_OR_SHARE, "scores": SCORES,
-    "hz": clipped(1, 500),
+    "hz": clipped(1, 500), "foreground": FOREGROUND,
 }  # fmt: skip
 
 
@@ -483,97 +476,3 @@ def _is_as_it_is(config: Config, directive: Directive, text: bytes) -> bool:
     if directive.name not in CHANGEABLE_IN_REDIS:
         return False
     return config.shown(directive.name) == text.decode("utf-8", "surrogateescape")
-
-
-# Files and command lines
-
-
-def words_of(line: bytes) -> list[str]:
-    """A line's words as texts; ``\\xHH`` in quotes is a byte of their UTF-8. ValueError for quotes
-    that do not fit."""
-    return [word.decode("utf-8", "surrogateescape") for word in split_words(line)]
-
-
-def read_file(path: Path) -> list[Line]:
-    """The directives of a redis.conf-style file; StartError names file and line."""
-    try:
-        data = path.read_bytes()
-        data.decode("utf-8")
-    except OSError as problem:
-        raise StartError(f"cannot read {path}: {problem.strerror}") from None
-    except UnicodeDecodeError as problem:
-        number = data[: problem.start].count(b"\n") + 1
-        raise StartError(f"{path}, line {number}: this is not a text in UTF-8") from None
-    lines = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        where = f"{path}, line {number}"
-        if line.strip() and not line.strip().startswith(b"#"):
-            try:
-                words = words_of(line)
-            except ValueError as problem:
-                raise StartError(f"{where}: {problem}") from None
-            lines += [Line(where, words[0].lower(), words[1:])] if words else []
-    return lines
-
-
-def read_arguments(arguments: Sequence[str]) -> list[Line]:
-    """``--directive value ...`` as in redis-server (``--directive=value`` too)."""
-    lines: list[Line] = []
-    for argument in arguments:
-        if argument.startswith("--") and len(argument) > 2:
-            name, equals, value = argument[2:].partition("=")
-            lines.append(Line("command line", name.lower(), [value] if equals else []))
-        elif lines:
-            lines[-1].words.append(argument)
-        else:
-            raise StartError(f"command line: {argument!r} does not belong to a directive")
-    return lines
-
-
-REFUSED = {
-    "rename-command": (
-        "rename-command is not supported; access rules do the same for each user: a line "
-        "`user default on nopass ~* &* +@all -flushall` forbids FLUSHALL"
-    ),
-    "tls-ciphersuites": (
-        "tls-ciphersuites is not supported, because Python cannot choose the ciphers of TLS 1.3; "
-        "remove the line"
-    ),
-}
-
-
-def apply_lines(config: Config, lines: Iterable[Line]) -> None:
-    """Set directives in order; StartError names the place, the directive and what is wrong.
-
-    A later line replaces an earlier one; repeated lines of `save` in one file are combined.
-    """
-    saves: dict[str, list[str]] = {}
-    for line in lines:
-        where, name, words = line
-        if name == "user":
-            config.user_lines.append(line)
-            continue
-        if name in REFUSED:
-            raise StartError(f"{where}: {REFUSED[name]}")
-        directive = find_directive(name)
-        if directive is None:
-            raise StartError(f"{where}: unknown directive '{name}'")
-        if not words or (len(words) > 1 and not directive.kind.many):
-            raise StartError(f"{where}: {name}: takes {'a' if not words else 'one'} value")
-        if name == "save":
-            source = where.partition(",")[0]
-            words = saves[source] = [*saves.get(source, []), *words] if words != [""] else [""]
-        try:
-            value = config.parsed(directive.name, " ".join(words))
-        except ValueError as problem:
-            raise StartError(f"{where}: {name}: {problem}") from None
-        setattr(config, directive.attribute, value)
-
-
-def load(file: Path | None, arguments: Sequence[str]) -> Config:
-    """Defaults, then the file, then the command line."""
-    config = Config()
-    if file is not None:
-        apply_lines(config, read_file(file))
-    apply_lines(config, read_arguments(arguments))
-    return config

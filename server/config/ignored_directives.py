@@ -15,7 +15,7 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 # Forms: "yes" (yes or no), "text", "size" of memory, "share" (that or a percentage), "scores",
-# "hz", (low, high) for an integer, or the words that are accepted.
+# "hz", "foreground", (low, high) for an integer, or the words that are accepted.
 Form = str | tuple[int, int] | list[str]
 Row = tuple[str, str, Form, bool]
 
@@ -46,7 +46,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("cluster-enabled", "no", ["no"], False),
     ("crash-log-enabled", "yes", "yes", True),
     ("crash-memcheck-enabled", "yes", "yes", True),
-    ("daemonize", "no", ["no"], False),
+    ("daemonize", "no", "foreground", False),
     ("dynamic-hz", "yes", "yes", True),
     ("enable-module-command", "no", ["no"], False),
     ("enable-protected-configs", "no", ["no"], False),
@@ -85,6 +85,7 @@ ACCEPTED: tuple[Row, ...] = (
     ("hash-max-listpack-entries", "512", _LARGE, True),
     ("hash-max-listpack-value", "64", "size", True),
     ("hll-sparse-max-bytes", "3000", "size", True),
+    ("locale-collate", "", "text", True),
     ("list-compress-depth", "0", _NATURAL, True),
     ("list-max-listpack-size", "-2", (-INT_MAX - 1, INT_MAX), True),
     ("set-max-intset-entries", "512", _LARGE, True),

@@ -107,6 +107,19 @@ def one_of(*choices: str) -> Kind:
     return Kind(parse, str, " or ".join(choices))
 
 
+def _parse_foreground(text: str, current: object) -> str:
+    if text.lower() == "yes":
+        raise ValueError(
+            "the server stays in the foreground; let systemd run it (deploy/millstream.service)"
+        )
+    if text.lower() != "no":
+        raise ValueError("the only value here is no")
+    return "no"
+
+
+FOREGROUND = Kind(_parse_foreground, str, "no")
+
+
 def _parse_percentiles(text: str, current: object) -> tuple[float, ...]:
     try:
         numbers = tuple(float(word) for word in text.split())

@@ -18,8 +18,9 @@ from millstream.commands.access.users import (
     merged_rules,
 )
 from millstream.errors import CommandError, StartError
-from millstream.server.config.directives import Line
+from millstream.server.config.directives import Config
 from millstream.server.config.file_replacement import replace_file
+from millstream.server.config.lines import Line
 
 UNCHANGED = (
     "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
@@ -88,6 +89,22 @@ def users_of_lines(lines: Iterable[Line], users: Users) -> list[User]:
         if errors:
             raise StartError(" ".join(errors))
     return list(found.values())
+
+
+def configured_users(config: Config, users: Users) -> list[User]:
+    """The users of the aclfile or of the configuration file; `users` makes them. StartError when
+    one is wrong."""
+    if not config.aclfile:
+        return users_of_lines(config.user_lines, users)
+    if config.user_lines:
+        raise StartError(
+            f"{config.user_lines[0].where}: users may be in the aclfile or in lines `user`, not "
+            "in both"
+        )
+    try:
+        return read_users(Path(config.aclfile), users)
+    except CommandError as problem:
+        raise StartError(problem.message.removeprefix("ERR ")) from None
 
 
 def write_users(path: Path, users: Iterable[User]) -> None:

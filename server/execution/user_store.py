@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.errors import CommandError, StartError
+from millstream.errors import CommandError
 from millstream.server.config.directives import Config
 from millstream.server.config.user_files import (
+    configured_users,
     read_users,
     user_words,
-    users_of_lines,
     with_default,
     write_users,
 )
@@ -36,20 +36,9 @@ class UserStore:
 
     def load_first(self) -> None:
         """The users of the configuration file or of the aclfile; StartError when one is wrong."""
-        config = self._config
-        if config.aclfile and config.user_lines:
-            raise StartError(
-                f"{config.user_lines[0].where}: users may be in the aclfile or in lines `user`, "
-                "not in both"
-            )
-        users = users_of_lines(config.user_lines, self._access.users)
-        if config.aclfile:
-            try:
-                users = read_users(self._path(), self._access.users)
-            except CommandError as problem:
-                raise StartError(problem.message.removeprefix("ERR ")) from None
+        users = configured_users(self._config, self._access.users)
         if users:
-            self._access.replace(with_default(users, config.requirepass))
+            self._access.replace(with_default(users, self._config.requirepass))
 
     def _path(self) -> Path:
         if not self._config.aclfile:

@@ -7,21 +7,47 @@ lines of the commands are therefore in this file.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
+from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from millstream import __version__
 
-# Command name: the import path of the click command, and its line in the help.
+
+class Entry(NamedTuple):
+    """A command: the import path of the click command, its line in the help, and the extra that
+    installs what it needs."""
+
+    path: str
+    line: str
+    extra: str = ""
+
+
 COMMANDS = {
-    "serve": ("millstream.server.cli:serve", "Run a server until it is stopped."),
-    "check": ("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
-    "inspect": ("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
-    "export": ("millstream.pipeline.export:export", "Copy streams into one file for analysis."),
-    "cdc": (
+    "serve": Entry("millstream.server.cli:serve", "Run a server until it is stopped."),
+    "check": Entry("millstream.server.repair.cli:check", "Verify every byte of a data directory."),
+    "inspect": Entry("millstream.server.repair.cli:inspect", "List the keys in a data directory."),
+    "top": Entry(
+        "millstream.tools.top:top", "Show streams and groups by lag, age or rate.", "tools"
+    ),
+    "tail": Entry(
+        "millstream.tools.tail:tail", "Follow a stream: print its entries as they arrive.", "tools"
+    ),
+    "health": Entry("millstream.tools.health:health", "Ask whether a server answers.", "tools"),
+    "export": Entry(
+        "millstream.pipeline.export:export", "Copy streams into one file for analysis.", "export"
+    ),
+    "cdc": Entry(
         "millstream.pipeline.cdc.cli:cdc",
         "Bring the changes of PostgreSQL databases to another one.",
+        "cdc",
+    ),
+    "completion": Entry(
+        "millstream.tools.completion:completion",
+        "Print a script that completes commands and options in a shell.",
     ),
 }
 
@@ -35,14 +61,41 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), name)
+        path, _, extra = COMMANDS[cmd_name]
+        module, _, name = path.partition(":")
+        try:
+            command = getattr(import_module(module), name)
+        except ModuleNotFoundError as problem:
+            if not extra or (problem.name or "").startswith("millstream"):
+                raise
+            raise click.ClickException(
+                f"`millstream {cmd_name}` needs {problem.name}: pip install 'millstream[{extra}]'"
+            ) from None
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(
+                f"No such command '{args[0]}'." + (f" Did you mean '{near[0]}'?" if near else "")
+            )
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names of commands without loading their modules."""
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return options + [
+            CompletionItem(name, help=entry.line)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, entry.line) for name, entry in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -16,12 +16,11 @@ from millstream.server.config.directives import (
     DIRECTIVES,
     Config,
     changed_values,
-    load,
-    read_arguments,
-    words_of,
 )
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN
 from millstream.server.config.kinds import COMPATIBILITY, EVENTS, OutputLimit, parse_size
+from millstream.server.config.lines import INCLUDES_MAX, read_arguments, words_of
+from millstream.server.config.loading import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -227,7 +226,7 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("\nporrt 1", "millstream.conf, line 2: unknown directive 'porrt'"),
+        ("\nporrt 1", "millstream.conf, line 2: unknown directive 'porrt'; did you mean 'port'?"),
         ("port", "millstream.conf, line 1: port: takes a value"),
         ("port 1 2", "millstream.conf, line 1: port: takes one value"),
         (
@@ -245,6 +244,13 @@ def test_a_command_line_gives_values_in_both_ways() -> None:
         ),
         ("appendonly maybe", "millstream.conf, line 1: appendonly: argument must be 'yes' or 'no'"),
         ("save 1", "millstream.conf, line 1: save: Invalid save parameters"),
+        (
+            "daemonize yes",
+            "millstream.conf, line 1: daemonize: the server stays in the foreground; let systemd "
+            "run it (deploy/millstream.service)",
+        ),
+        ("daemonize perhaps", "millstream.conf, line 1: daemonize: the only value here is no"),
+        ("xyzzy 1", "millstream.conf, line 1: unknown directive 'xyzzy'"),
         ('dir "x', "millstream.conf, line 1: unbalanced quotes"),
         (
             "maxmemory-policy allkeys-lru",
@@ -272,7 +278,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--porrt", "1"], "command line: unknown directive 'porrt'"),
+        (["--porrt", "1"], "command line: unknown directive 'porrt'; did you mean 'port'?"),
         (["--port"], "command line: port: takes a value"),
         (["7000"], "command line: '7000' does not belong to a directive"),
     ],
@@ -281,6 +287,146 @@ def test_a_wrong_command_line_is_named(arguments: list[str], sentence: str) -> N
     with pytest.raises(StartError) as refused:
         load(None, arguments)
     assert str(refused.value) == sentence
+
+
+# Files that include others
+
+
+def test_an_included_file_takes_the_place_of_its_line(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("port 2\ntimeout 3\nsave 900 1\n")
+    config = from_file(tmp_path, f"port 1\ninclude {tmp_path}/other\ntimeout 4\nsave 60 2")
+    assert (config.port, config.timeout, config.save) == (2, 4, "900 1 60 2")
+
+
+def test_a_pattern_includes_every_file_that_matches_in_order(tmp_path: Path) -> None:
+    for name, port in (("b.conf", 2), ("a.conf", 1), ("c.txt", 3)):
+        (tmp_path / name).write_text(f"port {port}\ndatabases {port}\n")
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    assert from_file(folder, f"include {tmp_path}/*.conf").port == 2
+    assert from_file(folder, f"include {tmp_path}/*.none").port == 6455
+
+
+def test_the_command_line_can_include_a_file(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("port 2\n")
+    assert load(None, ["--port", "1", "--include", str(tmp_path / "other")]).port == 2
+
+
+def test_an_error_in_an_included_file_names_that_file(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("\nport x\n")
+    assert refusal(tmp_path, f"include {tmp_path}/other").startswith("other, line 2: port: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("include", "millstream.conf, line 1: include: takes a value"),
+        ("include a b", "millstream.conf, line 1: include: takes one value"),
+        (
+            "port 1\ninclude DIR/none",
+            "millstream.conf, line 2: include: cannot read DIR/none: No such file or directory",
+        ),
+        (
+            "include DIR/millstream.conf",
+            "millstream.conf, line 1: include: DIR/millstream.conf includes itself",
+        ),
+    ],
+)
+def test_an_include_that_cannot_be_done(tmp_path: Path, text: str, sentence: str) -> None:
+    written = text.replace("DIR", str(tmp_path))
+    shown = refusal(tmp_path, written).replace(f"{tmp_path}/", "")
+    assert shown == sentence.replace("DIR/", "")
+
+
+def test_files_that_include_each_other_have_an_end(tmp_path: Path) -> None:
+    for number in range(INCLUDES_MAX + 2):
+        (tmp_path / f"{number}").write_text(f"include {tmp_path}/{number + 1}\n")
+    with pytest.raises(StartError, match="more than 16 files deep"):
+        load(tmp_path / "0", [])
+
+
+# The lines of the redis.conf that comes with Redis 8.6, without its comments.
+STOCK = """
+bind 127.0.0.1 -::1
+protected-mode yes
+port 6379
+tcp-backlog 511
+timeout 0
+tcp-keepalive 300
+daemonize no
+pidfile /var/run/redis_6379.pid
+loglevel notice
+logfile ""
+databases 16
+always-show-logo no
+set-proc-title yes
+proc-title-template "{title} {listen-addr} {server-mode}"
+locale-collate ""
+stop-writes-on-bgsave-error yes
+rdbcompression yes
+rdbchecksum yes
+dbfilename dump.rdb
+rdb-del-sync-files no
+dir ./
+replica-serve-stale-data yes
+replica-read-only yes
+repl-diskless-sync yes
+repl-diskless-sync-delay 5
+repl-diskless-sync-max-replicas 0
+repl-diskless-load disabled
+repl-disable-tcp-nodelay no
+replica-priority 100
+acllog-max-len 128
+lazyfree-lazy-eviction no
+lazyfree-lazy-expire no
+lazyfree-lazy-server-del no
+replica-lazy-flush no
+lazyfree-lazy-user-del no
+lazyfree-lazy-user-flush no
+oom-score-adj no
+oom-score-adj-values 0 200 800
+disable-thp yes
+appendonly no
+appendfilename "appendonly.aof"
+appenddirname "appendonlydir"
+appendfsync everysec
+no-appendfsync-on-rewrite no
+auto-aof-rewrite-percentage 100
+auto-aof-rewrite-min-size 64mb
+aof-load-truncated yes
+aof-use-rdb-preamble yes
+aof-timestamp-enabled no
+slowlog-log-slower-than 10000
+slowlog-max-len 128
+latency-monitor-threshold 0
+notify-keyspace-events ""
+hash-max-listpack-entries 512
+hash-max-listpack-value 64
+list-max-listpack-size -2
+list-compress-depth 0
+set-max-intset-entries 512
+set-max-listpack-entries 128
+set-max-listpack-value 64
+zset-max-listpack-entries 128
+zset-max-listpack-value 64
+hll-sparse-max-bytes 3000
+stream-node-max-bytes 4096
+stream-node-max-entries 100
+activerehashing yes
+client-output-buffer-limit normal 0 0 0
+client-output-buffer-limit replica 256mb 64mb 60
+client-output-buffer-limit pubsub 32mb 8mb 60
+hz 10
+dynamic-hz yes
+aof-rewrite-incremental-fsync yes
+rdb-save-incremental-fsync yes
+jemalloc-bg-thread yes
+"""
+
+
+def test_the_configuration_file_of_redis_is_accepted(tmp_path: Path) -> None:
+    config = from_file(tmp_path, STOCK)
+    assert (config.port, config.appendonly, config.bind) == (6379, False, ("127.0.0.1", "-::1"))
 
 
 # CONFIG GET and SET

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.server.config.config_rewrite import GENERATED, quoted, rewrite_file, rewritten
-from millstream.server.config.directives import DIRECTIVES, Config, load, words_of
+from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.kinds import OutputLimit
+from millstream.server.config.lines import words_of
+from millstream.server.config.loading import load
 
 
 def test_comments_order_and_unchanged_lines_stay() -> None:

@@ -31,6 +31,56 @@ def test_an_unknown_command_is_refused() -> None:
     assert "no-such-command" in done.output
 
 
+def test_a_misspelt_command_gets_a_suggestion() -> None:
+    done = CliRunner().invoke(main, ["srve"])
+    assert done.exit_code == 2
+    assert "No such command 'srve'. Did you mean 'serve'?" in done.output
+
+
+@pytest.mark.parametrize("name", ["top", "tail", "health"])
+def test_a_command_without_its_libraries_names_the_extra(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [module for module in sys.modules if module.startswith("millstream.tools")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    done = CliRunner().invoke(main, [name, "x"])
+    assert done.exit_code == 1
+    assert f"`millstream {name}` needs redis: pip install 'millstream[tools]'" in done.output
+
+
+def completions(*words: str) -> set[str]:
+    """What bash offers for the last word of a command line."""
+    environment = {
+        "_MILLSTREAM_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["millstream", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = CliRunner().invoke(main, [], prog_name="millstream", env=environment)
+    return {line.partition(",")[2] for line in done.output.splitlines()}
+
+
+def test_a_shell_completes_commands_options_and_directives() -> None:
+    assert completions("t") == {"top", "tail"}
+    assert completions("top", "--s") == {"--sort", "--streams-max"}
+    assert completions("top", "--sort", "l") == {"lag", "length"}
+    assert {"--port", "--protected-mode"} <= completions("serve", "--p")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    done = CliRunner().invoke(main, ["completion", shell], prog_name="millstream")
+    assert done.exit_code == 0
+    assert "_MILLSTREAM_COMPLETE" in done.output
+    assert f"{shell}_complete" in done.output
+
+
+def test_bash_accepts_the_script() -> None:
+    script = CliRunner().invoke(main, ["completion", "bash"]).output
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def loaded_after(*arguments: str) -> set[str]:
     """The modules in a new interpreter that was given these arguments for `millstream`."""
     program = (

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 COMMON = ROOT / "src" / "millstream"
-PACKAGES = {"server", "commands", "storage", "pipeline", "client"}
+PACKAGES = {"server", "commands", "storage", "pipeline", "client", "tools"}
 TOP_LEVEL = {".ci", "bench", "docs", "scripts", "src", "tests"} | PACKAGES
 
 # The packages that a file may import from, in addition to its own and the common package, which
@@ -28,6 +28,7 @@ BELOW = {
     "storage": set(),
     "pipeline": {"storage"},
     "client": set(),
+    "tools": set(),
 }
 
 # The folders of a package, each above those that it may import from.

@@ -10,7 +10,7 @@ from millstream.commands.access.users import Users, changed_user
 from millstream.commands.table.loader import load_table
 from millstream.errors import CommandError, StartError
 from millstream.server.config.config_rewrite import rewrite_file
-from millstream.server.config.directives import load
+from millstream.server.config.loading import load
 from millstream.server.config.user_files import (
     read_users,
     user_words,
@@ -119,3 +119,14 @@ def test_renamed_commands_are_refused_with_a_rule(tmp_path: Path) -> None:
     file.write_text('rename-command FLUSHALL ""\n')
     with pytest.raises(StartError, match=r"line 1: rename-command is not supported.*-flushall"):
         load(file, [])
+
+
+def test_users_of_an_included_file_are_not_written_twice(tmp_path: Path) -> None:
+    """A user may be defined only once, so the rewritten file would prevent the next start."""
+    file, other = tmp_path / "millstream.conf", tmp_path / "users.conf"
+    other.write_text("user ann on nopass\n")
+    file.write_text(f"include {other}\n")
+    config = load(file, [])
+    with pytest.raises(ValueError, match=r"in an included file \(.*users.conf, line 1\)"):
+        rewrite_file(file, config, [])
+    assert file.read_text() == f"include {other}\n"

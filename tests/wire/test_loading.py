@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 from millstream.errors import DataError
 from millstream.server import app
-from millstream.server.config import directives as configuration
+from millstream.server.config.loading import load
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence
 
@@ -95,7 +95,7 @@ class HeldServer:
 
     async def _serve(self) -> None:
         words = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
-        self._server = app.Server(configuration.load(None, words))
+        self._server = app.Server(load(None, words))
         await self._server.start()
         await self._server.stopping.wait()
         await self._server.stop()

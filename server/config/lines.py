@@ -1,0 +1,103 @@
+"""Where directives are written: configuration files, the files that they include, and command
+lines. Every line keeps its place, so that an error can name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from glob import glob, has_magic
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.errors import StartError
+from millstream.words import split_words
+
+COMMAND_LINE = "command line"
+INCLUDES_MAX = 16  # files, one included by the other
+
+
+class Line(NamedTuple):
+    """A directive as it was written: where, its name, its words."""
+
+    where: str
+    name: str
+    words: list[str]
+
+    @property
+    def is_in_a_file(self) -> bool:
+        return self.where != COMMAND_LINE
+
+    @property
+    def file(self) -> str:
+        """The file that has the line."""
+        return self.where.rpartition(", line ")[0]
+
+
+def words_of(line: bytes) -> list[str]:
+    """A line's words as texts; ``\\xHH`` in quotes is a byte of their UTF-8. ValueError for quotes
+    that do not fit."""
+    return [word.decode("utf-8", "surrogateescape") for word in split_words(line)]
+
+
+def read_file(path: Path) -> list[Line]:
+    """The directives of a redis.conf-style file and of the files that it includes, in order;
+    StartError names file and line."""
+    return list(_with_includes(_lines_of(path), [path.resolve()]))
+
+
+def _lines_of(path: Path, included_by: str = "") -> Iterator[Line]:
+    try:
+        data = path.read_bytes()
+        data.decode("utf-8")
+    except OSError as problem:
+        raise StartError(f"{included_by}cannot read {path}: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
+        number = data[: problem.start].count(b"\n") + 1
+        raise StartError(f"{path}, line {number}: this is not a text in UTF-8") from None
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        where = f"{path}, line {number}"
+        if line.strip() and not line.strip().startswith(b"#"):
+            try:
+                words = words_of(line)
+            except ValueError as problem:
+                raise StartError(f"{where}: {problem}") from None
+            if words:
+                yield Line(where, words[0].lower(), words[1:])
+
+
+def _with_includes(lines: Iterable[Line], including: list[Path]) -> Iterator[Line]:
+    """The lines, with those of a file in place of the line that includes it. `including` are the
+    files that are being read."""
+    for line in lines:
+        if line.name != "include":
+            yield line
+            continue
+        for path in _included(line):
+            inner = [*including, path.resolve()]
+            if inner[-1] in including:
+                raise StartError(f"{line.where}: include: {path} includes itself")
+            if len(inner) > INCLUDES_MAX:
+                raise StartError(f"{line.where}: include: more than {INCLUDES_MAX} files deep")
+            yield from _with_includes(_lines_of(path, f"{line.where}: include: "), inner)
+
+
+def _included(line: Line) -> list[Path]:
+    """The files that a line includes, as in Redis: relative to the working directory; a pattern
+    stands for every file that it matches, in alphabetical order, and may match none."""
+    if len(line.words) != 1:
+        raise StartError(f"{line.where}: include: takes {'one' if line.words else 'a'} value")
+    (name,) = line.words
+    return [Path(found) for found in sorted(glob(name))] if has_magic(name) else [Path(name)]
+
+
+def read_arguments(arguments: Sequence[str]) -> list[Line]:
+    """``--directive value ...`` as in redis-server (``--directive=value`` too)."""
+    lines: list[Line] = []
+    for argument in arguments:
+        if argument.startswith("--") and len(argument) > 2:
+            name, equals, value = argument[2:].partition("=")
+            lines.append(Line(COMMAND_LINE, name.lower(), [value] if equals else []))
+        elif lines:
+            lines[-1].words.append(argument)
+        else:
+            raise StartError(f"{COMMAND_LINE}: {argument!r} does not belong to a directive")
+    return list(_with_includes(lines, []))

@@ -1,0 +1,18 @@
+"""What a start would refuse, found without starting: `millstream serve --check`."""
+
+from __future__ import annotations
+
+from millstream.commands.access.users import Users
+from millstream.commands.table.loader import load_table
+from millstream.server.config.directives import Config
+from millstream.server.config.user_files import configured_users
+from millstream.server.net.tls import make_tls
+
+
+def check_config(config: Config) -> None:
+    """Read the users and the certificates that a configuration names; StartError names what is
+    wrong. Data and ports are not touched, so a server may be running."""
+    load_table()
+    configured_users(config, Users())
+    if config.tls_port:
+        make_tls(config)

@@ -1,0 +1,332 @@
+"""The tools that talk to a running server: top, tail, health, and `serve --check`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.certificates import Authority
+from tests.support.resp import Simple
+from tests.support.server import Server, free_port
+from tests.support.waiting import wait_until
+
+NewServer = Callable[..., Server]
+COLUMNS = "db stream length size rate/s group lag pending consumers age"
+LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
+PROGRAM = str(Path(sys.prefix) / "bin" / "millstream")
+
+
+def run(*words: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end; `url` is in MILLSTREAM_URL."""
+    kept = {name: value for name, value in os.environ.items() if name != "MILLSTREAM_URL"}
+    given = kept | environment | ({"MILLSTREAM_URL": url} if url else {})
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=given, timeout=60)
+
+
+def url_of(server: Server) -> str:
+    return f"redis://127.0.0.1:{server.port}"
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence with which a tool has failed."""
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("millstream: ")
+    return line.removeprefix("millstream: ")
+
+
+# health
+
+
+def test_health_of_a_server(server: Server) -> None:
+    done = run("health", url_of(server))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "PONG\n", "")
+    assert json.loads(run("health", "--json", url=url_of(server)).stdout) == {
+        "healthy": True,
+        "reply": "PONG",
+    }
+
+
+def test_no_server_is_not_healthy() -> None:
+    port = free_port()
+    url = f"redis://ann:secret@127.0.0.1:{port}"
+    assert refused(run("health", url)) == f"redis://127.0.0.1:{port}: Connection refused"
+    answer = json.loads(run("health", "--json", url).stdout)
+    assert answer == {"healthy": False, "reason": f"redis://127.0.0.1:{port}: Connection refused"}
+
+
+def test_a_silent_server_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        assert "timed out" in refused(run("health", url, "--timeout", "0.2"))
+
+
+def test_a_server_that_loads_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as loading:
+        url = f"redis://127.0.0.1:{loading.getsockname()[1]}"
+        with subprocess.Popen(
+            [PROGRAM, "health", url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            connection, _ = loading.accept()
+            with connection:
+                while data := connection.recv(1000):
+                    connection.sendall(LOADING * data.count(b"*"))
+                _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "loading the dataset" in error
+
+
+def test_health_over_tls_a_unix_socket_and_with_a_password(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    authority, port, path = Authority(tmp_path), free_port(), tmp_path / "socket"
+    given = {"tls-port": str(port), "tls-auth-clients": "no", "unixsocket": str(path)}
+    server = new_server("data", {**authority.directives(), **given}).start()
+    trusted = f"rediss://127.0.0.1:{port}?ssl_ca_certs={authority.file}"
+    assert run("health", trusted).stdout == "PONG\n"
+    assert "certificate" in refused(run("health", f"rediss://127.0.0.1:{port}"))
+    assert run("health", f"unix://{path}").stdout == "PONG\n"
+    with server.client() as client:
+        assert client.call("CONFIG", "SET", "requirepass", "secret") == Simple("OK")
+    assert run("health", url_of(server)).stdout == "NOAUTH\n"
+    assert run("health", url_of(server), REDISCLI_AUTH="secret").stdout == "PONG\n"
+    assert "password" in refused(run("health", url_of(server), REDISCLI_AUTH="wrong"))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1:port", "redis://[::1"])
+def test_a_url_that_is_not_understood(url: str) -> None:
+    assert "is not understood" in refused(run("health", url))
+
+
+# top
+
+
+def fill(server: Server) -> None:
+    """A stream with two groups, one of which lags; one without groups, in another database."""
+    with server.client() as client:
+        client.call("XGROUP", "CREATE", "orders", "late", "0", "MKSTREAM")
+        client.call("XGROUP", "CREATE", "orders", "done", "0")
+        for number in range(5):
+            client.call("XADD", "orders", f"{1000 + number}-0", "n", str(number))
+        client.call("XREADGROUP", "GROUP", "late", "ann", "COUNT", "2", "STREAMS", "orders", ">")
+        client.call("XREADGROUP", "GROUP", "done", "bob", "STREAMS", "orders", ">")
+        client.call("XACK", "orders", "done", *[f"{1000 + number}-0" for number in range(5)])
+        client.call("SET", "text", "value")
+        client.call("SELECT", "3")
+        client.call("XADD", b"odd \xff\x1b[31m", "*", "f", "v")
+
+
+def test_top_as_json(server: Server) -> None:
+    fill(server)
+    done = run("top", "--json", "--interval", "0.1", url=url_of(server))
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert (answer["left_out"], answer["is_complete"]) == (0, True)
+    orders, odd = answer["streams"]
+    groups = {group.pop("name"): group for group in orders.pop("groups")}
+    assert groups["late"].pop("oldest_age_ms") > 1_700_000_000_000
+    assert groups["late"] == {
+        "lag": 3, "pending": 2, "consumers": 1, "last_delivered_id": "1001-0",
+    }  # fmt: skip
+    assert (groups["done"]["lag"], groups["done"]["pending"]) == (0, 0)
+    assert groups["done"]["oldest_age_ms"] == 0
+    assert orders.pop("size_bytes") > 100
+    assert orders == {
+        "db": 0, "key": "orders", "length": 5, "entries_added": 5, "last_id": "1004-0",
+        "rate_per_s": 0.0,
+    }  # fmt: skip
+    assert (odd["db"], odd["key"], odd["groups"]) == (3, "odd \\xff\x1b[31m", [])
+
+
+def test_top_of_one_database_and_of_few_streams(server: Server) -> None:
+    fill(server)
+    words = ("top", "--json", "--interval", "0.1")
+    answer = json.loads(run(*words, "--url", f"{url_of(server)}/3").stdout)
+    assert [stream["db"] for stream in answer["streams"]] == [3]
+    answer = json.loads(run(*words, "--match", "o*rs", url=url_of(server)).stdout)
+    assert [stream["key"] for stream in answer["streams"]] == ["orders"]
+    answer = json.loads(run(*words, "--streams-max", "1", url=url_of(server)).stdout)
+    assert (len(answer["streams"]), answer["is_complete"]) == (1, False)
+
+
+def test_top_as_a_table(server: Server) -> None:
+    fill(server)
+    done = run("top", "--once", "--interval", "0.1", "--sort", "pending", url=url_of(server))
+    head, *rows = (line.split() for line in done.stdout.splitlines())
+    assert head == COLUMNS.split()
+    assert [row[1] for row in rows[:2]] == ["orders", "orders"]
+    assert [(row[6], row[7], row[8]) for row in rows[:2]] == [
+        ("late", "3", "2"),
+        ("done", "0", "0"),
+    ]
+    assert "\x1b" not in done.stdout  # hostile names do not reach the terminal
+    assert "odd \\xff\\x1b[31m" in done.stdout
+
+
+def test_top_shows_what_the_user_may_read(server: Server) -> None:
+    fill(server)
+    with server.client() as client:
+        client.call("ACL", "SETUSER", "ann", "on", ">pw", "~other*", "+@all")
+    url = f"redis://ann:pw@127.0.0.1:{server.port}"
+    done = run("top", "--once", "--interval", "0.1", url=url)
+    assert "2 streams left out: no permission" in done.stdout
+    with server.client() as client:
+        client.call("ACL", "SETUSER", "ann", "-scan")
+    assert "'scan'" in refused(run("top", "--once", url=url))
+    with server.client() as client:
+        client.call("ACL", "DELUSER", "ann")
+
+
+def test_top_on_a_terminal_is_refreshed_until_it_is_interrupted(server: Server) -> None:
+    fill(server)
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
+    with subprocess.Popen(
+        [PROGRAM, "top", "--url", url_of(server), "--interval", "0.1"],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+
+        def has_refreshed() -> bool:
+            nonlocal shown
+            if select.select([ours], [], [], 0.1)[0]:
+                shown += os.read(ours, 65536)
+            return shown.count(b"orders") >= 4  # each table names it twice
+
+        wait_until(has_refreshed, what="a second table")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    os.close(ours)
+    assert b"Traceback" not in shown
+
+
+# tail
+
+
+def test_tail_from_an_id(server: Server) -> None:
+    fill(server)
+    done = run("tail", "orders", "--from", "1002", "--count", "2", url=url_of(server))
+    assert (done.returncode, done.stderr) == (0, "")
+    moments = [line.split("  ") for line in done.stdout.splitlines()]
+    assert [words[1:] for words in moments] == [["1002-0", "n=2"], ["1003-0", "n=3"]]
+    done = run("tail", "orders", "--from", "1002.1", "--count", "1", url=url_of(server))
+    assert "1003-0" in done.stdout
+
+
+def test_tail_from_a_time(server: Server) -> None:
+    with server.client() as client:
+        client.call("XADD", "s", "1767225599999-5", "f", "before")
+        client.call("XADD", "s", "1767225600000-0", "f", "then")
+    done = run("tail", "s", "--from", "2026-01-01T00:00+00:00", "--count", "1", url=url_of(server))
+    assert "f=then" in done.stdout
+
+
+def test_tail_as_json(server: Server) -> None:
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "a", "1", "b", b"\xff", "a", "2", "a", "3")
+    done = run("tail", "s", "--from", "0", "--count", "1", "--json", url=url_of(server))
+    assert json.loads(done.stdout) == {
+        "id": "1-1",
+        "fields": {"a": ["1", "2", "3"], "b": "\\xff"},
+    }
+
+
+def test_hostile_bytes_do_not_reach_the_terminal(server: Server) -> None:
+    with server.client() as client:
+        client.call("XADD", "s", "1-1", "a b", b"\x1b[2J\n\xff", "", "=")
+    done = run("tail", "s", "--from", "0", "--count", "1", url=url_of(server))
+    assert done.stdout.endswith('1-1  "a b"="\\\\x1b[2J\\\\n\\\\xff" ""="="\n')
+
+
+def test_tail_follows_a_stream_that_does_not_exist_yet(server: Server) -> None:
+    with subprocess.Popen(
+        [PROGRAM, "tail", "s", "--url", url_of(server)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        with server.client() as client:
+            client.wait_blocked(1)
+            client.call("XADD", "s", "7-1", "f", "v")
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith("7-1  f=v\n")
+            client.wait_blocked(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_tail_reports_entries_that_were_evicted(server: Server) -> None:
+    fill(server)
+    with server.client() as client:
+        client.call("XTRIM", "orders", "MAXLEN", "2")
+    done = run("tail", "orders", "--from", "1001", "--count", "1", url=url_of(server))
+    assert "1003-0" in done.stdout
+    assert done.stderr.startswith("millstream: entries after 1000-")
+
+
+def test_tail_of_redis(redis_server: Server) -> None:
+    with redis_server.client() as client:
+        client.call("XADD", "s", "5-1", "f", "v")
+    url = url_of(redis_server)
+    assert "5-1  f=v" in run("tail", "s", "--from", "0", "--count", "1", url=url).stdout
+    answer = json.loads(run("top", "--json", "--interval", "0.1", url=url).stdout)
+    assert [stream["key"] for stream in answer["streams"]] == ["s"]
+
+
+@pytest.mark.parametrize("start", ["yesterday", "1-", "99999999999999999999"])
+def test_a_start_that_is_not_understood(start: str) -> None:
+    done = run("tail", "s", "--from", start)
+    assert done.returncode == 2
+    assert start in done.stderr
+
+
+def test_tail_of_another_type_is_refused(server: Server) -> None:
+    fill(server)
+    assert "WRONGTYPE" in refused(run("tail", "text", url=url_of(server)))
+
+
+def test_a_tool_ends_when_its_server_does(new_server: NewServer) -> None:
+    server = new_server().start()
+    with subprocess.Popen(
+        [PROGRAM, "tail", "s", "--url", url_of(server)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        with server.client() as client:
+            client.wait_blocked(1)
+        server.kill()
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert error.startswith(f"millstream: {url_of(server)}: ")
+    assert len(error.splitlines()) == 1
+
+
+# serve --check
+
+
+def test_a_valid_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "millstream.conf"
+    file.write_text("port 1\nuser ann on >pw ~* +@read\n")
+    done = run("serve", "--check", "--config", str(file), "--dir", str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (0, "millstream: the configuration is valid\n")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("portt 1", "unknown directive 'portt'; did you mean 'port'?"),
+        ("user ann +nosuch", "Error in applying operation '+nosuch'"),
+        ("aclfile FOLDER/none", "opening file"),
+        ("tls-port 1", "tls-port needs tls-cert-file and tls-key-file"),
+    ],
+)
+def test_an_invalid_configuration(tmp_path: Path, line: str, sentence: str) -> None:
+    file = tmp_path / "millstream.conf"
+    file.write_text(line.replace("FOLDER", str(tmp_path)) + "\n")
+    assert sentence in refused(run("serve", "--check", "--config", str(file)))

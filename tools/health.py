@@ -1,0 +1,53 @@
+"""`millstream health`: whether a server answers, for containers and scripts."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from millstream.tools.server import Server, ToolError, text, url_option, wants_password
+
+
+@click.command(
+    epilog="Exit codes: 0 the server answers PING, or asks for a password; 1 it does not answer, "
+    "or is still loading its data."
+)
+@click.argument("server", required=False, metavar="[URL]")
+@url_option
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.001, 3600),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def health(server: str | None, url: str, timeout_s: float, as_json: bool) -> None:
+    """Ask whether a server answers."""
+    try:
+        answer = _answer_of(server or url, timeout_s)
+    except ToolError as problem:
+        if as_json:
+            click.echo(json.dumps({"healthy": False, "reason": problem.message}))
+            raise SystemExit(1) from None
+        raise
+    click.echo(json.dumps({"healthy": True, "reply": answer}) if as_json else answer)
+
+
+def _answer_of(url: str, timeout_s: float) -> str:
+    """PONG or NOAUTH; ToolError for everything else."""
+    try:
+        with Server(url, timeout_s) as server:
+            (reply,) = server.pipeline([["PING"]])
+    except ToolError as problem:
+        if wants_password(problem.__cause__):  # redis-py introduces itself first
+            return "NOAUTH"
+        raise
+    if wants_password(reply):
+        return "NOAUTH"
+    if reply == b"PONG":
+        return "PONG"
+    raise ToolError(f"{server.name}: {text(reply) if isinstance(reply, bytes) else reply}")

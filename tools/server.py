@@ -1,0 +1,146 @@
+"""One connection to a server, by URL, for tools: replies as they come, errors as one sentence.
+
+The tools also work with Redis. redis-py knows the URLs and makes the connection; requests and
+replies do not pass through its commands, because these differ between its versions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+DEFAULT_URL = "redis://127.0.0.1:6455"
+Word = bytes | str | int
+
+
+class ToolError(click.ClickException):
+    """Ends a tool with one sentence and exit code 1."""
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"millstream: {self.message}", err=True)
+
+
+url_option = click.option(
+    "--url",
+    envvar="MILLSTREAM_URL",
+    default=DEFAULT_URL,
+    show_default=True,
+    metavar="URL",
+    help="Server: redis://, rediss:// or unix://; also from MILLSTREAM_URL. The password may come "
+    "from REDISCLI_AUTH.",
+)
+
+
+class Server:
+    """An open connection. Replies are bytes, int, None, lists of these, or a ResponseError.
+
+    ToolError when the server cannot be reached or the connection breaks.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 10) -> None:
+        self.name = _without_secrets(url)
+        try:
+            pool: Any = redis.ConnectionPool.from_url(
+                url,
+                protocol=2,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+            )
+            password = os.environ.get("REDISCLI_AUTH")
+            if password and not pool.connection_kwargs.get("password"):
+                pool.connection_kwargs["password"] = password
+            self._connection: Any = pool.make_connection()
+            self.db = int(pool.connection_kwargs.get("db") or 0)
+            self.names_db = bool(pool.connection_kwargs.get("db") is not None)
+        except (ValueError, TypeError) as problem:
+            raise ToolError(f"the URL {self.name} is not understood: {problem}") from None
+        try:
+            self._connection.connect()
+        except (redis.RedisError, OSError) as problem:
+            raise ToolError(f"{self.name}: {_sentence(problem)}") from problem
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.disconnect()
+
+    def pipeline(self, requests: Sequence[Sequence[Word]]) -> list[Any]:
+        """The replies to requests that are sent together; errors of single requests are replies."""
+        if not requests:
+            return []
+        try:
+            self._connection.send_packed_command(self._connection.pack_commands(requests))
+            return [self._reply() for _ in requests]
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as problem:
+            raise ToolError(f"{self.name}: {_sentence(problem)}") from problem
+
+    def _reply(self) -> Any:
+        try:
+            return self._connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            return error
+        except (redis.AuthenticationError, redis.exceptions.BusyLoadingError) as error:
+            return error  # connection errors for redis-py, but the connection goes on
+
+    def call(self, *words: Word) -> Any:
+        """The reply to one request; ToolError when the server refuses it."""
+        (reply,) = self.pipeline([words])
+        if isinstance(reply, redis.RedisError):
+            raise ToolError(f"{self.name}: {reply}")
+        return reply
+
+
+def wants_password(answer: object) -> bool:
+    """Whether an error says that the server serves only clients that log in."""
+    return isinstance(answer, redis.AuthenticationError) and "required" in str(answer)
+
+
+def is_error(reply: object) -> bool:
+    """Whether the server refused a request of a pipeline."""
+    return isinstance(reply, redis.RedisError)
+
+
+def _without_secrets(url: str) -> str:
+    """The URL without user, password and parameters."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "given"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _sentence(problem: Exception) -> str:
+    """The reason in one line, without the numbers and addresses that redis-py puts around it."""
+    origin = problem.__cause__ or problem.__context__
+    reason = origin if isinstance(origin, OSError) else problem
+    text = getattr(reason, "strerror", None) or str(reason)
+    return " ".join(str(text).split()).rstrip(".") or type(problem).__name__
+
+
+def text(word: object) -> str:
+    """Bytes of the server as a text; bytes that are not UTF-8 are escaped."""
+    assert isinstance(word, bytes)
+    return word.decode("utf-8", "backslashreplace")
+
+
+def printable(shown: str) -> str:
+    """A text that a terminal can show on one line: control characters are escaped."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in shown
+    )
