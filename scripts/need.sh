@@ -5,6 +5,7 @@
 #   scripts/need.sh redis   also redis-server and its tools: tests and bench compare with them
 #   scripts/need.sh test    also strace, with which a test checks that no reply is sent before its fsync,
 #                           and setpriv, with which tests run by root drop root's permissions;
+#                           systemd-analyze, which checks the service file;
 #                           and Node.js with npm, for the clients that are written for it;
 #                           a Java 17 or 21, on which Spark runs,
 #                           and PostgreSQL, whose changes are captured
@@ -72,6 +73,7 @@ missing_packages() {
     if [[ $what == test ]]; then
         command -v strace >/dev/null || echo strace
         command -v setpriv >/dev/null || echo util-linux
+        command -v systemd-analyze >/dev/null || echo systemd
         command -v node >/dev/null || echo nodejs
         command -v npm >/dev/null || echo npm
         find_java >/dev/null || java_package

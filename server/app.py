@@ -51,6 +51,7 @@ from millstream.server.protocol.output_limits import OutputLimits
 from millstream.server.replication.connecting import connect_link
 from millstream.server.replication.node import LinkProtocol
 from millstream.server.replication.role import Replication
+from millstream.server.supervision import Supervision
 from millstream.server.wiring import commit_tick, connect
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.lazyfree import defer
@@ -115,6 +116,7 @@ class Server:
         self.waits: dict[int, PositionWait] = {}
         self.stopping = asyncio.Event()
         self._empty = asyncio.Event()  # set when a stopping server has no clients left
+        self.supervision = Supervision(config.supervised)
         self.listeners = Listeners(config, lambda: Connection(self))
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
@@ -166,7 +168,9 @@ class Server:
     async def _load(self) -> bool:
         """Load the data while clients get LOADING; False when the server was stopped meanwhile."""
         report = LoadReport()
-        slices = self.persistence.load_slices(report, log.progress_line())
+        slices = self.persistence.load_slices(
+            report, self.supervision.progress(log.progress_line())
+        )
         self.keyspace.set_time(self.now_ms(), self.steady_ms())
         self.keyspace.expiring = False  # the journal contains the expiries
         self.executor.loading = True
@@ -205,6 +209,7 @@ class Server:
         end_s = time.perf_counter() + LOADING_TURN_S
         for _ in slices:
             if time.perf_counter() >= end_s:
+                self.supervision.loading()
                 await asyncio.sleep(0)
                 if self.stopping.is_set():
                     return False
@@ -258,6 +263,7 @@ class Server:
             __version__, where, os.getpid(),
             extra={"facts": facts},
         )  # fmt: skip
+        self.supervision.ready(where)
 
     def request_stop(self, reason: str) -> None:
         """Stop after the current tick; may be called more than once."""
@@ -269,6 +275,7 @@ class Server:
         """Finish the tick, sync the journal, send held replies, close everything. False when not
         all data is on the disk."""
         self.stopping.set()
+        self.supervision.stopping()
         if self._timer is not None:
             self._timer.cancel()
         self.listeners.close()
@@ -281,6 +288,7 @@ class Server:
         await self._clients_gone()
         defer(False)
         LOGGER.info("stopped")
+        self.supervision.close()
         return saved
 
     async def _clients_gone(self) -> None:

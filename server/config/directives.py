@@ -295,6 +295,14 @@ class Config(ReplicaDirectives, TlsDirectives, Accepted):
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"), "how much is logged",
         section=LOG,
     )  # fmt: skip
+    supervised: str = directive(
+        "no",
+        one_of("no", "systemd", "auto"),
+        "service manager that is notified when the server loads, is ready, and stops: `auto`: "
+        "systemd if the environment has NOTIFY_SOCKET",
+        section=LOG,
+        mutable=False,
+    )
     logfile: str = directive(
         "", TEXT, "log file; empty: standard output", section=LOG, mutable=False
     )

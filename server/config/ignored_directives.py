@@ -65,7 +65,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("shutdown-on-sigterm", "default", _STOPPING, True),
     ("shutdown-timeout", "10", _NATURAL, True),
     ("socket-mark-id", "0", _NATURAL, False),
-    ("supervised", "no", ["no"], False),
     # Memory: no key is evicted, and freeing needs no settings.
     ("active-expire-effort", "1", (1, 10), True),
     ("lazyfree-lazy-eviction", "no", "yes", True),

@@ -82,7 +82,7 @@ def _server(server: Server) -> Section:
         "multiplexing_api": "uvloop",
         "gcc_version": platform.python_compiler().removeprefix("GCC "),
         "process_id": os.getpid(),
-        "process_supervised": "no",
+        "process_supervised": server.supervision.name,
         "run_id": server.run_id,
         "tcp_port": server.port,
         "server_time_usec": server.now_us(),

@@ -22,7 +22,7 @@ PACKAGES = ("src/millstream", "storage", "commands", "server", "pipeline", "clie
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FUNCTION = re.compile(r"`((?:server|commands|storage)/[\w/]+)\.(?!py)(\w+)`")
-TOP = "tests|scripts|docs|bench|server|commands|storage|src|.ci"
+TOP = "tests|scripts|deploy|docs|bench|server|commands|storage|src|.ci"
 NAMED_PATH = re.compile(rf"`((?:{TOP})/[\w./-]+)`")
 DEFINITION = r"^\s*(?:async\s+)?(?:def|cdef|cpdef)\b[^\n(]*\b_?{}\("
 

@@ -1,0 +1,171 @@
+"""The service file, and what systemd hears from a server."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.resp import Simple
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from millstream.server.supervision import BETWEEN_S, Supervision
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "deploy" / "millstream.service"
+EXPOSURE_MAX = 1.5
+NewServer = Callable[..., Server]
+
+
+class Manager:
+    """The end of NOTIFY_SOCKET that systemd has."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.socket.settimeout(30)
+
+    def next(self) -> dict[str, str]:
+        """The lines of the next datagram."""
+        lines = self.socket.recv(4096).decode().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.fixture(params=["path", "abstract"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"@{tmp_path}/notify" if request.param == "abstract" else f"{tmp_path}/notify"
+
+
+@pytest.fixture
+def manager(address: str) -> Iterator[Manager]:
+    made = Manager(address)
+    yield made
+    made.socket.close()
+
+
+@pytest.mark.parametrize("mode", ["systemd", "auto"])
+def test_systemd_hears_of_the_start_and_the_stop(
+    new_server: NewServer, address: str, manager: Manager, mode: str
+) -> None:
+    wrapper = ["env", f"NOTIFY_SOCKET={address}"]
+    server = new_server("data", {"supervised": mode}, wrapper=wrapper).start()
+    message = manager.next()
+    while "READY" not in message:  # loading
+        assert int(message["EXTEND_TIMEOUT_USEC"]) >= 10_000_000
+        message = manager.next()
+    assert message == {"READY": "1", "STATUS": f"listening on 127.0.0.1:{server.port}"}
+    with server.client() as client:
+        assert client.info("server")["process_supervised"] == "systemd"
+    server.signal(signal.SIGTERM)
+    assert manager.next()["STOPPING"] == "1"
+    assert server.wait() == 0
+
+
+def test_the_time_to_start_is_extended_while_data_is_loaded(
+    address: str, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    shown: list[tuple[int, int]] = []
+    supervision = Supervision("systemd", {"NOTIFY_SOCKET": address})
+    note = supervision.progress(lambda done, total: shown.append((done, total)))
+    supervision.loading()
+    note(1 << 20, 4 << 20)
+    supervision.loading()  # too early to say it again
+    now_s += BETWEEN_S
+    supervision.loading()
+    assert manager.next() == {"EXTEND_TIMEOUT_USEC": "60000000", "STATUS": "loading"}
+    assert manager.next()["STATUS"] == "loading 25 % of 4 MB"
+    assert shown == [(1 << 20, 4 << 20)]
+    supervision.close()
+
+
+def test_without_systemd_the_server_only_warns(new_server: NewServer) -> None:
+    wrapper = ["env", "--unset=NOTIFY_SOCKET"]
+    server = new_server("data", {"supervised": "systemd"}, wrapper=wrapper).start()
+    assert "there is no NOTIFY_SOCKET" in server.log
+    with server.client() as client:
+        assert client.info("server")["process_supervised"] == "no"
+
+
+def test_a_manager_that_is_gone_or_does_not_read_stops_no_server(
+    new_server: NewServer, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "notify")
+    manager = Manager(path)
+    try:
+        while True:  # fill the queue, so that a blocking send would wait forever
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as other:
+                other.sendto(b"x", path)
+    except BlockingIOError:
+        pass
+    wrapper = ["env", f"NOTIFY_SOCKET={path}"]
+    server = new_server("data", {"supervised": "systemd"}, wrapper=wrapper).start()
+    manager.socket.close()
+    with server.client() as client:
+        assert client.call("PING") == Simple("PONG")
+    assert server.stop() == 0
+
+
+def test_a_reload_opens_the_log_file_again(new_server: NewServer, tmp_path: Path) -> None:
+    """As `systemctl reload` does after logrotate has renamed the file."""
+    (reload,) = re.findall(r"^ExecReload=/bin/kill -(\w+) \$MAINPID$", UNIT.read_text(), re.M)
+    log, rotated = tmp_path / "server.log", tmp_path / "server.log.1"
+    server = new_server("data", {"logfile": str(log)}).start()
+    log.rename(rotated)
+    server.signal(signal.Signals[f"SIG{reload}"])
+    wait_until(lambda: log.exists() and "SIGHUP" in log.read_text(), what="a new log file")
+    assert "ready" in rotated.read_text()
+
+
+# The file
+
+
+def installed_unit(folder: Path) -> Path:
+    """The unit as if millstream were installed: with a program that exists on this machine."""
+    text = UNIT.read_text().replace("/opt/millstream/bin", str(Path(sys.prefix) / "bin"))
+    unit = folder / UNIT.name
+    unit.write_text(text)
+    return unit
+
+
+def analyze(*words: str | Path) -> str:
+    done = subprocess.run(
+        ["systemd-analyze", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
+    assert analyze("verify", "--man=no", installed_unit(tmp_path)) == ""
+
+
+def test_the_unit_exposes_little(tmp_path: Path) -> None:
+    shown = analyze("security", "--offline=true", "--no-pager", installed_unit(tmp_path))
+    (exposure,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", shown)
+    assert float(exposure) <= EXPOSURE_MAX
+
+
+def test_the_directives_of_the_unit_and_its_file_are_valid(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^ExecStart=\S+ (.*)$", UNIT.read_text(), re.M)
+    assert line.startswith("${CONFIGURATION_DIRECTORY}/millstream.conf ")
+    directives = line.split()[1:]
+    file = ROOT / "deploy" / "millstream.conf"
+    words = ["serve", "--check", "--config", str(file), *directives]
+    program = str(Path(sys.prefix) / "bin" / "millstream")
+    done = subprocess.run([program, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_server_needs_no_memory_that_is_writable_and_executable(new_server: NewServer) -> None:
+    """The unit forbids it (MemoryDenyWriteExecute)."""
+    server = new_server().start()
+    maps = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
+    assert [line for line in maps if "w" in line.split()[1] and "x" in line.split()[1]] == []
