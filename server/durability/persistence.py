@@ -458,14 +458,34 @@ class Persistence:
             self._scheduler.call_soon_threadsafe(self.on_synced)
         self._set_misconf()
 
-    def take_over(self, file: File | None, seq: int) -> None:
-        """Continue after another base, which ends with frame `seq` and is published already. `file`
-        is the new journal, None without one. Frames of the old journal do not count any more."""
+    def end_writing(self, then: Callable[[], None]) -> None:
+        """Write nothing more to the journal, all frames of which are on the disk: the files are
+        about to be changed and loaded again. `then()` is called when it is closed."""
+        journal, self._journal = self._journal, None
+        self.attached = False
+        self.loading = True
+        if journal is not None:
+            journal.abandon()
+        self._worker.submit(lambda: post(self._scheduler, then))
+
+    def journal_was_lost(self, error: Exception) -> None:
+        """The files could not be changed after `end_writing`: as if the journal had failed. The
+        data in memory is written to a new base."""
+        self.loading = False
+        log.error("the journal cannot be continued: %s; writes are refused", in_words(error))
+        self._journal_error = misconf(error)
+        self._set_misconf()
+        self._retry_later()
+
+    def take_over(self, file: File | None, seq: int, older_bytes: int = 0) -> None:
+        """Continue with other files, which end with frame `seq` and are published already. `file`
+        is the journal, None without one, `older_bytes` the size of those before it. Frames of the
+        old journal do not count any more."""
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.abandon()
         self.last_seq = self.durable_seq = seq
-        self._older_bytes = 0
+        self._older_bytes = older_bytes
         self._journal_error = self._space_error = self._unsaved = None
         self.attached = file is not None
         if file is not None:

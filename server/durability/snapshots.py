@@ -264,6 +264,10 @@ class Snapshots:
         """Run a task that changes the manifest, between the steps of a snapshot."""
         self._worker.submit(task)
 
+    def pause(self) -> None:
+        """Called inside long tasks of `submit`: yield the interpreter to the event loop."""
+        self._worker.pause()
+
     # When an automatic snapshot is due
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:

@@ -284,6 +284,7 @@ def _stats(server: Server) -> Section:
         "sync_full": server.replication.full_syncs,
         "sync_partial_ok": server.replication.partial_syncs,
         "sync_partial_err": server.replication.refused_partial_syncs,
+        "sync_rewinds": server.replication.rewinds,
         "expired_subkeys": 0,
         "expired_keys": server.keyspace.expired_count,
         "expired_keys_active": executor.expired_in_time,

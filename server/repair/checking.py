@@ -50,7 +50,7 @@ from millstream.storage.files.recovery import (
 from millstream.storage.streams.keyspace import Keyspace
 
 DATABASES = 10_000  # the maximum of `databases`: no file contains the actual setting
-KEPT = re.compile(r"damaged-\d{8}-\d{6}")
+KEPT = re.compile(r"(damaged|discarded)-\d{8}-\d{6}(-\d+)?(\.tmp)?")
 APPENDING = (b"APPEND", b"APPENDONCE")  # the effects that add an entry
 _LOSSES_SHOWN = 1000
 
@@ -76,7 +76,7 @@ class FileReport:
     """One file. `state` is ok, torn, damaged, missing, unknown (another version's), misplaced
     (of another data directory),
     unread (it is unknown which of its frames are valid), unjudged (it is unknown whether it is
-    current), unfinished, unnamed, kept (a folder of an earlier repair) or foreign;
+    current), unfinished, unnamed, kept (a folder of an earlier repair or rewind) or foreign;
     `holds` describes its contents, `loses` what a repair cannot keep."""
 
     name: str

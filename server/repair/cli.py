@@ -40,7 +40,7 @@ _HINTS = {
     "unjudged": "it is unknown whether it counts",
     "unfinished": "left by a crash; a start removes it",
     "unnamed": "counts for nothing",
-    "kept": "what a repair replaced; may be removed",
+    "kept": "what a repair replaced or a rewind cut off; may be removed",
     "foreign": "not a file of the server; not touched",
 }
 _WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cut off

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.server.replication.receiving import Replacement
+
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
     from millstream.server.replication.following import Following
@@ -81,7 +83,7 @@ def _primary_facts(role: Replication, following: Following) -> Section:
         "slave_read_repl_offset": frame_bytes,
         "slave_repl_offset": frame_bytes,
     }
-    if replacement is not None:
+    if isinstance(replacement, Replacement):
         total, read = replacement.full.size_bytes, replacement.received_bytes
         fields |= {
             "master_sync_total_bytes": total,

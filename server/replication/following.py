@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream import __version__
 from millstream.commands.runtime.effects import EffectError, apply_effects
+from millstream.server.durability.data_files import in_words
 from millstream.server.replication.link import (
     Continued,
     Event,
@@ -30,6 +31,7 @@ from millstream.server.replication.records import (
     parse_message,
     parse_piece,
 )
+from millstream.server.replication.rewinding import Rewinding, why_impossible
 from millstream.storage.files.journal import PAYLOAD_MAX
 
 if TYPE_CHECKING:
@@ -117,12 +119,13 @@ class Following:
         self.heard_ms = 0
         self.last_beat_seq = 0
         self.clock_offset_ms = 0
-        self.replacement: Replacement | None = None
+        self.replacement: Replacement | Rewinding | None = None
         self.history = ""
         self.wants_all = False  # the next link asks for a full sync
         self._role = role
         self._node: Node = role.node
         self._attempt: Attempt | None = None
+        self._is_stopped = False
         self._pending: deque[Record] = deque()
         self._pending_bytes = 0
         self._due_seq = 0
@@ -142,7 +145,7 @@ class Following:
         now_ms = self._node.steady_ms()
         if self._attempt is None:
             self._wait_s -= 1
-            if self._wait_s <= 0 and self.replacement is None:
+            if self._wait_s <= 0:
                 self.connect()
         elif now_ms - self.heard_ms > self._node.config.repl_timeout * 1000:
             self._drop(f"nothing was heard for {self._node.config.repl_timeout} seconds")
@@ -150,6 +153,8 @@ class Following:
             self.acknowledge()
 
     def connect(self) -> None:
+        if self._role.change is not None:  # the data here is being replaced or cut back
+            return
         node, config = self._node, self._node.config
         keyspace, frames = node.keyspace, node.persistence
         knows = not self.wants_all and keyspace.histories
@@ -206,6 +211,7 @@ class Following:
 
     def stop(self) -> None:
         """This server follows that primary no longer."""
+        self._is_stopped = True
         if self._attempt is not None:
             self._attempt.end()
             self._attempt = None
@@ -232,8 +238,8 @@ class Following:
 
     def _is_full(self) -> bool:
         replacement = self.replacement
-        if replacement is not None and (replacement.is_busy or replacement.has_ended):
-            return True
+        if isinstance(replacement, Replacement):
+            return replacement.is_busy or replacement.has_ended
         return self._pending_bytes > _PENDING_MAX
 
     def _take(self, attempt: Attempt, event: Event) -> None:
@@ -260,12 +266,17 @@ class Following:
             self._take_beat(record.payload)
         elif record.kind == Kind.MESSAGE:
             self._role.received_message(*parse_message(record.payload))
-        elif self.replacement is None or self.replacement.has_ended:
-            raise LinkError("a piece of a base that was not announced")
-        elif record.kind == Kind.PIECE:
-            self.replacement.piece(*parse_piece(record.payload))
         else:
-            self.replacement.end()
+            self._take_base(record)
+
+    def _take_base(self, record: Record) -> None:
+        replacement = self.replacement
+        if not isinstance(replacement, Replacement) or replacement.has_ended:
+            raise LinkError("a piece of a base that was not announced")
+        if record.kind == Kind.PIECE:
+            replacement.piece(*parse_piece(record.payload))
+        else:
+            replacement.end()
 
     def _take_beat(self, payload: bytes) -> None:
         beat = parse_beat(payload)
@@ -326,9 +337,10 @@ class Following:
             "full sync with the primary %s:%d: a base of %d bytes, up to frame %d",
             self.host, self.port, full.size_bytes, full.seq,
         )  # fmt: skip
-        self.replacement = Replacement(self._node, self._role.worker, full, self._replaced)
-        self.replacement.on_room = self._on_room
-        self.replacement.on_published = self._role.data_replaced
+        replacement = Replacement(self._node, self._role.worker, full, self._replaced)
+        replacement.on_room = self._on_room
+        replacement.on_published = self._role.data_replaced
+        self.replacement = self._role.change = replacement
 
     def _on_room(self) -> None:
         if self._attempt is not None:
@@ -336,8 +348,9 @@ class Following:
 
     def _replaced(self, error: Exception | None) -> None:
         """The full sync has ended."""
-        self.replacement = None
-        if self._role.following is not self:
+        replacement, self.replacement = self.replacement, None
+        self._role.change = None
+        if self._is_stopped:
             self._role.replaced_without_primary()
             return
         if error is None:
@@ -349,16 +362,47 @@ class Following:
                 self._attempt.read_more(not self._is_full())
         else:
             log.warning("the full sync has failed: %s", error)
+            if replacement is not None and replacement.is_published:
+                self.is_distrusted = self.wants_all = True  # the data in memory is incomplete
             self._wait_s = 1
             self._drop("the full sync has failed")
         self._role.look_at_state()
 
+    # Rewind
+
     def _rewind(self, event: Rewind) -> None:
-        """Frames here belong to a line of history that has ended."""
-        self.wants_all = True
+        """Frames here belong to a line of history that has ended: give them up."""
         self._wait_s = 0
         self._drop(f"the frames after {event.seq} belong to a history that has ended")
+        reason = why_impossible(self._node, event.seq)
+        if not reason:
+            self.replacement = self._role.change = Rewinding(
+                self._node, event.seq, self._rewound, self._role.data_replaced
+            )
+            return
+        log.warning(
+            "the frames after %d belong to a line of history that has ended, and cannot be cut"
+            " off: %s. A full sync follows", event.seq, reason,
+        )  # fmt: skip
+        self.wants_all = True
         self.connect()
+
+    def _rewound(self, error: Exception | None) -> None:
+        """The rewind has ended."""
+        rewinding, self.replacement = self.replacement, None
+        self._role.change = None
+        if self._is_stopped:
+            self._role.replaced_without_primary()
+            return
+        if error is None:
+            self._role.rewinds += 1
+            log.warning("this server is back at frame %d", self._node.persistence.last_seq)
+        else:
+            log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
+            self.wants_all = True
+            self.is_distrusted = rewinding is not None and rewinding.is_published
+        self.connect()
+        self._role.look_at_state()
 
     # Applying
 

@@ -13,15 +13,14 @@ the disk, and step 4 only repeats what a start would do.
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millstream.errors import DataError
-from millstream.server.durability.data_files import in_words, temporary
-from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.data_files import temporary
 from millstream.server.durability.workers import TaskWorker, post
 from millstream.server.replication.records import LinkError
+from millstream.server.replication.reloading import Reload
 from millstream.storage.files.adoption import AdoptedBase
 from millstream.storage.files.journal import create_journal
 from millstream.storage.files.manifest import base_name, journal_name
@@ -31,10 +30,7 @@ if TYPE_CHECKING:
     from millstream.server.replication.node import Node
     from millstream.storage.files.disk import File
 
-log = logging.getLogger("millstream.replication")
-
 _QUEUED_PIECES_MAX = 8
-_SLICES_PER_TURN = 8
 _AGAIN_S = 0.01
 
 
@@ -51,7 +47,6 @@ class Replacement:
     ) -> None:
         self.full = full
         self.is_published = False  # or about to be: it cannot be cancelled any more
-        self.is_loading = False
         self.received_bytes = 0
         self._node = node
         self._on_done = on_done
@@ -64,7 +59,6 @@ class Replacement:
         self._error: Exception | None = None
         self._ended = False
         self._is_over = False
-        self._slices: Iterator[None] = iter(())
         self.on_room: Callable[[], None] = lambda: None
         self.on_published: Callable[[], None] = lambda: None
         if full.size_bytes:
@@ -187,39 +181,7 @@ class Replacement:
         node.executor.close_held()
         node.persistence.take_over(self._journal, self.full.seq)
         self.on_published()
-        node.executor.loading = self.is_loading = True
-        node.keyspace.begin_again()
-        loader = node.persistence.begin_reading()
-        self._slices = loader.read(self._files.manifest, LoadReport())
-        node.loop.call_soon(self._load)
-
-    def _load(self) -> None:
-        """Read the next slices of the base."""
-        node = self._node
-        node.executor.recheck_limits()
-        node.keyspace.expiring = False
-        try:
-            if self._read_slices(self._slices):
-                node.loop.call_soon(self._load)
-                return
-        except (DataError, OSError) as error:
-            # The checksums were right: a start would fail in the same way.
-            log.critical("the data of the primary cannot be loaded: %s", in_words(error))
-            self._end(error)
-            return
-        finally:
-            node.keyspace.expiring = True
-        node.persistence.end_reading()
-        self.is_loading = node.executor.loading = False
-        for index, key in list(node.executor.waiting.keys()):
-            node.keyspace.mark_ready(index, key)
-        self._end(None)
-        node.executor.applied()
-
-    @staticmethod
-    def _read_slices(slices: Iterator[None]) -> bool:
-        """Whether there are more."""
-        return all(next(slices, slices) is not slices for _ in range(_SLICES_PER_TURN))
+        Reload(node, self._end)
 
     def _fail(self, error: Exception) -> None:
         """Before the new data is published: remove its files. The old data stays."""

@@ -26,6 +26,8 @@ from millstream.storage.files.snapshot import SnapshotEnds
 if TYPE_CHECKING:
     from millstream.server.replication.feed import Feed
     from millstream.server.replication.node import Node
+    from millstream.server.replication.receiving import Replacement
+    from millstream.server.replication.rewinding import Rewinding
 
 log = logging.getLogger("millstream.replication")
 
@@ -86,6 +88,8 @@ class Replication:
         self.introductions: dict[int, Introduction] = {}
         self.history = NO_HISTORY
         self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
+        self.rewinds = 0
+        self.change: Replacement | Rewinding | None = None  # of the data here; not ended yet
         self.received_bytes = 0
         self.link_errors = 0
         self.warned_of_clock = False
@@ -216,6 +220,11 @@ class Replication:
         if (wanted and self.hold_point.reach(self.feeds.nth_synced(wanted))) or not wanted:
             self.on_durable(self.node.persistence.durable_seq)
 
+    @property
+    def _is_changing(self) -> bool:
+        """Whether the data on the disk is other data already than that in memory."""
+        return self.change is not None and self.change.is_published
+
     def _is_distrusted(self) -> bool:
         return self.following is not None and self.following.is_distrusted
 
@@ -232,8 +241,8 @@ class Replication:
         following, priority = self.following, self.node.config.replica_priority
         if following is None:
             return priority
-        is_whole = following.replacement is None or not following.replacement.is_published
-        return priority if following.accepted and is_whole and not following.is_distrusted else 0
+        is_whole = not (self._is_changing or following.is_distrusted)
+        return priority if following.accepted and is_whole else 0
 
     def facts(self) -> dict[str, object]:
         """INFO replication."""
@@ -328,7 +337,7 @@ class Replication:
         following.say_promoted()
         following.stop()
         self._report_promotion(following)
-        if following.replacement is not None and following.replacement.is_published:
+        if self._is_changing:
             self._promotes_when_loaded = True
             return
         self._promote()
@@ -343,12 +352,12 @@ class Replication:
             )  # fmt: skip
 
     def data_replaced(self) -> None:
-        """A full sync has replaced the frames here: the replicas of this server ask again."""
+        """The frames here were replaced or cut back: the replicas of this server ask again."""
         self.feeds.drop_all("the data of this server was replaced")
         self.feeds.keep_ring()
 
     def replaced_without_primary(self) -> None:
-        """A full sync has ended that was under way when this server was promoted."""
+        """A full sync or rewind has ended that was under way when this server was promoted."""
         if self._promotes_when_loaded:
             self._promotes_when_loaded = False
             self._promote()
@@ -454,7 +463,7 @@ class Replication:
         if feed.client.closed or feed.client.feed is not feed:
             return
         feed.common_seq = -1 if common is None else common
-        if common is not None and their_last > common and common >= self._oldest_needed():
+        if common is not None and their_last > common and common >= self.oldest_needed():
             self.refused_partial_syncs += 1
             feed.send(b"-REWIND %s %d\r\n" % (self._name_at(common), common))
             feed.client.close(after_reply=True)
@@ -466,14 +475,14 @@ class Replication:
             self.refused_partial_syncs += their_last > 0
             self._begin_full_sync(feed)
 
-    def _oldest_needed(self) -> int:
+    def oldest_needed(self) -> int:
         """The lowest frame after which this server has all others."""
         ring = self.feeds.ring
         base_seq = self.node.persistence.base_seq
         return base_seq if ring is None else min(base_seq, ring.first_seq - 1)
 
     def _has_frames_from(self, seq: int) -> bool:
-        return seq > self._oldest_needed() or seq > self.node.persistence.last_seq
+        return seq > self.oldest_needed() or seq > self.node.persistence.last_seq
 
     def _newest(self) -> bytes:
         histories = self.node.keyspace.histories

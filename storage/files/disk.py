@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,12 +99,16 @@ class Disk(Protocol):
     def random(self, size: int) -> bytes:
         """Unpredictable bytes, for the IDs and salts of files."""
 
-    def keep(self, names: Sequence[str], folder: str) -> None:
-        """Copy these files durably into a new folder of the directory.
+    def keep(self, names: Sequence[str], folder: str, written: Collection[str] = ()) -> None:
+        """Copy these files durably into a new folder of the directory. It has all of them or does
+        not exist.
 
         The copies are hard links where possible. The originals may be removed and renamed
-        afterwards, but not written.
+        afterwards, but not written, except those in `written`.
         """
+
+    def remove_kept(self, prefix: str, newest: str) -> None:
+        """Remove the folders whose names begin with `prefix`, except the folder `newest`."""
 
 
 def unusable(directory: Path, error: OSError) -> DataError:
@@ -389,20 +393,31 @@ class SystemDisk:
     def random(self, size: int) -> bytes:
         return os.urandom(size)
 
-    def keep(self, names: Sequence[str], folder: str) -> None:
-        kept = self.directory / folder
+    def keep(self, names: Sequence[str], folder: str, written: Collection[str] = ()) -> None:
+        kept = self.directory / (folder + ".tmp")
+        shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir()
         try:
             for name in names:
-                try:
-                    os.link(self.directory / name, kept / name)
-                except OSError:  # a file system without links
-                    self._copy(self.directory / name, kept / name)
+                self._keep_one(self.directory / name, kept / name, name not in written)
             SystemDisk(kept).sync_directory()
+            kept.rename(self.directory / folder)
             self.sync_directory()
         except OSError:
             shutil.rmtree(kept, ignore_errors=True)
             raise
+
+    def _keep_one(self, source: Path, target: Path, may_link: bool) -> None:
+        if may_link:
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(source, target)
+                return
+        self._copy(source, target)
+
+    def remove_kept(self, prefix: str, newest: str) -> None:
+        for name in self.names():
+            if name.startswith(prefix) and name != newest:
+                shutil.rmtree(self.directory / name)
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:

@@ -21,7 +21,10 @@ from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.resp import Reply
 
 from millstream.errors import CommandError
+from millstream.server.replication.history import last_common
 from millstream.server.replication.node import LinkProtocol
+from millstream.server.replication.receiving import Replacement
+from millstream.server.replication.rewinding import Rewinding, why_impossible
 from millstream.storage.streams.keyspace import Line
 
 FIRST_MS = 1_700_000_000_000
@@ -52,10 +55,12 @@ class Fleet:
         self.connections: list[Connection] = []
         self.partitions: set[frozenset[int]] = set()
         self.broken: list[str] = []
+        self._seen_changes: set[Replacement | Rewinding] = set()
         self._value = 0
         self.fsync = self.chance.choice(["always", "always", "everysec", "no"])
         self.crashes = self.chance.random() < 0.7
         self.flips = self.chance.random() < 0.3
+        self.rewrites = self.chance.choice([0.5, 0.05])
         self.ring_bytes = self.chance.choice([200, 2000, 1 << 20])
         self.nodes: list[FleetNode] = []
         for index in range(self.chance.choice([2, 2, 3, 3, 4])):
@@ -77,6 +82,7 @@ class Fleet:
                 node.start()
             for _ in range(self.steps):
                 self._step()
+                self._judge_changes()
                 demand(not self.broken, "; ".join(self.broken))
             self._heal()
             self._settle()
@@ -108,7 +114,7 @@ class Fleet:
             (6, self._pass_time),
             (0.4, self._cut),
             (0.3, self._partition_or_heal),
-            (0.5, self._rewrite),
+            (self.rewrites, self._rewrite),
             (0.4, self._change_role),
             (0.2, self._freeze_or_thaw),
         ]
@@ -375,11 +381,37 @@ class Fleet:
         return data
 
     def _judge(self, node: FleetNode) -> None:
-        following = node.replication.following
-        if following is not None and following.replacement is not None:
+        if node.replication.change is not None:
             return
         found = difference(seen_in(node.keyspace), shown(self.data_of(node)))
         demand(found is None, f"node {node.index}: its data is not that of its frames: {found}")
+
+    def _judge_changes(self) -> None:
+        """A full sync begins only where a partial sync, or a rewind before it, is impossible."""
+        for node in self.nodes:
+            following = node.replication.following
+            change = node.replication.change
+            if following is None or change is None or change in self._seen_changes:
+                continue
+            if following.replacement is not change:
+                continue
+            self._seen_changes.add(change)
+            if isinstance(change, Rewinding):
+                self.note("rewind", str(node.index))
+                continue
+            self.note("full sync", str(node.index))
+            primary = self.nodes[following.port - 7000]
+            common = last_common(
+                primary.keyspace.histories, primary.persistence.last_seq,
+                node.keyspace.histories, node.persistence.last_seq,
+            )  # fmt: skip
+            if common is None or following.is_distrusted or change.is_published:
+                continue
+            has_all = common >= primary.replication.oldest_needed()
+            if has_all and not why_impossible(node, common):
+                self.broken.append(
+                    f"node {node.index}: a full sync, a rewind to {common} was possible"
+                )
 
     # The end
 
@@ -407,7 +439,7 @@ class Fleet:
         return self.chance.choice(self.nodes)
 
     def _settle(self) -> None:
-        for _ in range(SETTLE_S):
+        for second in range(SETTLE_S):
             for _ in range(SETTLE_STEPS):
                 busy = [node for node in self.nodes if node.has_work()]
                 ways = self._deliverable()
@@ -416,15 +448,27 @@ class Fleet:
                 if ways and (not busy or self.chance.random() < 0.5):
                     self._deliver()
                 else:
-                    self.chance.choice(busy).step()
+                    node = self.chance.choice(busy)
+                    self._guarded(node, node.step)
             else:
                 raise BrokenPromise("the fleet does not come to rest")
+            self._judge_changes()
             demand(not self.broken, "; ".join(self.broken))
             if self._is_equal():
                 return
             self._advance(1000)
             self._order_roles()
+            if second == SETTLE_S // 2:
+                self._allow_less()
         raise BrokenPromise(f"the servers do not become equal: {self._positions()}")
+
+    def _allow_less(self) -> None:
+        """Servers that refuse to replace more data by less are told to do it."""
+        for node in self.nodes:
+            following = node.replication.following
+            if following is not None and not following.is_connected:
+                self.note("allow less", str(node.index))
+                node.ask(node.accept(), b"REPLICAOF", b"fleet", b"%d" % following.port)
 
     def _is_equal(self) -> bool:
         last_seq = self._primary.persistence.last_seq

@@ -16,7 +16,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -273,12 +273,28 @@ class FakeDisk:
         with self.lock_all:
             return self._secrets.randbytes(size)
 
-    def keep(self, names: Sequence[str], folder: str) -> None:
+    def keep(self, names: Sequence[str], folder: str, written: Collection[str] = ()) -> None:
         with self.lock_all:
+            made = {}
             for name in names:
                 self.step("keep", name)
-                self.files[f"{folder}/{name}"] = self.files[name]
+                inode = self.files[name]
+                copied_bytes = len(inode.data) if name in written else 0
+                if copied_bytes and not self.room_for(Inode(), copied_bytes):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+                if name in written:
+                    inode = Inode(bytearray(inode.data), bytearray(inode.data))
+                made[f"{folder}/{name}"] = inode
+            self.step("keep", folder)
+            self.files.update(made)
+            self._changes.append(lambda files: files.update(made))
             self.sync_directory()
+
+    def remove_kept(self, prefix: str, newest: str) -> None:
+        with self.lock_all:
+            for name in self.names():
+                if name.startswith(prefix) and not name.startswith(f"{newest}/"):
+                    self.remove(name)
 
     # Inside
 

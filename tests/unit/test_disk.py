@@ -190,7 +190,28 @@ def test_damaged_files_are_kept_in_a_folder_that_is_synced(
 ) -> None:
     (tmp_path / "file").write_bytes(b"x")
     SystemDisk(tmp_path).keep(["file"], "damaged")
-    assert calls == ["mkdir damaged", "sync damaged", f"sync {tmp_path.name}"]
+    assert calls == ["mkdir damaged.tmp", "sync damaged.tmp", f"sync {tmp_path.name}"]
+    assert (tmp_path / "damaged" / "file").samefile(tmp_path / "file")
+
+
+def test_a_kept_file_that_is_written_later_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "base").write_bytes(b"base")
+    (tmp_path / "journal").write_bytes(b"journal")
+    disk = SystemDisk(tmp_path)
+    disk.keep(["base", "journal"], "kept-1", ["journal"])
+    disk.keep(["base"], "kept-2")
+    (tmp_path / "journal").write_bytes(b"")
+    assert (tmp_path / "kept-1" / "journal").read_bytes() == b"journal"
+    assert (tmp_path / "kept-1" / "base").samefile(tmp_path / "base")
+    disk.remove_kept("kept-", "kept-2")
+    assert disk.names() == ["base", "journal", "kept-2"]
+
+
+def test_a_folder_of_kept_files_has_all_of_them_or_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "base").write_bytes(b"base")
+    with pytest.raises(FileNotFoundError):
+        SystemDisk(tmp_path).keep(["base", "none"], "kept")
+    assert SystemDisk(tmp_path).names() == ["base"]
 
 
 def test_a_directory_is_made_in_one_that_may_be_written_but_not_read(

@@ -1,0 +1,228 @@
+"""A rewind: the newest frames here belong to a line of history that has ended. They are cut off,
+and the server continues with those that its primary has, too.
+
+1. wait (loop): until no snapshot runs and all frames are on the disk.
+2. keep (worker): find where the journals are cut, count what is cut off, and copy the files into
+   the folder `discarded-DATE`, which is a data directory of its own.
+3. stop writing (loop): replies that were not sent yet never are; clients get LOADING.
+4. cut (worker): as a start cuts a torn end. After a crash here the directory has a first part of
+   the old frames, and the next link asks for the rewind again.
+5. load (loop, in slices).
+
+Until step 3 the old data is served and kept. When a step before it fails, a full sync follows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.commands.runtime.effects import split_effects
+from millstream.errors import DataError
+from millstream.server.durability.data_files import in_words
+from millstream.server.durability.loading import LoadReport
+from millstream.server.durability.workers import post
+from millstream.server.replication.reloading import Reload
+from millstream.storage.files.journal import JournalReader, TornEnd
+from millstream.storage.files.manifest import NAME
+
+if TYPE_CHECKING:
+    from millstream.server.replication.node import Node
+    from millstream.storage.files.disk import File
+    from millstream.storage.files.manifest import Manifest
+
+log = logging.getLogger("millstream.replication")
+
+PREFIX = "discarded-"
+_AGAIN_S = 0.01
+_ENTRY_EFFECTS = frozenset((b"APPEND", b"APPENDONCE", b"COMPLETE"))
+_FRAMES_PER_PAUSE = 64
+
+
+class Cut(NamedTuple):
+    """Where the journals end after the cut, and what is cut off."""
+
+    end: TornEnd
+    frames: int
+    streams: int
+    entries: int
+
+
+def why_impossible(node: Node, seq: int) -> str:
+    """Why this server cannot be cut back to frame `seq`; "" if it can."""
+    frames = node.persistence
+    if not node.config.appendonly or frames.on_disk_seq < 0:
+        return "there is no journal that works"
+    if frames.base_seq > seq:
+        return f"the base here has the frames up to {frames.base_seq}"
+    if seq >= frames.last_seq:
+        return f"frame {frames.last_seq} is the last one here"
+    return ""
+
+
+class Rewinding:
+    """Cuts the data back to frame `seq`. `on_done(error)` is called once: None when the data up to
+    `seq` is loaded. `is_published`: the journals are being cut, or are cut already."""
+
+    def __init__(
+        self,
+        node: Node,
+        seq: int,
+        on_done: Callable[[Exception | None], None],
+        on_published: Callable[[], None],
+    ) -> None:
+        self.is_published = False
+        self._node = node
+        self._seq = seq
+        self._on_done = on_done
+        self._on_published = on_published
+        self._files = node.persistence.files
+        self._folder = ""
+        self._is_over = False
+        self._cut: Cut | None = None
+        node.loop.call_soon(self._wait)
+
+    def cancel(self) -> None:
+        """Give up, unless the journals are being cut."""
+        if not self.is_published and not self._is_over:
+            self._end(DataError("it was cancelled"))
+
+    def link_lost(self) -> None:
+        """The link has ended before: the next one begins after the rewind."""
+
+    # Steps on the loop
+
+    def _wait(self) -> None:
+        if self._is_over:
+            return
+        frames = self._node.persistence
+        snapshots = frames.snapshots
+        snapshots.suspended = True
+        snapshots.scheduled = None
+        if snapshots.job is not None:
+            snapshots.cancel()
+        elif frames.on_disk_seq >= frames.last_seq:
+            self._folder = self._new_folder()
+            snapshots.submit(self._keep_in_worker)
+            return
+        elif frames.on_disk_seq < 0:
+            self._end(DataError("the journal has failed"))
+            return
+        else:
+            frames.sync_soon()
+        self._node.loop.call_later(_AGAIN_S, self._wait)
+
+    def _new_folder(self) -> str:
+        moment_s = self._node.now_ms() / 1000
+        first = PREFIX + time.strftime("%Y%m%d-%H%M%S", time.gmtime(moment_s))
+        there = {name.partition("/")[0] for name in self._files.disk.names()}
+        names = [first, *(f"{first}-{number}" for number in range(2, len(there) + 3))]
+        return next(name for name in names if name not in there)
+
+    def _kept(self, found: Cut | Exception) -> None:
+        if self._is_over:  # cancelled: nothing is cut off
+            folder = self._folder
+            self._node.persistence.snapshots.submit(lambda: self._remove(folder, ""))
+            return
+        if isinstance(found, Exception):
+            self._end(found)
+            return
+        self._cut = found
+        self.is_published = True
+        log.warning(
+            "the %d frames after %d belong to a line of history that has ended: they are cut off"
+            " and kept in %s (streams: %d, entries: %d)",
+            found.frames, self._seq, self._folder, found.streams, found.entries,
+        )  # fmt: skip
+        self._node.executor.close_held()
+        self._node.executor.loading = True
+        self._node.persistence.end_writing(self._stopped)
+
+    def _stopped(self) -> None:
+        self._node.persistence.snapshots.submit(self._cut_in_worker)
+
+    def _was_cut(self, made: tuple[File, int] | Exception) -> None:
+        node = self._node
+        if isinstance(made, Exception):
+            node.executor.loading = False
+            node.persistence.journal_was_lost(made)
+            self._end(made)
+            return
+        file, older_bytes = made
+        node.persistence.take_over(file, self._seq, older_bytes)
+        self._on_published()
+        Reload(node, self._end)
+
+    def _end(self, error: Exception | None) -> None:
+        self._is_over = True
+        self._node.persistence.snapshots.suspended = False
+        self._on_done(error)
+
+    # Steps on the worker of snapshots, the only one that changes the manifest
+
+    def _keep_in_worker(self) -> None:
+        found: Cut | Exception
+        try:
+            manifest = self._files.manifest
+            found = self._find_cut(manifest)
+            written = manifest.journals[found.end.index :]
+            self._files.disk.keep([NAME, *manifest.files], self._folder, written)
+        except Exception as error:
+            found = error
+        post(self._node.loop, self._kept, found)
+
+    def _find_cut(self, manifest: Manifest) -> Cut:
+        disk = self._files.disk
+        files: list[File] = []
+        try:
+            for name in manifest.journals:
+                files.append(disk.read(name))
+            return self._cut_of(files)
+        finally:
+            for file in files:
+                file.close()
+
+    def _cut_of(self, files: list[File]) -> Cut:
+        """Read all frames, and count those after the cut."""
+        reader = JournalReader(files, self._node.persistence.base_seq + 1)
+        at: tuple[File, int] | None = None
+        frames = entries = 0
+        streams: set[tuple[int, bytes]] = set()
+        for file, offset, payload in reader.frames():
+            if reader.next_seq % _FRAMES_PER_PAUSE == 0:
+                self._node.persistence.snapshots.pause()
+            if reader.next_seq <= self._seq:
+                continue
+            at = at or (file, offset)
+            frames += 1
+            for db, words, _ in split_effects(payload):
+                if words[0] in _ENTRY_EFFECTS:
+                    entries += 1
+                    streams.add((db, words[1]))
+        if at is None:
+            raise DataError(f"there is no frame after {self._seq} in the journals")
+        index = files.index(at[0])
+        cut_bytes = sum(file.size for file in files[index:]) - at[1]
+        return Cut(TornEnd(index, at[1], cut_bytes), frames, len(streams), entries)
+
+    def _cut_in_worker(self) -> None:
+        made: tuple[File, int] | Exception
+        try:
+            assert self._cut is not None
+            self._files.cut(self._cut.end, LoadReport(), self._seq)
+            older_bytes = self._files.sizes_of(self._files.manifest.journals[:-1])
+            made = self._files.continued_journal(), older_bytes
+        except Exception as error:
+            made = error
+        else:
+            self._remove(PREFIX, self._folder)
+        post(self._node.loop, self._was_cut, made)
+
+    def _remove(self, prefix: str, newest: str) -> None:
+        """Remove folders with what was cut off before, or the folder of this rewind."""
+        try:
+            self._files.disk.remove_kept(prefix, newest)
+        except OSError as error:
+            log.warning("an old folder %s cannot be removed: %s", prefix, in_words(error))
