@@ -1,9 +1,12 @@
-"""Every folder with an __init__.py is a package, and every .pyx a compiled module.
+"""Every folder with an __init__.py is a package, and every .pyx a compiled module. The package's
+readme is README.md without relative links.
 
 Everything else about the project is in pyproject.toml.
 """
 
 import os
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +55,31 @@ def compiled_modules() -> Iterator[Extension]:
             )
 
 
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def published_readme(text: str, repository: str) -> str:
+    """README.md for package indexes: relative links lead to the repository. Without its address
+    only their words remain, and nothing of pictures."""
+
+    def absolute(found: re.Match[str]) -> str:
+        mark, words, target = found.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return found[0]
+        if repository:
+            kind = "raw" if mark else "blob"
+            return f"{mark}[{words}]({repository}/{kind}/main/{target})"
+        return "" if mark else words
+
+    return LINK.sub(absolute, text)
+
+
+def readme() -> str:
+    pyproject = tomllib.loads(Path("pyproject.toml").read_text())
+    repository = pyproject["tool"]["millstream"]["repository"].rstrip("/")
+    return published_readme(Path("README.md").read_text(), repository)
+
+
 class BuildWithAllCores(build_ext):
     """Translates and compiles in parallel, whichever build front end runs it."""
 
@@ -81,6 +109,8 @@ class BuildWithAllCores(build_ext):
 
 
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     packages=list(packages()),
     package_dir={"": "src", **PACKAGES},
     # scripts/install.py leaves the modules to scripts/compile.py, which compiles what changed.

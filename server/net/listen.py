@@ -16,6 +16,7 @@ from pathlib import Path
 from millstream.errors import StartError
 
 EVERYWHERE = ("0.0.0.0", "::")
+ALL_OF_IPV6 = "::*"  # as Redis writes it
 ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -24,8 +25,8 @@ def bind_sockets(
 ) -> list[socket.socket]:
     """A bound socket for each address; port 0: a free one, the same for all.
 
-    ``*`` is every IPv4 and IPv6 address; one that begins with ``-`` may be absent on this machine.
-    Raises StartError.
+    ``*`` is every IPv4 and IPv6 address, ``::*`` every IPv6 address; one that begins with ``-`` may
+    be absent on this machine. Raises StartError.
     """
     sockets: list[socket.socket] = []
     try:
@@ -86,14 +87,18 @@ def why_not_listening(problem: OSError, addresses: Sequence[str], port: int) -> 
 
 
 def _expanded(addresses: Sequence[str]) -> list[tuple[str, bool]]:
-    """(address, may be absent) for each; every address may be a machine's only one."""
-    expanded: list[tuple[str, bool]] = []
-    for address in addresses:
-        if address.removeprefix("-") == "*":
-            expanded += [(everywhere, True) for everywhere in EVERYWHERE]
+    """(address, may be absent) for each, once; every address may be a machine's only one."""
+    expanded: dict[str, bool] = {}
+    for word in addresses:
+        address, optional = word.removeprefix("-"), word.startswith("-")
+        if address == "*":
+            for everywhere in EVERYWHERE:
+                expanded.setdefault(everywhere, True)
+        elif address == ALL_OF_IPV6:
+            expanded.setdefault(EVERYWHERE[1], optional)
         else:
-            expanded.append((address.removeprefix("-"), address.startswith("-")))
-    return expanded
+            expanded.setdefault(address, optional)
+    return list(expanded.items())
 
 
 def _bind(address: str, port: int) -> socket.socket:

@@ -286,6 +286,13 @@ def test_protected_mode_turns_strangers_away(new_server: NewServer) -> None:
         assert stranger.recv(100) == b"+PONG\r\n"
 
 
+@pytest.mark.parametrize("bind", ["* -::*", "127.0.0.1 -::*", "127.0.0.1 -::1 127.0.0.1"])
+def test_addresses_are_written_as_in_redis(new_server: NewServer, bind: str) -> None:
+    server = new_server("data", {"bind": bind}).start()
+    with server.client() as client:
+        assert client.call("CONFIG", "GET", "bind") == [b"bind", bind.encode()]
+
+
 def test_the_counters_start_again_with_resetstat(server: Server) -> None:
     with server.client() as client:
         assert isinstance(client.call("NOSUCH"), Error)
