@@ -32,6 +32,7 @@ from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.durability.loading import LoadReport
 from millstream.server.durability.persistence import Persistence, without_collections
 from millstream.server.durability.workers import ThreadWorker
+from millstream.server.ending import Ending
 from millstream.server.execution.access import Access
 from millstream.server.execution.clock import SteadyClock, wall_clock_ms, wall_clock_us
 from millstream.server.execution.executor import Executor
@@ -120,8 +121,6 @@ class Server:
         self.listeners = Listeners(config, lambda: Connection(self))
         self._timer: asyncio.TimerHandle | None = None
         self._last_client_id = 0
-        self._last_signal_failed = False
-        self._tries_base = True  # at the end, if the journal has failed
         self.keyspace = Keyspace(databases=config.databases)
         self.persistence = Persistence(
             config,
@@ -142,6 +141,7 @@ class Server:
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
         self.replication = Replication(self)
+        self.ending = Ending(self)
         connect(self.executor, self.persistence, self.keyspace, self.replication)
         self.access.set_default_password(config.requirepass)
         self._put_in_force()
@@ -282,7 +282,7 @@ class Server:
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
         self.executor.end_tick()
         self.replication.stop()
-        saved = self.persistence.close(tries_base=self._tries_base)
+        saved = self.persistence.close(tries_base=self.ending.tries_base)
         for client in list(self.clients.values()):
             client.close(after_reply=True)
         await self._clients_gone()
@@ -578,7 +578,7 @@ class Server:
         if self.persistence.loading:
             raise CommandError(LOADING)
         if save:
-            self._save_anyway()
+            self.save_anyway()
         self.keyspace.expiring = False  # the journal contains the expiries, as at start
         try:
             self.persistence.read_again(self._empty_databases if flush else lambda: None)
@@ -638,6 +638,7 @@ class Server:
             client = self.clients.get(wait.client_id)
             if client is not None and wait.is_over(self):
                 self.unblock_client(client, False)
+        self.ending.look()
 
     # Replicas
 
@@ -656,7 +657,7 @@ class Server:
     def save(self) -> None:
         self.persistence.save()
 
-    def _save_anyway(self) -> None:
+    def save_anyway(self) -> None:
         """Save; finish a running snapshot first."""
         self.persistence.finish()
         self.persistence.save()
@@ -667,28 +668,6 @@ class Server:
     def rewrite(self) -> str:
         return self.persistence.rewrite()
 
-    def shutdown(self, save: bool | None) -> None:
-        wanted = self._saves_at_end() if save is None else save
-        if wanted and not self.persistence.loading:  # loaded data is on the disk
-            self._save_anyway()
-        elif save is None and self.persistence.lacks_base:
-            self.persistence.write_base()
-        self._tries_base = False  # a new base was tried, or is not wanted
-        self.request_stop("a client sent SHUTDOWN")
-
-    def stop_by_signal(self, name: str) -> None:
-        """Stop as SHUTDOWN does. If the last snapshot would be the only copy and cannot be written,
-        the server continues, as Redis does; a second signal ends it anyway."""
-        loading = self.persistence.loading
-        if self._saves_at_end() and not loading and not self._last_signal_failed:
-            try:
-                self._save_anyway()
-            except CommandError as problem:
-                self._last_signal_failed = True
-                LOGGER.error("received %s, but the data cannot be saved: %s", name, problem)
-                return
-        self.request_stop(f"received {name}")
-
     def reload_files(self) -> None:
         """SIGHUP: open the log file again, and read the certificates again."""
         try:
@@ -698,9 +677,6 @@ class Server:
             LOGGER.error("SIGHUP: %s; nothing was changed", problem)
             return
         LOGGER.info("SIGHUP: the log file and the certificates are in use as they are now")
-
-    def _saves_at_end(self) -> bool:
-        return not self.config.appendonly and bool(self.config.shown("save"))
 
 
 def _listens(client: Client) -> bool:

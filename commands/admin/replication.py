@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from millstream.commands.runtime.arguments import take_timeout
 from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import command
-from millstream.errors import SYNTAX, CommandError
+from millstream.errors import NOT_INTEGER, SYNTAX, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
@@ -46,7 +46,7 @@ def replicaof(ctx: Context, args: Args) -> object:
     host, port = args.take(), args.take()
     role = ctx.server.replication
     if host.upper() == b"NO" and port.upper() == b"ONE":
-        role.follow_nobody()
+        role.no_primary()
         return OK
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise CommandError(INVALID_PORT)
@@ -84,6 +84,63 @@ def role(ctx: Context, args: Args) -> object:
     sync or connected. Offsets count the bytes of all journal frames so far.
     """
     return ctx.server.replication.role_reply()
+
+
+@command(
+    "FAILOVER",
+    arity=-1,
+    flags="admin noscript stale",
+    group="server",
+    since="6.2.0",
+    summary="Starts a coordinated failover from a server to one of its replicas.",
+    syntax="[{target: TO host port:integer [FORCE]}] [ABORT] [TIMEOUT milliseconds]",
+    traits="dataless",
+)
+def failover(ctx: Context, args: Args) -> object:
+    """OK, and then this primary and a replica change their roles: writes are put off until the
+    replica has everything, the replica becomes the primary, and this server follows it.
+    `master_failover_state` in INFO shows the progress. Without TO, the first replica that has
+    everything is taken. After TIMEOUT the failover is given up; with FORCE, the replica becomes the
+    primary then, even if it lacks frames. ABORT gives it up.
+    """
+    failover = ctx.server.replication.failover
+    words = args.rest()
+    if len(words) == 1 and words[0].upper() == b"ABORT":
+        failover.abort()
+        return OK
+    failover.begin(*_failover_options(words))
+    return OK
+
+
+def _failover_options(words: list[bytes]) -> tuple[tuple[str, int] | None, bool, int]:
+    """The target, whether it is forced, and the time-out in milliseconds."""
+    target: tuple[str, int] | None = None
+    forced, timeout_ms = False, 0
+    left = iter(words)
+    for word in left:
+        name = word.upper()
+        if name == b"TIMEOUT" and not timeout_ms:
+            timeout_ms = _option_number(next(left, None))
+            if timeout_ms <= 0:
+                raise CommandError("ERR FAILOVER timeout must be greater than 0")
+        elif name == b"TO" and target is None:
+            host, port = next(left, None), _option_number(next(left, None))
+            assert host is not None  # there was a word after it
+            target = host.decode("utf-8", "replace"), port
+        elif name == b"FORCE" and not forced:
+            forced = True
+        else:
+            raise CommandError(SYNTAX)
+    return target, forced, timeout_ms
+
+
+def _option_number(word: bytes | None) -> int:
+    if word is None:
+        raise CommandError(SYNTAX)
+    try:
+        return int(word)
+    except ValueError:
+        raise CommandError(NOT_INTEGER) from None
 
 
 # The requests of a link
@@ -135,14 +192,16 @@ def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
 )
 def psync(ctx: Context, args: Args) -> object:
     """Sent by replicas: the history and the number of the frame that they need next. The frames
-    follow, after a base if they are not enough.
+    follow, after a base if they are not enough. With FAILOVER, this replica becomes the primary
+    first: its own primary asks for that.
     """
-    args.take()
+    name = args.take()
     next_seq = args.take_int()
+    is_failover = args.option(b"FAILOVER")
     args.finish()
     if next_seq < 1:
         raise CommandError("ERR the number of a frame is 1 or more")
-    ctx.server.replication.psync(ctx.session, next_seq)
+    ctx.server.replication.psync(ctx.session, next_seq, name=name, is_failover=is_failover)
     return NO_REPLY
 
 

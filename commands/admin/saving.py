@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.commands.runtime.replies import NO_REPLY, OK, Simple
+from millstream.commands.runtime.replies import NO_REPLY, OK, BlockedRead, Simple, Wait
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 
 if TYPE_CHECKING:
     from millstream.commands.runtime.arguments import Args
     from millstream.commands.runtime.context import Context
+
+SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."
 
 
 @command(
@@ -87,11 +89,12 @@ def lastsave(ctx: Context, args: Args) -> object:
     traits="unblocked",
 )
 def shutdown(ctx: Context, args: Args) -> object:
-    """Closes the connection and stops the server. The journal always gets a last fsync; SAVE also
-    writes a snapshot. If the journal has failed, all data is first written to a new base, unless
-    NOSAVE is given; if that fails the server keeps running. NOW is accepted (there are no replicas
-    to wait for). FORCE stops the server even if the snapshot or base fails. ABORT has nothing to
-    abort.
+    """Closes the connection and stops the server. First, writes are put off and up to
+    `shutdown-timeout` seconds pass until all replicas have everything; not with NOW. The journal
+    always gets a last fsync; SAVE also writes a snapshot. If the journal has failed, all data is
+    first written to a new base, unless NOSAVE is given; if that fails the server keeps running.
+    FORCE stops the server even if the snapshot or base fails. ABORT, from another client, ends the
+    wait for replicas, and the server goes on.
     """
     given = {word.upper() for word in args.rest()}
     if (
@@ -100,12 +103,25 @@ def shutdown(ctx: Context, args: Args) -> object:
     ):
         raise CommandError(SYNTAX)
     if b"ABORT" in given:
-        raise CommandError(SYNTAX if len(given) > 1 else "ERR No shutdown in progress.")
+        if len(given) > 1:
+            raise CommandError(SYNTAX)
+        ctx.server.ending.abort()
+        return OK
     wish = True if b"SAVE" in given else False if b"NOSAVE" in given else None
-    try:
-        ctx.server.shutdown(wish)
-    except CommandError:
-        if b"FORCE" not in given:
-            raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.") from None
-        ctx.server.shutdown(False)
+    is_forced = b"FORCE" in given
+    waits = b"NOW" not in given and ctx.server.ending.begin(wish, is_forced, ctx.session.id)
+    if waits and ctx.may_block:
+        return Wait(ShutdownWait(ctx), 0)
+    if not waits:
+        ctx.server.ending.end(wish, is_forced)
     return NO_REPLY
+
+
+class ShutdownWait(BlockedRead):
+    """Until the server stops, or goes on after all."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.keys = []
+
+    def timeout_reply(self, ctx: Context) -> object:
+        return CommandError(SHUTDOWN_FAILED)  # CLIENT UNBLOCK

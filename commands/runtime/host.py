@@ -150,6 +150,31 @@ class PositionWait(Protocol):
     def is_over(self, server: Any) -> bool: ...
 
 
+class Failover(Protocol):
+    """Changing roles with a replica."""
+
+    def begin(self, target: tuple[str, int] | None, forced: bool, timeout_ms: int) -> None:
+        """Begins; a CommandError when that is impossible. `timeout_ms` 0: no limit."""
+
+    def abort(self) -> None:
+        """Gives up; a CommandError when there is none."""
+
+
+class Ending(Protocol):
+    """Stopping the server."""
+
+    def begin(self, wish: bool | None, is_forced: bool, client_id: int) -> bool:
+        """Waits for replicas that lack the last changes, then stops; false: there are none.
+        `wish`: SAVE or NOSAVE."""
+
+    def end(self, wish: bool | None, is_forced: bool) -> None:
+        """Stops the server once this tick is done. `wish` None writes a snapshot only where nothing
+        else keeps the data (journal off, save points set)."""
+
+    def abort(self) -> None:
+        """Ends the wait for replicas: the server goes on. A CommandError if there is none."""
+
+
 class Role(Protocol):
     """This server as a primary or a replica (server/replication)."""
 
@@ -159,8 +184,11 @@ class Role(Protocol):
     def follow(self, host: str, port: int) -> str:
         """Becomes a replica of the server at this address; Redis' reply."""
 
-    def follow_nobody(self) -> None:
+    def no_primary(self) -> None:
         """Becomes a primary."""
+
+    @property
+    def failover(self) -> Failover: ...
 
     def role_reply(self) -> list[Any]:
         """The reply to ROLE."""
@@ -171,8 +199,11 @@ class Role(Protocol):
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         """Notes what a replica has. Nothing happens if the client is no replica."""
 
-    def psync(self, client: Any, next_seq: int) -> None:
-        """Begins to send frames to a replica, from this number on."""
+    def psync(
+        self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
+    ) -> None:
+        """Begins to send frames to a replica, from this number on. `name`: its newest history;
+        `is_failover`: it asks this server to become the primary."""
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Passes a message to the subscribers at replicas."""
@@ -301,6 +332,5 @@ class Outside(Protocol):
         """Loads what the disk has into the running server: after a snapshot (save), into emptied
         databases (flush) or over what is there."""
 
-    def shutdown(self, save: bool | None) -> None:
-        """Stops the server once this tick is done. save: None writes a snapshot only where nothing
-        else keeps the data (journal off, save points set)."""
+    @property
+    def ending(self) -> Ending: ...

@@ -63,7 +63,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("set-proc-title", "yes", "yes", False),
     ("shutdown-on-sigint", "default", _STOPPING, True),
     ("shutdown-on-sigterm", "default", _STOPPING, True),
-    ("shutdown-timeout", "10", _NATURAL, True),
     ("socket-mark-id", "0", _NATURAL, False),
     # Memory: no key is evicted, and freeing needs no settings.
     ("active-expire-effort", "1", (1, 10), True),

@@ -98,6 +98,10 @@ class ReplicaDirectives:
         10, integer(0, INT32_MAX), "seconds since the last acknowledgement for which a replica "
         "counts for min-replicas-to-write", section=REPLICAS,
     )  # fmt: skip
+    shutdown_timeout: int = directive(
+        10, integer(0, INT32_MAX), "seconds that SHUTDOWN and SIGTERM wait at most until all "
+        "replicas have everything; 0: do not wait", section=REPLICAS,
+    )  # fmt: skip
     replicas_durable: int = directive(
         0, integer(0, 15), "a reply that shows data waits until this number of replicas have it on "
         "their disks, as it waits for the disk of this server; with fewer replicas, writes are "

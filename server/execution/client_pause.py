@@ -1,4 +1,5 @@
-"""CLIENT PAUSE: requests that are put off until a time, or until CLIENT UNPAUSE.
+"""CLIENT PAUSE: requests that are put off until a time, or until CLIENT UNPAUSE. The server itself
+pauses writes for a failover and before it stops; CLIENT UNPAUSE does not end that.
 
 The executor asks for each request while a pause is on. The client of one that is put off is
 blocked; its request is the first that it runs when the pause is over.
@@ -6,6 +7,7 @@ blocked; its request is the first that it runs when the pause is over.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from millstream.commands.runtime.arguments import Args
@@ -18,10 +20,12 @@ MAY_REPLICATE = ("publish", "spublish", "eval", "evalsha")
 
 
 class Pause:
-    """One pause: of the stricter kind and until the later time of those that were asked for."""
+    """One pause: of the stricter kind and until the later time of those that were asked for.
+    `reasons`: why the server pauses writes, "failover" or "shutdown"."""
 
-    def __init__(self) -> None:
+    def __init__(self, reasons: Iterable[str] = ()) -> None:
         self.all = False
+        self.reasons = set(reasons)
         self.until_ms = 0
         self.alarm: Alarm | None = None
         self.clients: dict[int, Client] = {}

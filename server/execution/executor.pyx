@@ -827,7 +827,7 @@ cdef class Executor:
         The stricter kind and the later time of two pauses hold."""
         if self.pause is None:
             self.pause = Pause()
-        else:
+        if self.pause.alarm is not None:
             self.ticker.cancel(self.pause.alarm)
         self.pause.extend(until_ms, writes_only)
         self.pause.alarm = self.ticker.at(self.pause.until_ms, self.end_pause)
@@ -838,13 +838,30 @@ cdef class Executor:
         cdef Client client
         if self.pause is None:
             return
-        self.ticker.cancel(self.pause.alarm)
+        if self.pause.alarm is not None:
+            self.ticker.cancel(self.pause.alarm)
         for client in self.pause.clients.values():
             client.blocked = False
             self.resumable.append(client)
-        self.pause = None
+        self.pause = Pause(self.pause.reasons) if self.pause.reasons else None
         self.watch_limits()
         self.schedule_tick()
+
+    def pause_writes(self, str reason not None) -> None:
+        """Put off requests that write, until `resume_writes`, for a reason of the server's own."""
+        if self.pause is None:
+            self.pause = Pause()
+        self.pause.reasons.add(reason)
+        self.serving.timer_stale = True
+        self.watch_limits()
+
+    def resume_writes(self, str reason not None) -> None:
+        """End what `pause_writes` began; other pauses go on."""
+        if self.pause is None or reason not in self.pause.reasons:
+            return
+        self.pause.reasons.discard(reason)
+        if not self.pause.reasons and not self.pause.until_ms:
+            self.end_pause()
 
     cdef int postpone(self, Client client, Args args) except -1:
         client.postponed = kept(args)

@@ -122,8 +122,15 @@ def _clients(server: Server) -> Section:
     }
 
 
+_PAUSE_REASONS = {
+    "": "client_pause",
+    "failover": "failover_in_progress",
+    "shutdown": "shutdown_in_progress",
+}
+
+
 def _pause(server: Server) -> Section:
-    """The commands that CLIENT PAUSE postpones, and for how long."""
+    """The commands that a pause postpones, and for how long."""
     pause = server.executor.pause
     if pause is None:
         return {
@@ -132,7 +139,7 @@ def _pause(server: Server) -> Section:
             "paused_timeout_milliseconds": 0,
         }
     return {
-        "paused_reason": "client_pause",
+        "paused_reason": _PAUSE_REASONS[next(iter(sorted(pause.reasons)), "")],
         "paused_actions": "all" if pause.all else "write",
         "paused_timeout_milliseconds": max(0, pause.until_ms - server.steady_ms()),
     }

@@ -49,7 +49,7 @@ def replication_facts(role: Replication) -> Section:
         fields[f"slave{number}"] = _feed_fact(role, feed)
     return {
         **fields,
-        "master_failover_state": "no-failover",
+        "master_failover_state": role.failover.state,
         **_history_facts(role),
         **_backlog_facts(role),
         "repl_frame": frames.last_seq,

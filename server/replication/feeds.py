@@ -85,6 +85,10 @@ class Feeds:
     def durable_seq(self) -> int:
         return self._frames.durable_seq
 
+    def at(self, host: str, port: int) -> Feed | None:
+        """The replica with this address."""
+        return next((feed for feed in self if (feed.host, feed.port) == (host, port)), None)
+
     # Replicas come and go
 
     def add(self, client: Any, host: str, port: int) -> Feed:

@@ -122,6 +122,7 @@ class Following:
         self.replacement: Replacement | Rewinding | None = None
         self.history = ""
         self.wants_all = False  # the next link asks for a full sync
+        self.is_failover = False  # the next link asks the other server to become the primary
         self._role = role
         self._node: Node = role.node
         self._attempt: Attempt | None = None
@@ -167,6 +168,7 @@ class Following:
             databases=len(keyspace.databases),
             histories=keyspace.histories if knows else (),
             next_seq=frames.last_seq + 1 if knows else 1,
+            is_failover=self.is_failover,
         )
         self.state = "connecting"
         self.heard_ms = node.steady_ms()
@@ -243,6 +245,9 @@ class Following:
         return self._pending_bytes > _PENDING_MAX
 
     def _take(self, attempt: Attempt, event: Event) -> None:
+        if self.is_failover and not isinstance(event, Record | Refused):
+            self.is_failover = False
+            self._role.failover.accepted()
         if isinstance(event, Record):
             self._take_record(event)
         elif isinstance(event, Continued):
@@ -291,6 +296,8 @@ class Following:
             )
 
     def _refused(self, event: Refused) -> None:
+        if self._role.failover.refused(event.text):
+            return
         if event.is_temporary:
             self._wait_s = 1
         else:

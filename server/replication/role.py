@@ -17,6 +17,7 @@ from millstream.server.config.replica_directives import parse_address
 from millstream.server.execution.holding import HoldPoint
 from millstream.server.replication import history
 from millstream.server.replication.facts import NO_HISTORY, replication_facts, role_reply
+from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.following import Following
 from millstream.server.replication.link import CAPABILITY, encode_request
@@ -95,6 +96,7 @@ class Replication:
         self.warned_of_clock = False
         self.bytes_before_history = -1
         self.hold_point = HoldPoint()
+        self.failover = Failover(self)
         self._held_for = 0  # the number of replicas for which replies wait
         self._promoted_elsewhere_ms = -_PROMOTION_MS  # when a replica said so
         self._promotes_when_loaded = False
@@ -123,6 +125,7 @@ class Replication:
             if feed.state == "wait_bgsave":
                 self._send_base(feed)
         self.feeds.tick_second(self.node.now_ms())
+        self.failover.look_at_replicas()
         self.look_at_state()
         self.node.look_at_waits()
 
@@ -267,6 +270,13 @@ class Replication:
     def is_replica(self) -> bool:
         return self.following is not None
 
+    def lagging(self) -> int:
+        """The number of replicas that have not applied everything yet."""
+        if self.following is not None:
+            return 0
+        last_seq = self.node.persistence.last_seq
+        return sum(1 for feed in self.feeds if feed.is_online and feed.acked_seq < last_seq)
+
     def applied_on(self, seq: int) -> int:
         return self.feeds.applied_on(seq)
 
@@ -278,6 +288,7 @@ class Replication:
     def follow(self, host: str, port: int) -> str:
         """REPLICAOF host port; Redis' reply. In a transaction the role changes after it, but the
         directive at once, so that CONFIG REWRITE writes it."""
+        self._refuse_during_failover()
         if not self.node.executor.context.may_block:
             self.node.config.replicaof = f"{host} {port}"
             self.node.loop.call_soon(self.follow, host, port)
@@ -289,6 +300,16 @@ class Replication:
             return "OK Already connected to specified master"
         self._follow(host, port)
         return "OK"
+
+    def _refuse_during_failover(self) -> None:
+        if self.failover.is_under_way:
+            raise CommandError("ERR REPLICAOF not allowed while failing over.")
+
+    def follow_for_failover(self, host: str, port: int) -> None:
+        """Become a replica of a replica, which is to become the primary."""
+        self._follow(host, port)
+        assert self.following is not None
+        self.following.is_failover = True
 
     def _follow(self, host: str, port: int) -> None:
         node = self.node
@@ -322,9 +343,14 @@ class Replication:
         for client in list(self.node.clients.values()):
             executor.end_wait(client, FORCE_UNBLOCKED)
 
+    def no_primary(self) -> None:
+        """REPLICAOF NO ONE. CommandError during a failover."""
+        self._refuse_during_failover()
+        self.follow_nobody()
+
     def follow_nobody(self) -> None:
-        """REPLICAOF NO ONE: become a primary, with everything that has arrived. In a transaction
-        the role changes after it."""
+        """Become a primary, with everything that has arrived. In a transaction the role changes
+        after it."""
         self.node.config.replicaof = ""
         if not self.node.executor.context.may_block:
             self.node.loop.call_soon(self.follow_nobody)
@@ -409,12 +435,30 @@ class Replication:
         if feed is not None:
             feed.acknowledge(applied, synced, frame_bytes, self.node.steady_ms())
             self.node.look_at_waits()
+            if self.failover.is_under_way:
+                self.node.loop.call_soon(self.failover.look)
             if self.node.config.replicas_durable and self.following is None:
                 self._show_more()
             if self.node.executor.lacks_replicas is not None:
                 self._look_at_good_replicas()
 
-    def psync(self, client: Any, next_seq: int) -> None:
+    def _take_over_from(self, said: Introduction, name: bytes, next_seq: int) -> None:
+        """The primary of this server asks it to become the primary (FAILOVER). When its answer was
+        lost, it asks again."""
+        lines, last_seq = self.node.keyspace.histories, self.node.persistence.last_seq
+        if self.following is None:
+            common = history.last_common(lines, last_seq, said.histories, next_seq - 1)
+            if common != next_seq - 1 or not lines or lines[-1][0].encode() == name:
+                raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
+            return
+        if not lines or lines[-1][0].encode() != name:
+            raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
+        log.warning("a failover was requested by the primary")
+        self.follow_nobody()
+
+    def psync(
+        self, client: Any, next_seq: int, *, name: bytes = b"", is_failover: bool = False
+    ) -> None:
         """Answer PSYNC, and send what the replica lacks. CommandError when that is impossible."""
         said = self.introductions.get(client.id)
         if said is None or not said.is_known:
@@ -422,6 +466,8 @@ class Replication:
                 "ERR only a millstream server can be a replica of this server: effects are not"
                 " commands of Redis"
             )
+        if is_failover:
+            self._take_over_from(said, name, next_seq)
         self._check_can_feed(said)
         node = self.node
         if self.following is None and node.persistence.first_effect is not None:

@@ -42,7 +42,7 @@ OURS = {
     "io_threaded_total_prefetch_entries", "acl_access_denied_auth", "acl_access_denied_cmd",
     "acl_access_denied_key", "acl_access_denied_channel",
     "repl_frame", "repl_durable_frame", "repl_safe_frame", "repl_hold_bytes",
-    "repl_link_errors",
+    "repl_link_errors", "sync_rewinds",
 }  # fmt: skip
 
 

@@ -41,7 +41,9 @@ class DurableFleet(Fleet):
             self.nodes[index] = FleetNode(self, index, node.disk, node.config, self._own())
 
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
-        left_out = (self._change_role, self._freeze_or_thaw, self._crash)
+        left_out = (
+            self._change_role, self._freeze_or_thaw, self._crash, self._fail_over_by_command
+        )  # fmt: skip
         kept = [(weight, event) for weight, event in super()._choices() if event not in left_out]
         return [*kept, (0.5, self._crash_a_replica), (0.3, self._fail_over)]
 

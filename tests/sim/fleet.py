@@ -117,6 +117,7 @@ class Fleet:
             (self.rewrites, self._rewrite),
             (0.4, self._change_role),
             (0.2, self._freeze_or_thaw),
+            (0.4, self._fail_over_by_command),
         ]
         if any(node.has_work() for node in self._awake()):
             choices.append((40, self._run_node))
@@ -231,6 +232,21 @@ class Fleet:
         self.note("follow", f"{node.index} -> {other.index}")
         port = b"%d" % other.port
         self._guarded(node, lambda: node.ask(client, b"REPLICAOF", b"fleet", port))
+
+    def _fail_over_by_command(self) -> None:
+        """FAILOVER, of the kinds that it has."""
+        node = self.chance.choice(self.nodes)
+        target = self.chance.choice([*node.replication.feeds, None])
+        words = [b"TIMEOUT", b"%d" % self.chance.choice([50, 500])]
+        if target is not None:
+            words += [b"TO", target.host.encode(), b"%d" % target.port]
+            words += [b"FORCE"] if self.chance.random() < 0.3 else []
+        if self.chance.random() < 0.2:
+            words = [b"ABORT"]
+        before = node.replication.failover.state
+        self._guarded(node, lambda: node.ask(node.accept(), b"FAILOVER", *words))
+        if node.replication.failover.state != before:
+            self.note("failover by command", f"{node.index} {words}")
 
     def _crash(self) -> None:
         node = self.chance.choice(self.nodes)
@@ -420,6 +436,8 @@ class Fleet:
         self.partitions.clear()
         for node in self.nodes:
             node.is_frozen = False
+            if node.replication.failover.is_under_way:
+                node.ask(node.accept(), b"FAILOVER", b"ABORT")
         primary = self._choose_last_primary()
         self.note("the end", f"all follow {primary.index}")
         self._primary = primary

@@ -101,10 +101,22 @@ class Process:
     def rewrite(self) -> str:
         return "Background append only file rewriting started"
 
-    def shutdown(self, save: bool | None) -> None:
-        if self.save_fails and save:
-            raise CommandError("ERR disk full")
-        self.asked.append(("shutdown", save))
+    @property
+    def ending(self) -> Process:
+        return self
+
+    def begin(self, wish: bool | None, is_forced: bool, client_id: int) -> bool:
+        return False
+
+    def end(self, wish: bool | None, is_forced: bool) -> None:
+        if self.save_fails and wish:
+            if not is_forced:
+                raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.")
+            wish = False
+        self.asked.append(("shutdown", wish))
+
+    def abort(self) -> None:
+        raise CommandError("ERR No shutdown in progress.")
 
 
 class Room:

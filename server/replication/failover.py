@@ -1,0 +1,149 @@
+"""FAILOVER: this primary and one of its replicas change their roles.
+
+1. `waiting-for-sync`: writes are put off until the replica has applied the last frame.
+2. `failover-in-progress`: this server follows the replica, and asks it with PSYNC to become the
+   primary. When the replica accepts, writes go on and are refused here (READONLY).
+
+Nothing is lost, because no frame is made between the replica's last acknowledgement and its
+promotion. With FORCE, step 2 follows at the time-out in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from millstream.errors import CommandError
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
+    from millstream.server.replication.role import Replication
+
+log = logging.getLogger("millstream.replication")
+
+NONE = "no-failover"
+WAITING = "waiting-for-sync"
+IN_PROGRESS = "failover-in-progress"
+_PAUSE = "failover"
+
+
+class Failover:
+    """At most one at a time; `state` is what INFO shows."""
+
+    def __init__(self, role: Replication) -> None:
+        self.state = NONE
+        self._role = role
+        self._target: tuple[str, int] | None = None  # None: the first replica that has everything
+        self._is_forced = False
+        self._attempt = 0  # of which a timer is
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.state != NONE
+
+    # FAILOVER
+
+    def begin(self, target: tuple[str, int] | None, forced: bool, timeout_ms: int) -> None:
+        """CommandError, in Redis' words, when it is impossible. `timeout_ms` 0: no limit."""
+        if self.is_under_way:
+            raise CommandError("ERR FAILOVER already in progress.")
+        if self._role.is_replica:
+            raise CommandError("ERR FAILOVER is not valid when server is a replica.")
+        if not len(self._role.feeds):
+            raise CommandError("ERR FAILOVER requires connected replicas.")
+        if forced and not (timeout_ms and target):
+            raise CommandError(
+                "ERR FAILOVER with force option requires both a timeout and target HOST and IP."
+            )
+        if target is not None:
+            self._check(target)
+        self._target, self._is_forced = target, forced
+        self.state = WAITING
+        self._attempt += 1
+        node = self._role.node
+        node.executor.pause_writes(_PAUSE)
+        if timeout_ms:
+            node.loop.call_later(timeout_ms / 1000, self._time_out, self._attempt)
+        log.warning("a failover begins: writes are put off until a replica has all frames")
+        node.loop.call_soon(self.look)  # after the requests of this tick
+
+    def _check(self, target: tuple[str, int]) -> None:
+        feed = self._role.feeds.at(*target)
+        if feed is None:
+            raise CommandError("ERR FAILOVER target HOST and PORT is not a replica.")
+        if not feed.is_online:
+            raise CommandError("ERR FAILOVER target replica is not online.")
+
+    def abort(self) -> None:
+        """FAILOVER ABORT. CommandError when there is none."""
+        if not self.is_under_way:
+            raise CommandError("ERR No failover in progress.")
+        self.give_up("it was aborted with FAILOVER ABORT")
+
+    # Steps
+
+    def look(self) -> None:
+        """A replica has acknowledged something."""
+        if self.state != WAITING:
+            return
+        node = self._role.node
+        node.persistence.flush_tick()
+        last_seq = node.persistence.last_seq
+        for feed in self._candidates():
+            if feed.acked_seq >= last_seq:
+                self._proceed(feed)
+                return
+
+    def _candidates(self) -> list[Feed]:
+        if self._target is None:
+            return [feed for feed in self._role.feeds if feed.is_online]
+        feed = self._role.feeds.at(*self._target)
+        return [feed] if feed is not None and feed.is_online else []
+
+    def look_at_replicas(self) -> None:
+        """Once a second: without a replica there is nothing to wait for."""
+        if self.state == WAITING and not self._is_forced and not self._candidates():
+            self.give_up("the replica is not online any more")
+
+    def _proceed(self, feed: Feed) -> None:
+        log.warning("the replica %s has all frames: it becomes the primary", feed.address)
+        self._follow(feed.host, feed.port)
+
+    def _follow(self, host: str, port: int) -> None:
+        self.state = IN_PROGRESS
+        self._role.follow_for_failover(host, port)
+
+    def _time_out(self, attempt: int) -> None:
+        if self.state != WAITING or attempt != self._attempt:
+            return
+        if self._is_forced and self._target is not None:
+            log.warning("the failover is forced: the replica may lack frames of this server")
+            self._follow(*self._target)
+        else:
+            self.give_up("no replica had all frames in time")
+
+    def accepted(self) -> None:
+        """The replica has answered as a primary."""
+        if self.state == IN_PROGRESS:
+            log.warning("the failover is complete")
+            self._end()
+
+    def refused(self, text: str) -> bool:
+        """The replica has refused; whether that ends a failover."""
+        if self.state != IN_PROGRESS:
+            return False
+        self.give_up(f"the replica refuses: {text}")
+        return True
+
+    def give_up(self, reason: str) -> None:
+        """This server is the primary as before."""
+        log.warning("the failover is given up: %s", reason)
+        was_replica = self.state == IN_PROGRESS
+        self._end()
+        if was_replica:
+            self._role.follow_nobody()
+
+    def _end(self) -> None:
+        self.state = NONE
+        self._target = None
+        self._role.node.executor.resume_writes(_PAUSE)
