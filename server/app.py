@@ -137,7 +137,7 @@ class Server:
         self.eviction = Eviction(self.executor.context, self.memory, lambda: self.executor.bytes_in)
         self.access = Access(self.executor, self.clients, self.kill_client)
         self.user_store = UserStore(config, self.access)
-        self.pubsub = PubSub(self.executor.push_encoded)
+        self.pubsub = PubSub(self.executor.push_encoded, self.executor.push_at_once)
         self.output_limits = OutputLimits(config, time.monotonic)
         self.executor.outbox.check_output = self.check_output
         self.replication = Replication(self)
@@ -302,7 +302,12 @@ class Server:
         self._timer = self.loop.call_later(1, self._tick_second)
         executor = self.executor
         self.rates.sample(
-            self.steady_ms(), executor.commands_processed, executor.bytes_in, executor.bytes_out
+            self.steady_ms(),
+            executor.commands_processed,
+            executor.bytes_in,
+            executor.bytes_out,
+            self.replication.received_bytes,
+            self.replication.feeds.sent_bytes,
         )
         self.memory.measure()  # often enough to notice the peak of the blocks' memory
         if self.config.maxmemory:
@@ -396,7 +401,8 @@ class Server:
         self.replication.client_gone(client)
 
     def kill_client(self, client: Client) -> None:
-        self._forget(client)  # no list shows it any more, although its socket closes later
+        if client.id in self.clients:
+            self._forget(client)  # no list shows it any more, although its socket closes later
         client.close(after_reply=False)
 
     def add_monitor(self, client: Any) -> None:

@@ -74,6 +74,7 @@ def client_setname(ctx: Context, args: Args) -> object:
     group="connection",
     since="2.6.9",
     summary="Returns the name of the connection.",
+    traits="dataless",
 )
 def client_getname(ctx: Context, args: Args) -> object:
     return ctx.session.name or None
@@ -122,6 +123,7 @@ def _take_switch(args: Args) -> bool:
     since="7.0.0",
     summary="Sets the client eviction mode of the connection.",
     syntax="<enabled: ON | OFF>",
+    traits="dataless",
 )
 def client_no_evict(ctx: Context, args: Args) -> object:
     """The setting is stored and shown by CLIENT LIST, but clients are never evicted."""
@@ -137,6 +139,7 @@ def client_no_evict(ctx: Context, args: Args) -> object:
     since="7.2.0",
     summary="Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
     syntax="<enabled: ON | OFF>",
+    traits="dataless",
 )
 def client_no_touch(ctx: Context, args: Args) -> object:
     """While it is on, this client's commands do not update the keys' access times (OBJECT
@@ -154,6 +157,7 @@ def _flags(client: Client) -> str:
     letters = (
         (client.monitoring, "O"),
         (client.feed is not None, "S"),
+        (_is_primary(client), "M"),
         (is_subscribed(client), "P"),
         (client.queue is not None, "x"),
         (client.blocked, "b"),
@@ -265,21 +269,21 @@ Filter = Callable[["Client"], bool]
 
 
 def _is_normal(client: Client) -> bool:
-    return not is_subscribed(client) and client.feed is None
+    return not (is_subscribed(client) or _is_primary(client)) and client.feed is None
+
+
+def _is_primary(client: Client) -> bool:
+    return bool(getattr(client, "is_primary", False))
 
 
 def _is_replica(client: Client) -> bool:
     return client.feed is not None
 
 
-def _is_nobody(client: Client) -> bool:
-    return False
-
-
 TYPES: dict[bytes, Filter] = {
     b"normal": _is_normal,
     b"pubsub": is_subscribed,
-    b"master": _is_nobody,
+    b"master": _is_primary,
     b"replica": _is_replica,
     b"slave": _is_replica,
 }
@@ -291,6 +295,11 @@ def _take_type(args: Args) -> Filter:
     if found is None:
         raise CommandError(f"ERR Unknown client type '{shown(word)}'")
     return found
+
+
+def _all_clients(ctx: Context) -> list[Client]:
+    """All connections, with the one to the primary."""
+    return [*ctx.server.clients.values(), *ctx.server.replication.primary_clients()]
 
 
 @command(
@@ -308,8 +317,8 @@ def _take_type(args: Args) -> Filter:
 )
 def client_list(ctx: Context, args: Args) -> object:
     """Text: a line of `name=value` pairs for each connection, oldest first."""
-    clients = ctx.server.clients
-    chosen: list[Client] = list(clients.values())
+    chosen = _all_clients(ctx)
+    clients = {client.id: client for client in chosen}
     if args.remaining >= 2 and args.option(b"TYPE"):
         chosen = list(filter(_take_type(args), chosen))
     elif args.remaining >= 2 and args.option(b"ID"):
@@ -394,7 +403,7 @@ def client_kill(ctx: Context, args: Args) -> object:
     clients killed, which are those that match all options. SKIPME YES (the default) spares the
     caller.
     """
-    clients = list(ctx.server.clients.values())
+    clients = _all_clients(ctx)
     if args.remaining == 1:
         address = args.take().decode("utf-8", "replace")
         chosen = [client for client in clients if client.address == address]
@@ -428,6 +437,7 @@ def client_kill(ctx: Context, args: Args) -> object:
     since="3.2.0",
     summary="Instructs the server whether to reply to commands.",
     syntax="<action: ON | OFF | SKIP>",
+    traits="dataless",
 )
 def client_reply(ctx: Context, args: Args) -> object:
     """OFF stops all replies, including its own. SKIP drops its own reply and the next one. ON,
@@ -480,6 +490,7 @@ def client_unblock(ctx: Context, args: Args) -> object:
     since="3.0.0",
     summary="Suspends commands processing.",
     syntax="timeout [mode: WRITE | ALL]",
+    traits="dataless",
 )
 def client_pause(ctx: Context, args: Args) -> object:
     """Postpones commands for `timeout` milliseconds: the commands of all clients (ALL, the
@@ -504,6 +515,7 @@ def client_pause(ctx: Context, args: Args) -> object:
     since="6.2.0",
     summary="Resumes processing commands from paused clients.",
     complexity="O(N), N the number of paused clients",
+    traits="dataless",
 )
 def client_unpause(ctx: Context, args: Args) -> object:
     ctx.server.unpause_clients()
@@ -517,6 +529,7 @@ def client_unpause(ctx: Context, args: Args) -> object:
     group="connection",
     since="6.0.0",
     summary="Returns the client ID to which tracking notifications are redirected.",
+    traits="dataless",
 )
 def client_getredir(ctx: Context, args: Args) -> object:
     """Always -1: there is no tracking."""

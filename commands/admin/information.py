@@ -117,6 +117,7 @@ def config_set(ctx: Context, args: Args) -> object:
     since="2.0.0",
     summary="Resets the server's statistics.",
     tips="request_policy:all_nodes response_policy:all_succeeded",
+    traits="dataless",
 )
 def config_resetstat(ctx: Context, args: Args) -> object:
     ctx.server.reset_stats()
@@ -132,6 +133,7 @@ def config_resetstat(ctx: Context, args: Args) -> object:
     summary="Persists the effective configuration to file.",
     complexity="O(N), N the number of directives",
     tips="request_policy:all_nodes response_policy:all_succeeded",
+    traits="dataless",
 )
 def config_rewrite(ctx: Context, args: Args) -> object:
     """OK when the configuration file has the values that the server runs with. Comments and the

@@ -62,7 +62,7 @@ def _unsubscribe(
     summary="Listens for messages published to channels.",
     syntax="channel [channel ...]",
     complexity="O(N), N the number of channels",
-    traits="subscribed",
+    traits="subscribed dataless",
 )
 def subscribe(ctx: Context, args: Args) -> object:
     """For each channel a push of `subscribe`, the channel's name and the client's number of
@@ -80,7 +80,7 @@ def subscribe(ctx: Context, args: Args) -> object:
     summary="Listens for messages published to channels that match one or more patterns.",
     syntax="pattern [pattern ...]",
     complexity="O(N), N the number of patterns",
-    traits="subscribed",
+    traits="subscribed dataless",
 )
 def psubscribe(ctx: Context, args: Args) -> object:
     """As SUBSCRIBE; each message arrives as a push of `pmessage`, the pattern, the channel and the
@@ -102,7 +102,7 @@ def psubscribe(ctx: Context, args: Args) -> object:
     summary="Stops listening to messages posted to channels.",
     syntax="[channel [channel ...]]",
     complexity="O(N), N the number of channels",
-    traits="subscribed",
+    traits="subscribed dataless",
 )
 def unsubscribe(ctx: Context, args: Args) -> object:
     """Without channels it ends all subscriptions to channels; subscriptions to patterns stay. There
@@ -121,7 +121,7 @@ def unsubscribe(ctx: Context, args: Args) -> object:
     summary="Stops listening to messages published to channels that match one or more patterns.",
     syntax="[pattern [pattern ...]]",
     complexity="O(N), N the number of patterns",
-    traits="subscribed",
+    traits="subscribed dataless",
 )
 def punsubscribe(ctx: Context, args: Args) -> object:
     """As UNSUBSCRIBE, for patterns. The argument is the pattern itself, not a channel that it
@@ -141,6 +141,7 @@ def punsubscribe(ctx: Context, args: Args) -> object:
     summary="Posts a message to a channel.",
     syntax="channel message",
     complexity="O(N+M), N the listeners of the channel, M the number of patterns",
+    traits="dataless",
 )
 def publish(ctx: Context, args: Args) -> object:
     """The number of clients that it was sent to, without those of replicas. If the publisher is

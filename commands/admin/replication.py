@@ -278,6 +278,7 @@ class ReplicasWait(PositionWait):
     syntax="numreplicas timeout",
     categories=("connection",),
     tips="request_policy:all_shards response_policy:agg_min",
+    traits="dataless",
 )
 def wait(ctx: Context, args: Args) -> object:
     """The number of replicas that have applied everything that this connection has changed. The
@@ -328,6 +329,7 @@ class SyncWait(PositionWait):
     syntax="numlocal numreplicas timeout",
     categories=("connection",),
     tips="request_policy:all_shards response_policy:agg_min",
+    traits="dataless",
 )
 def waitaof(ctx: Context, args: Args) -> object:
     """[local, replicas]: 1 if everything that this connection has changed is on the disk of this

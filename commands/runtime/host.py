@@ -190,6 +190,9 @@ class Role(Protocol):
     @property
     def failover(self) -> Failover: ...
 
+    def primary_clients(self) -> list[Client]:
+        """The link to the primary, as a client."""
+
     def role_reply(self) -> list[Any]:
         """The reply to ROLE."""
 

@@ -82,6 +82,7 @@ def container(
         since=since,
         summary="Prints this help.",
         categories=categories,
+        traits="dataless",
     )(answer_help)
 
 

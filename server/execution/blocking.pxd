@@ -20,6 +20,6 @@ cdef class Serving:
     cdef int enter(self, Client client) except -1
     cdef bint unblock_client(self, Client client, str error) except -1
     cdef int unblock(self, object waiter, reply) except -1
-    cdef int put_in_full(self, Client client, reply) except -1
+    cdef int put_in_full(self, Client client, reply, bint shows_data) except -1
     cdef int end(self, object waiter) except -1
     cdef bint leave(self, Client client) except -1

@@ -127,14 +127,14 @@ cdef class Serving:
         self.end(waiter)
         self.statistics.count_ended_call(waiter.row, client, isinstance(reply, CommandError))
         if type(reply) is Raw and client.reply_mode == "on":
-            self.outbox.put(client, (<Raw>reply).data, True)
+            self.outbox.put(client, (<Raw>reply).data, (<Row>waiter.row).shows_data)
         else:
-            self.put_in_full(client, reply)
+            self.put_in_full(client, reply, (<Row>waiter.row).shows_data)
         if client.has_more():
             self.resume(client)
         return 0
 
-    cdef int put_in_full(self, Client client, reply) except -1:
+    cdef int put_in_full(self, Client client, reply, bint shows_data) except -1:
         """Note a reply that is not bytes yet, or is not to be sent."""
         if isinstance(reply, CommandError):
             self.statistics.count_error(reply.message)
@@ -144,10 +144,10 @@ cdef class Serving:
             if isinstance(reply, Encodable):
                 client.producer = (<Encodable>reply).rest()
         if client.reply_mode == "on":
-            self.outbox.put(client, self.side.take(), True)
+            self.outbox.put(client, self.side.take(), shows_data)
         else:
             self.side.clear()
-            self.outbox.put(client, None, True)
+            self.outbox.put(client, None, shows_data)
             client.producer = None
             if client.reply_mode == "skip-next":
                 client.reply_mode = "on"

@@ -61,6 +61,7 @@ cdef class Executor:
     cdef uint64_t timer_ms
     cdef readonly object current
     cdef list pushes
+    cdef bint pushes_show_data
     cdef readonly dict monitors
     cdef public uint64_t bytes_in
 
@@ -91,6 +92,7 @@ cdef class Executor:
     cdef bint queue_for_exec(self, Client client, Row row, Args args) except -1
     cdef int finish_reply(self, Client client) except -1
     cdef int flush_pushes(self, Client client) except -1
+    cdef int push_to(self, Client client, bytes data, bint shows_data) except -1
     cdef int end_frame(self) except -1
     cdef int look_at_queue(self) except -1
     cdef int hold_back(self, Client client, Args args) except -1

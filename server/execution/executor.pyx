@@ -662,14 +662,16 @@ cdef class Executor:
         return 0
 
     cdef int flush_pushes(self, Client client) except -1:
-        pushes = self.pushes
+        cdef list pushes = self.pushes
+        cdef bint shows_data = self.pushes_show_data
         self.pushes = []
-        self.shown_data = True
+        self.pushes_show_data = False
+        self.shown_data = self.shown_data or shows_data
         for data in pushes:
             if client.producer is None:
                 self.out.put(data)
             else:
-                self.outbox.push(client, data)
+                self.outbox.push(client, data, shows_data)
         return 0
 
     def push(self, Client client not None, message) -> None:
@@ -680,13 +682,23 @@ cdef class Executor:
 
     def push_encoded(self, Client client not None, bytes data not None) -> None:
         """`push` for a message encoded already, in the client's protocol."""
+        self.push_to(client, data, True)
+
+    def push_at_once(self, Client client not None, bytes data not None) -> None:
+        """`push_encoded` for a message that shows no data: it does not wait until what was executed
+        is durable."""
+        self.push_to(client, data, False)
+
+    cdef int push_to(self, Client client, bytes data, bint shows_data) except -1:
         if client.closed:
-            return
+            return 0
         if client is self.current:
             self.pushes.append(data)
-            return
-        self.outbox.push(client, data)
+            self.pushes_show_data = self.pushes_show_data or shows_data
+            return 0
+        self.outbox.push(client, data, shows_data)
         self.schedule_tick()
+        return 0
 
     cdef int show_monitors(self, Client client, Args args) except -1:
         """Tell every client that runs MONITOR; passwords are left out."""
@@ -953,6 +965,7 @@ cdef class Executor:
             self.unlooked_bytes += self.effects.out.size
             self.persistence.commit(self.effects.take())
         if self.outbox.dirty_clients:
+            self.outbox.now_ms = self.context.steady_ms
             self.outbox.send()
         if (self.unlooked_bytes + <int64_t>self.outbox.held_bytes) * LOOK_PARTS > self.tick_bytes:
             self.look_at_queue()

@@ -25,6 +25,9 @@ class Listener(Protocol):
     patterns: dict[bytes, None]
 
 
+# Sentinels find each other with the messages of this channel, also while nothing is durable.
+SENTINEL_CHANNEL = b"__sentinel__:hello"
+
 Send = Callable[[Any, bytes], object]
 Listeners = dict[Listener, None]
 
@@ -55,10 +58,12 @@ class Encoded:
 
 
 class PubSub:
-    """All subscriptions of a server. `send(client, data)` hands a client an encoded message."""
+    """All subscriptions of a server. `send(client, data)` hands a client an encoded message;
+    `send_at_once` does the same for one that need not wait until what was executed is durable."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, send_at_once: Send | None = None) -> None:
         self._send = send
+        self._send_at_once = send_at_once or send
         self._channels: dict[bytes, Listeners] = {}
         self._patterns: dict[bytes, PatternListeners] = {}
         self._clients: dict[Listener, None] = {}
@@ -118,18 +123,20 @@ class PubSub:
         sent = 0
         if channel in self._channels:
             encoded = Encoded(b"message", channel, message)
-            sent += self._send_all(self._channels[channel], encoded)
+            send = self._send_at_once if channel == SENTINEL_CHANNEL else self._send
+            sent += self._send_all(self._channels[channel], encoded, send)
         for pattern, found in list(self._patterns.items()):
             if found.matches(channel):
                 encoded = Encoded(b"pmessage", pattern, channel, message)
-                sent += self._send_all(found.listeners, encoded)
+                sent += self._send_all(found.listeners, encoded, self._send)
         return sent
 
-    def _send_all(self, listeners: Iterable[Listener], encoded: Encoded) -> int:
+    @staticmethod
+    def _send_all(listeners: Iterable[Listener], encoded: Encoded, send: Send) -> int:
         sent = 0
         for client in list(listeners):
             if not client.closed:
-                self._send(client, encoded.form(client.resp))
+                send(client, encoded.form(client.resp))
                 sent += 1
         return sent
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millstream.server.app import Server
 
 Section = dict[str, object]
+TOTALS = 5  # commands, bytes in and out, bytes in and out of the links of replicas
 SAMPLES = 16  # the seconds that the instantaneous rates cover, as in Redis
 
 
@@ -45,24 +46,22 @@ class Rates:
     """Figures per second over the last seconds, from totals sampled once a second."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, tuple[int, int, int]]] = deque(maxlen=SAMPLES + 1)
+        self._samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=SAMPLES + 1)
 
-    def sample(self, now_ms: int, commands: int, bytes_in: int, bytes_out: int) -> None:
-        self._samples.append((now_ms, (commands, bytes_in, bytes_out)))
+    def sample(self, now_ms: int, *totals: int) -> None:
+        """Note the TOTALS."""
+        self._samples.append((now_ms, totals))
 
     def clear(self) -> None:
         self._samples.clear()
 
-    def per_second(self) -> tuple[float, float, float]:
-        """(commands, bytes in, bytes out); zeros until there are two samples."""
+    def per_second(self) -> list[float]:
+        """The rates of the totals; zeros until there are two samples."""
         if len(self._samples) < 2:
-            return 0.0, 0.0, 0.0
+            return [0.0] * TOTALS
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
         seconds = max(last_ms - first_ms, 1) / 1000
-        commands, bytes_in, bytes_out = (
-            (b - a) / seconds for a, b in zip(first, last, strict=True)
-        )
-        return commands, bytes_in, bytes_out
+        return [(b - a) / seconds for a, b in zip(first, last, strict=True)]
 
 
 def _server(server: Server) -> Section:
@@ -145,13 +144,15 @@ def _pause(server: Server) -> Section:
     }
 
 
-def _client_bytes(server: Server) -> int:
-    return sum(memory_of(client) for client in server.clients.values())
+def _client_bytes(server: Server, *, of_replicas: bool = False) -> int:
+    clients = server.clients.values()
+    return sum(memory_of(one) for one in clients if (one.feed is not None) is of_replicas)
 
 
 def _overhead_bytes(server: Server) -> int:
     """The memory used for purposes other than data."""
-    return server.startup_bytes + _client_bytes(server)
+    clients = _client_bytes(server) + _client_bytes(server, of_replicas=True)
+    return server.startup_bytes + clients + server.replication.backlog_bytes
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -215,7 +216,7 @@ def _memory(server: Server) -> Section:
         "mem_replication_backlog": server.replication.backlog_bytes,
         "mem_total_replication_buffers": server.replication.backlog_bytes,
         "mem_replica_full_sync_buffer": 0,
-        "mem_clients_slaves": 0,
+        "mem_clients_slaves": _client_bytes(server, of_replicas=True),
         "mem_clients_normal": _client_bytes(server),
         "mem_cluster_links": 0,
         "mem_aof_buffer": server.persistence.queued_bytes,
@@ -238,8 +239,8 @@ def memory_facts(server: Server) -> dict[str, object]:
         "peak.allocated": peak,
         "total.allocated": used,
         "startup.allocated": server.startup_bytes,
-        "replication.backlog": 0,
-        "clients.slaves": 0,
+        "replication.backlog": server.replication.backlog_bytes,
+        "clients.slaves": _client_bytes(server, of_replicas=True),
         "clients.normal": _client_bytes(server),
         "cluster.links": 0,
         "lua.caches": 0,
@@ -273,7 +274,7 @@ def _persistence(server: Server) -> Section:
 
 def _stats(server: Server) -> Section:
     executor = server.executor
-    commands, bytes_in, bytes_out = server.rates.per_second()
+    commands, bytes_in, bytes_out, repl_in, repl_out = server.rates.per_second()
     denied = server.access.log.counts
     return {
         "total_connections_received": server.connections_received,
@@ -285,8 +286,8 @@ def _stats(server: Server) -> Section:
         "total_net_repl_output_bytes": server.replication.feeds.sent_bytes,
         "instantaneous_input_kbps": f"{bytes_in / 1024:.2f}",
         "instantaneous_output_kbps": f"{bytes_out / 1024:.2f}",
-        "instantaneous_input_repl_kbps": "0.00",
-        "instantaneous_output_repl_kbps": "0.00",
+        "instantaneous_input_repl_kbps": f"{repl_in / 1024:.2f}",
+        "instantaneous_output_repl_kbps": f"{repl_out / 1024:.2f}",
         "rejected_connections": server.connections_rejected,
         "sync_full": server.replication.full_syncs,
         "sync_partial_ok": server.replication.partial_syncs,

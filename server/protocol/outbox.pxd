@@ -52,9 +52,10 @@ cdef class Outbox:
     cdef readonly uint64_t noted_bytes
     cdef readonly uint64_t held_bytes
     cdef public object hold_point
+    cdef public uint64_t now_ms  # the steady clock of this tick
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
-    cdef int push(self, Client client, bytes data) except -1
+    cdef int push(self, Client client, bytes data, bint shows_data) except -1
     cdef int transmit(self, Client client, data) except -1
     cdef int look_at_held(self, Client client) except -1
     cdef int send(self) except -1

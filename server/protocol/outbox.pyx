@@ -128,7 +128,7 @@ cdef class Outbox:
             self.dirty_clients.append(client)
         return 0
 
-    cdef int push(self, Client client, bytes data) except -1:
+    cdef int push(self, Client client, bytes data, bint shows_data) except -1:
         """Like `put`, for a separate message, which is never sent between the slices of a reply."""
         if client.producer is not None:
             if client.pushes is None:
@@ -136,7 +136,12 @@ cdef class Outbox:
             client.pushes.append(data)
             client.held_bytes += len(data)
             return self.look_at_held(client)
-        return self.put(client, data, True)
+        return self.put(client, data, shows_data)
+
+    @property
+    def held_since_ms(self):
+        """Since when the oldest output is held, on the steady clock; None if there is none."""
+        return self.held[0][3] if self.held else None
 
     cdef int look_at_held(self, Client client) except -1:
         """Check the limits of a client after its held output has grown."""
@@ -189,7 +194,7 @@ cdef class Outbox:
                 client.held_bytes += size
                 self.held_bytes += size
                 client.full = client.full or client.held_bytes > OUTPUT_MAX
-                self.held.append((last, client, data))
+                self.held.append((last, client, data, self.now_ms))
                 self.look_at_held(client)
             else:
                 self.release(client, data)
@@ -228,7 +233,7 @@ cdef class Outbox:
         cdef Client client
         cdef uint64_t size
         while self.held and self.held[0][0] <= sequence:
-            _, client, data = self.held.popleft()
+            _, client, data, _ = self.held.popleft()
             client.held_pieces -= 1
             size = size_of(data)
             client.held_bytes -= size
@@ -246,7 +251,7 @@ cdef class Outbox:
                 if client.shown_data and not client.closed:
                     client.end(False)
         while self.held:
-            _, client, data = self.held.popleft()
+            _, client, data, _ = self.held.popleft()
             client.held_pieces -= 1
             size = size_of(data)
             client.held_bytes -= size

@@ -29,6 +29,8 @@ class OutputLimits:
         self._above_since_s: dict[int, float] = {}
 
     def limit_of(self, client: Client) -> OutputLimit:
+        if client.feed is not None:
+            return self._config.client_output_buffer_limit["slave"]
         kind = "pubsub" if is_subscribed(client) else "normal"
         return self._config.client_output_buffer_limit[kind]
 

@@ -55,8 +55,18 @@ def replication_facts(role: Replication) -> Section:
         "repl_frame": frames.last_seq,
         "repl_durable_frame": frames.durable_seq,
         "repl_safe_frame": role.safe_seq,
-        "repl_hold_bytes": role.node.executor.outbox.held_bytes,
+        **_hold_facts(role),
         "repl_link_errors": role.link_errors,
+    }
+
+
+def _hold_facts(role: Replication) -> Section:
+    """Replies that wait for the disk here, or for replicas."""
+    outbox = role.node.executor.outbox
+    since_ms = outbox.held_since_ms
+    return {
+        "hold_bytes": outbox.held_bytes,
+        "hold_age_ms": 0 if since_ms is None else max(role.node.steady_ms() - since_ms, 0),
     }
 
 

@@ -58,6 +58,7 @@ class Feeds:
         self.ring: Ring | None = None
         self.by_client: dict[int, Feed] = {}
         self.sent_bytes = 0
+        self.check_output: Callable[[Any], object] = lambda client: None  # may close it
         self.worker: TaskWorker
         self._config = config
         self._frames = frames
@@ -153,7 +154,9 @@ class Feeds:
                 feed.drop(f"nothing was heard from it for {self._config.repl_timeout} seconds")
             elif feed.state == "wait_bgsave":
                 feed.send(b"\r\n")
-            elif feed.state != "handshake" and not feed.client.paused:
+            elif feed.client.paused:
+                self.check_output(feed.client)
+            elif feed.state != "handshake":
                 feed.send(beat)
         ttl_ms = self._config.repl_backlog_ttl * 1000
         if not self.by_client and ttl_ms and now_ms - self._alone_since_ms > ttl_ms:

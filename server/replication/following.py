@@ -22,6 +22,7 @@ from millstream.server.replication.link import (
     Refused,
     Rewind,
 )
+from millstream.server.replication.primary_client import PrimaryClient
 from millstream.server.replication.receiving import Replacement
 from millstream.server.replication.records import (
     Kind,
@@ -56,6 +57,8 @@ class Attempt:
         self._following = following
         self._is_paused = False
         self.is_over = False
+        self.received_bytes = self.sent_bytes = 0
+        self.client: PrimaryClient | None = None
 
     def connection_made(self, transport: Transport) -> None:
         self.transport = transport
@@ -66,6 +69,7 @@ class Attempt:
 
     def data_received(self, data: bytes) -> None:
         if not self.is_over:
+            self.received_bytes += len(data)
             self._following.receive(self, data)
 
     def eof_received(self) -> bool:
@@ -79,7 +83,14 @@ class Attempt:
         if self.transport is not None and self.link.output and not self.is_over:
             data = bytes(self.link.output)
             self.link.output.clear()
+            self.sent_bytes += len(data)
             self.transport.write(data)
+
+    def drop(self, reason: str) -> None:
+        """End the connection and connect again."""
+        if not self.is_over:
+            self._following.lost(self, reason)
+            self.end()
 
     def read_more(self, wanted: bool) -> None:
         """Pause or resume reading."""
@@ -140,6 +151,11 @@ class Following:
     def is_connected(self) -> bool:
         return self.state == "connected"
 
+    @property
+    def client(self) -> PrimaryClient | None:
+        """The link as CLIENT LIST shows it."""
+        return None if self._attempt is None else self._attempt.client
+
     # Connecting
 
     def tick_second(self) -> None:
@@ -172,7 +188,9 @@ class Following:
         )
         self.state = "connecting"
         self.heard_ms = node.steady_ms()
-        self._attempt = Attempt(self, Link(opening, PAYLOAD_MAX))
+        self._attempt = attempt = Attempt(self, Link(opening, PAYLOAD_MAX))
+        address = f"{self.host}:{self.port}"
+        attempt.client = PrimaryClient(node.next_client_id(), address, node.steady_ms(), attempt)
         node.connect_link(self.host, self.port, self._attempt)
 
     def retry_soon(self) -> None:
@@ -199,10 +217,8 @@ class Following:
         self._role.look_at_state()
 
     def _drop(self, reason: str) -> None:
-        attempt = self._attempt
-        if attempt is not None:
-            self.lost(attempt, reason)
-            attempt.end()
+        if self._attempt is not None:
+            self._attempt.drop(reason)
 
     def say_promoted(self) -> None:
         """Tell the primary that this server is one now."""

@@ -84,6 +84,7 @@ class Replication:
         self.node = node
         self.following: Following | None = None
         self.feeds = Feeds(node.config, node.persistence, node.loop, node.steady_ms)
+        self.feeds.check_output = node.executor.outbox.check_output or self.feeds.check_output
         self.worker = self.feeds.worker = node.new_worker("millstream-replicas", _NICENESS)
         node.persistence.on_gap = self.forget_histories
         self.introductions: dict[int, Introduction] = {}
@@ -250,6 +251,11 @@ class Replication:
     def facts(self) -> dict[str, object]:
         """INFO replication."""
         return replication_facts(self)
+
+    def primary_clients(self) -> list[Any]:
+        """The link to the primary, as CLIENT LIST shows it; at most one."""
+        client = None if self.following is None else self.following.client
+        return [] if client is None else [client]
 
     def role_reply(self) -> list[Any]:
         return role_reply(self)

@@ -41,7 +41,7 @@ OURS = {
     "expired_keys_active", "expired_subkeys_active", "io_threaded_total_prefetch_batches",
     "io_threaded_total_prefetch_entries", "acl_access_denied_auth", "acl_access_denied_cmd",
     "acl_access_denied_key", "acl_access_denied_channel",
-    "repl_frame", "repl_durable_frame", "repl_safe_frame", "repl_hold_bytes",
+    "repl_frame", "repl_durable_frame", "repl_safe_frame", "hold_bytes", "hold_age_ms",
     "repl_link_errors", "sync_rewinds",
 }  # fmt: skip
 

@@ -280,6 +280,58 @@ def test_min_replicas_to_write(replicas: Replicas) -> None:
     wait_until(is_accepted)
 
 
+def assert_answered_at_once(client: redis.Redis) -> None:
+    """What Sentinel and operators ask does not wait for replicas."""
+    sentinel, reader = client.pubsub(), client.pubsub()
+    sentinel.subscribe("__sentinel__:hello")
+    reader.subscribe("news")
+    assert sentinel.get_message(timeout=10)["type"] == "subscribe"
+    assert reader.get_message(timeout=10)["type"] == "subscribe"
+    assert client.publish("news", "later") == 1
+    assert client.publish("__sentinel__:hello", "now") == 1
+    assert sentinel.get_message(timeout=10)["data"] == "now"
+    assert reader.get_message(timeout=0) is None
+    assert client.role()[0] == "master"
+    assert client.config_get("replicas-durable") == {"replicas-durable": "1"}
+    assert client.client_getname() is None
+    assert client.wait(0, 0) == 1
+    assert client.execute_command("REPLICAOF", "NO", "ONE")
+
+
+def test_the_links_are_in_the_list_of_clients(replicas: Replicas) -> None:
+    primary = replicas.start("a")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    (link,) = replica.client_list(_type="master")
+    assert (link["flags"], link["addr"]) == ("M", replicas.address("a").replace(" ", ":"))
+    assert [one["flags"] for one in primary.client_list(_type="replica")] == ["S"]
+    assert "M" not in {one["flags"] for one in replica.client_list(_type="normal")}
+    assert replica.client_kill_filter(_type="master") == 1
+    wait_until(lambda: [one["id"] for one in replica.client_list(_type="master")] != [link["id"]])
+    wait_until(lambda: is_up(replica))
+    assert "is lost: CLIENT KILL" in replicas.servers["b"].log
+    assert facts(primary, "stats")["sync_partial_ok"] >= 1
+
+
+def test_a_replica_that_cannot_be_made_writable(replicas: Replicas) -> None:
+    replica = replicas.start("b")
+    with pytest.raises(redis.exceptions.ResponseError, match="always read only"):
+        replica.config_set("replica-read-only", "no")
+
+
+def test_a_replica_that_does_not_read_is_closed_at_its_output_limit(replicas: Replicas) -> None:
+    primary = replicas.start("a", client_output_buffer_limit="replica 10kb 0 0")
+    replica = replicas.start("b", replicaof=replicas.address("a"))
+    wait_until(lambda: is_up(replica))
+    replicas.servers["b"].signal(signal.SIGSTOP)
+    for _ in range(20):
+        fill(primary, 10_000)
+    wait_until(lambda: facts(primary)["connected_slaves"] == 0)
+    assert facts(primary, "stats")["client_output_buffer_limit_disconnections"] == 1
+    replicas.servers["b"].signal(signal.SIGCONT)
+    wait_until(has_same(primary, replica, "s"))
+
+
 def test_replies_wait_for_a_replicas_disk(replicas: Replicas) -> None:
     primary = replicas.start("a", replicas_durable="1")
     with pytest.raises(redis.exceptions.ResponseError, match="NOREPLICAS"):
@@ -297,9 +349,11 @@ def test_replies_wait_for_a_replicas_disk(replicas: Replicas) -> None:
     replicas.servers["b"].signal(signal.SIGSTOP)
     held = primary.connection_pool.get_connection()
     held.send_command("XADD", "s", "*", "n", "2")
-    asked = redis.Redis(port=replicas.servers["a"].port)
-    wait_until(lambda: facts(asked)["repl_hold_bytes"] > 0)
+    asked = replicas.client("a")
+    wait_until(lambda: facts(asked)["hold_bytes"] > 0)
+    wait_until(lambda: facts(asked)["hold_age_ms"] > 0)
     assert not held.can_read(timeout=0)
+    assert_answered_at_once(asked)
     replicas.servers["b"].signal(signal.SIGCONT)
     assert held.read_response()
     assert replica.xlen("s") == 2

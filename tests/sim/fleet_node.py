@@ -188,9 +188,12 @@ class FleetNode:
 
     # Clients
 
-    def accept(self, connection: Connection | None = None) -> FleetClient:
+    def next_client_id(self) -> int:
         self._client_number += 1
-        client = FleetClient(self, self._client_number, connection)
+        return self._client_number
+
+    def accept(self, connection: Connection | None = None) -> FleetClient:
+        client = FleetClient(self, self.next_client_id(), connection)
         self.clients[client.id] = client
         self.executor.attach(client)
         return client

@@ -50,7 +50,9 @@ class Process:
     save_fails: bool = False
 
     def __post_init__(self) -> None:
-        self.replication = SimpleNamespace(is_replica=False, publish=lambda channel, message: None)
+        self.replication = SimpleNamespace(
+            is_replica=False, publish=lambda channel, message: None, primary_clients=list
+        )
         machine: Any = SimpleNamespace(
             current=None, context=SimpleNamespace(now_ms=NOW_MS, steady_ms=NOW_MS)
         )
